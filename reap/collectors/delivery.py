@@ -1,0 +1,84 @@
+"""From a recorded batch to what the user gets: a tuple of functions fixed at construction, each TensorDict to TensorDict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from reap.buffers import DONE, MASK, TRUNCATED, after
+from reap.collectors.options import CollectorOptions
+from reap.errors import OptionError
+from reap.split import split_trajectories
+
+Step = Callable[[TensorDictBase], Any]
+
+
+class Extendable(Protocol):
+    """What a replay buffer must offer."""
+
+    def extend(self, data: Any) -> Any:
+        """Write items along the first dimension."""
+        ...
+
+    def add(self, data: Any) -> Any:
+        """Write one item."""
+        ...
+
+
+def mark_truncated(batch: TensorDictBase) -> TensorDictBase:
+    """Mark the last valid frame of each row truncated and done; flags that are set stay."""
+    truncated, done = batch.get(after(TRUNCATED)), batch.get(after(DONE))
+    mask = batch.get(MASK, None)
+    if mask is None:
+        truncated[..., -1, :] = True
+        done[..., -1, :] = True
+        return batch
+    following = torch.zeros_like(mask)
+    following[..., :-1] = mask[..., 1:]
+    last = (mask & ~following).unsqueeze(-1)
+    truncated.logical_or_(last)
+    done.logical_or_(last)
+    return batch
+
+
+def write_batch(buffer: Extendable, batch: TensorDictBase) -> None:
+    """Write a whole batch to a buffer."""
+    buffer.extend(batch)
+
+
+def write_columns(buffer: Extendable, batch: TensorDictBase) -> None:
+    """Write a batch to a buffer, one column after the other."""
+    for column in batch.unbind(-1):
+        buffer.extend(column) if column.ndim else buffer.add(column)
+
+
+def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:
+    """The steps that these options ask for; what is not asked for is absent.
+
+    Raises:
+        OptionError: a replay buffer that has no `extend`.
+    """
+    steps: list[Step] = []
+    if options.set_truncated:
+        steps.append(mark_truncated)
+    if options.split_trajs:
+        steps.append(split_trajectories)
+    if options.postproc is not None:
+        steps.append(options.postproc)
+    if options.storing_device is not None and options.storing_device.type != "cpu":
+        steps.append(partial(_to_device, options.storing_device))
+    if options.replay_buffer is not None:
+        if not hasattr(options.replay_buffer, "extend"):
+            raise OptionError(
+                f"replay_buffer: expected an object with extend(batch), got {type(options.replay_buffer).__name__}"
+            )
+        steps.append(partial(write_batch if options.extend_buffer else write_columns, options.replay_buffer))
+    return tuple(steps)
+
+
+def _to_device(device: torch.device, batch: TensorDict) -> TensorDictBase:
+    return batch.to(device)

@@ -1,0 +1,180 @@
+"""What a worker does for a collector: commands of reinforcement learning, carried out on a rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from reap.buffers import VERSION, Slot
+from reap.envs.base import EnvBase
+from reap.policy.base import KeptInputs, PolicyActor
+from reap.policy.kept import detach_inference_tensors
+from reap.policy.random import RandomActor
+from reap.rollout import Rollout
+from reap.seeds import next_seed
+from reap.trajectories import Episode
+from reap.workers.base import Call
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Record a rollout in a slot, with random actions or the policy's."""
+
+    slot: int
+    random: bool
+    version: int
+
+
+@dataclass(frozen=True)
+class Reset:
+    """Begin new episodes in these rows (None: all) with the next rollout."""
+
+    rows: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class Seed:
+    """Seed envs and generators; the reply is the next seed."""
+
+    seed: int
+    static: bool
+
+
+@dataclass(frozen=True)
+class Done:
+    """A recorded rollout.
+
+    Attributes:
+        slot: the slot.
+        frames: valid frames in it.
+        version: version of the policy that acted.
+        episodes: episodes that ended.
+        env_seconds: time in the env.
+        policy_seconds: time in the policy.
+    """
+
+    slot: int
+    frames: int
+    version: int
+    episodes: list[Episode]
+    env_seconds: float
+    policy_seconds: float
+
+
+class CollectHandler:
+    """Runs rollouts of one env with one policy, or with random actions.
+
+    Args:
+        rollout: the env's rollout.
+        slots: where rollouts are recorded, by number.
+        actor: the policy; None if all actions are random.
+        random: random actions.
+        module: the policy's module, if it is one.
+        kept: tells whether the policy keeps its inputs; None if it gets copies already.
+        exploration: makes the context in which the policy acts.
+        remembers: the policy has a recurrent state: all envs begin anew after random actions.
+    """
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        slots: Sequence[Slot],
+        actor: PolicyActor | None,
+        random: RandomActor,
+        module: nn.Module | None,
+        kept: KeptInputs | None,
+        exploration: Callable[[], AbstractContextManager[Any]],
+        remembers: bool = False,
+    ) -> None:
+        self.rollout = rollout
+        self.close_env = True
+        self._remembers = remembers
+        self._slots = slots
+        self._actor, self._random = actor, random
+        self._module, self._kept, self._exploration = module, kept, exploration
+        self._grad_mode: type[AbstractContextManager[Any]] = torch.inference_mode
+        self._random_state: torch.Tensor | None = None
+        self._was_random = False
+        self._walked = False
+        self._handlers = {Collect: self._collect, Reset: self._reset, Seed: self._seed, Call: self._call}
+
+    @property
+    def env(self) -> EnvBase:
+        """The env."""
+        return self.rollout.env
+
+    def handle(self, command: Any) -> Any:
+        """Carry out a command."""
+        return self._handlers[type(command)](command)
+
+    def close(self) -> None:
+        """Close the env, unless it is to stay open."""
+        if self.close_env:
+            self.env.close()
+
+    def _collect(self, command: Collect) -> Done:
+        rollout, slot = self.rollout, self._slots[command.slot]
+        random = command.random or self._actor is None
+        if self._was_random and not random and self._remembers:
+            rollout.restart()
+        self._was_random = command.random
+        before = rollout.env_seconds, rollout.policy_seconds
+        frames = self._fill(slot, random)
+        if VERSION in slot.fields:
+            slot.by_row(VERSION)[...] = command.version
+        episodes = rollout.tracker.take_finished()
+        return Done(
+            command.slot,
+            frames,
+            command.version,
+            episodes,
+            rollout.env_seconds - before[0],
+            rollout.policy_seconds - before[1],
+        )
+
+    def _fill(self, slot: Slot, random: bool) -> int:
+        with self._own_random_state(), self._grad_mode(), self._exploration():
+            frames = self.rollout.fill(slot, self._random if random or self._actor is None else self._actor)
+        if not random:
+            self._look_after_policy()
+        return frames
+
+    @contextmanager
+    def _own_random_state(self) -> Iterator[None]:
+        if self._random_state is None:
+            yield
+            return
+        callers_state = torch.get_rng_state()
+        torch.set_rng_state(self._random_state)
+        try:
+            yield
+        finally:
+            self._random_state = torch.get_rng_state()
+            torch.set_rng_state(callers_state)
+
+    def _look_after_policy(self) -> None:
+        if self._actor is not None and self._kept is not None and self._kept.found():
+            self._actor.read_copies()
+            self._kept = None
+        if not self._walked:
+            self._walked = True
+            if self._module is not None and detach_inference_tensors(self._module):
+                self._grad_mode = torch.no_grad
+
+    def _reset(self, command: Reset) -> None:
+        self.rollout.restart(command.rows)
+
+    def _seed(self, command: Seed) -> int:
+        following = self.env.set_seed(command.seed, command.static)
+        self._random_state = torch.Generator().manual_seed(command.seed).get_state()
+        self._random.generator.manual_seed(next_seed(command.seed))
+        self.rollout.restart()
+        return following
+
+    def _call(self, command: Call) -> Any:
+        return getattr(self, command.name)(*command.arguments)

@@ -1,0 +1,107 @@
+"""`SyncDataCollector`: collects in this process, while the training loop waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Unpack
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import InteractionType
+
+from reap.collectors.assembly import Assembly, assemble
+from reap.collectors.base import DataCollectorBase
+from reap.collectors.options import SyncOptions, make_options
+from reap.collectors.schedule import gather_all
+from reap.envs.base import EnvBase
+from reap.envs.build import build_env
+from reap.errors import OptionError
+from reap.specs import Composite
+from reap.workers.base import InlineGroup
+
+
+class SyncDataCollector(DataCollectorBase):
+    """Runs a policy in an env and delivers batches of its experience.
+
+    Args:
+        create_env_fn: an env, a factory of one, a gymnasium id or a gymnasium env.
+        policy: a module or function, or None for random actions.
+        **options: see `CollectorOptions`; `frames_per_batch` is required.
+
+    Yields:
+        TensorDicts `[*env.batch_size, T]`, the last dimension named `"time"`, with `T` the columns that make
+        `frames_per_batch` frames.
+
+    Raises:
+        OptionError: an option that is unknown or cannot work.
+        SpecMismatch: a policy or an env that does not keep to the env's specs.
+
+    Example:
+        >>> with SyncDataCollector("CartPole-v1", frames_per_batch=20, total_frames=40) as collector:
+        ...     print([batch.batch_size for batch in collector])
+        [torch.Size([20]), torch.Size([20])]
+    """
+
+    def __init__(
+        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Unpack[SyncOptions]
+    ) -> None:
+        chosen = make_options(options, InteractionType)
+        if policy is not None and chosen.policy_factory is not None:
+            raise OptionError("policy and policy_factory: expected one of them, got both")
+        env = build_env(create_env_fn, chosen.create_env_kwargs)
+        self._owns_env = env is not create_env_fn
+        try:
+            made = policy if chosen.policy_factory is None else chosen.policy_factory()
+            self._assembly: Assembly = assemble(env, made, chosen)
+        except BaseException:
+            if self._owns_env:
+                env.close()
+            raise
+        group = InlineGroup([self._assembly.handler])
+        super().__init__(chosen, group, self._assembly.frames_per_batch)
+
+    def _next_rollout(self) -> TensorDictBase:
+        pool = self._assembly.pool
+        slot = pool.take()
+        try:
+            (done,) = gather_all(self._group, self._command(slot))
+        except BaseException:
+            pool.give_back(slot)
+            raise
+        self._count(done)
+        return pool.deliver(slot)
+
+    def _push_weights(self, weights: Any, worker_ids: Any) -> None:
+        raise NotImplementedError
+
+    def _release(self, timeout: float | None, close_env: bool) -> None:
+        self._assembly.handler.close_env = close_env
+        self._group.stop(timeout)
+
+    @property
+    def policy(self) -> Callable[..., Any]:
+        """The policy that acts."""
+        return self._assembly.policy
+
+    @property
+    def env(self) -> EnvBase:
+        """The env."""
+        return self._assembly.env
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """Shape of a batch `[*env.batch_size, T]`."""
+        rows = max(1, self.env.batch_size.numel())
+        return torch.Size((*self.env.batch_size, self.frames_per_batch // rows))
+
+    @property
+    def observation_spec(self) -> Composite:
+        """The env's observations."""
+        return self.env.observation_spec
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.env!r}, policy={type(self.policy).__name__} ({self._assembly.actor_kind}), "
+            f"frames_per_batch={self.frames_per_batch}, total_frames={self.total_frames}, "
+            f"collected={self._meter.frames})"
+        )

@@ -1,0 +1,205 @@
+"""What a collector can be told, and the checks of it that need nothing else."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypedDict
+
+import torch
+
+from reap.errors import OptionError, nearest
+
+Device = torch.device | str | int | None
+
+
+class SyncOptions(TypedDict, total=False):
+    """Keywords of `SyncDataCollector`; `CollectorOptions` gives their meaning and defaults."""
+
+    policy_factory: Callable[[], Any] | None
+    frames_per_batch: int
+    total_frames: int | None
+    device: Device
+    policy_device: Device
+    env_device: Device
+    storing_device: Device
+    devices: Device
+    passing_devices: Device
+    create_env_kwargs: Mapping[str, Any] | None
+    max_frames_per_traj: int | None
+    init_random_frames: int | None
+    reset_at_each_iter: bool
+    reset_when_done: bool
+    postproc: Callable[[Any], Any] | None
+    split_trajs: bool
+    exploration_type: Any
+    exploration_mode: str | None
+    return_same_td: bool
+    set_truncated: bool
+    use_buffers: bool | None
+    replay_buffer: Any
+    extend_buffer: bool
+    replay_buffer_chunk: bool | None
+    trust_policy: bool
+    compile_policy: bool | Mapping[str, Any]
+    cudagraph_policy: bool | Mapping[str, Any]
+    no_cuda_sync: bool
+    weight_updater: Any
+    track_policy_version: bool
+    interruptor: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectorOptions:
+    """Options of a collector with their defaults.
+
+    Attributes:
+        policy_factory: builds the policy where it runs.
+        frames_per_batch: frames of a batch; rounded up to a multiple of the env's rows, with a warning.
+        total_frames: frames in all; -1 or None for no end. Rounded up to whole batches, with a warning.
+        device: fills `policy_device`, `env_device` and `storing_device` where they are not given.
+        policy_device: where the policy runs; None leaves it where it is.
+        env_device: where the env's values are; None leaves them.
+        storing_device: where batches are delivered; None leaves them.
+        create_env_kwargs: keywords for `create_env_fn`.
+        max_frames_per_traj: frames after which an episode is truncated; None or <= 0 for no limit.
+        init_random_frames: frames with random actions first, rounded up to whole batches.
+        reset_at_each_iter: reset all envs before each batch.
+        reset_when_done: reset an env when its episode ends; otherwise it idles until all have ended.
+        postproc: TensorDict to TensorDict, once per delivered batch.
+        split_trajs: deliver `split_trajectories(batch)`.
+        exploration_type: how probabilistic policies choose (an `ExplorationType`).
+        return_same_td: deliver the same memory each time, valid until the next batch.
+        set_truncated: mark the last valid frame of each row in a batch truncated and done.
+        use_buffers: False lets shapes change.
+        replay_buffer: where batches are written; iteration then yields None.
+        extend_buffer: write whole batches; otherwise one column of the batch at a time.
+        trust_policy: call the policy with a TensorDict whatever it looks like.
+        compile_policy: `torch.compile` the policy; a mapping gives its arguments.
+        cudagraph_policy: run the policy as a CUDA graph.
+        no_cuda_sync: leave out synchronisation with CUDA devices.
+        weight_updater: a `WeightUpdaterBase`, or a constructor of one.
+        track_policy_version: record the version of the policy with each frame.
+        interruptor: its `collection_stopped()` ends a rollout early.
+    """
+
+    frames_per_batch: int
+    policy_factory: Callable[[], Any] | None = None
+    total_frames: int | None = -1
+    device: Device = None
+    policy_device: Device = None
+    env_device: Device = None
+    storing_device: Device = None
+    create_env_kwargs: Mapping[str, Any] | None = None
+    max_frames_per_traj: int | None = None
+    init_random_frames: int | None = None
+    reset_at_each_iter: bool = False
+    reset_when_done: bool = True
+    postproc: Callable[[Any], Any] | None = None
+    split_trajs: bool = False
+    exploration_type: Any = None
+    return_same_td: bool = False
+    set_truncated: bool = False
+    use_buffers: bool | None = None
+    replay_buffer: Any = None
+    extend_buffer: bool = True
+    trust_policy: bool = False
+    compile_policy: bool | Mapping[str, Any] = False
+    cudagraph_policy: bool | Mapping[str, Any] = False
+    no_cuda_sync: bool = False
+    weight_updater: Any = None
+    track_policy_version: bool = False
+    interruptor: Any = None
+
+    def __post_init__(self) -> None:
+        frames = self.frames_per_batch
+        if isinstance(frames, bool) or not isinstance(frames, int) or frames <= 0:
+            raise OptionError(f"frames_per_batch: expected a positive integer, got {frames!r}")
+        for name in ("total_frames", "max_frames_per_traj", "init_random_frames"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise OptionError(f"{name}: expected an integer or None, got {value!r}")
+        if self.total_frames == 0:
+            raise OptionError("total_frames: expected a positive number, or -1 for no end; got 0")
+
+    @property
+    def budget(self) -> int | None:
+        """Frames to collect in all, or None."""
+        return None if self.total_frames is None or self.total_frames < 0 else self.total_frames
+
+    @property
+    def limit(self) -> int | None:
+        """Frames after which an episode is truncated, or None."""
+        limit = self.max_frames_per_traj
+        return None if limit is None or limit <= 0 else limit
+
+    @property
+    def random_frames(self) -> int:
+        """Frames with random actions first."""
+        return max(0, self.init_random_frames or 0)
+
+
+OLD_EXPLORATION = {"random": "RANDOM", "mode": "MODE", "mean": "MEAN", "median": "MEDIAN", "deterministic": "DETERMINISTIC"}
+
+
+def make_options(given: Mapping[str, Any], interaction: Any) -> CollectorOptions:
+    """Options from the keywords of a collector.
+
+    Args:
+        given: the keywords.
+        interaction: the enum of exploration types.
+
+    Raises:
+        OptionError: an unknown keyword (the nearest known one is named), `frames_per_batch` missing, a value out of range.
+    """
+    options = _renamed(given, interaction)
+    known = [field.name for field in fields(CollectorOptions)]
+    for name in options:
+        if name not in known:
+            raise OptionError(f"unknown option {name!r}.{nearest(name, [*known, *SyncOptions.__annotations__])}")
+    if "frames_per_batch" not in options:
+        raise OptionError("frames_per_batch is required: the number of frames of each delivered batch")
+    options = {name: value for name, value in options.items() if not (name == "exploration_type" and value is None)}
+    options.setdefault("exploration_type", interaction.RANDOM)
+    options.update(_devices(options))
+    return CollectorOptions(**options)
+
+
+def _renamed(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]:
+    options = dict(given)
+    if (mode := options.pop("exploration_mode", None)) is not None:
+        _deprecated("exploration_mode", "exploration_type")
+        if mode not in OLD_EXPLORATION:
+            raise OptionError(f"exploration_mode: expected one of {sorted(OLD_EXPLORATION)}, got {mode!r}")
+        options["exploration_type"] = interaction[OLD_EXPLORATION[mode]]
+    if (chunk := options.pop("replay_buffer_chunk", None)) is not None:
+        _deprecated("replay_buffer_chunk", "extend_buffer")
+        options["extend_buffer"] = bool(chunk)
+    if (devices := options.pop("devices", None)) is not None:
+        _deprecated("devices", "policy_device and env_device")
+        options.setdefault("policy_device", devices)
+        options.setdefault("env_device", devices)
+    if (passing := options.pop("passing_devices", None)) is not None:
+        _deprecated("passing_devices", "env_device and storing_device")
+        options["env_device"] = passing
+        options.setdefault("storing_device", passing)
+    return options
+
+
+def _deprecated(old: str, new: str) -> None:
+    warnings.warn(f"option {old} is deprecated, use {new}", DeprecationWarning, stacklevel=5)
+
+
+def _devices(options: Mapping[str, Any]) -> dict[str, torch.device | None]:
+    found: dict[str, torch.device | None] = {}
+    for name in ("device", "policy_device", "env_device", "storing_device"):
+        value = options.get(name)
+        value = options.get("device") if value is None else value
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            raise OptionError(f"{name}: expected one device, got {value!r}; a list belongs to collectors with several workers")
+        try:
+            found[name] = None if value is None else torch.device(value)
+        except (RuntimeError, TypeError) as error:
+            raise OptionError(f"{name}: expected a device such as 'cpu' or 'cuda:0', got {value!r}") from error
+    return found

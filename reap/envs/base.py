@@ -1,0 +1,230 @@
+"""What an env is: specs, and two faces.
+
+The *TensorDict face* is what people use: `reset`, `step`, `rand_step`, `rollout`. The *array face* is what the step loop
+uses: `bind(stage, slot)` once per rollout, then `step_rows(rows, t)` and `reset_rows(rows, t)` per column, which read
+actions from the slot and write into the arrays they were given:
+
+    step_rows    reads slot action[t]; writes slot next observation[t], next reward[t];
+                 sets next terminated[t] / truncated[t] where an episode ends; returns those rows, or None
+    reset_rows   writes the first observation of a new episode into the stage
+
+A subclass writes one of the faces, the base derives the other: either `_reset`, `_step` and `_set_seed` on TensorDicts, or
+`bind`, `reset_rows`, `send`, `receive` (or `step_rows`) and `_set_seed` on arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from reap.buffers import Slot, Stage
+from reap.envs.episodes import finish_reset, finish_step, rollout
+from reap.envs.faces import ArrayFace, TensorDictFace
+from reap.envs.specs import EnvSpecs
+from reap.errors import ClosedError
+from reap.seeds import next_seed
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+Rows = Sequence[int]
+StepRows = Callable[[Rows | None, int], Rows | None]
+
+
+class LoopFace(Protocol):
+    """The array face; `EnvBase` explains each method."""
+
+    step_rows: StepRows
+
+    def bind(self, stage: Stage, slot: Slot) -> None: ...
+
+    def reset_rows(self, rows: Rows | None, t: int) -> None: ...
+
+    def send(self, rows: Rows | None, t: int) -> None: ...
+
+    def receive(self) -> Rows | None: ...
+
+
+class EnvBase(EnvSpecs):
+    """An environment, or a batch of them: rows that are reset and stepped together.
+
+    Args:
+        device: where the env's TensorDicts live; None leaves them where they are made.
+        batch_size: leading dimensions of everything the env reads and writes; empty for a single env.
+
+    Example:
+        A subclass by TensorDicts sets specs and writes three methods; see the README for one that is complete.
+    """
+
+    resets_itself: bool = False
+    """Whether rows that end are reset by the env and not by the loop."""
+
+    def __init__(self, *, device: torch.device | str | None = None, batch_size: Sequence[int] = ()) -> None:
+        super().__init__(device=device, batch_size=batch_size)
+        self.owner: object = None
+        """Whose episodes the env is in; a reset or step by TensorDicts takes them away from a collector."""
+        self._closed = False
+        self._face: TensorDictFace | None = None
+        self._alone: ArrayFace | None = None
+        self._check_face()
+
+    def _check_face(self) -> None:
+        cls = type(self)
+        by_tensordict = cls._step is not EnvBase._step and cls._reset is not EnvBase._reset
+        by_array = cls.reset_rows is not EnvBase.reset_rows and (
+            cls.step_rows is not EnvBase.step_rows or cls.receive is not EnvBase.receive
+        )
+        if not (by_tensordict or by_array):
+            raise TypeError(
+                f"{cls.__name__} writes neither face of an env: define _reset(tensordict) and _step(tensordict), "
+                "or bind(stage, slot), reset_rows(rows, t) and step_rows(rows, t)"
+            )
+
+    # ------------------------------------------------------------------ array face
+
+    def loop_face(self) -> LoopFace:
+        """The object whose array face a step loop calls: the env, or the part of it that does the work."""
+        self.ensure_open()
+        return self
+
+    def bind(self, stage: Stage, slot: Slot) -> None:
+        """Take the arrays that following calls read and write."""
+        if self._face is None:
+            self._face = TensorDictFace(self)
+        self._face.bind(stage, slot)
+
+    def reset_rows(self, rows: Rows | None, t: int) -> None:
+        """Begin a new episode in these rows (None: all); write its first observation to the stage.
+
+        Args:
+            rows: indices of the rows.
+            t: the column in which the episode before ended.
+        """
+        self._bound_face().reset_rows(rows)
+
+    def send(self, rows: Rows | None, t: int) -> None:
+        """Give the actions of column `t` to these rows (None: all)."""
+        self._bound_face().send(t)
+
+    def receive(self) -> Rows | None:
+        """Write what the rows answered to `send`; return the rows whose episode ended, or None."""
+        return self._bound_face().receive()
+
+    def step_rows(self, rows: Rows | None, t: int) -> Rows | None:
+        """`send`, then `receive`."""
+        self.send(rows, t)
+        return self.receive()
+
+    def _bound_face(self) -> TensorDictFace:
+        if self._face is None:
+            raise RuntimeError(f"{type(self).__name__}.bind(stage, slot) comes before the first reset or step")
+        return self._face
+
+    # ------------------------------------------------------------------ TensorDict face
+
+    def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
+        """First observations of new episodes; only of the rows in `tensordict["_reset"]` where that is given."""
+        return self._own_arrays().reset(tensordict)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Observations, reward, done and terminated that follow the action in `tensordict`, at the root."""
+        return self._own_arrays().step(tensordict)
+
+    def _set_seed(self, seed: int) -> None:
+        """Seed what the env draws from; takes effect at the next reset at the latest."""
+        raise NotImplementedError(f"{type(self).__name__}._set_seed(seed) is not defined, and a seed was given")
+
+    def _own_arrays(self) -> ArrayFace:
+        if self._alone is None:
+            self._alone = ArrayFace(self)
+        return self._alone
+
+    def reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Begin new episodes and return their first observations and cleared done flags `[*batch_size]`.
+
+        Args:
+            tensordict: with a boolean `"_reset"` `[*batch_size, 1]`, only those rows are reset and the others keep the
+                values that it holds.
+        """
+        self.ensure_open()
+        self.owner = None
+        return finish_reset(self, self._reset(tensordict))
+
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Apply the action; what follows it is returned under `"next"` of the same TensorDict."""
+        self.ensure_open()
+        self.owner = None
+        return finish_step(self, tensordict, self._step(tensordict))
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """A TensorDict with random actions, drawn from torch's global generator."""
+        actions = self.full_action_spec.rand()
+        return actions if tensordict is None else tensordict.update(actions)
+
+    def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """A step with a random action."""
+        return self.step(self.rand_action(self.empty_tensordict() if tensordict is None else tensordict))
+
+    def rollout(
+        self,
+        max_steps: int,
+        policy: Callable[[TensorDictBase], TensorDictBase] | None = None,
+        *,
+        break_when_any_done: bool = True,
+        auto_reset: bool = True,
+        tensordict: TensorDictBase | None = None,
+        set_truncated: bool = False,
+    ) -> TensorDictBase:
+        """Steps of a policy, stacked along a last dimension `"time"`: `[*batch_size, T]` with `T <= max_steps`.
+
+        Args:
+            max_steps: number of steps at the most.
+            policy: takes and returns a TensorDict; random actions where None.
+            break_when_any_done: stop when any row is done; otherwise rows that are done are reset and go on.
+            auto_reset: reset before the first step; otherwise `tensordict` is where the rollout starts.
+            tensordict: the starting point with `auto_reset=False`, or what a reset is given.
+            set_truncated: mark the last step truncated and done.
+        """
+        self.ensure_open()
+        start = self.reset(tensordict) if auto_reset else tensordict
+        return rollout(self, max_steps, policy, start, break_when_any_done, set_truncated)
+
+    # ------------------------------------------------------------------ life
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed the env; return the seed for the env after it in the chain (the same one if `static_seed`)."""
+        self._set_seed(seed)
+        return seed if static_seed else next_seed(seed)
+
+    def get_attribute(self, name: str) -> Any:
+        """The value of an attribute of the env, or a list with one value per env of a batch of envs."""
+        return getattr(self, name)
+
+    def call(self, name: str, *args: Any) -> Any:
+        """What a method of the env returns, or a list with one value per env of a batch of envs."""
+        return getattr(self, name)(*args)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._closed
+
+    def ensure_open(self) -> None:
+        """Raise ClosedError after `close`."""
+        if self._closed:
+            raise ClosedError(f"{type(self).__name__} is closed; build a new one")
+
+    def close(self) -> None:
+        """Release what the env holds; a second call does nothing."""
+        self._closed = True
+
+    def __enter__(self) -> EnvBase:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(batch_size={tuple(self.batch_size)}, action={self.action_keys}, device={self.device})"

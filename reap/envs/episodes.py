@@ -1,0 +1,106 @@
+"""Steps by TensorDicts: a rollout, and the way from one step to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from reap.keys import plain
+from reap.optional import tensordict as load_tensordict
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+    from reap.envs.base import EnvBase
+
+
+def step_mdp(
+    tensordict: TensorDictBase,
+    *,
+    keep_other: bool = True,
+    exclude_reward: bool = True,
+    exclude_done: bool = False,
+    exclude_action: bool = True,
+) -> TensorDictBase:
+    """The root of the next step: what is under `"next"` moves to the root.
+
+    Args:
+        tensordict: a step's result `[*batch_size]`.
+        keep_other: keep root keys that have no successor under `"next"`.
+        exclude_reward: leave the reward behind.
+        exclude_done: leave the done flags behind.
+        exclude_action: leave the action behind.
+    """
+    following = tensordict.get("next")
+    result = tensordict.exclude("next") if keep_other else tensordict.select()
+    result = result.copy()
+    result.update(following)
+    gone: list[str] = []
+    if exclude_reward:
+        gone.append("reward")
+    if exclude_done:
+        gone.extend(("done", "terminated", "truncated"))
+    if exclude_action:
+        gone.append("action")
+    return result.exclude(*gone)
+
+
+def rollout(
+    env: EnvBase,
+    max_steps: int,
+    policy: Callable[[TensorDictBase], TensorDictBase] | None,
+    start: TensorDictBase | None,
+    break_when_any_done: bool,
+    set_truncated: bool,
+) -> TensorDictBase:
+    """Stack up to `max_steps` steps along a last dimension named `"time"`."""
+    current = env.empty_tensordict() if start is None else start
+    steps: list[TensorDictBase] = []
+    while len(steps) < max_steps:
+        acted = env.rand_action(current) if policy is None else policy(current)
+        stepped = env.step(current if acted is None else acted)
+        steps.append(stepped.copy())
+        done = stepped.get(("next", "done"))
+        if len(steps) == max_steps or (break_when_any_done and bool(done.any())):
+            break
+        current = step_mdp(stepped)
+        if bool(done.any()):
+            current = env.reset(current.set("_reset", done))
+    stacked = load_tensordict().stack(steps, len(env.batch_size))
+    stacked.refine_names(..., "time")
+    if set_truncated:
+        last = (..., slice(-1, None), slice(None))
+        for flag in ("truncated", "done"):
+            stacked.get(("next", flag))[last] = True
+    return stacked
+
+
+def finish_step(env: EnvBase, given: TensorDictBase, result: TensorDictBase) -> TensorDictBase:
+    """Put what a step returned under `"next"`, with all done flags of the env."""
+    complete_flags(env, result)
+    return given.set("next", result)
+
+
+def finish_reset(env: EnvBase, result: TensorDictBase) -> TensorDictBase:
+    """Add cleared done flags to what a reset returned."""
+    for key, spec in env.full_done_spec.leaves():
+        if plain(key) not in result.keys(include_nested=True):
+            result.set(plain(key), spec.zero())
+    return result
+
+
+def complete_flags(env: EnvBase, result: TensorDictBase) -> None:
+    """Fill in done flags that a step left out, so that `done == terminated | truncated`."""
+    for key, spec in env.full_done_spec.leaves():
+        if plain(key) in result.keys(include_nested=True):
+            continue
+        prefix, name = key[:-1], key[-1]
+        others = [result.get((*prefix, other), None) for other in _SIBLINGS[name]]
+        known = [other for other in others if other is not None]
+        filled = torch.stack(known).any(0) if known else spec.zero()
+        result.set(plain(key), filled)
+
+
+_SIBLINGS = {"done": ("terminated", "truncated"), "terminated": ("done",), "truncated": ()}

@@ -1,0 +1,204 @@
+"""`SerialEnv`: several envs as one batch, stepped one after the other in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from reap.buffers import Slot, Stage
+from reap.envs.base import EnvBase, LoopFace, Rows, StepRows
+from reap.envs.build import build_env
+from reap.envs.gym import GymEnv
+from reap.envs.gym_rows import GymRows
+from reap.errors import OptionError, SpecMismatch
+
+Factory = Callable[..., Any]
+
+
+class SerialEnv(EnvBase):
+    """A batch of envs of one kind, of batch size `[num_workers, *batch size of one]`.
+
+    Args:
+        num_workers: number of envs.
+        create_env_fn: an env factory, a gymnasium id, or a list of one per env.
+        create_env_kwargs: keywords for the factory, or a list of one dict per env.
+        device: device of the env's TensorDicts.
+
+    Raises:
+        OptionError: a number of envs below 1, a list of another length, a factory that returns no env.
+        SpecMismatch: envs of different specs.
+
+    Example:
+        >>> env = SerialEnv(2, lambda: GymEnv("CartPole-v1"))
+        >>> env.batch_size, env.rollout(3, break_when_any_done=False).batch_size
+        (torch.Size([2]), torch.Size([2, 3]))
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        create_env_fn: Factory | str | Sequence[Factory | str],
+        *,
+        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        factories = _each(num_workers, create_env_fn, "create_env_fn")
+        kwargs = _each(num_workers, create_env_kwargs, "create_env_kwargs")
+        self._recipe = (num_workers, create_env_fn, create_env_kwargs, device)
+        self.envs = [build_env(factory, given) for factory, given in zip(factories, kwargs, strict=True)]
+        first = self.envs[0]
+        super().__init__(device=device, batch_size=(num_workers, *first.batch_size))
+        for number, env in enumerate(self.envs[1:], 1):
+            _require_equal(first, env, number)
+        self.observation_spec = first.observation_spec.expand(*self.batch_size)
+        self.action_spec = first.full_action_spec.expand(*self.batch_size)
+        self.reward_spec = first.full_reward_spec.expand(*self.batch_size)
+        self.done_spec = first.full_done_spec.expand(*self.batch_size)
+        self._rows: GymRows | ChildRows = merge_rows(self.envs)
+
+    def loop_face(self) -> LoopFace:
+        """The rows, which step loops call themselves."""
+        self.ensure_open()
+        return self._rows
+
+    def bind(self, stage: Stage, slot: Slot) -> None:
+        """Take the arrays that following calls read and write."""
+        self._rows.bind(stage, slot)
+
+    def reset_rows(self, rows: Rows | None, t: int) -> None:
+        """Begin new episodes in these rows, or in all."""
+        self._rows.reset_rows(rows, t)
+
+    def step_rows(self, rows: Rows | None, t: int) -> Rows | None:
+        """Step rows with the actions of column `t`; return those whose episode ended."""
+        return self._rows.step_rows(rows, t)
+
+    def send(self, rows: Rows | None, t: int) -> None:
+        """Give the actions of column `t` to these rows."""
+        self._rows.send(rows, t)
+
+    def receive(self) -> Rows | None:
+        """Write what the rows answered."""
+        return self._rows.receive()
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Give each env the next seed of the chain; return the one behind the last."""
+        for env in self.envs:
+            seed = env.set_seed(seed, static_seed)
+        self._rows.take_seeds()
+        return seed
+
+    def get_attribute(self, name: str) -> list[Any]:
+        """The attribute of each env."""
+        return [env.get_attribute(name) for env in self.envs]
+
+    def call(self, name: str, *args: Any) -> list[Any]:
+        """What the method of each env returns."""
+        return [env.call(name, *args) for env in self.envs]
+
+    def close(self) -> None:
+        """Close all envs; a second call does nothing."""
+        for env in self.envs:
+            env.close()
+        super().close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), *self._recipe)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.envs)}, {self.envs[0]!r})"
+
+
+class ChildRows:
+    """Envs of any kind behind each other: each works on its own rows of the stage and the slot."""
+
+    def __init__(self, envs: Sequence[EnvBase]) -> None:
+        self._faces = [env.loop_face() for env in envs]
+        self._shapes = [tuple(env.batch_size) for env in envs]
+        counts = [env.batch_size.numel() for env in envs]
+        self._starts = [sum(counts[:i]) for i in range(len(counts))]
+        self._stops = [start + count for start, count in zip(self._starts, counts, strict=True)]
+        self._bound: dict[int, tuple[Stage, Slot, list[tuple[Stage, Slot]]]] = {}
+        self.step_rows: StepRows = self._step_rows
+
+    def take_seeds(self) -> None:
+        """Seeds are with the envs themselves."""
+
+    def bind(self, stage: Stage, slot: Slot) -> None:
+        """Give each env its part of the stage and the slot."""
+        known = self._bound.get(id(slot))
+        if known is None or known[0] is not stage or known[1] is not slot:
+            parts = list(zip(self._starts, self._stops, self._shapes, strict=True))
+            views = [(stage.part(a, b, shape), slot.part(a, b, shape)) for a, b, shape in parts]
+            known = self._bound[id(slot)] = (stage, slot, views)
+        for face, (stage_part, slot_part) in zip(self._faces, known[2], strict=True):
+            face.bind(stage_part, slot_part)
+
+    def _split(self, rows: Rows | None) -> list[tuple[LoopFace, int, Rows | None]]:
+        """For each env that has any of these rows: the env, its first row, and its rows counted from there."""
+        if rows is None:
+            return [(face, start, None) for face, start in zip(self._faces, self._starts, strict=True)]
+        shares: list[tuple[LoopFace, int, Rows | None]] = []
+        for face, start, stop in zip(self._faces, self._starts, self._stops, strict=True):
+            own = [b - start for b in rows if start <= b < stop]
+            if own:
+                shares.append((face, start, None if len(own) == stop - start else own))
+        return shares
+
+    def reset_rows(self, rows: Rows | None, t: int) -> None:
+        """Begin new episodes in these rows, or in all."""
+        for face, _, own in self._split(rows):
+            face.reset_rows(own, t)
+
+    def _step_rows(self, rows: Rows | None, t: int) -> Rows | None:
+        self.send(rows, t)
+        return self.receive()
+
+    def send(self, rows: Rows | None, t: int) -> None:
+        """Give the actions of column `t` to these rows."""
+        self._sent = self._split(rows)
+        for face, _, own in self._sent:
+            face.send(own, t)
+
+    def receive(self) -> Rows | None:
+        """Write what the rows answered; return those whose episode ended."""
+        ended: list[int] = []
+        for face, start, _ in self._sent:
+            ended.extend(start + b for b in face.receive() or ())
+        return ended or None
+
+
+def merge_rows(envs: Sequence[EnvBase]) -> GymRows | ChildRows:
+    """One flat loop over single gymnasium envs of one format; else each env by its own face."""
+    rows = [env.row for env in envs if type(env) is GymEnv]
+    if len(rows) == len(envs):
+        return GymRows(rows)
+    return ChildRows(envs)
+
+
+def _each(count: int, given: Any, name: str) -> list[Any]:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise OptionError(f"num_workers: expected a positive number of envs, got {count!r}")
+    if not isinstance(given, list | tuple):
+        return [given] * count
+    if len(given) != count:
+        raise OptionError(f"{name}: expected one or {count} entries, got {len(given)}")
+    return list(given)
+
+
+def _require_equal(first: EnvBase, other: EnvBase, number: int) -> None:
+    for name in ("observation_spec", "full_action_spec", "full_reward_spec"):
+        expected, found = getattr(first, name), getattr(other, name)
+        if expected != found:
+            raise SpecMismatch(
+                f"env {number} differs from env 0 in {name}: expected {expected}, found {found}; the envs of a batch have "
+                "equal keys, shapes and dtypes"
+            )
+
+
+def _rebuild(cls: type[SerialEnv], count: int, create: Any, kwargs: Any, device: Any) -> SerialEnv:
+    return cls(count, create, create_env_kwargs=kwargs, device=device)
+
+

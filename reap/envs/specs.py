@@ -1,0 +1,177 @@
+"""The specs of an env: what it reads and writes, under torchrl's names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from reap.buffers import FLAGS, after
+from reap.errors import OptionError
+from reap.keys import Key, NestedKey, plain
+from reap.layout import Field
+from reap.optional import tensordict as load_tensordict
+from reap.specs import Categorical, Composite, Spec, Unbounded
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+
+class EnvSpecs:
+    """Specs with their batch dimensions: every leaf's shape starts with `batch_size`.
+
+    Args:
+        device: the env's device, or None.
+        batch_size: leading dimensions of everything the env reads and writes.
+    """
+
+    def __init__(self, *, device: torch.device | str | None = None, batch_size: Sequence[int] = ()) -> None:
+        self.batch_size = torch.Size(batch_size)
+        self.device = None if device is None else torch.device(device)
+        self._observation = Composite(shape=self.batch_size)
+        self._action = Composite(shape=self.batch_size)
+        self._reward = self._with_batch(Composite(reward=Unbounded((1,), dtype=torch.float32)))
+        flag = Categorical(2, shape=(1,), dtype=torch.bool)
+        self._done = self._with_batch(Composite(done=flag, terminated=flag))
+
+    # ------------------------------------------------------------------ specs
+
+    @property
+    def observation_spec(self) -> Composite:
+        """What `reset` and `step` return besides reward and done."""
+        return self._observation
+
+    @observation_spec.setter
+    def observation_spec(self, spec: Composite) -> None:
+        if not isinstance(spec, Composite):
+            raise OptionError(
+                f"observation_spec of {type(self).__name__}: expected a Composite, got {type(spec).__name__}; "
+                "write Composite(observation=...)"
+            )
+        self._observation = self._with_batch(spec)
+
+    @property
+    def full_observation_spec(self) -> Composite:
+        """The same as `observation_spec`."""
+        return self._observation
+
+    @property
+    def full_action_spec(self) -> Composite:
+        """The actions under their keys."""
+        return self._action
+
+    @property
+    def action_spec(self) -> Spec:
+        """The action's spec, or the Composite of all where there are several."""
+        return _only_leaf(self._action)
+
+    @action_spec.setter
+    def action_spec(self, spec: Spec) -> None:
+        self._action = self._with_batch(_composite(spec, "action"))
+
+    @property
+    def full_reward_spec(self) -> Composite:
+        """The rewards under their keys."""
+        return self._reward
+
+    @property
+    def reward_spec(self) -> Spec:
+        """The reward's spec, or the Composite of all where there are several."""
+        return _only_leaf(self._reward)
+
+    @reward_spec.setter
+    def reward_spec(self, spec: Spec) -> None:
+        self._reward = self._with_batch(_composite(spec, "reward"))
+
+    @property
+    def full_done_spec(self) -> Composite:
+        """The done flags under their keys."""
+        return self._done
+
+    @property
+    def done_spec(self) -> Spec:
+        """The spec of a lone done flag, or the Composite of all."""
+        return _only_leaf(self._done)
+
+    @done_spec.setter
+    def done_spec(self, spec: Spec) -> None:
+        given = spec if isinstance(spec, Composite) else Composite(done=spec, terminated=spec)
+        self._done = self._with_batch(given)
+
+    def add_truncated_keys(self) -> EnvSpecs:
+        """Give the env a `truncated` flag beside each `done`; returns the env."""
+        for key, leaf in tuple(self._done.leaves()):
+            if key[-1] == "done" and (*key[:-1], "truncated") not in self._done:
+                self._done = self._done.with_((*key[:-1], "truncated"), leaf)
+        return self
+
+    # ------------------------------------------------------------------ keys
+
+    @property
+    def action_keys(self) -> list[NestedKey]:
+        """Keys of the actions."""
+        return _keys(self._action)
+
+    @property
+    def action_key(self) -> NestedKey:
+        """Key of the only action."""
+        return _only_key(self._action, "action")
+
+    @property
+    def reward_keys(self) -> list[NestedKey]:
+        """Keys of the rewards."""
+        return _keys(self._reward)
+
+    @property
+    def reward_key(self) -> NestedKey:
+        """Key of the only reward."""
+        return _only_key(self._reward, "reward")
+
+    @property
+    def done_keys(self) -> list[NestedKey]:
+        """Keys of the flags that end an episode, without `terminated` and `truncated`."""
+        return [key for key in _keys(self._done) if (key if isinstance(key, str) else key[-1]) == "done"]
+
+    def fields(self, spec: Composite) -> dict[Key, Field]:
+        """Shape and dtype of one row's values under each key of one of the env's specs."""
+        lead = len(self.batch_size)
+        return {key: Field(tuple(leaf.shape[lead:]), leaf.dtype) for key, leaf in spec.leaves()}
+
+    def slot_fields(self) -> dict[Key, Field]:
+        """What the env reads and writes in each column of a slot: actions, and what follows them under `"next"`."""
+        following = {**self.fields(self._observation), **self.fields(self._reward)}
+        flags = {key: Field((1,), torch.bool) for key in FLAGS}
+        return {**self.fields(self._action), **{after(key): field for key, field in {**following, **flags}.items()}}
+
+    def empty_tensordict(self) -> TensorDictBase:
+        """A TensorDict of the env's batch size and device, with nothing in it."""
+        return load_tensordict().TensorDict({}, self.batch_size, device=self.device)
+
+    def _with_batch(self, spec: Composite) -> Composite:
+        size, lead = tuple(self.batch_size), len(self.batch_size)
+        if tuple(spec.shape[:lead]) == size:
+            return spec
+        if all(tuple(leaf.shape[:lead]) == size for _, leaf in spec.leaves()):
+            return Composite(dict(spec.items()), shape=self.batch_size)
+        return spec.expand(*size)
+
+
+def _composite(spec: Spec, name: str) -> Composite:
+    return spec if isinstance(spec, Composite) else Composite({name: spec})
+
+
+def _keys(spec: Composite) -> list[NestedKey]:
+    return [plain(key) for key, _ in spec.leaves()]
+
+
+def _only_leaf(spec: Composite) -> Spec:
+    leaves = [leaf for _, leaf in spec.leaves()]
+    return leaves[0] if len(leaves) == 1 else spec
+
+
+def _only_key(spec: Composite, what: str) -> NestedKey:
+    keys = _keys(spec)
+    if len(keys) != 1:
+        raise OptionError(f"expected one {what}, this env has {keys}; use .{what}_keys")
+    return keys[0]

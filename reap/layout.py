@@ -1,0 +1,139 @@
+"""Where values lie in memory: a `Layout` describes a `Block`, one piece of memory that holds many arrays.
+
+    offset 0          64-byte aligned                                    nbytes
+    | observation     | action | done | terminated | truncated | ids ... |
+    '---- key: shape, dtype ---'
+
+One block can be shared between processes, sent, pinned or mapped to a file as a whole, whatever the number of keys in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from reap.keys import Key
+
+ALIGNMENT = 64
+
+Array = NDArray[Any]
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Field:
+    """Shape and dtype of one value."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one value."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def lead(self, *shape: int) -> Field:
+        """The field of an array of such values: `shape` comes before the value's own."""
+        return Field((*shape, *self.shape), self.dtype)
+
+
+@lru_cache(maxsize=None)
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """The numpy dtype with the same bytes; `uint16` for `bfloat16`, which numpy lacks: good for copies only.
+
+    Example:
+        >>> numpy_dtype(torch.float32), numpy_dtype(torch.bfloat16)
+        (dtype('float32'), dtype('uint16'))
+    """
+    if dtype is torch.bfloat16:
+        return np.dtype(np.uint16)
+    return torch.empty(0, dtype=dtype).numpy().dtype
+
+
+class Layout(Mapping[Key, Field]):
+    """Key to shape, dtype and offset; every field starts on a multiple of 64 bytes, in the order given.
+
+    Example:
+        >>> layout = Layout({("a",): Field((3,), torch.float32), ("b",): Field((), torch.bool)})
+        >>> layout.offset(("b",)), layout.nbytes
+        (64, 128)
+    """
+
+    def __init__(self, fields: Mapping[Key, Field]) -> None:
+        self._fields = dict(fields)
+        self._offsets: dict[Key, int] = {}
+        end = 0
+        for key, field in self._fields.items():
+            self._offsets[key] = end
+            end += -(-field.nbytes // ALIGNMENT) * ALIGNMENT
+        self.nbytes = end
+
+    def __getitem__(self, key: Key) -> Field:
+        return self._fields[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __repr__(self) -> str:
+        rows = (f"{self._offsets[k]:>10}  {'.'.join(k)}  {f.shape}  {f.dtype}" for k, f in self._fields.items())
+        return "\n".join(("Layout", *rows, f"{self.nbytes:>10}  end"))
+
+    def offset(self, key: Key) -> int:
+        """Distance of the field from the start of the block, in bytes."""
+        return self._offsets[key]
+
+    def span(self, keys: Iterable[Key]) -> slice:
+        """The bytes from the first of these fields to the end of the last."""
+        chosen = tuple(keys)
+        first = min(self._offsets[key] for key in chosen)
+        return slice(first, max(self._offsets[key] + self._fields[key].nbytes for key in chosen))
+
+
+def private_memory(nbytes: int) -> Bytes:
+    """Memory of this process, zeroed, its start aligned to 64 bytes."""
+    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+class Block:
+    """One piece of memory and the arrays that a layout places in it."""
+
+    def __init__(self, layout: Layout, memory: Bytes) -> None:
+        self.layout = layout
+        self.memory = memory
+
+    @classmethod
+    def private(cls, layout: Layout) -> Block:
+        """A block in memory of this process, zeroed."""
+        return cls(layout, private_memory(layout.nbytes))
+
+    def array(self, key: Key) -> Array:
+        """The field as a numpy array over the block's memory."""
+        field, start = self.layout[key], self.layout.offset(key)
+        return self.memory[start : start + field.nbytes].view(numpy_dtype(field.dtype)).reshape(field.shape)
+
+    def tensor(self, key: Key, memory: Bytes | None = None) -> torch.Tensor:
+        """The field as a tensor with a storage of its own over the block's memory.
+
+        Args:
+            key: the field.
+            memory: the object whose life the tensor prolongs; the block's memory unless a lease on it is given.
+        """
+        field = self.layout[key]
+        count = math.prod(field.shape)
+        if not count:
+            return torch.empty(field.shape, dtype=field.dtype)
+        source = self.memory if memory is None else memory
+        flat = torch.frombuffer(source, dtype=field.dtype, count=count, offset=self.layout.offset(key))
+        return flat.view(field.shape)

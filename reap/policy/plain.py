@@ -1,0 +1,119 @@
+"""`PlainActor`: a module or function that is called with tensors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from reap.buffers import Slot, Stage
+from reap.errors import OptionError
+from reap.keys import Key, as_key, plain
+from reap.layout import Field
+from reap.policy.base import Outputs, OutputWriter
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class PlainActor:
+    """Calls a policy with tensors of the stage; its output is the action, or a dict of outputs.
+
+    Args:
+        policy: the module or function.
+        stage: where its inputs lie.
+        reads: the keys of its arguments, in their order.
+        action: the key that an output which is no dict goes to.
+    """
+
+    kind = "plain"
+
+    def __init__(self, policy: Callable[..., Any], stage: Stage, reads: Sequence[Key], action: Key) -> None:
+        self.outputs: Mapping[Key, Field] = {}
+        self.reads = tuple(reads)
+        self._policy = policy
+        self._inputs = [stage.tensors[key] for key in reads]
+        self._action = action
+        self._views: Sequence[torch.Tensor] = ()
+        self._writer = OutputWriter({})
+        self.act: Callable[[int], None] = self._act_outputs
+
+    def probe(self) -> Outputs:
+        """Call the policy once; an answer that is one tensor has a path of its own from then on."""
+        result = self._policy(*self._inputs)
+        if isinstance(result, torch.Tensor):
+            self.act = self._act_tensor
+        return self._as_outputs(result)
+
+    def fix_outputs(self, outputs: Mapping[Key, Field]) -> None:
+        """Take the outputs found by the probe."""
+        self.outputs = outputs
+        self._writer = OutputWriter(outputs)
+
+    def read_copies(self) -> None:
+        """Hand over clones of the inputs."""
+        policy = self._policy
+        self._policy = lambda *inputs: policy(*[value.clone() for value in inputs])
+
+    def bind(self, slot: Slot) -> None:
+        """Take the slot that following calls write."""
+        self._writer.bind(slot)
+        self._views = self._writer.views[0]
+
+    def _act_tensor(self, t: int) -> None:
+        self._views[t].copy_(self._policy(*self._inputs))
+
+    def _act_outputs(self, t: int) -> None:
+        self._writer.write(t, self._as_outputs(self._policy(*self._inputs)))
+
+    def _as_outputs(self, result: Any) -> Outputs:
+        if isinstance(result, Mapping):
+            return _flat(result)
+        return {self._action: result}
+
+
+def _flat(tree: Mapping[Any, Any], prefix: Key = ()) -> dict[Key, Any]:
+    found: dict[Key, Any] = {}
+    for name, value in tree.items():
+        key = (*prefix, *as_key(name))
+        found.update(_flat(value, key) if isinstance(value, Mapping) else {key: value})
+    return found
+
+
+def match_arguments(policy: Callable[..., Any], known: Sequence[Key]) -> list[Key]:
+    """The keys that a policy's arguments are taken from: by name, else the only observation.
+
+    Args:
+        policy: the module or function.
+        known: keys of the stage that may be arguments, the observations first.
+
+    Raises:
+        OptionError: an argument has no name that is known, and there is not just one observation for one argument.
+    """
+    names = {**{key[-1]: key for key in known}, **{"_".join(key): key for key in known}}
+    wanted = _parameters(policy)
+    required = [p.name for p in wanted if p.default is inspect.Parameter.empty]
+    if required and all(name in names for name in required):
+        return [names[p.name] for p in wanted if p.name in names]
+    if len(required) <= 1 and len(known) == 1:
+        return list(known)
+    shown = [plain(key) for key in known]
+    raise OptionError(
+        f"policy {_name(policy)}: expected arguments named after the env's observations {shown}, found {required}; rename "
+        "the arguments, or wrap it: TensorDictModule(policy, in_keys=[...], out_keys=['action'])"
+    )
+
+
+def _parameters(policy: Callable[..., Any]) -> list[inspect.Parameter]:
+    function = policy.forward if isinstance(policy, nn.Module) else policy
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p for p in parameters if p.kind in POSITIONAL]
+
+
+def _name(policy: Callable[..., Any]) -> str:
+    return getattr(policy, "__qualname__", type(policy).__name__)

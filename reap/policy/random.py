@@ -1,0 +1,78 @@
+"""Random actions: `RandomPolicy` for people, `RandomActor` for the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from reap.buffers import Slot, Stage
+from reap.keys import Key, NestedKey
+from reap.layout import Field
+from reap.specs import Composite, Spec
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+ACTION_MASK: Key = ("action_mask",)
+
+
+class RandomPolicy:
+    """Draws actions from a spec.
+
+    Args:
+        action_spec: spec of the action with its batch dimensions, or a Composite of several actions.
+        action_key: where the action goes, if the spec is not a Composite.
+
+    Example:
+        >>> from reap.envs import GymEnv
+        >>> policy = RandomPolicy(GymEnv("CartPole-v1").action_spec)
+    """
+
+    def __init__(self, action_spec: Spec, action_key: NestedKey = "action") -> None:
+        self.action_spec = action_spec
+        self.action_key = action_key
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write random actions into the TensorDict, from torch's global generator."""
+        if isinstance(self.action_spec, Composite):
+            return tensordict.update(self.action_spec.rand())
+        mask = tensordict.get("action_mask", None)
+        return tensordict.set(self.action_key, self.action_spec.rand(mask=mask))
+
+    def __repr__(self) -> str:
+        return f"RandomPolicy({self.action_spec})"
+
+
+class RandomActor:
+    """Writes random actions, from a generator of its own, and zeros for every other output of the policy.
+
+    Args:
+        actions: specs of the actions.
+        stage: where an action mask lies, if the env has one.
+        outputs: what the policy writes, so that all batches have the same keys.
+    """
+
+    def __init__(self, actions: Composite, stage: Stage, outputs: Mapping[Key, Field] | None = None) -> None:
+        self._specs = dict(actions.leaves())
+        lead = len(stage.batch_shape)
+        own = {key: Field(tuple(spec.shape[lead:]), spec.dtype) for key, spec in self._specs.items()}
+        self.outputs: Mapping[Key, Field] = {**own, **(outputs or {})}
+        self._zeros = tuple(key for key in self.outputs if key not in self._specs)
+        self._mask = stage.tensors.get(ACTION_MASK)
+        self.generator = torch.Generator()
+        self._views: list[tuple[Spec, Sequence[torch.Tensor]]] = []
+
+    def bind(self, slot: Slot) -> None:
+        """Take the slot that following calls write; the outputs of the policy are zero in it."""
+        self._views = [(spec, slot.views(key)) for key, spec in self._specs.items()]
+        for key in self._zeros:
+            slot.by_row(key)[...] = 0
+
+    def act(self, t: int) -> None:
+        """Draw the actions of column `t`."""
+        for spec, views in self._views:
+            views[t].copy_(spec.rand(generator=self.generator, mask=self._mask))
+
+

@@ -1,0 +1,82 @@
+"""`TensorDictActor`: a policy that is called with a TensorDict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from reap.buffers import Slot, Stage
+from reap.keys import Key, as_key, nested
+from reap.layout import Field
+from reap.policy.base import Outputs, OutputWriter
+
+Tree = dict[str, Any]
+
+
+class TensorDictActor:
+    """Hands the policy a new TensorDict of the stage's tensors in each column, and writes what the policy added to it.
+
+    A TensorDict that is used again would go wrong when a policy overwrites an input, skips keys that exist or writes an output
+    only sometimes.
+
+    Args:
+        policy: takes a TensorDict; returns it or another one, or None for the one it was given.
+        stage: what the TensorDict holds.
+    """
+
+    kind = "tensordict"
+
+    def __init__(self, policy: Callable[[TensorDictBase], Any], stage: Stage) -> None:
+        self.outputs: Mapping[Key, Field] = {}
+        self.reads: Sequence[Key] = tuple(stage.fields)
+        self._policy = policy
+        self._stage = stage
+        self._shape = torch.Size(stage.batch_shape)
+        self._tree = nested(stage.tensors)
+        self._is_flat = all(len(key) == 1 for key in stage.fields)
+        self._writer = OutputWriter({})
+        self._names: list[str | Key] = []
+        self._inputs = self._flat_inputs if self._is_flat else self._nested_inputs
+
+    def probe(self) -> Outputs:
+        """Call the policy once; its outputs are the keys that it added."""
+        result = self._call()
+        found = {as_key(key): value for key, value in result.items(include_nested=True, leaves_only=True)}
+        return {key: value for key, value in found.items() if key not in self._stage.fields}
+
+    def fix_outputs(self, outputs: Mapping[Key, Field]) -> None:
+        """Take the outputs found by the probe."""
+        self.outputs = outputs
+        self._writer = OutputWriter(outputs)
+
+    def read_copies(self) -> None:
+        """Hand over clones of the inputs."""
+        inputs = self._inputs
+        self._inputs = lambda: inputs().clone()
+
+    def bind(self, slot: Slot) -> None:
+        """Take the slot that following calls write."""
+        self._writer.bind(slot)
+
+    def act(self, t: int) -> None:
+        """Call the policy and write column `t`."""
+        result = self._call()
+        self._writer.write(t, {key: result.get(key, None) for key in self._writer.keys})
+
+    def _call(self) -> TensorDictBase:
+        given = self._inputs()
+        result = self._policy(given)
+        return given if result is None else result
+
+    def _flat_inputs(self) -> TensorDictBase:
+        return TensorDict._new_unsafe(dict(self._tree), batch_size=self._shape)
+
+    def _nested_inputs(self) -> TensorDictBase:
+        return self._build(self._tree)
+
+    def _build(self, tree: Tree) -> TensorDict:
+        leaves = {name: self._build(value) if isinstance(value, dict) else value for name, value in tree.items()}
+        return TensorDict._new_unsafe(leaves, batch_size=self._shape)

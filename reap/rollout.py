@@ -1,0 +1,178 @@
+"""The step loop: one rollout of an env with an actor, recorded in a slot.
+
+    for each column t
+        record   stage -> slot root[t]
+        act      the actor reads the stage and writes action[t]
+        step     the env reads action[t] and writes next[t]
+        carry    slot next[t] -> stage
+        end      rows that are done: flags, ids, reset (rare, in a method of its own)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from time import perf_counter
+from typing import Any
+
+from reap.buffers import MASK, STEP_COUNT, Slot, Stage, after
+from reap.envs.base import EnvBase
+from reap.layout import Array
+from reap.policy.base import Actor
+from reap.trajectories import NO_ID, TrajectoryTracker
+
+Hook = Callable[[], Any]
+
+
+class Phase(IntEnum):
+    """Where a rollout is; the value stands in the control block, for errors and stall reports."""
+
+    IDLE = 0
+    RESET = 1
+    POLICY = 2
+    STEP = 3
+    WRITE = 4
+
+
+POLICY, STEP = int(Phase.POLICY), int(Phase.STEP)
+"""Plain integers for the loop: reading a member of an enum costs more."""
+
+
+class Rollout:
+    """Env, stage and tracker of one set of rows.
+
+    Args:
+        env: the env.
+        stage: the policy's inputs, which hold the first observations already.
+        tracker: ids and limits.
+        hooks: called after each step; one that returns True ends the rollout with that column.
+        reset_when_done: reset rows that end; otherwise they idle until all rows have ended.
+    """
+
+    def __init__(
+        self,
+        env: EnvBase,
+        stage: Stage,
+        tracker: TrajectoryTracker,
+        *,
+        hooks: Sequence[Hook] = (),
+        reset_when_done: bool = True,
+    ) -> None:
+        self.env = env
+        self.stage = stage
+        self.tracker = tracker
+        self.env_seconds = 0.0
+        self.policy_seconds = 0.0
+        self.control = memoryview(bytearray(1))
+        self._face = env.loop_face()
+        self._hooks = tuple(hooks)
+        self._end = self._reset_ended if reset_when_done else self._idle_ended
+        self._every_row = range(stage.rows)
+        self._waiting: set[int] = set()
+        self._active: list[int] | None = None
+        env.owner = self
+        tracker.begin(self._every_row, 0)
+
+    def restart(self, rows: Iterable[int] | None = None) -> None:
+        """Begin new episodes in these rows (None: all) at the start of the next rollout."""
+        self._waiting.update(self._every_row if rows is None else rows)
+
+    def fill(self, slot: Slot, actor: Actor) -> int:
+        """Record one rollout; return the number of valid frames, which is less than the slot's when it was ended early."""
+        act, step, control, hooks = actor.act, self._face.step_rows, self.control, self._hooks
+        tracker, clock, columns = self.tracker, perf_counter, slot.columns
+        t, stopped = -1, False
+        try:
+            self._start(slot, actor)
+            record, carry = self._copies(slot)
+            rows = self._active
+            policy_seconds = env_seconds = 0.0
+            last = clock()
+            for t in range(columns):
+                for root, array in record:
+                    root[t] = array
+                control[0] = POLICY
+                act(t)
+                now = clock()
+                policy_seconds += now - last
+                control[0] = STEP
+                ended = step(rows, t)
+                for array, following in carry:
+                    array[...] = following[t]
+                for hook in hooks:
+                    stopped = hook() or stopped
+                if ended is not None or t >= tracker.due:
+                    stopped = self._end(ended, t, columns) or stopped
+                    rows = self._active
+                last = clock()
+                env_seconds += last - now
+                if stopped:
+                    break
+        except Exception as error:
+            self.restart()
+            error.add_note(f"reap: raised in {Phase(control[0]).name.lower()} of {self.env!r}, column {t} of a rollout")
+            raise
+        self.policy_seconds += policy_seconds
+        self.env_seconds += env_seconds
+        control[0] = Phase.WRITE
+        return self._finish(slot, t + 1)
+
+    def _start(self, slot: Slot, actor: Actor) -> None:
+        slot.clear_flags()
+        self._face.bind(self.stage, slot)
+        actor.bind(slot)
+        self.tracker.bind(slot)
+        if self.env.owner is not self:
+            self.restart()
+            self.env.owner = self
+        if self._waiting:
+            self._reset(None if len(self._waiting) == len(self._every_row) else sorted(self._waiting), -1)
+        idle = set(self.tracker.idle)
+        self._active = [b for b in self._every_row if b not in idle] if idle else None
+
+    def _copies(self, slot: Slot) -> tuple[list[tuple[Array, Array]], list[tuple[Array, Array]]]:
+        """Pairs of arrays: column of the slot and stage for `record`, stage and column of the slot for `carry`."""
+        arrays = self.stage.arrays
+        record = [(slot.by_column(key), array) for key, array in arrays.items() if key in slot.fields]
+        back = [(array, after(key)) for key, array in arrays.items() if key != STEP_COUNT]
+        return record, [(array, slot.by_column(key)) for array, key in back if key in slot.fields]
+
+    def _reset(self, rows: Sequence[int] | None, t: int) -> None:
+        self.control[0] = Phase.RESET
+        self._face.reset_rows(rows, t)
+        self.stage.begin(rows)
+        self.tracker.begin(self._every_row if rows is None else rows, t + 1)
+        self._waiting.clear()
+
+    def _reset_ended(self, ended: Sequence[int] | None, t: int, columns: int) -> bool:
+        rows = self._record_end(ended, t)
+        if rows and t + 1 < columns:
+            self._reset(rows, t)
+        else:
+            self._waiting.update(rows)
+        return False
+
+    def _idle_ended(self, ended: Sequence[int] | None, t: int, columns: int) -> bool:
+        self._record_end(ended, t)
+        idle = set(self.tracker.idle)
+        self._active = [b for b in self._every_row if b not in idle]
+        if not self._active:
+            self.restart()
+        return not self._active
+
+    def _record_end(self, ended: Sequence[int] | None, t: int) -> Sequence[int]:
+        rows = self.tracker.reach_limit(ended, t) if t >= self.tracker.due else ended
+        if rows is None:
+            return ()
+        self.tracker.end(rows, t)
+        return rows
+
+    def _finish(self, slot: Slot, columns: int) -> int:
+        stops = self.tracker.close(columns)
+        frames = int(stops.sum())
+        if MASK in slot.fields:
+            slot.by_row(MASK)[...] = True
+        if frames < slot.rows * slot.columns:
+            for b in self._every_row:
+                slot.blank(b, int(stops[b]))
+        return frames

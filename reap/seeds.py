@@ -1,0 +1,23 @@
+"""The chain of seeds: one number given by the user, one for each env after it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def next_seed(seed: int) -> int:
+    """The seed that follows in the chain: hashed, so that seeds `s` and `s + 1` share no env.
+
+    Example:
+        >>> next_seed(0), next_seed(1)
+        (1484405855, 917752063)
+    """
+    return int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1)
+
+
+def seed_chain(seed: int, count: int, *, static: bool = False) -> list[int]:
+    """Seeds for `count` envs, and the next one behind them; all the same if `static`."""
+    seeds = [seed]
+    for _ in range(count):
+        seeds.append(seed if static else next_seed(seeds[-1]))
+    return seeds

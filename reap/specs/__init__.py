@@ -1,0 +1,37 @@
+"""What the values of an env are: shape, dtype, range; from gymnasium spaces, or written by hand.
+
+    Spec
+    ├── Composite          a tree of specs: TensorDicts
+    ├── NonTensor          strings and other objects
+    └── TensorSpec
+        ├── Bounded, Unbounded                numbers
+        ├── Categorical, MultiCategorical     choices as indices
+        ├── OneHot, MultiOneHot               choices as one-hot vectors
+        └── Binary                            bits
+
+Names and arguments are torchrl's. A spec is immutable; `expand`, `to` and `Composite.with_` derive a changed one.
+"""
+
+from reap.specs.base import Spec, TensorSpec
+from reap.specs.binary import Binary
+from reap.specs.composite import Composite
+from reap.specs.continuous import Bounded, Unbounded
+from reap.specs.conversion import spec_from_space
+from reap.specs.indices import Categorical, MultiCategorical
+from reap.specs.nontensor import NonTensor
+from reap.specs.onehot import MultiOneHot, OneHot
+
+__all__ = [
+    "Binary",
+    "Bounded",
+    "Categorical",
+    "Composite",
+    "MultiCategorical",
+    "MultiOneHot",
+    "NonTensor",
+    "OneHot",
+    "Spec",
+    "TensorSpec",
+    "Unbounded",
+    "spec_from_space",
+]

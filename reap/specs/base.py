@@ -1,0 +1,347 @@
+"""What every spec can do, and what those of tensors share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast
+
+import numpy as np
+import torch
+
+from reap.errors import OptionError, SpecMismatch
+from reap.specs.faults import Fault, dtype_name, layout_text, message, shape_text
+
+if TYPE_CHECKING:
+    from reap.keys import NestedKey
+
+ShapeLike = SupportsIndex | Iterable[SupportsIndex]
+DeviceLike = torch.device | str | int
+DTypeLike = torch.dtype | str
+Destination = torch.device | torch.dtype | str | int
+
+
+class Spec(ABC):
+    """What the values under a key are: shape, dtype, range. Immutable.
+
+    `expand` and `to` give changed specs; a value of a spec may have batch dimensions in front of `shape`.
+    """
+
+    _shape: torch.Size
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(
+            f"{type(self).__name__}.{name} cannot be set: specs are immutable. Derive a changed one with expand(), "
+            "to() or Composite.with_(key, spec), or build a new one."
+        )
+
+    def __delattr__(self, name: str) -> None:
+        self.__setattr__(name, None)
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of one value; of a Composite: the shape that all its leaves start with."""
+        return self._shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions of `shape`."""
+        return len(self._shape)
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype | None:
+        """The dtype of the values; None where they are no tensors."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device | None:
+        """Where values are made; None where it is left open."""
+
+    @property
+    @abstractmethod
+    def space(self) -> Any:
+        """What the values range over; see `reap.specs.spaces`."""
+
+    @abstractmethod
+    def rand(
+        self,
+        shape: ShapeLike = (),
+        *,
+        generator: torch.Generator | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> Any:
+        """A random value of shape `(*shape, *self.shape)`.
+
+        Args:
+            shape: batch dimensions in front.
+            generator: the source of randomness; None: torch's own.
+            mask: which choices are allowed, for specs of choices only.
+
+        Raises:
+            OptionError: a mask where there is nothing to choose.
+            SpecMismatch: a mask of a wrong shape, or one that allows nothing.
+        """
+
+    @abstractmethod
+    def zero(self, shape: ShapeLike = ()) -> Any:
+        """Zeros of shape `(*shape, *self.shape)`: a filler that need not be in the spec."""
+
+    def zeros(self, shape: ShapeLike = ()) -> Any:
+        """The same as `zero`."""
+        return self.zero(shape)
+
+    def is_in(self, value: Any) -> bool:
+        """Whether the value, with or without batch dimensions in front, has the spec's layout and range."""
+        return self._fault(value, batched=True) is None
+
+    def validate(self, value: Any, *, key: NestedKey = "", where: str = "", batched: bool = False) -> None:
+        """Raise unless the value is in the spec; NaN never is.
+
+        Args:
+            value: the value to look at.
+            key: its key, for the error.
+            where: the worker, env or call it came from, for the error.
+            batched: whether there may be further dimensions in front of the spec's shape.
+
+        Raises:
+            SpecMismatch: with key, what was expected, what was found, and what to do where that is known.
+        """
+        fault = self._fault(value, batched=batched)
+        if fault is not None:
+            raise SpecMismatch(message(fault, key, where))
+
+    @abstractmethod
+    def project(self, value: Any) -> Any:
+        """The nearest value in the spec.
+
+        Raises:
+            SpecMismatch: the value's shape does not end with the spec's.
+        """
+
+    def expand(self, *shape: int | Iterable[int]) -> Self:
+        """The spec with dimensions added in front, and dimensions of size 1 widened.
+
+        Args:
+            shape: the whole new shape, as numbers or as one tuple; -1 keeps a dimension.
+
+        Raises:
+            OptionError: the present shape does not broadcast to it.
+        """
+        return self._rebuilt(shape=self._expanded_shape(as_sizes(shape)))
+
+    def to(self, dest: Destination) -> Self:
+        """The spec on another device, or with another dtype.
+
+        Args:
+            dest: a torch.dtype, or a device or its name.
+
+        Raises:
+            OptionError: the dtype cannot hold the spec's bounds.
+        """
+        if isinstance(dest, torch.dtype):
+            return self._rebuilt(dtype=dest)
+        return self._rebuilt(device=torch.device(dest))
+
+    @abstractmethod
+    def _fault(self, value: Any, *, batched: bool) -> Fault | None:
+        """What is wrong with the value."""
+
+    @abstractmethod
+    def _rebuilt(
+        self,
+        *,
+        shape: tuple[int, ...] | None = None,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        """The same spec with the given parts changed."""
+
+    def _assign(self, **fields: object) -> None:
+        vars(self).update(fields)
+
+    def _refuse(self, mask: torch.Tensor | None) -> None:
+        if mask is not None:
+            raise OptionError(
+                f"{type(self).__name__}.rand: expected no mask, found one. Masks are for Categorical, OneHot, "
+                "MultiCategorical and MultiOneHot; give it to the leaf that it belongs to."
+            )
+
+    def _expanded_shape(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """The new shape with each -1 filled in, checked to be one that the present shape broadcasts to."""
+        lead = len(sizes) - self.ndim
+        own = (-1,) * lead + tuple(self._shape)
+        if lead >= 0:
+            filled = tuple(old if new == -1 else new for old, new in zip(own, sizes, strict=True))
+            if all(new >= 0 and old in {-1, 1, new} for old, new in zip(own, filled, strict=True)):
+                return filled
+        raise OptionError(
+            f"{type(self).__name__}.expand: expected a shape that ends with {shape_text(self._shape)} "
+            f"(a dimension of size 1 may grow), found {shape_text(sizes)}."
+        )
+
+
+class TensorSpec(Spec):
+    """A spec whose values are tensors."""
+
+    _dtype: torch.dtype
+    _device: torch.device
+
+    def __init__(self, shape: ShapeLike, device: DeviceLike | None, dtype: DTypeLike | None) -> None:
+        self._assign(_shape=as_shape(shape), _device=as_device(device), _dtype=as_dtype(dtype))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the values."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where values are made; a value given to `is_in` or `project` may lie elsewhere."""
+        return self._device
+
+    @abstractmethod
+    def rand(
+        self,
+        shape: ShapeLike = (),
+        *,
+        generator: torch.Generator | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """A random tensor of shape `(*shape, *self.shape)`; see `Spec.rand`."""
+
+    def zero(self, shape: ShapeLike = ()) -> torch.Tensor:
+        """Zeros of shape `(*shape, *self.shape)`: a filler that need not be in the spec."""
+        return torch.zeros((*as_shape(shape), *self._shape), dtype=self._dtype, device=self._device)
+
+    def zeros(self, shape: ShapeLike = ()) -> torch.Tensor:
+        """The same as `zero`."""
+        return self.zero(shape)
+
+    def project(self, value: Any) -> torch.Tensor:
+        """The nearest tensor in the spec, with its dtype; NaN becomes 0 first.
+
+        Raises:
+            SpecMismatch: the value is no tensor, or its shape does not end with the spec's.
+        """
+        tensor = as_tensor(value)
+        if tensor is None or not self._fits(tensor.shape, batched=True):
+            found = "no tensor" if tensor is None else f"shape {shape_text(tensor.shape)}"
+            raise SpecMismatch(
+                f"{type(self).__name__}.project: expected a tensor whose shape ends with {shape_text(self._shape)}, "
+                f"found {found}."
+            )
+        if tensor.dtype.is_floating_point:
+            tensor = tensor.nan_to_num(0.0, torch.inf, -torch.inf)
+        return self._projected(tensor)
+
+    @abstractmethod
+    def _like(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Self:
+        """The same spec with another shape, device and dtype."""
+
+    def _rebuilt(
+        self,
+        *,
+        shape: tuple[int, ...] | None = None,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        return self._like(self._shape if shape is None else shape, device or self._device, dtype or self._dtype)
+
+    @abstractmethod
+    def _projected(self, value: torch.Tensor) -> torch.Tensor:
+        """The nearest tensor, for one of the right shape without NaN."""
+
+    @abstractmethod
+    def _content_fault(self, value: torch.Tensor) -> Fault | None:
+        """What is wrong with the elements of a tensor of the right shape and dtype."""
+
+    def _fault(self, value: Any, *, batched: bool) -> Fault | None:
+        expected = layout_text(self._shape, self._dtype)
+        tensor = as_tensor(value)
+        if tensor is None:
+            return Fault(f"a tensor of {expected}", f"a {type(value).__name__}", "Make it one with torch.as_tensor().")
+        if tensor.dtype != self._dtype or not self._fits(tensor.shape, batched=batched):
+            return Fault(expected, layout_text(tensor.shape, tensor.dtype), self._layout_advice(tensor))
+        return self._content_fault(tensor)
+
+    def _fits(self, shape: torch.Size, *, batched: bool) -> bool:
+        return shape == self._shape or (batched and shape[max(len(shape) - self.ndim, 0) :] == self._shape)
+
+    def _layout_advice(self, value: torch.Tensor) -> str:
+        """What to do about a tensor of a wrong shape or dtype; empty where nothing is known."""
+        if value.shape != self._shape and value.numel() == self._shape.numel():
+            return f"It has as many elements: value.reshape({shape_text(self._shape)}) makes it fit."
+        if value.shape == self._shape and value.dtype.is_floating_point and self._dtype.is_floating_point:
+            return f"Cast it: value.to({self._dtype}); GymEnv(dtype={self._dtype}) casts an env's float observations."
+        if value.shape == self._shape:
+            return f"Cast it: value.to({self._dtype})."
+        return ""
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        same = cast("TensorSpec", other)
+        mine = (self._shape, self._dtype, self._device, self.space)
+        return mine == (same.shape, same.dtype, same.device, same.space)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._shape, self._dtype))
+
+    def _text(self, *arguments: str) -> str:
+        parts = [*arguments, f"shape={shape_text(self._shape)}", f"dtype={dtype_name(self._dtype)}"]
+        if self._device.type != "cpu":
+            parts.append(f"device={str(self._device)!r}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def as_shape(shape: ShapeLike) -> torch.Size:
+    """A shape from a number or several.
+
+    Example:
+        >>> as_shape(3), as_shape([2, 3])
+        (torch.Size([3]), torch.Size([2, 3]))
+    """
+    sizes = (int(shape),) if isinstance(shape, SupportsIndex) else tuple(int(size) for size in shape)
+    if any(size < 0 for size in sizes):
+        raise OptionError(f"shape: expected sizes of 0 or more, found {sizes}.")
+    return torch.Size(sizes)
+
+
+def as_sizes(shape: tuple[int | Iterable[int], ...]) -> tuple[int, ...]:
+    """What `expand` was given, as numbers: `expand(2, 3)` and `expand((2, 3))` mean the same."""
+    if len(shape) == 1 and isinstance(shape[0], Iterable):
+        return tuple(int(size) for size in shape[0])
+    return tuple(int(cast("int", size)) for size in shape)
+
+
+def as_device(device: DeviceLike | None) -> torch.device:
+    """A device; None is torch's default."""
+    return torch.get_default_device() if device is None else torch.device(device)
+
+
+def as_dtype(dtype: DTypeLike | None) -> torch.dtype:
+    """A dtype, given as such or by its name; None is torch's default.
+
+    Raises:
+        OptionError: there is no dtype of that name.
+
+    Example:
+        >>> as_dtype("int64"), as_dtype(None)
+        (torch.int64, torch.float32)
+    """
+    if dtype is None:
+        return torch.get_default_dtype()
+    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype):
+        raise OptionError(f"dtype: expected a torch.dtype or the name of one, found {dtype!r}.")
+    return found
+
+
+def as_tensor(value: Any) -> torch.Tensor | None:
+    """A tensor from a tensor, numpy array or numpy number; None for anything else."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, np.ndarray | np.generic) and np.asarray(value).dtype.kind in "biuf":
+        return torch.from_numpy(np.array(value))
+    return None

@@ -1,0 +1,108 @@
+"""The spec of values that are no tensors: strings, graphs, any Python object."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+
+from reap.optional import tensordict
+from reap.specs.base import DeviceLike, DTypeLike, ShapeLike, Spec, as_shape
+from reap.specs.faults import Fault, shape_text
+
+
+class NonTensor(Spec):
+    """Any Python object.
+
+    Args:
+        shape: the batch dimensions of a value; an env's string has `()`.
+        device: kept, without meaning for the values.
+        dtype: accepted for the sake of likeness; there is none.
+        example_data: what `rand` and `zero` give.
+
+    Example:
+        >>> spec = NonTensor((), example_data="a text")
+        >>> spec.rand().data, spec.is_in("another")
+        ('a text', True)
+    """
+
+    _device: torch.device | None
+    _example: Any
+
+    def __init__(
+        self,
+        shape: ShapeLike = (1,),
+        device: DeviceLike | None = None,
+        dtype: DTypeLike | None = None,
+        example_data: Any = None,
+    ) -> None:
+        place = None if device is None else torch.device(device)
+        self._assign(_shape=as_shape(shape), _device=place, _example=example_data)
+
+    @property
+    def dtype(self) -> None:
+        """None: there are no tensors."""
+        return
+
+    @property
+    def device(self) -> torch.device | None:
+        """As given."""
+        return self._device
+
+    @property
+    def space(self) -> None:
+        """None: any object is in."""
+        return
+
+    @property
+    def example_data(self) -> Any:
+        """What `rand` and `zero` give."""
+        return self._example
+
+    def rand(
+        self,
+        shape: ShapeLike = (),
+        *,
+        generator: torch.Generator | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> Any:
+        """The example as tensordict's NonTensorData; a NonTensorStack of it where there are dimensions."""
+        self._refuse(mask)
+        return _stacked(self._example, (*as_shape(shape), *self._shape))
+
+    def zero(self, shape: ShapeLike = ()) -> Any:
+        """The same as `rand`: there is no zero of an object."""
+        return _stacked(self._example, (*as_shape(shape), *self._shape))
+
+    def project(self, value: Any) -> Any:
+        """The value itself."""
+        return value
+
+    def _fault(self, value: Any, *, batched: bool) -> Fault | None:
+        return None
+
+    def _rebuilt(
+        self,
+        *,
+        shape: tuple[int, ...] | None = None,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        return type(self)(self._shape if shape is None else shape, device or self._device, dtype, self._example)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NonTensor):
+            return NotImplemented
+        return (self._shape, self._device) == (other._shape, other._device)
+
+    def __hash__(self) -> int:
+        return hash((NonTensor, self._shape))
+
+    def __repr__(self) -> str:
+        return f"NonTensor(shape={shape_text(self._shape)}, example_data={self._example!r})"
+
+
+def _stacked(example: Any, shape: tuple[int, ...]) -> Any:
+    if not shape or 0 in shape:
+        return tensordict().NonTensorData(data=example, batch_size=shape)
+    return tensordict().NonTensorStack(*(_stacked(example, shape[1:]) for _ in range(shape[0])))

@@ -1,0 +1,165 @@
+"""Specs of choices as one-hot vectors."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+
+from reap.specs.base import DeviceLike, DTypeLike, ShapeLike
+from reap.specs.choices import Choices, Sizes, as_counts, checked_sizes, require_last, with_kept_end
+from reap.specs.drawing import encode
+from reap.specs.faults import Fault, comparable, first_index
+from reap.specs.spaces import BoxList, CategoricalBox
+
+
+class _OneHots(Choices):
+    """Choices as one-hot blocks, side by side in the last dimension."""
+
+    @property
+    def _lead(self) -> tuple[int, ...]:
+        return self._shape[:-1]
+
+    def rand(
+        self,
+        shape: ShapeLike = (),
+        *,
+        generator: torch.Generator | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """One-hot vectors, uniform among all or among those that the mask allows.
+
+        Args:
+            shape: batch dimensions in front.
+            generator: the source of randomness; None: torch's own.
+            mask: True where an element may be the hot one; broadcast to `(*shape, *self.shape)`.
+
+        Raises:
+            SpecMismatch: the mask has a wrong shape or dtype, or allows nothing somewhere.
+        """
+        size, indices = self._draw(shape, generator, mask)
+        return encode(indices, self._sizes, self._dtype).reshape(size)
+
+    def _projected(self, value: torch.Tensor) -> torch.Tensor:
+        numbers = value if value.dtype.is_floating_point else comparable(value)
+        hottest = [block.argmax(-1) for block in numbers.split(self._sizes, -1)]
+        return encode(torch.stack(hottest, -1), self._sizes, self._dtype)
+
+    def _content_fault(self, value: torch.Tensor) -> Fault | None:
+        numbers = value if value.dtype.is_floating_point else comparable(value)
+        for block in numbers.split(self._sizes, -1):
+            wrong = ((block == 1).sum(-1) != 1) | ((block != 0).sum(-1) != 1)
+            if bool(wrong.any()):
+                index = first_index(wrong)
+                at = f" at index {index}" if index else ""
+                many = f" in each of the blocks {self._sizes}" if len(self._sizes) > 1 else ""
+                return Fault(f"exactly one 1 and else zeros{many}", f"{block[index].tolist()}{at}")
+        return None
+
+    def _layout_advice(self, value: torch.Tensor) -> str:
+        index_shape = self._lead if len(self._sizes) == 1 else (*self._lead, len(self._sizes))
+        is_index = tuple(value.shape) == index_shape or (
+            len(self._sizes) == 1 and tuple(value.shape) == (*index_shape, 1)
+        )
+        if is_index and value.shape != self._shape:
+            return (
+                "It looks like an index where one-hot is due: build the env with categorical_action_encoding=True, "
+                "or encode it with torch.nn.functional.one_hot."
+            )
+        return super()._layout_advice(value)
+
+    def _expanded_shape(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        return with_kept_end(super()._expanded_shape(sizes), self._shape, 1, type(self).__name__)
+
+
+class OneHot(_OneHots):
+    """One-hot vectors of length n.
+
+    Args:
+        n: the number of choices.
+        shape: the shape of a value, ending with n; None: `(n,)`.
+        device: where values are made.
+        dtype: torch.bool by default; `spec_from_space` uses torch.int64.
+
+    Example:
+        >>> spec = OneHot(3, dtype=torch.int64)
+        >>> spec.rand(mask=torch.tensor([False, True, False]))
+        tensor([0, 1, 0])
+        >>> spec.is_in(torch.tensor([1, 1, 0])), spec.project(torch.tensor([0.2, 0.1, 0.7]))
+        (False, tensor([0, 0, 1]))
+    """
+
+    def __init__(
+        self,
+        n: int,
+        shape: ShapeLike | None = None,
+        device: DeviceLike | None = None,
+        dtype: DTypeLike | None = torch.bool,
+    ) -> None:
+        sizes = checked_sizes((n,), type(self).__name__)
+        super().__init__(sizes if shape is None else shape, device, torch.bool if dtype is None else dtype)
+        self._assign(_sizes=sizes)
+        require_last(self._shape, sum(sizes), type(self).__name__, "n")
+
+    @property
+    def n(self) -> int:
+        """The number of choices."""
+        return self._sizes[0]
+
+    @property
+    def space(self) -> CategoricalBox:
+        """The number of choices, as `space.n`."""
+        return CategoricalBox(self.n)
+
+    def _like(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Self:
+        return type(self)(self.n, shape, device, dtype)
+
+    def __repr__(self) -> str:
+        return self._text(f"n={self.n}")
+
+
+class MultiOneHot(_OneHots):
+    """Several one-hot vectors joined in the last dimension.
+
+    Args:
+        nvec: the lengths of the vectors; one of higher rank is flattened.
+        shape: the shape of a value, ending with the sum of nvec; None: just that.
+        device: where values are made.
+        dtype: torch.bool by default; `spec_from_space` uses torch.int64.
+
+    Example:
+        >>> spec = MultiOneHot([2, 3], dtype=torch.int64)
+        >>> spec.is_in(torch.tensor([1, 0, 0, 0, 1])), spec.is_in(torch.tensor([1, 1, 0, 0, 0]))
+        (True, False)
+        >>> [box.n for box in spec.space]
+        [2, 3]
+    """
+
+    def __init__(
+        self,
+        nvec: Sizes,
+        shape: ShapeLike | None = None,
+        device: DeviceLike | None = None,
+        dtype: DTypeLike | None = torch.bool,
+    ) -> None:
+        counts = as_counts(nvec, type(self).__name__).flatten()
+        width = int(counts.sum())
+        super().__init__((width,) if shape is None else shape, device, torch.bool if dtype is None else dtype)
+        self._assign(_sizes=tuple(counts.tolist()))
+        require_last(self._shape, width, type(self).__name__, "the sum of nvec")
+
+    @property
+    def nvec(self) -> torch.Tensor:
+        """The lengths of the joined vectors, int64 `[len(nvec)]`."""
+        return torch.tensor(self._sizes)
+
+    @property
+    def space(self) -> BoxList:
+        """The lengths of the joined vectors, as `space[i].n`."""
+        return BoxList(tuple(CategoricalBox(size) for size in self._sizes))
+
+    def _like(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Self:
+        return type(self)(self._sizes, shape, device, dtype)
+
+    def __repr__(self) -> str:
+        return self._text(f"nvec={list(self._sizes)}")

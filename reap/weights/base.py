@@ -1,0 +1,147 @@
+"""`WeightUpdaterBase`: where weights come from, how they change on the way, and how they reach each worker.
+
+    push_weights(given)
+        _get_server_weights()          when nothing was given
+        for each worker
+            _maybe_map_weights(...)    change them on the way
+            _sync_weights_with_worker  hand them over
+        post hooks
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from weakref import ReferenceType, ref
+
+import torch
+from tensordict import TensorDictBase
+from torch import nn
+
+from reap.errors import OptionError, SpecMismatch
+
+Weights = Any
+Worker = Any
+
+
+class WeightUpdaterBase(ABC):
+    """Sends weights to the workers of a collector; a subclass says where they come from and how they are handed over."""
+
+    def __init__(self) -> None:
+        self._collector: ReferenceType[Any] | None = None
+        self._hooks: list[Callable[[], Any]] = []
+
+    @classmethod
+    def from_policy(cls, policy: nn.Module) -> WeightUpdaterBase | None:
+        """An updater that sends this policy's weights, or None if the class cannot be made from a policy alone."""
+        return None
+
+    @property
+    def collector(self) -> Any:
+        """The collector whose workers are updated; None before `register_collector` or after its end."""
+        return None if self._collector is None else self._collector()
+
+    def register_collector(self, collector: Any) -> None:
+        """Take the collector whose workers are updated."""
+        self._collector = ref(collector)
+
+    def register_post_hook(self, hook: Callable[[], Any]) -> None:
+        """Call `hook()` after each push."""
+        self._hooks.append(hook)
+
+    @abstractmethod
+    def _get_server_weights(self) -> Weights:
+        """The weights to send when none are given."""
+
+    @abstractmethod
+    def _sync_weights_with_worker(self, *, worker_id: Worker, server_weights: Weights) -> None:
+        """Hand weights to one worker."""
+
+    def _maybe_map_weights(self, server_weights: Weights) -> Weights:
+        """Change weights on their way; as they are by default."""
+        return server_weights
+
+    def all_worker_ids(self) -> Sequence[Worker]:
+        """The workers that are updated when none are named."""
+        return [0]
+
+    def push_weights(
+        self, policy_or_weights: nn.Module | TensorDictBase | Mapping[str, Any] | None = None, worker_ids: Any = None
+    ) -> None:
+        """Send weights.
+
+        Args:
+            policy_or_weights: a module, a TensorDict or a state dict; what `_get_server_weights` returns if None.
+            worker_ids: a worker or a list of them; all if None.
+        """
+        weights = self._get_server_weights() if policy_or_weights is None else policy_or_weights
+        chosen = self.all_worker_ids() if worker_ids is None else worker_ids
+        mapped = self._maybe_map_weights(weights)
+        for worker in chosen if isinstance(chosen, list | tuple | range) else [chosen]:
+            self._sync_weights_with_worker(worker_id=worker, server_weights=mapped)
+        for hook in self._hooks:
+            hook()
+
+
+class VanillaWeightUpdater(WeightUpdaterBase):
+    """Copies weights into a policy of this process.
+
+    Args:
+        policy: the policy that acts.
+        source: where weights come from when none are given; None if the policy is the source itself.
+    """
+
+    def __init__(self, policy: nn.Module, source: nn.Module | None = None) -> None:
+        super().__init__()
+        self._policy, self._source = policy, source
+
+    @classmethod
+    def from_policy(cls, policy: nn.Module) -> VanillaWeightUpdater:
+        """An updater for this policy."""
+        return cls(policy)
+
+    def _get_server_weights(self) -> Weights:
+        return self._source
+
+    def _sync_weights_with_worker(self, *, worker_id: Worker, server_weights: Weights) -> None:
+        if server_weights is not None and server_weights is not self._policy:
+            load_weights(self._policy, server_weights)
+
+
+def load_weights(policy: nn.Module, weights: nn.Module | TensorDictBase | Mapping[str, Any]) -> None:
+    """Copy weights into a policy, in place.
+
+    Args:
+        policy: the module that receives them.
+        weights: a module of the same structure, a TensorDict of parameters (nested by module) or a state dict.
+
+    Raises:
+        OptionError: something else was given.
+        SpecMismatch: names or shapes differ; nothing is changed then.
+    """
+    given = _by_name(weights)
+    own = {**dict(policy.named_parameters()), **dict(policy.named_buffers())}
+    unknown, missing = sorted(set(given) - set(own)), sorted(set(dict(policy.named_parameters())) - set(given))
+    if unknown or missing:
+        raise SpecMismatch(f"weights: expected the names of the policy; missing {missing}, unknown {unknown}")
+    for name, value in given.items():
+        if own[name].shape != value.shape:
+            raise SpecMismatch(f"weights: {name}: expected shape {tuple(own[name].shape)}, found {tuple(value.shape)}")
+    with torch.no_grad():
+        for name, value in given.items():
+            own[name].copy_(value)
+
+
+def _by_name(weights: Any) -> dict[str, torch.Tensor]:
+    if isinstance(weights, nn.Module):
+        return {**dict(weights.named_parameters()), **dict(weights.named_buffers())}
+    if isinstance(weights, TensorDictBase):
+        return {".".join(_names(key)): value for key, value in weights.items(include_nested=True, leaves_only=True)}
+    if isinstance(weights, Mapping):
+        return {name: value for name, value in weights.items() if isinstance(value, torch.Tensor)}
+    raise OptionError(f"weights: expected a module, a TensorDict or a state dict, got {type(weights).__name__}")
+
+
+def _names(key: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else key

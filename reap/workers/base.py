@@ -1,0 +1,96 @@
+"""The seam between a collector and what works for it; it knows nothing of reinforcement learning.
+
+        collector                      WorkerGroup                        handlers, one per worker
+            | request(worker, command)     |                                   |
+            |----------------------------->|---------- carries ---------------->| handle(command)
+            | ready(among) -> worker, reply|                                   |
+            |<-----------------------------|<---------- carries ----------------| reply
+
+A handler may sit in this process, in a child process or on another machine; a collector does not know which.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from reap.errors import ClosedError
+
+Command = Any
+Reply = Any
+
+
+@dataclass(frozen=True)
+class Call:
+    """A command for any handler: call a method of what it works on, and reply with what that returns."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+
+
+class Handler(Protocol):
+    """Carries out commands, one at a time."""
+
+    def handle(self, command: Command) -> Reply:
+        """Carry out a command and return the reply."""
+        ...
+
+    def close(self) -> None:
+        """Release what the handler holds."""
+        ...
+
+
+class WorkerGroup(Protocol):
+    """Workers that commands go to and replies come from.
+
+    Attributes:
+        size: number of workers.
+    """
+
+    size: int
+
+    def request(self, worker: int, command: Command) -> None:
+        """Send a command to a worker; its reply comes out of `ready`."""
+        ...
+
+    def ready(self, among: Collection[int]) -> tuple[int, Reply]:
+        """Wait until one of these workers has replied; the earliest reply comes first."""
+        ...
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Close all handlers and release the workers; a second call does nothing."""
+        ...
+
+
+class InlineGroup:
+    """Handlers in this process: a request is carried out at once, and its exception goes to the caller as it is."""
+
+    def __init__(self, handlers: Sequence[Handler]) -> None:
+        self.size = len(handlers)
+        self._handlers = tuple(handlers)
+        self._replies: deque[tuple[int, Reply]] = deque()
+        self._stopped = False
+
+    def request(self, worker: int, command: Command) -> None:
+        """Carry out the command."""
+        if self._stopped:
+            raise ClosedError("these workers are stopped")
+        self._replies.append((worker, self._handlers[worker].handle(command)))
+
+    def ready(self, among: Collection[int]) -> tuple[int, Reply]:
+        """The earliest reply of these workers."""
+        for index, (worker, _) in enumerate(self._replies):
+            if worker in among:
+                reply = self._replies[index]
+                del self._replies[index]
+                return reply
+        raise RuntimeError(f"no request is under way to workers {sorted(among)}")
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Close the handlers."""
+        if not self._stopped:
+            self._stopped = True
+            for handler in self._handlers:
+                handler.close()

@@ -1,0 +1,88 @@
+"""Settings and fixtures of all tests: one torch thread, a fixed seed, and nothing left running behind a test."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+# Two test processes share the cores; and matrix products may differ in the last bits with the number of threads.
+torch.set_num_threads(1)
+# Nothing may look for a display.
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+GRACE = 5.0
+"""Seconds that threads and processes have to end after their test."""
+
+SERVERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+"""Processes that live until this one ends, by a piece of their command line."""
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    """Every test starts from the same torch generator, whichever tests ran before it."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_running() -> Iterator[None]:
+    """Fail a test that leaves a thread or a process (children of children too) behind."""
+    threads, processes = set(threading.enumerate()), _descendants()
+    yield
+    deadline = time.monotonic() + GRACE
+    left = [repr(thread) for thread in set(threading.enumerate()) - threads if not _joined(thread, deadline)]
+    left += [_command(pid) for pid in _descendants() - processes if not _ended(pid, deadline)]
+    assert not left, f"left running: {', '.join(left)}"
+
+
+def _descendants() -> set[int]:
+    """The ids of this process's children, and of theirs; empty where there is no /proc."""
+    found: set[int] = set()
+    parents = [os.getpid()]
+    while parents:
+        children = [int(pid) for pid in _children(parents.pop()) if int(pid) not in found]
+        found.update(children)
+        parents += children
+    return found
+
+
+def _children(pid: int) -> list[str]:
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    try:
+        return [child for one in lists for child in one.read_text().split()]
+    except OSError:  # the process, or one of its threads, has just ended
+        return []
+
+
+def _joined(thread: threading.Thread, deadline: float) -> bool:
+    thread.join(max(0.0, deadline - time.monotonic()))
+    return not thread.is_alive()
+
+
+def _ended(pid: int, deadline: float) -> bool:
+    """Wait for a process's end; true also for one that is meant to stay."""
+    if any(server in _command(pid) for server in SERVERS):
+        return True
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0])
+    finally:
+        os.close(descriptor)
+
+
+def _command(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return f"process {pid}"
+    return f"process {pid}: {b' '.join(words).decode(errors='replace').strip()}"

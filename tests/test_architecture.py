@@ -1,0 +1,209 @@
+"""The shape of the code: every rule runs over every file of `reap/`, and is seen to object where it must."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import reap
+from tests.architecture import (
+    LOOP_CODE,
+    ROOT,
+    RULES,
+    SOURCES,
+    Rule,
+    Source,
+    imports_at_the_top,
+    imports_from_lower_rows,
+    known_row,
+    names_that_say_something,
+    no_maybe,
+    no_type_questions_in_the_loop,
+    nothing_left_to_do,
+    shallow,
+    short_file,
+    short_functions,
+    utils_are_doors,
+)
+
+OPTIONAL = ("matplotlib", "pettingzoo", "ray", "torchrl")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_file_keeps_the_rule(rule: Rule) -> None:
+    violations = [f"{name}: {violation}" for name, source in SOURCES.items() for violation in rule(source)]
+    assert not violations, "\n".join(["", *violations])
+
+
+# The rules themselves: sources that they must object to, and neighbours that they must let pass
+
+
+def source(name: str, text: str) -> Source:
+    """A source by its file's module path; `reap.envs.__init__` is the package `reap.envs`."""
+    return Source(name.removesuffix(".__init__"), text, is_package=name.endswith(".__init__"))
+
+
+def body_of(lines: int, head: str = "def f():") -> str:
+    return "\n".join([head, *["    x = 1"] * lines])
+
+
+def nest(levels: int, innermost: str = "y") -> str:
+    ifs = [f"{' ' * 4 * level}if x:" for level in range(1, levels + 1)]
+    return "\n".join(["def f():", *ifs, textwrap.indent(innermost, " " * 4 * (levels + 1))])
+
+
+LONG_DOCSTRING = '"""Text.\n' + "\n" * 100 + '    """'
+
+TYPE_QUESTION_IN_FILL = """
+class Rollout:
+    def fill(self, slot):
+        for t in slot:
+            hasattr(t, "x")
+"""
+TYPE_QUESTION_BESIDE_FILL = """
+class Rollout:
+    def __init__(self, env):
+        isinstance(env, int)
+    def fill(self, slot):
+        pass
+"""
+TYPE_QUESTION_IN_TRACKER = """
+class TrajectoryTracker:
+    def end(self, rows):
+        return isinstance(rows, int)
+"""
+IMPORT_IN_METHOD_IN_FUNCTION = """
+def f():
+    class A:
+        def g(self):
+            import ray
+"""
+
+BAD: dict[Rule, list[tuple[str, str, str]]] = {
+    known_row: [
+        ("reap.novelty", "", "add it to ROWS"),
+        ("reap.novelty.part", "", "add it to ROWS"),
+    ],
+    imports_from_lower_rows: [
+        ("reap.layout", "from reap.rollout import Rollout", "reap.rollout.Rollout"),
+        ("reap.layout", "import reap.rollout", "reap.rollout"),
+        ("reap.layout", "from reap.specs import Spec", "row 1"),
+        ("reap.layout", "from reap import collectors", "reap.collectors"),
+        ("reap.layout", "from . import rollout", "reap.rollout"),
+        ("reap.layout", "def f():\n    import reap.envs", "line 2"),
+        ("reap.envs.gym", "from ..policy import Actor", "reap.policy.Actor"),
+        ("reap.envs.__init__", "from ..policy import Actor", "reap.policy.Actor"),
+        ("reap.data.replay", "if TYPE_CHECKING:\n    from reap.envs import EnvBase", "line 2"),
+        ("reap.workers.base", "from reap.data.replay import ReplayBuffer", "reap.data"),
+        ("reap.collectors.base", "from reap.collectors.distributed.ray import A", "reap.collectors.distributed"),
+        ("reap.cli.__init__", "from reap import __version__", "public door"),
+        ("reap.cli.check", "from reap.testing import check_env", "for users and tests"),
+        ("reap.__init__", "from reap.testing import check_env", "for users and tests"),
+    ],
+    short_file: [("reap.layout", "x\n" * 401, "401 lines")],
+    short_functions: [
+        ("reap.layout", body_of(60), "f has 61 lines"),
+        ("reap.layout", body_of(60, "async def f():"), "f has 61 lines"),
+        ("reap.layout", body_of(60, f"def f():\n    {LONG_DOCSTRING}"), "f has 61 lines"),
+    ],
+    shallow: [
+        ("reap.layout", nest(5), "line 6"),
+        ("reap.layout", nest(4, "try:\n    y\nfinally:\n    z"), "line 6"),
+        ("reap.layout", nest(4, "if y:\n    z\nelif z:\n    y"), "line 6"),
+    ],
+    imports_at_the_top: [
+        ("reap.layout", "def f():\n    import ray", "line 2"),
+        ("reap.layout", "async def f():\n    from math import pi", "line 2"),
+        ("reap.layout", "def f():\n    return __import__('ray')", "line 2"),
+        ("reap.layout", IMPORT_IN_METHOD_IN_FUNCTION, "line 5"),
+    ],
+    no_type_questions_in_the_loop: [
+        ("reap.collectors.schedule", "def f(x): return isinstance(x, int)", "isinstance()"),
+        ("reap.collectors.schedule", "x = getattr(y, 'z', None)", "getattr()"),
+        ("reap.rollout", "def fill(slot): ...", "LOOP_CODE"),
+        ("reap.rollout", TYPE_QUESTION_IN_FILL, "line 5: asks hasattr()"),
+        ("reap.trajectories", TYPE_QUESTION_IN_TRACKER, "line 4"),
+    ],
+    names_that_say_something: [
+        ("reap.envs.helpers", "", "reap.envs.helpers"),
+        ("reap.common.__init__", "", "reap.common"),
+        ("reap.data.utils", "", "reap.data.utils"),
+    ],
+    utils_are_doors: [("reap.collectors.utils", "def split(): ...", "line 1")],
+    no_maybe: [
+        ("reap.layout", "def _maybe_copy(): ...", "_maybe_copy"),
+        ("reap.layout", "self.do_maybe_copy()", "do_maybe_copy"),
+    ],
+    nothing_left_to_do: [
+        ("reap.layout", "x = 1  # TODO: more", "line 1"),
+        ("reap.layout", '"""\nFIXME\n"""', "line 2"),
+        ("reap.layout", "\n\n# XXX", "line 3"),
+    ],
+}
+
+GOOD: dict[Rule, list[tuple[str, str]]] = {
+    known_row: [("reap.collectors.distributed.ray", "")],
+    imports_from_lower_rows: [
+        ("reap.layout", "from reap.keys import Key\nimport torch\nfrom reapable import x"),
+        ("reap.envs.gym", "from reap.envs.base import EnvBase\nfrom . import base"),
+        ("reap.collectors.distributed.ray", "from reap.collectors.base import A"),
+        ("reap.testing.checks", "from reap.collectors.distributed.ray import A"),
+        ("reap.__init__", "from reap.collectors import SyncDataCollector"),
+    ],
+    short_file: [("reap.layout", "x\n" * 400)],
+    short_functions: [
+        ("reap.layout", body_of(59)),
+        ("reap.layout", body_of(59, f"def f():\n    {LONG_DOCSTRING}")),
+    ],
+    shallow: [
+        ("reap.layout", nest(4)),
+        ("reap.layout", "if x:\n    y\n" + "elif y:\n    z\n" * 9),
+    ],
+    imports_at_the_top: [
+        ("reap.layout", "if TYPE_CHECKING:\n    import ray"),
+        ("reap.optional", "def f():\n    import ray"),
+    ],
+    no_type_questions_in_the_loop: [
+        ("reap.specs", "isinstance(x, int)"),
+        ("reap.rollout", TYPE_QUESTION_BESIDE_FILL),
+    ],
+    names_that_say_something: [("reap.collectors.utils", "")],
+    utils_are_doors: [("reap.collectors.utils", "from reap.split import split_trajectories")],
+    no_maybe: [("reap.layout", "def _maybe_map_weights(self): '_maybe_copy'")],
+    nothing_left_to_do: [("reap.layout", "todo = TODOS")],
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_a_rule_objects(rule: Rule) -> None:
+    for name, text, message in BAD[rule]:
+        violations = rule(source(name, text))
+        assert len(violations) == 1, text
+        assert message in violations[0]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_a_rule_lets_pass(rule: Rule) -> None:
+    for name, text in GOOD[rule]:
+        assert rule(source(name, text)) == [], text
+
+
+def test_the_files_are_read() -> None:
+    assert {"reap", *LOOP_CODE} <= set(SOURCES)
+
+
+# The package as it is imported and installed
+
+
+def test_import_leaves_optional_packages_alone() -> None:
+    code = f"import sys, reap; print([name for name in {OPTIONAL} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_one_version() -> None:
+    assert reap.__version__ == importlib.metadata.version("reap")

@@ -1,0 +1,58 @@
+"""Packages that are loaded on first use."""
+
+import subprocess
+import sys
+
+import pytest
+
+from reap.optional import load, tensordict
+
+
+def test_loads_a_package_and_a_module_of_it():
+    import tensordict as expected
+
+    assert tensordict() is expected
+    assert load("tensordict.nn") is expected.nn
+
+
+@pytest.mark.parametrize(
+    ("name", "user", "text"),
+    [
+        (
+            "ray",
+            "RayCollector",
+            'ray is not installed, and RayCollector needs it. Install it: pip install "reap[ray]"',
+        ),
+        (
+            "nosuchpackage.inner",
+            "",
+            "nosuchpackage is not installed, and what you call needs it. Install it: pip install nosuchpackage",
+        ),
+    ],
+)
+def test_a_missing_package_is_named_with_its_install_line(monkeypatch, name, user, text):
+    package = name.partition(".")[0]
+    if package == "ray":  # which may be installed here
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError) as caught:
+        load(name, user)
+    assert str(caught.value) == text
+    assert caught.value.name == package
+
+
+def test_the_error_of_a_broken_package_is_its_own(tmp_path, monkeypatch):
+    (tmp_path / "brokenpackage.py").write_text("import nosuchdependency\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="nosuchdependency"):
+        load("brokenpackage")
+
+
+def test_specs_do_not_import_tensordict():
+    code = (
+        "import sys, reap.specs as s\n"
+        "s.Composite(a=s.Bounded(-1, 1, 3)).is_in({'a': s.Bounded(-1, 1, 3).rand()})\n"
+        "assert 'tensordict' not in sys.modules\n"
+        "s.Composite(a=s.Unbounded(3)).rand()\n"
+        "assert 'tensordict' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
