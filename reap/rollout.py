@@ -17,6 +17,7 @@ from typing import Any
 
 from reap.buffers import MASK, STEP_COUNT, Slot, Stage, after
 from reap.envs.base import EnvBase
+from reap.errors import OptionError
 from reap.layout import Array
 from reap.policy.base import Actor
 from reap.trajectories import NO_ID, TrajectoryTracker
@@ -74,8 +75,16 @@ class Rollout:
         tracker.begin(self._every_row, 0)
 
     def restart(self, rows: Iterable[int] | None = None) -> None:
-        """Begin new episodes in these rows (None: all) at the start of the next rollout."""
-        self._waiting.update(self._every_row if rows is None else rows)
+        """Begin new episodes in these rows (None: all) at the start of the next rollout.
+
+        Raises:
+            OptionError: a row that is not there.
+        """
+        chosen = self._every_row if rows is None else list(rows)
+        unknown = [b for b in chosen if b not in self._every_row]
+        if unknown:
+            raise OptionError(f"reset: expected rows from 0 to {len(self._every_row) - 1}, got {unknown}")
+        self._waiting.update(chosen)
 
     def fill(self, slot: Slot, actor: Actor) -> int:
         """Record one rollout; return the number of valid frames, which is less than the slot's when it was ended early."""
@@ -108,7 +117,7 @@ class Rollout:
                 env_seconds += last - now
                 if stopped:
                     break
-        except Exception as error:
+        except BaseException as error:
             self.restart()
             error.add_note(f"reap: raised in {Phase(control[0]).name.lower()} of {self.env!r}, column {t} of a rollout")
             raise

@@ -83,6 +83,11 @@ class TrajectoryTracker:
         """Rows whose episode ended and that have not begun another."""
         return np.flatnonzero(self._idle).tolist()
 
+    @property
+    def under_way(self) -> list[int]:
+        """Rows of whose present episode frames are recorded, in rollouts that are closed."""
+        return np.flatnonzero((self._count > 0) & ~self._idle).tolist()
+
     def take_finished(self) -> list[Episode]:
         """The episodes that ended since the last call."""
         finished, self.finished = self.finished, []

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from tensordict.nn.probabilistic import set_interaction_type
-from torch import nn
 
 from reap.buffers import FLAGS, IDS, IS_INIT, MASK, STEP_COUNT, VERSION, Slot, Stage, after
 from reap.collectors.handler import CollectHandler
@@ -63,18 +62,18 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
     )
     tracker = TrajectoryTracker(stage.rows, leaf=leaf, limit=options.limit)
     rollout = Rollout(env, stage, tracker, hooks=_hooks(stage, options), reset_when_done=options.reset_when_done)
+    used = RandomPolicy(env.action_spec) if policy is None else policy
     handler = CollectHandler(
         rollout,
         pool.slots,
         actor,
         random,
-        policy if isinstance(policy, nn.Module) else None,
+        used,
         kept,
         partial(set_interaction_type, options.exploration_type),
         remembers=any(key != IS_INIT for key in stage.initial),
     )
     kind = actor.kind if actor else "random"
-    used = RandomPolicy(env.action_spec) if policy is None else policy
     return Assembly(env, used, handler, pool, options.frames_per_batch, columns * stage.rows, kind)
 
 

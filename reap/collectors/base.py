@@ -16,8 +16,9 @@ from reap.collectors.delivery import delivery_steps
 from reap.collectors.handler import Collect, Done, Reset, Seed
 from reap.collectors.options import CollectorOptions
 from reap.collectors.schedule import gather_all
-from reap.errors import ClosedError
+from reap.errors import ClosedError, OptionError
 from reap.stats import CollectorStats, Meter
+from reap.weights.base import WeightUpdaterBase
 from reap.workers.base import Call, WorkerGroup
 
 
@@ -28,9 +29,16 @@ class DataCollectorBase(IterableDataset[Any]):
         options: the options.
         group: the workers.
         frames_per_batch: frames of a batch, after rounding up.
+        updater: sends weights to the workers; None if there are no weights.
     """
 
-    def __init__(self, options: CollectorOptions, group: WorkerGroup, frames_per_batch: int) -> None:
+    def __init__(
+        self,
+        options: CollectorOptions,
+        group: WorkerGroup,
+        frames_per_batch: int,
+        updater: WeightUpdaterBase | None,
+    ) -> None:
         super().__init__()
         self._options = options
         self._group = group
@@ -39,6 +47,9 @@ class DataCollectorBase(IterableDataset[Any]):
         self._steps = delivery_steps(options)
         self._closed = False
         self._version = 0
+        self._updater = updater
+        if updater is not None:
+            updater.register_collector(self)
         self._warn_of_rounding()
 
     def _warn_of_rounding(self) -> None:
@@ -97,8 +108,6 @@ class DataCollectorBase(IterableDataset[Any]):
     def _collect(self) -> TensorDictBase:
         self._meter.enter()
         try:
-            if self._options.reset_at_each_iter:
-                self.reset()
             batch = self._next_rollout()
         finally:
             self._meter.leave()
@@ -115,8 +124,9 @@ class DataCollectorBase(IterableDataset[Any]):
         return batch
 
     def _command(self, slot: int) -> Collect:
-        random = self._meter.frames < self._options.random_frames
-        return Collect(slot, random, self._version)
+        options = self._options
+        random = self._meter.frames < options.random_frames
+        return Collect(slot, random, options.reset_at_each_iter, self._version)
 
     def _count(self, done: Done) -> None:
         self._meter.add(done.frames, done.episodes, done.env_seconds, done.policy_seconds)
@@ -155,12 +165,21 @@ class DataCollectorBase(IterableDataset[Any]):
             worker_ids: workers to update; all if None.
         """
         self._ensure_open()
-        self._push_weights(policy_or_weights, worker_ids)
+        if self._updater is not None:
+            self._updater.push_weights(policy_or_weights, worker_ids)
+        elif policy_or_weights is not None:
+            raise OptionError(f"weights: this {type(self).__name__} has no policy with weights to update")
         self._version += 1
 
-    @abstractmethod
-    def _push_weights(self, weights: Any, worker_ids: Any) -> None:
-        """Send weights to the workers."""
+    @property
+    def policy_version(self) -> int:
+        """Number of weight updates so far."""
+        return self._version
+
+    @property
+    def weight_updater(self) -> WeightUpdaterBase | None:
+        """What `update_policy_weights_` sends weights with; None for a policy without weights."""
+        return self._updater
 
     def getattr_env(self, name: str) -> Any:
         """The value of an attribute of the env; of several envs, a list."""

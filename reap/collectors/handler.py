@@ -23,10 +23,18 @@ from reap.workers.base import Call
 
 @dataclass(frozen=True)
 class Collect:
-    """Record a rollout in a slot, with random actions or the policy's."""
+    """Record a rollout in a slot.
+
+    Attributes:
+        slot: the slot's number.
+        random: random actions instead of the policy's.
+        fresh: begin new episodes first, where any frame was recorded of the present ones.
+        version: the version of the policy's weights.
+    """
 
     slot: int
     random: bool
+    fresh: bool
     version: int
 
 
@@ -74,7 +82,7 @@ class CollectHandler:
         slots: where rollouts are recorded, by number.
         actor: the policy; None if all actions are random.
         random: random actions.
-        module: the policy's module, if it is one.
+        policy: the policy itself.
         kept: tells whether the policy keeps its inputs; None if it gets copies already.
         exploration: makes the context in which the policy acts.
         remembers: the policy has a recurrent state: all envs begin anew after random actions.
@@ -86,7 +94,7 @@ class CollectHandler:
         slots: Sequence[Slot],
         actor: PolicyActor | None,
         random: RandomActor,
-        module: nn.Module | None,
+        policy: Callable[..., Any],
         kept: KeptInputs | None,
         exploration: Callable[[], AbstractContextManager[Any]],
         remembers: bool = False,
@@ -96,7 +104,7 @@ class CollectHandler:
         self._remembers = remembers
         self._slots = slots
         self._actor, self._random = actor, random
-        self._module, self._kept, self._exploration = module, kept, exploration
+        self._policy, self._kept, self._exploration = policy, kept, exploration
         self._grad_mode: type[AbstractContextManager[Any]] = torch.inference_mode
         self._random_state: torch.Tensor | None = None
         self._was_random = False
@@ -123,6 +131,8 @@ class CollectHandler:
         if self._was_random and not random and self._remembers:
             rollout.restart()
         self._was_random = command.random
+        if command.fresh:
+            rollout.restart(rollout.tracker.under_way)
         before = rollout.env_seconds, rollout.policy_seconds
         frames = self._fill(slot, random)
         if VERSION in slot.fields:
@@ -163,7 +173,7 @@ class CollectHandler:
             self._kept = None
         if not self._walked:
             self._walked = True
-            if self._module is not None and detach_inference_tensors(self._module):
+            if isinstance(self._policy, nn.Module) and detach_inference_tensors(self._policy):
                 self._grad_mode = torch.no_grad
 
     def _reset(self, command: Reset) -> None:
@@ -178,3 +188,15 @@ class CollectHandler:
 
     def _call(self, command: Call) -> Any:
         return getattr(self, command.name)(*command.arguments)
+
+    def env_attribute(self, name: str) -> Any:
+        """The value of an attribute of the env."""
+        return self.env.get_attribute(name)
+
+    def call_env(self, name: str, *args: Any) -> Any:
+        """What a method of the env returns."""
+        return self.env.call(name, *args)
+
+    def policy_attribute(self, name: str) -> Any:
+        """The value of an attribute of the policy."""
+        return getattr(self._policy, name)

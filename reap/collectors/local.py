@@ -8,6 +8,7 @@ from typing import Any, Unpack
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
+from torch import nn
 
 from reap.collectors.assembly import Assembly, assemble
 from reap.collectors.base import DataCollectorBase
@@ -16,7 +17,8 @@ from reap.collectors.schedule import gather_all
 from reap.envs.base import EnvBase
 from reap.envs.build import build_env
 from reap.errors import OptionError
-from reap.specs import Composite
+from reap.specs import Composite, Spec
+from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.workers.base import InlineGroup
 
 
@@ -58,7 +60,16 @@ class SyncDataCollector(DataCollectorBase):
                 env.close()
             raise
         group = InlineGroup([self._assembly.handler])
-        super().__init__(chosen, group, self._assembly.frames_per_batch)
+        super().__init__(chosen, group, self._assembly.frames_per_batch, self._make_updater(chosen.weight_updater))
+
+    def _make_updater(self, given: Any) -> WeightUpdaterBase | None:
+        policy = self._assembly.policy
+        if given is None:
+            return VanillaWeightUpdater(policy) if isinstance(policy, nn.Module) else None
+        updater = given if isinstance(given, WeightUpdaterBase) or not callable(given) else given()
+        if not isinstance(updater, WeightUpdaterBase):
+            raise OptionError(f"weight_updater: expected a WeightUpdaterBase or a constructor of one, got {updater!r}")
+        return updater
 
     def _next_rollout(self) -> TensorDictBase:
         pool = self._assembly.pool
@@ -70,9 +81,6 @@ class SyncDataCollector(DataCollectorBase):
             raise
         self._count(done)
         return pool.deliver(slot)
-
-    def _push_weights(self, weights: Any, worker_ids: Any) -> None:
-        raise NotImplementedError
 
     def _release(self, timeout: float | None, close_env: bool) -> None:
         self._assembly.handler.close_env = close_env
@@ -98,6 +106,21 @@ class SyncDataCollector(DataCollectorBase):
     def observation_spec(self) -> Composite:
         """The env's observations."""
         return self.env.observation_spec
+
+    @property
+    def action_spec(self) -> Spec:
+        """The env's actions."""
+        return self.env.action_spec
+
+    @property
+    def reward_spec(self) -> Spec:
+        """The env's rewards."""
+        return self.env.reward_spec
+
+    @property
+    def done_spec(self) -> Spec:
+        """The env's done flags."""
+        return self.env.done_spec
 
     def __repr__(self) -> str:
         return (

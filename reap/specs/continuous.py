@@ -224,5 +224,12 @@ def _shown(bound: torch.Tensor) -> str:
     numbers = comparable(bound)
     least, most = numbers.min().item(), numbers.max().item()
     if least == most:
-        return str(least)
-    return str(numbers.tolist()) if bound.numel() <= _MOST_SHOWN else f"{least}..{most}"
+        return _short(least)
+    if bound.ndim == 1 and len(bound) <= _MOST_SHOWN:
+        return f"[{', '.join(_short(number) for number in numbers.tolist())}]"
+    return f"{_short(least)}..{_short(most)}"
+
+
+def _short(number: float) -> str:
+    """Six digits, for 4.8 in float32 is 4.800000190734863."""
+    return str(float(f"{number:.6g}")) if isinstance(number, float) else str(number)

@@ -372,6 +372,7 @@ def test_immutable():
 
 def test_repr():
     assert repr(Bounded(-1, 1, 3)) == "Bounded(low=-1.0, high=1.0, shape=(3,), dtype=float32)"
+    assert repr(Bounded(-4.8, 4.8, 1)) == "Bounded(low=-4.8, high=4.8, shape=(1,), dtype=float32)"
     assert repr(Bounded(0, torch.tensor([1.0, 2.0]))) == (
         "Bounded(low=0.0, high=[1.0, 2.0], shape=(2,), dtype=float32)"
     )
