@@ -84,11 +84,12 @@ class Stage:
     def part(self, start: int, stop: int, batch_shape: tuple[int, ...]) -> Stage:
         """The rows from `start` to `stop` of a batched stage, as a stage over the same memory."""
         part = Stage({}, batch_shape)
-        part.fields = self.fields
+        part.fields = dict(self.fields)
         lead = (part.rows,) if batch_shape else ()
         for key, field in self.fields.items():
             part.arrays[key] = self.arrays[key][start:stop].reshape((*lead, *field.shape))
-            part.tensors[key] = self.tensors[key].reshape(-1, *field.shape)[start:stop].view((*batch_shape, *field.shape))
+            rows = self.tensors[key].view((self.rows, *field.shape))[start:stop]
+            part.tensors[key] = rows.view((*batch_shape, *field.shape))
         return part
 
 
@@ -110,10 +111,15 @@ class ColumnViews(Sequence[torch.Tensor]):
 
     def __getitem__(self, index: Any) -> Any:
         place = index - self._start
-        if not 0 <= place < len(self._views):
-            self._start, place = index, 0
-            self._views = column_views(self._tensor[index : index + WINDOW])
-        return self._views[place]
+        if 0 <= place < len(self._views):
+            return self._views[place]
+        return self._move(range(len(self))[index])
+
+    def _move(self, index: int) -> torch.Tensor:
+        """Make the views of the window in which this column lies."""
+        self._start = index - index % WINDOW
+        self._views = column_views(self._tensor[self._start : self._start + WINDOW])
+        return self._views[index - self._start]
 
 
 class Slot:
@@ -137,7 +143,8 @@ class Slot:
         self._rowwise: dict[Key, Array] = {key: self.block.array(key) for key in self.fields}
         self._columnwise: dict[Key, Array] = {}
         self._views: dict[Key, Sequence[torch.Tensor]] = {}
-        self._flags = self.block.memory[layout.span(flags)] if flags else self.block.memory[:0]
+        self._flags: list[Array] = [self.block.memory[layout.span(flags)]] if flags else []
+        self._first_row: int | None = None
 
     def by_row(self, key: Key) -> Array:
         """The field as `[E, T, *value]`."""
@@ -153,8 +160,11 @@ class Slot:
 
     def tensor(self, key: Key, memory: Any = None) -> torch.Tensor:
         """The field as a tensor `[*batch_shape, T, *value]`."""
-        field = self.fields[key]
-        return self.block.tensor(key, memory).view((*self.batch_shape, self.columns, *field.shape))
+        shape = (*self.batch_shape, self.columns, *self.fields[key].shape)
+        every_row = self.block.tensor(key, memory)
+        if self._first_row is None:
+            return every_row.resize_(shape)
+        return every_row[self._first_row : self._first_row + self.rows].view(shape)
 
     def views(self, key: Key) -> Sequence[torch.Tensor]:
         """A view `[*batch_shape, *value]` for each column."""
@@ -167,16 +177,23 @@ class Slot:
 
     def clear_flags(self) -> None:
         """Set every done, terminated and truncated to False: they lie side by side, so one fill does it."""
-        self._flags[...] = 0
+        for flags in self._flags:
+            flags[...] = 0
 
-    def blank(self, row: int, column: int) -> None:
-        """Mark a row as invalid from this column on: zeros, mask False, id -1."""
+    def blank(self, invalid: Array) -> None:
+        """Set frames that are not valid to zero, and their ids to -1.
+
+        Args:
+            invalid: boolean `[E, T]`.
+        """
         for key, array in self._rowwise.items():
-            array[row, column:] = -1 if key == IDS else 0
+            array[invalid] = -1 if key == IDS else 0
 
     def part(self, start: int, stop: int, batch_shape: tuple[int, ...]) -> Slot:
         """The rows from `start` to `stop`, as a slot over the same memory."""
         part = Slot({}, batch_shape, self.columns)
-        part.fields = self.fields
+        part.fields, part.block = self.fields, self.block
+        part._first_row = (self._first_row or 0) + start
         part._rowwise = {key: array[start:stop] for key, array in self._rowwise.items()}
+        part._flags = [array for key, array in part._rowwise.items() if key[-1:] in FLAGS]
         return part

@@ -10,6 +10,7 @@ One block can be shared between processes, sent, pinned or mapped to a file as a
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +23,9 @@ from numpy.typing import NDArray
 from reap.keys import Key
 
 ALIGNMENT = 64
+SHOWN = 5
+"""Fields named in an error about memory."""
+UNITS = ("kB", "MB", "GB", "TB", "PB", "EB", "ZB")
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -46,15 +50,16 @@ class Field:
 
 @lru_cache(maxsize=None)
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """The numpy dtype with the same bytes; `uint16` for `bfloat16`, which numpy lacks: good for copies only.
+    """The numpy dtype with the same bytes; unsigned integers where numpy lacks the dtype: good for copies only.
 
     Example:
         >>> numpy_dtype(torch.float32), numpy_dtype(torch.bfloat16)
         (dtype('float32'), dtype('uint16'))
     """
-    if dtype is torch.bfloat16:
-        return np.dtype(np.uint16)
-    return torch.empty(0, dtype=dtype).numpy().dtype
+    try:
+        return torch.zeros((), dtype=dtype).numpy().dtype
+    except TypeError:
+        return np.dtype(f"u{dtype.itemsize}")
 
 
 class Layout(Mapping[Key, Field]):
@@ -84,6 +89,13 @@ class Layout(Mapping[Key, Field]):
     def __len__(self) -> int:
         return len(self._fields)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the other layout places the same fields at the same offsets."""
+        return isinstance(other, Layout) and list(self.items()) == list(other.items())
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.items()))
+
     def __repr__(self) -> str:
         rows = (f"{self._offsets[k]:>10}  {'.'.join(k)}  {f.shape}  {f.dtype}" for k, f in self._fields.items())
         return "\n".join(("Layout", *rows, f"{self.nbytes:>10}  end"))
@@ -97,6 +109,27 @@ class Layout(Mapping[Key, Field]):
         chosen = tuple(keys)
         first = min(self._offsets[key] for key in chosen)
         return slice(first, max(self._offsets[key] + self._fields[key].nbytes for key in chosen))
+
+
+def readable(nbytes: float) -> str:
+    """A number of bytes for people.
+
+    Example:
+        >>> readable(512), readable(2_500_000), readable(10 * 10**12)
+        ('512 B', '2.5 MB', '10.0 TB')
+    """
+    if nbytes < 1000:
+        return f"{nbytes:.0f} B"
+    power = min(len(UNITS), int(math.log10(nbytes)) // 3)
+    return f"{nbytes / 1000**power:.1f} {UNITS[power - 1]}"
+
+
+def physical_memory() -> float:
+    """Bytes of memory of this machine; infinite where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return math.inf
 
 
 def private_memory(nbytes: int) -> Bytes:
@@ -115,8 +148,18 @@ class Block:
 
     @classmethod
     def private(cls, layout: Layout) -> Block:
-        """A block in memory of this process, zeroed."""
-        return cls(layout, private_memory(layout.nbytes))
+        """A block in memory of this process, zeroed.
+
+        Raises:
+            MemoryError: the layout does not fit into the memory of this machine; the text names its largest fields.
+        """
+        limit = physical_memory()
+        if layout.nbytes > limit:
+            raise MemoryError(_too_large(layout, limit))
+        try:
+            return cls(layout, private_memory(layout.nbytes))
+        except MemoryError as error:
+            raise MemoryError(_too_large(layout, limit)) from error
 
     def array(self, key: Key) -> Array:
         """The field as a numpy array over the block's memory."""
@@ -136,4 +179,16 @@ class Block:
             return torch.empty(field.shape, dtype=field.dtype)
         source = self.memory if memory is None else memory
         flat = torch.frombuffer(source, dtype=field.dtype, count=count, offset=self.layout.offset(key))
-        return flat.view(field.shape)
+        # No view: those refuse detach_(), which people call on batches.
+        return flat.resize_(field.shape)
+
+
+def _too_large(layout: Layout, limit: float) -> str:
+    largest = sorted(layout.items(), key=lambda item: -item[1].nbytes)[:SHOWN]
+    rows = (f"  {'.'.join(key)}: {field.shape} {field.dtype}, {readable(field.nbytes)}" for key, field in largest)
+    machine = "" if math.isinf(limit) else f" of this machine, which has {readable(limit)}"
+    return "\n".join((
+        f"{readable(layout.nbytes)} in one block, of {len(layout)} fields, do not fit into the memory{machine}. Largest:",
+        *rows,
+        "Use fewer frames per batch or fewer envs, smaller values or a smaller dtype, or keep fewer batches alive.",
+    ))

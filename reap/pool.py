@@ -45,8 +45,8 @@ class SlotPool:
         same: bool = False,
     ) -> None:
         self.slots: list[Slot] = []
-        self.deliver = self._deliver_same if same else self._deliver_lease
-        self._same: TensorDict | None = None
+        self._deliver = self._deliver_same if same else self._deliver_lease
+        self._same: dict[int, list[tuple[TensorDict, dict[str, Any]]]] = {}
         self._free: list[int] = []
         self._fields, self._batch_shape, self._columns, self._device = fields, batch_shape, columns, device
         self._small = [key for key, field in fields.items() if field.nbytes <= SMALL]
@@ -54,20 +54,42 @@ class SlotPool:
         self._names = [*[None] * len(batch_shape), "time"]
         self._shape = torch.Size((*batch_shape, columns))
 
+    @property
+    def lent(self) -> int:
+        """The number of slots that are taken, or of which the user keeps a piece."""
+        return len(self.slots) - len(self._free)
+
     def take(self) -> int:
-        """The number of a free slot; a new one if all are lent."""
+        """The number of a free slot; a new one if all are lent.
+
+        Raises:
+            MemoryError: there is no memory for another slot.
+        """
         if self._free:
             return self._free.pop()
-        self.slots.append(Slot(self._fields, self._batch_shape, self._columns))
+        try:
+            self.slots.append(Slot(self._fields, self._batch_shape, self._columns))
+        except MemoryError as error:
+            error.add_note(f"reap: {len(self.slots)} earlier batches are still kept, each in a block of this size")
+            raise
         return len(self.slots) - 1
 
     def give_back(self, index: int) -> None:
         """Return a slot that was taken and is not delivered."""
         self._free.append(index)
 
+    def deliver(self, index: int) -> TensorDict:
+        """The batch recorded in a slot that was taken: ordinary tensors, whatever mode the caller is in."""
+        with torch.inference_mode(False):
+            return self._deliver(index)
+
     def _deliver_lease(self, index: int) -> TensorDict:
         slot = self.slots[index]
-        leaves: dict[Key, torch.Tensor] = {key: slot.tensor(key).clone() for key in self._small}
+        try:
+            leaves: dict[Key, torch.Tensor] = {key: slot.tensor(key).clone() for key in self._small}
+        except BaseException:
+            self._free.append(index)
+            raise
         if self._large:
             lease: Any = np.frombuffer(memoryview(slot.block.memory), np.uint8)
             weakref.finalize(lease, self._free.append, index).atexit = False
@@ -78,11 +100,23 @@ class SlotPool:
 
     def _deliver_same(self, index: int) -> TensorDict:
         self._free.append(index)
-        if self._same is None:
+        nodes = self._same.get(index)
+        if nodes is None:
             slot = self.slots[index]
-            self._same = self._tensordict(nested({key: slot.tensor(key) for key in self._fields}))
-        return self._same
+            nodes = self._same[index] = []
+            self._tensordict(nested({key: slot.tensor(key) for key in self._fields}), nodes)
+        for node, entries in nodes:
+            # What the user put in place of our tensors, or beside them, belongs to the last batch.
+            node._tensordict = dict(entries)
+        return nodes[-1][0]
 
-    def _tensordict(self, tree: Mapping[str, Any]) -> TensorDict:
-        leaves = {name: self._tensordict(value) if isinstance(value, dict) else value for name, value in tree.items()}
-        return TensorDict._new_unsafe(leaves, batch_size=self._shape, device=self._device, names=list(self._names))
+    def _tensordict(
+        self, tree: Mapping[str, Any], nodes: list[tuple[TensorDict, dict[str, Any]]] | None = None
+    ) -> TensorDict:
+        entries = {
+            name: self._tensordict(value, nodes) if isinstance(value, dict) else value for name, value in tree.items()
+        }
+        made = TensorDict._new_unsafe(entries, batch_size=self._shape, device=self._device, names=list(self._names))
+        if nodes is not None:
+            nodes.append((made, dict(entries)))
+        return made

@@ -15,7 +15,9 @@ from enum import IntEnum
 from time import perf_counter
 from typing import Any
 
-from reap.buffers import MASK, STEP_COUNT, Slot, Stage, after
+import numpy as np
+
+from reap.buffers import IDS, MASK, STEP_COUNT, Slot, Stage, after
 from reap.envs.base import EnvBase
 from reap.errors import OptionError
 from reap.layout import Array
@@ -130,12 +132,13 @@ class Rollout:
         slot.clear_flags()
         self._face.bind(self.stage, slot)
         actor.bind(slot)
-        self.tracker.bind(slot)
         if self.env.owner is not self:
             self.restart()
             self.env.owner = self
         if self._waiting:
             self._reset(None if len(self._waiting) == len(self._every_row) else sorted(self._waiting), -1)
+            self._waiting.clear()
+        self.tracker.bind(slot)
         idle = set(self.tracker.idle)
         self._active = [b for b in self._every_row if b not in idle] if idle else None
 
@@ -151,18 +154,19 @@ class Rollout:
         self._face.reset_rows(rows, t)
         self.stage.begin(rows)
         self.tracker.begin(self._every_row if rows is None else rows, t + 1)
-        self._waiting.clear()
 
     def _reset_ended(self, ended: Sequence[int] | None, t: int, columns: int) -> bool:
         rows = self._record_end(ended, t)
-        if rows and t + 1 < columns:
-            self._reset(rows, t)
-        else:
+        if t + 1 == columns:
             self._waiting.update(rows)
+        elif rows:
+            self._reset(rows, t)
         return False
 
     def _idle_ended(self, ended: Sequence[int] | None, t: int, columns: int) -> bool:
-        self._record_end(ended, t)
+        rows = self._record_end(ended, t)
+        if t + 1 < columns:
+            self.tracker.rest(rows, t + 1)
         idle = set(self.tracker.idle)
         self._active = [b for b in self._every_row if b not in idle]
         if not self._active:
@@ -177,11 +181,12 @@ class Rollout:
         return rows
 
     def _finish(self, slot: Slot, columns: int) -> int:
-        stops = self.tracker.close(columns)
-        frames = int(stops.sum())
-        if MASK in slot.fields:
-            slot.by_row(MASK)[...] = True
-        if frames < slot.rows * slot.columns:
-            for b in self._every_row:
-                slot.blank(b, int(stops[b]))
+        self.tracker.close(columns)
+        if MASK not in slot.fields:
+            return slot.rows * slot.columns
+        mask = slot.by_row(MASK)
+        np.not_equal(slot.by_row(IDS), NO_ID, out=mask)
+        frames = int(np.count_nonzero(mask))
+        if frames < mask.size:
+            slot.blank(~mask)
         return frames

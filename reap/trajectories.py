@@ -1,10 +1,13 @@
 """`TrajectoryTracker`: ids, step counts, limits and finished episodes.
 
-Nothing is written per frame. A row's *segment* is what it recorded of one episode in one rollout; it is written when the
-episode ends, or when the rollout does:
+Nothing is written per frame. A row's *segment* is what it recorded of one episode in one rollout; the loop only notes where
+segments begin and where episodes end, and all of them are written at the end of the rollout by a few array operations:
 
     column        0 . . . 4 5 . . . . . . . 13 14 . . T
     row b         id 7    | id 9               | id 12 ->     goes on in the next rollout, after `count` steps
+
+Places are flat, `b * T + column`, so that the segments of all rows, sorted, cover the slot without a gap. Frames that are not
+valid belong to segments with id -1.
 
 Ids are `leaf << 40 | k`: `k` counts the episodes begun by this tracker, `leaf` is the number of the worker, so that ids are
 unique without a lock.
@@ -13,20 +16,21 @@ unique without a lock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from reap.buffers import DONE, IDS, REWARD, STEP_COUNT, TRUNCATED, Slot, after
-from reap.layout import Array
+from reap.buffers import DONE, IDS, REWARD, STEP_COUNT, TERMINATED, TRUNCATED, Slot, after
 
 LEAF_SHIFT = 40
 NO_LIMIT = 1 << 62
 NO_ID = -1
 
+Indices = NDArray[np.int64]
 
-@dataclass(frozen=True)
-class Episode:
+
+class Episode(NamedTuple):
     """A finished episode: the sum of its rewards, and its length in frames."""
 
     reward: float
@@ -43,97 +47,122 @@ class TrajectoryTracker:
     """
 
     def __init__(self, rows: int, *, leaf: int = 0, limit: int | None = None) -> None:
-        self.rows = rows
-        self.finished: list[Episode] = []
         self.due = NO_LIMIT
         """The first column in which a row may reach the limit."""
+        self.finished: list[Episode] = []
+        self._rows = range(rows)
         self._limit = NO_LIMIT if limit is None else limit
         self._leaf = leaf << LEAF_SHIFT
         self._begun = 0
-        self._ids = np.full(rows, NO_ID, np.int64)
+        # Per row, at the end of the last rollout: id, frames and reward of the episode under way.
+        self._ids = [NO_ID] * rows
         self._count = np.zeros(rows, np.int64)
-        self._first = np.zeros(rows, np.int64)
         self._return = np.zeros(rows, np.float64)
-        self._idle = np.zeros(rows, bool)
+        # Per row: the column with which the present episode reaches the limit.
+        self._last = [NO_LIMIT] * rows
+        # In this rollout: places where segments begin, their ids, and places where episodes end.
+        self._starts: list[int] = []
+        self._start_ids: list[int] = []
+        self._ends: list[int] = []
+        self._columns = 0
 
     def bind(self, slot: Slot) -> None:
-        """Start a rollout that is recorded in `slot`; episodes go on from the rollout before."""
-        self._slot_ids = slot.by_row(IDS)
-        self._rewards = slot.by_row(after(REWARD))
-        self._done = slot.by_row(after(DONE))
+        """Start a rollout that is recorded in `slot`; episodes go on from before, or were begun in column 0."""
+        self._slot = slot
+        self._columns = slot.columns
+        self._starts = [b * slot.columns for b in self._rows]
+        self._start_ids = list(self._ids)
+        self._ends = []
         self._truncated = slot.by_row(after(TRUNCATED))
-        counted = STEP_COUNT in slot.fields
-        self._counts = (slot.by_row(STEP_COUNT), slot.by_row(after(STEP_COUNT))) if counted else None
-        self._first[:] = 0
-        self._set_due()
+        if self._limit < NO_LIMIT:
+            waiting = (self._limit - self._count - 1).tolist()
+            self._last = [NO_LIMIT if i == NO_ID else last for i, last in zip(self._ids, waiting, strict=True)]
+            self.due = min(self._last)
 
     def begin(self, rows: Iterable[int], column: int) -> None:
-        """New episodes, with new ids, whose first frame is recorded in `column`."""
+        """New episodes, with new ids, whose first frame is recorded in `column`; in column 0 they begin before `bind`."""
         for b in rows:
-            self._ids[b] = self._leaf | self._begun
+            number = self._ids[b] = self._leaf | self._begun
             self._begun += 1
-            self._count[b] = 0
-            self._return[b] = 0.0
-            self._first[b] = column
-            self._idle[b] = False
+            self._last[b] = column + self._limit - 1
+            if column:
+                self._starts.append(b * self._columns + column)
+                self._start_ids.append(number)
+            else:
+                self._count[b] = 0
+                self._return[b] = 0.0
         self.due = min(self.due, column + self._limit - 1)
+
+    def reach_limit(self, ended: Sequence[int] | None, t: int) -> Sequence[int] | None:
+        """Truncate the rows that reach the limit with column `t`; return them together with those that ended."""
+        reached = [b for b, last in enumerate(self._last) if last == t]
+        self.due = min((last for last in self._last if last > t), default=NO_LIMIT)
+        if not reached:
+            return ended
+        self._truncated[reached, t] = True
+        return reached if ended is None else sorted({*ended, *reached})
+
+    def end(self, rows: Iterable[int], t: int) -> None:
+        """Episodes that ended with column `t`; the rows are idle until they begin anew."""
+        for b in rows:
+            self._ends.append(b * self._columns + t)
+            self._ids[b] = NO_ID
+            self._last[b] = NO_LIMIT
+
+    def rest(self, rows: Iterable[int], column: int) -> None:
+        """These rows record nothing valid from this column on, to the end of the rollout."""
+        for b in rows:
+            self._starts.append(b * self._columns + column)
+            self._start_ids.append(NO_ID)
 
     @property
     def idle(self) -> list[int]:
         """Rows whose episode ended and that have not begun another."""
-        return np.flatnonzero(self._idle).tolist()
+        return [b for b in self._rows if self._ids[b] == NO_ID]
 
     @property
     def under_way(self) -> list[int]:
         """Rows of whose present episode frames are recorded, in rollouts that are closed."""
-        return np.flatnonzero((self._count > 0) & ~self._idle).tolist()
+        return [b for b in self._rows if self._ids[b] != NO_ID and self._count[b]]
 
     def take_finished(self) -> list[Episode]:
-        """The episodes that ended since the last call."""
+        """The episodes that ended since the last call, in the order in which they ended."""
         finished, self.finished = self.finished, []
         return finished
 
-    def reach_limit(self, ended: Sequence[int] | None, t: int) -> Sequence[int] | None:
-        """Truncate the rows that reach the limit with column `t`; return them together with those that ended."""
-        last = self._first + (self._limit - self._count) - 1
-        reached = np.flatnonzero((last == t) & ~self._idle)
-        self.due = int(last[last > t].min(initial=NO_LIMIT))
-        if not reached.size:
-            return ended
-        self._truncated[reached, t] = True
-        return reached.tolist() if ended is None else sorted({*ended, *reached.tolist()})
+    def close(self, columns: int) -> None:
+        """The rollout has ended before `columns`: write ids, step counts and done flags, note finished episodes."""
+        if columns < self._columns:
+            self.rest([b for b in self._rows if self._ids[b] != NO_ID], columns)
+        slot, size = self._slot, len(self._rows) * self._columns
+        order = np.argsort(np.asarray(self._starts), kind="stable")
+        starts, ids = np.asarray(self._starts)[order], np.asarray(self._start_ids)[order]
+        lengths = np.diff(starts, append=size)
+        slot.by_row(IDS).reshape(-1)[...] = np.repeat(ids, lengths)
+        np.logical_or(slot.by_row(after(TERMINATED)), self._truncated, out=slot.by_row(after(DONE)))
+        counts, returns = lengths.copy(), np.add.reduceat(slot.by_row(after(REWARD)).reshape(-1), starts, dtype=np.float64)
+        returns[lengths == 0] = 0.0
+        # A row's first segment carries on what was under way before.
+        firsts = np.searchsorted(starts, np.arange(0, size, self._columns))
+        counts[firsts] += self._count
+        returns[firsts] += self._return
+        if STEP_COUNT in slot.fields:
+            self._write_counts(slot, counts, lengths)
+        self._carry_on(firsts, ids, counts, returns)
+        ended = np.searchsorted(starts, np.asarray(self._ends, np.int64), side="right") - 1
+        self.finished.extend(map(Episode, returns[ended].tolist(), counts[ended].tolist()))
 
-    def end(self, rows: Iterable[int], t: int) -> None:
-        """Episodes that ended with column `t`."""
-        for b in rows:
-            first, length = self._first[b], self._count[b] + t + 1 - self._first[b]
-            self._done[b, t] = True
-            self._write(b, int(first), t + 1)
-            reward = self._return[b] + self._rewards[b, first : t + 1, 0].sum(dtype=np.float64)
-            self.finished.append(Episode(float(reward), int(length)))
-            self._idle[b] = True
-            self._first[b] = t + 1
+    def _write_counts(self, slot: Slot, counts: Indices, lengths: Indices) -> None:
+        # A segment's last frame is followed by step `counts`; those before it count down.
+        stops = np.cumsum(lengths)
+        following = np.arange(1, stops[-1] + 1) + np.repeat(counts - stops, lengths)
+        slot.by_row(after(STEP_COUNT)).reshape(-1)[...] = following
+        slot.by_row(STEP_COUNT).reshape(-1)[...] = following - 1
 
-    def close(self, columns: int) -> Array:
-        """The rollout ends before `columns`: record what is open; return the number of valid columns of each row."""
-        recorded = np.arange(self._slot_ids.shape[1])
-        stops = np.where(self._idle, self._first, columns)
-        opened = (recorded >= self._first[:, None]) & (recorded < stops[:, None])  # [E, T]
-        np.copyto(self._slot_ids, self._ids[:, None], where=opened)
-        self._return += np.where(opened, self._rewards[..., 0], 0.0).sum(-1, dtype=np.float64)
-        if self._counts is not None:
-            for b in np.flatnonzero(stops > self._first):
-                self._write(b, int(self._first[b]), int(stops[b]))
-        self._count += stops - self._first
-        return stops
-
-    def _write(self, b: int, first: int, stop: int) -> None:
-        self._slot_ids[b, first:stop] = self._ids[b]
-        if self._counts is not None:
-            root, following = self._counts
-            count = np.arange(self._count[b], self._count[b] + stop - first + 1)[:, None]
-            root[b, first:stop], following[b, first:stop] = count[:-1], count[1:]
-
-    def _set_due(self) -> None:
-        last = self._first + (self._limit - self._count) - 1
-        self.due = int(last[~self._idle].min(initial=NO_LIMIT))
+    def _carry_on(self, firsts: Indices, ids: Indices, counts: Indices, returns: NDArray[np.float64]) -> None:
+        """Keep frames and reward of the episodes under way: those of each row's last segment that is valid."""
+        lasts = np.append(firsts[1:], len(counts)) - 1
+        lasts -= ids[lasts] == NO_ID
+        going_on = np.asarray(self._ids) != NO_ID
+        self._count = np.where(going_on, counts[lasts], 0)
+        self._return = np.where(going_on, returns[lasts], 0.0)

@@ -12,7 +12,7 @@ from gymnasium.wrappers import AddRenderObservation
 
 from reap.buffers import Slot, Stage
 from reap.envs.base import EnvBase, Rows
-from reap.envs.gym_rows import Env, GymRow, RowFormat
+from reap.envs.gym_rows import Env, GymCalls, GymRow, RowFormat
 from reap.envs.values import ObservationLeaf, action_leaves, observation_leaves
 from reap.errors import OptionError, nearest
 from reap.keys import Key
@@ -116,7 +116,7 @@ class GymEnv(EnvBase):
         name = "pixels" if from_pixels and pixels_only else "observation"
         self.form = _row_format(self.wrapped, name, categorical_action_encoding, info_keys)
         self._set_specs(categorical_action_encoding, dtype, info_keys)
-        self.row = GymRow(self.wrapped, self.form)
+        self.row = GymRow(GymCalls(self.wrapped), self.form)
 
     def _set_specs(self, categorical: bool, dtype: torch.dtype | None, info_keys: InfoKeys | None) -> None:
         found: dict[Key, Spec] = {}
@@ -157,7 +157,7 @@ class GymEnv(EnvBase):
         return self.row.receive()
 
     def _set_seed(self, seed: int) -> None:
-        self.row.seed(seed)
+        self.row.calls.seed(seed)
 
     def get_attribute(self, name: str) -> Any:
         """An attribute of the gymnasium env, looked for through its wrappers."""
@@ -234,7 +234,6 @@ def _row_format(env: Env, name: str, categorical: bool, info_keys: InfoKeys | No
         infos=tuple(_info_leaf(key, spec) for key, spec in _info_specs(info_keys).items()),
         actions=tuple(action_leaves(env.action_space, ("action",), categorical=categorical)),
         action_space=env.action_space,
-        observation_space=env.observation_space,
     )
 
 

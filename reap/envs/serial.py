@@ -87,7 +87,6 @@ class SerialEnv(EnvBase):
         """Give each env the next seed of the chain; return the one behind the last."""
         for env in self.envs:
             seed = env.set_seed(seed, static_seed)
-        self._rows.take_seeds()
         return seed
 
     def get_attribute(self, name: str) -> list[Any]:
@@ -122,9 +121,6 @@ class ChildRows:
         self._stops = [start + count for start, count in zip(self._starts, counts, strict=True)]
         self._bound: dict[int, tuple[Stage, Slot, list[tuple[Stage, Slot]]]] = {}
         self.step_rows: StepRows = self._step_rows
-
-    def take_seeds(self) -> None:
-        """Seeds are with the envs themselves."""
 
     def bind(self, stage: Stage, slot: Slot) -> None:
         """Give each env its part of the stage and the slot."""
