@@ -1,3 +1,122 @@
-"""reap."""
+"""reap: collects reinforcement-learning experience for PyTorch.
+
+Names are loaded when they are first used, so that `import reap` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reap.collectors import (
+        DataCollectorBase,
+        Interruptor,
+        RandomPolicy,
+        SyncDataCollector,
+        VanillaWeightUpdater,
+        WeightUpdaterBase,
+    )
+    from reap.data import (
+        Binary,
+        Bounded,
+        Categorical,
+        Composite,
+        MultiCategorical,
+        MultiOneHot,
+        NonTensor,
+        OneHot,
+        Unbounded,
+    )
+    from reap.envs import (
+        EnvBase,
+        EnvCreator,
+        ExplorationType,
+        GymEnv,
+        GymWrapper,
+        SerialEnv,
+        exploration_type,
+        set_exploration_type,
+        step_mdp,
+    )
+    from reap.progress import progress
+    from reap.split import split_trajectories
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "reap.collectors": (
+        "DataCollectorBase",
+        "Interruptor",
+        "RandomPolicy",
+        "SyncDataCollector",
+        "VanillaWeightUpdater",
+        "WeightUpdaterBase",
+    ),
+    "reap.data": (
+        "Binary",
+        "Bounded",
+        "Categorical",
+        "Composite",
+        "MultiCategorical",
+        "MultiOneHot",
+        "NonTensor",
+        "OneHot",
+        "Unbounded",
+    ),
+    "reap.envs": (
+        "EnvBase",
+        "EnvCreator",
+        "ExplorationType",
+        "GymEnv",
+        "GymWrapper",
+        "SerialEnv",
+        "exploration_type",
+        "set_exploration_type",
+        "step_mdp",
+    ),
+    "reap.progress": ("progress",),
+    "reap.split": ("split_trajectories",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: RUF022  in the order of their homes
+    "DataCollectorBase",
+    "Interruptor",
+    "RandomPolicy",
+    "SyncDataCollector",
+    "VanillaWeightUpdater",
+    "WeightUpdaterBase",
+    "Binary",
+    "Bounded",
+    "Categorical",
+    "Composite",
+    "MultiCategorical",
+    "MultiOneHot",
+    "NonTensor",
+    "OneHot",
+    "Unbounded",
+    "EnvBase",
+    "EnvCreator",
+    "ExplorationType",
+    "GymEnv",
+    "GymWrapper",
+    "SerialEnv",
+    "exploration_type",
+    "set_exploration_type",
+    "step_mdp",
+    "progress",
+    "split_trajectories",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'reap' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

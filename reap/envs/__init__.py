@@ -1,8 +1,20 @@
 """Envs: what they are, gymnasium's, and batches of them."""
 
 from reap.envs.base import EnvBase
+from reap.envs.creator import EnvCreator
 from reap.envs.episodes import step_mdp
+from reap.envs.exploration import ExplorationType, exploration_type, set_exploration_type
 from reap.envs.gym import GymEnv, GymWrapper
 from reap.envs.serial import SerialEnv
 
-__all__ = ["EnvBase", "GymEnv", "GymWrapper", "SerialEnv", "step_mdp"]
+__all__ = [
+    "EnvBase",
+    "EnvCreator",
+    "ExplorationType",
+    "GymEnv",
+    "GymWrapper",
+    "SerialEnv",
+    "exploration_type",
+    "set_exploration_type",
+    "step_mdp",
+]

@@ -8,30 +8,43 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase
+from tensordict.nn import InteractionType, TensorDictModuleBase
+from tensordict.nn.probabilistic import interaction_type, set_interaction_type
 from torch import nn
 
 from reap.buffers import IS_INIT, Stage
-from reap.errors import OptionError
+from reap.errors import OptionError, SpecMismatch
 from reap.keys import as_key
 from reap.layout import Field
 from reap.policy.base import KeptInputs, PolicyActor
 from reap.policy.plain import PlainActor, match_arguments
-from reap.policy.probe import output_fields, untouched
+from reap.policy.probe import output_fields
+from reap.policy.steps import Plan
 from reap.policy.through_tensordict import TensorDictActor
+from reap.policy.trial import Trial
+from reap.policy.unwrapped import UnwrappedActor, unwrap
 from reap.specs import Composite
 
 
 def choose_actor(
-    policy: Callable[..., Any], actions: Composite, stage: Stage, *, trust: bool = False
+    policy: Callable[..., Any],
+    actions: Composite,
+    stage: Stage,
+    *,
+    trust: bool = False,
+    interaction: InteractionType | None = None,
 ) -> tuple[PolicyActor, KeptInputs | None]:
-    """The actor for a policy, after one call of the policy on the stage.
+    """The actor for a policy, after a call of the policy on the stage.
+
+    Modules of tensordict and torchrl that can be unwrapped are called a second time, by their parts. Only if all outputs
+    and the random state after it are the same, bit for bit, is the policy called so from then on.
 
     Args:
         policy: module or function.
         actions: specs of the env's actions.
         stage: the policy's inputs, with the env's first observations in it; extended by `is_init` where the policy reads it.
         trust: call the policy with a TensorDict whatever it looks like.
+        interaction: how probabilistic modules will choose; None: as tensordict's `interaction_type()` says now.
 
     Returns:
         The actor, and what tells later whether the policy keeps its inputs (None: it is given copies already).
@@ -42,26 +55,41 @@ def choose_actor(
     """
     if not callable(policy):
         raise OptionError(f"policy: expected a module or a function, got {type(policy).__name__}: {policy!r}")
-    if trust or takes_tensordict(policy):
-        _extend(stage, policy)
-        actor: PolicyActor = TensorDictActor(policy, stage)
-    else:
+    chosen = interaction_type() if interaction is None else interaction
+    with set_interaction_type(chosen):
+        if trust or takes_tensordict(policy):
+            _extend(stage, policy)
+            plan = unwrap(policy, stage, chosen)
+            return _probe(TensorDictActor(policy, stage), plan, policy, actions, stage)
         action = next(key for key, _ in actions.leaves())
         actor = PlainActor(policy, stage, match_arguments(policy, list(stage.fields)), action)
-    return actor, _probe(actor, policy, actions, stage)
+        return _probe(actor, None, policy, actions, stage)
 
 
-def _probe(actor: PolicyActor, policy: Callable[..., Any], actions: Composite, stage: Stage) -> KeptInputs | None:
+def _probe(
+    actor: PolicyActor, plan: Plan | None, policy: Callable[..., Any], actions: Composite, stage: Stage
+) -> tuple[PolicyActor, KeptInputs | None]:
+    is_lazy = isinstance(policy, nn.Module) and any(map(nn.parameter.is_lazy, policy.parameters()))
     kept = KeptInputs(stage, actor.reads)
-    where = f"policy {type(policy).__name__}"
-    with untouched(policy if isinstance(policy, nn.Module) else None):
-        outputs = actor.probe()
-        actor.fix_outputs(output_fields(outputs, actions, stage, where))
-    del outputs
-    if not kept.found():
-        return kept
-    actor.read_copies()
-    return None
+    trial = Trial(actor.probe, policy, stage)
+    actor.fix_outputs(output_fields(trial.outputs, actions, stage, f"policy {type(policy).__name__}"))
+    if plan is not None and is_lazy:  # the first call drew the parameters: its random state is another one
+        trial = Trial(actor.probe, policy, stage)
+    is_plan_right = plan is not None and _agrees(plan, trial, policy, stage)
+    is_keeping = kept.found()
+    if plan is not None and is_plan_right:
+        actor = UnwrappedActor(plan, stage, actor)
+    if is_keeping:
+        actor.read_copies()
+        return actor, None
+    return actor, KeptInputs(stage, actor.reads)
+
+
+def _agrees(plan: Plan, trial: Trial, policy: Callable[..., Any], stage: Stage) -> bool:
+    try:
+        return trial.agrees(Trial(lambda: plan.outputs(stage), policy, stage))
+    except SpecMismatch:
+        return False
 
 
 def _extend(stage: Stage, policy: Any) -> None:

@@ -74,5 +74,3 @@ class RandomActor:
         """Draw the actions of column `t`."""
         for spec, views in self._views:
             views[t].copy_(spec.rand(generator=self.generator, mask=self._mask))
-
-

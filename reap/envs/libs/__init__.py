@@ -1,0 +1,1 @@
+"""Envs by the library they come from."""

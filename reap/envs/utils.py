@@ -1,0 +1,6 @@
+"""The documented import path of what helps with envs."""
+
+from reap.envs.episodes import step_mdp
+from reap.envs.exploration import ExplorationType, exploration_type, set_exploration_type
+
+__all__ = ["ExplorationType", "exploration_type", "set_exploration_type", "step_mdp"]

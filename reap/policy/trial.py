@@ -1,0 +1,62 @@
+"""`Trial`: one call of a policy at construction, kept to be compared with another way to call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from reap.buffers import Stage
+from reap.keys import Key
+from reap.policy.base import Outputs
+from reap.policy.probe import untouched
+
+
+class Trial:
+    """What one call gives, and the random state after it; generators, parameters, buffers and the stage are restored.
+
+    Args:
+        call: calls the policy on the stage.
+        policy: the policy.
+        stage: its inputs, which a policy may change in place.
+
+    Attributes:
+        outputs: copies of what the call returned.
+    """
+
+    def __init__(self, call: Callable[[], Outputs], policy: Any, stage: Stage) -> None:
+        before = {key: tensor.clone() for key, tensor in stage.tensors.items()}
+        with untouched(policy if isinstance(policy, nn.Module) else None):
+            self.outputs: dict[Key, Any] = {key: _copy(value) for key, value in call().items()}
+            self._random = _random_states()
+            for key, value in before.items():
+                stage.tensors[key].copy_(value)
+
+    def agrees(self, other: Trial) -> bool:
+        """Whether the outputs, all of them tensors, and the random states have the same bits."""
+        mine, theirs = self.outputs, other.outputs
+        if mine.keys() != theirs.keys() or not all(_same_bits(mine[key], theirs[key]) for key in mine):
+            return False
+        return all(map(torch.equal, self._random, other._random))
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _random_states() -> list[torch.Tensor]:
+    states = [torch.get_rng_state()]
+    return states + torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else states
+
+
+def _same_bits(a: Any, b: Any) -> bool:
+    if type(a) is not torch.Tensor or type(b) is not torch.Tensor or a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(_bits(a), _bits(b))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes: NaN equals itself there, and 0.0 is not -0.0."""
+    return tensor.contiguous().view(-1).view(torch.uint8)

@@ -1,0 +1,128 @@
+"""`UnwrappedActor`: a policy of TensorDict modules whose networks and distributions are called directly.
+
+It stands in for the `TensorDictActor` of the same policy, after a trial of both from the same random state has given the
+same bits (`choose_actor`). That trial holds for the policy as it was: at the start of each rollout the actor looks whether
+the TensorDict modules are still the same ones, with the same attributes, networks and no hooks. If not, the
+`TensorDictActor` does the work from then on. What happens in the middle of a rollout counts from the next one on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from operator import is_, itemgetter
+from typing import Any
+
+import torch
+from tensordict.nn import InteractionType, TensorDictSequential
+from torch import nn
+
+from reap.buffers import Slot, Stage
+from reap.keys import Key
+from reap.layout import Field
+from reap.policy.base import Outputs, PolicyActor
+from reap.policy.steps import HOOKS, Plan, UnwrapError, getter
+
+copy_all: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None] = torch._foreach_copy_  # pyright: ignore
+
+
+def unwrap(policy: Any, stage: Stage, interaction: InteractionType | None) -> Plan | None:
+    """The steps of a policy on the tensors of a stage; None if it must be called as it is.
+
+    Args:
+        policy: any policy.
+        stage: its inputs.
+        interaction: what probabilistic modules do; None: each as its own default says.
+    """
+    try:
+        return Plan(policy, stage.fields, interaction)
+    except UnwrapError:
+        return None
+
+
+class UnwrappedActor:
+    """Runs the steps of a plan and writes what the TensorDict modules would have written.
+
+    Args:
+        plan: the steps.
+        stage: what they read.
+        fallback: the actor that calls the policy itself, its outputs fixed; it is given copies of the stage.
+    """
+
+    def __init__(self, plan: Plan, stage: Stage, fallback: PolicyActor) -> None:
+        self.kind = "unwrapped"
+        self.reads: Sequence[Key] = tuple(plan.reads)
+        self.outputs: Mapping[Key, Field] = {}
+        self._plan = plan
+        self._parts = Parts(plan.parts)
+        self._steps = tuple(plan.steps)
+        inputs = [stage.tensors[key] for key in plan.reads]
+        self._inputs: Callable[[], list[Any]] = inputs.copy
+        self._results: Callable[[list[Any]], Sequence[torch.Tensor]] = tuple
+        self._views: list[Sequence[torch.Tensor]] = []
+        self._fallback = fallback
+        self._act: Callable[[int], None] = self._act_plan
+        fallback.read_copies()
+        self.fix_outputs(fallback.outputs)
+
+    def probe(self) -> Outputs:
+        """Run the steps once and return the outputs."""
+        registers = self._plan.run(self._inputs())
+        return {key: registers[self._plan.places[key]] for key in self.outputs}
+
+    def fix_outputs(self, outputs: Mapping[Key, Field]) -> None:
+        """Take the outputs to write."""
+        self.outputs = outputs
+        self._results = getter([self._plan.places[key] for key in outputs])
+
+    def read_copies(self) -> None:
+        """Hand over clones of the inputs."""
+        inputs = self._inputs
+        self._inputs = lambda: [value.clone() for value in inputs()]
+
+    def bind(self, slot: Slot) -> None:
+        """Take the slot that following calls write; leave it to the policy itself as long as that is changed."""
+        if self._parts.changed():
+            self._fallback.bind(slot)
+            self.kind, self._act = self._fallback.kind, self._fallback.act
+        else:
+            self._views = [slot.views(key) for key in self.outputs]
+            self.kind, self._act = "unwrapped", self._act_plan
+
+    def act(self, t: int) -> None:
+        """Write column `t`."""
+        self._act(t)
+
+    def _act_plan(self, t: int) -> None:
+        registers = self._inputs()
+        for step in self._steps:
+            step(registers)
+        copy_all([views[t] for views in self._views], self._results(registers))
+
+
+class Parts:
+    """Tells whether TensorDict modules are no longer what they were."""
+
+    def __init__(self, modules: Sequence[Any]) -> None:
+        self._hooks = [getattr(module, hooks) for module in modules for hooks in HOOKS]
+        self._attributes = [vars(module) for module in modules]
+        # Going from train to eval mode changes nothing in them; their networks take care of it.
+        self._getters = [itemgetter(*(name for name in vars(module) if name != "training")) for module in modules]
+        sequences = [module.module for module in modules if isinstance(module, TensorDictSequential)]
+        self._children = [module._modules for module in (*modules, *sequences)]
+        self._before = self._state()
+
+    def changed(self) -> bool:
+        """Whether an attribute, a network or a module of a sequence is another one, or there is a hook."""
+        if any(self._hooks) or nn.modules.module._has_any_global_hook():  # pyright: ignore[reportPrivateUsage]
+            return True
+        try:
+            now = self._state()
+        except KeyError:  # an attribute was deleted
+            return True
+        return len(now) != len(self._before) or not all(map(is_, now, self._before))
+
+    def _state(self) -> list[Any]:
+        values = chain.from_iterable(get(own) for get, own in zip(self._getters, self._attributes, strict=True))
+        children = chain.from_iterable(modules.values() for modules in self._children)
+        return [*map(len, self._attributes), *values, *children]
