@@ -8,12 +8,12 @@ Solved: the mean return of the last 100 episodes is 475 or more. The policy samp
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -26,9 +26,8 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from reap.collectors import SyncDataCollector
-from reap.envs import SerialEnv
-from reap.progress import progress
+import reap
+from reap import SerialEnv, SyncDataCollector
 
 ENV, SOLVED = "CartPole-v1", 475.0
 
@@ -118,3 +117,119 @@ def update(agent: Agent, optimizer: torch.optim.Optimizer, batch: TensorDictBase
             loss.backward()
             nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
             optimizer.step()
+
+
+def make_collector(agent: Agent, args: Args) -> SyncDataCollector:
+    env = SerialEnv(args.num_envs, ENV, create_env_kwargs={"categorical_action_encoding": True})
+    batch = args.num_envs * args.num_steps
+    return SyncDataCollector(env, agent, frames_per_batch=batch, total_frames=args.total_frames // batch * batch)
+
+
+def train(agent: Agent, args: Args) -> tuple[list[tuple[int, float]], int | None]:
+    """Return (frames so far, return) of every finished episode, and the frames at which CartPole was solved, or None."""
+    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
+    curve: list[tuple[int, float]] = []
+    with make_collector(agent, args) as collector:
+        collector.set_seed(args.seed)
+        for batch in reap.progress(collector, title=f"PPO · {ENV} · seed {args.seed}"):
+            stats = collector.stats()
+            curve += [(stats.frames, episode.reward) for episode in stats.episodes]
+            if stats.finished_episodes >= 100 and stats.recent_returns.mean >= SOLVED:
+                return curve, stats.frames
+            optimizer.param_groups[0]["lr"] = args.learning_rate * (1 - stats.frames / args.total_frames)
+            update(agent, optimizer, batch, args)
+    return curve, None
+
+
+def hand_written_loop(agent: Agent, args: Args) -> Callable[[], int]:
+    """What a script without a library does to collect the same fields. Returns a function that collects one batch."""
+    E, T = args.num_envs, args.num_steps
+    envs = [gym.make(ENV) for _ in range(E)]
+    current = np.stack([env.reset(seed=seed)[0] for seed, env in enumerate(envs)])
+    ids, begun = np.arange(E), E
+
+    @torch.inference_mode()
+    def collect() -> int:
+        nonlocal begun
+        observation, following = np.empty((E, T, 4), np.float32), np.empty((E, T, 4), np.float32)
+        action, log_prob = torch.empty(E, T, dtype=torch.int64), torch.empty(E, T)
+        reward, traj_ids = np.empty((E, T, 1), np.float32), np.empty((E, T), np.int64)
+        terminated, truncated, done = (np.zeros((E, T, 1), bool) for _ in range(3))
+        for t in range(T):
+            observation[:, t], traj_ids[:, t] = current, ids
+            outputs = agent(torch.from_numpy(current))
+            action[:, t], log_prob[:, t] = outputs["action"], outputs["log_prob"]
+            for b, a in enumerate(outputs["action"].tolist()):
+                current[b], reward[b, t], terminated[b, t], truncated[b, t], _ = envs[b].step(a)
+                following[b, t] = current[b]
+                if terminated[b, t] or truncated[b, t]:
+                    done[b, t] = True
+                    current[b], ids[b], begun = envs[b].reset()[0], begun, begun + 1
+        return E * T
+
+    return collect
+
+
+def frames_per_second(agent: Agent, args: Args, pairs: int = 5) -> tuple[float, float, float]:
+    """Medians of reap's rate, the hand-written loop's and their ratio, timed in turns with the trained policy."""
+
+    def rate(collect: Callable[[], int]) -> float:
+        frames, start = 0, time.perf_counter()
+        while time.perf_counter() - start < args.throughput_seconds:
+            frames += collect()
+        return frames / (time.perf_counter() - start)
+
+    with make_collector(agent, replace(args, total_frames=-1)) as collector:
+        loops = [lambda: collector.next().numel(), hand_written_loop(agent, args)]
+        rates = np.array([[rate(loop) for loop in loops] for _ in range(pairs + 1)])[1:]  # the first warms up
+    return float(np.median(rates[:, 0])), float(np.median(rates[:, 1])), float(np.median(rates[:, 0] / rates[:, 1]))
+
+
+def last_100(returns: list[float]) -> float:
+    return float(np.mean(returns[-100:])) if returns else float("nan")
+
+
+def plot(curve: list[tuple[int, float]], solved_at: int | None, args: Args) -> None:
+    frames, returns = [x for x, _ in curve], [y for _, y in curve]
+    mean = [last_100(returns[: n + 1]) for n in range(len(returns))]
+    figure = Figure(figsize=(9, 5), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    axes.scatter(frames, returns, s=9, alpha=0.25, color="tab:blue", linewidths=0, label="one episode")
+    axes.plot(frames, mean, color="tab:blue", linewidth=2.2, label="mean of the last 100 episodes")
+    axes.axhline(SOLVED, color="tab:green", linestyle="--", linewidth=1.2, label=f"solved: {SOLVED:.0f}")
+    if solved_at is not None:
+        axes.plot(frames[-1], mean[-1], "o", color="tab:green", markersize=8)
+        axes.annotate(f"{solved_at:,} frames", (frames[-1], mean[-1]), (-10, -18), textcoords="offset points", ha="right")
+    axes.set(title=f"PPO on {ENV}, seed {args.seed}", xlabel="frames (env steps)", ylabel="return (sum of rewards)")
+    axes.set(ylim=(0, 515), xlim=(0, None))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.2)
+    axes.legend(loc="upper left", frameon=False)
+    figure.savefig(args.out)
+
+
+def main() -> None:
+    args = tyro.cli(Args, description=__doc__)
+    torch.set_num_threads(1)  # the networks are small: more threads only wait for each other
+    torch.manual_seed(args.seed)
+    agent = Agent()
+    curve, solved_at = train(agent, args)
+    plot(curve, solved_at, args)
+    reap_rate, hand_rate, ratio = frames_per_second(agent, args) if args.throughput_seconds > 0 else (math.nan,) * 3
+    table = Table("seed", "solved at frame", "mean return of the last 100", "frames/s", "hand-written loop", "ratio")
+    table.add_row(
+        str(args.seed),
+        "–" if solved_at is None else f"{solved_at:,}",
+        f"{last_100([episode for _, episode in curve]):.1f}",
+        f"{reap_rate:,.0f}",
+        f"{hand_rate:,.0f}",
+        f"{ratio:.2f}",
+    )
+    Console().print(table, f"learning curve: {args.out}", sep="\n")
+    if args.require_solved and solved_at is None:
+        sys.exit(f"not solved within {args.total_frames:,} frames")
+
+
+if __name__ == "__main__":
+    main()

@@ -187,8 +187,10 @@ def _too_large(layout: Layout, limit: float) -> str:
     largest = sorted(layout.items(), key=lambda item: -item[1].nbytes)[:SHOWN]
     rows = (f"  {'.'.join(key)}: {field.shape} {field.dtype}, {readable(field.nbytes)}" for key, field in largest)
     machine = "" if math.isinf(limit) else f" of this machine, which has {readable(limit)}"
-    return "\n".join((
-        f"{readable(layout.nbytes)} in one block, of {len(layout)} fields, do not fit into the memory{machine}. Largest:",
-        *rows,
-        "Use fewer frames per batch or fewer envs, smaller values or a smaller dtype, or keep fewer batches alive.",
-    ))
+    return "\n".join(
+        (
+            f"{readable(layout.nbytes)} in one block, of {len(layout)} fields, do not fit into the memory{machine}. Largest:",
+            *rows,
+            "Use fewer frames per batch or fewer envs, smaller values or a smaller dtype, or keep fewer batches alive.",
+        )
+    )

@@ -107,15 +107,12 @@ class SlotPool:
             self._tensordict(nested({key: slot.tensor(key) for key in self._fields}), nodes)
         for node, entries in nodes:
             # What the user put in place of our tensors, or beside them, belongs to the last batch.
-            node._tensordict = dict(entries)
+            node._tensordict.clear()
+            node._tensordict.update(entries)
         return nodes[-1][0]
 
-    def _tensordict(
-        self, tree: Mapping[str, Any], nodes: list[tuple[TensorDict, dict[str, Any]]] | None = None
-    ) -> TensorDict:
-        entries = {
-            name: self._tensordict(value, nodes) if isinstance(value, dict) else value for name, value in tree.items()
-        }
+    def _tensordict(self, tree: Mapping[str, Any], nodes: list[tuple[TensorDict, dict[str, Any]]] | None = None) -> TensorDict:
+        entries = {name: self._tensordict(value, nodes) if isinstance(value, dict) else value for name, value in tree.items()}
         made = TensorDict._new_unsafe(entries, batch_size=self._shape, device=self._device, names=list(self._names))
         if nodes is not None:
             nodes.append((made, dict(entries)))

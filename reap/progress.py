@@ -9,13 +9,14 @@ happens between two batches, in the caller's thread: nothing runs in the backgro
 
 from __future__ import annotations
 
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from math import isnan
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, TextIO
+from typing import Any
 
 import rich
 from rich.console import Console, Group
@@ -34,10 +35,9 @@ SECONDS_BETWEEN_LINES = 10.0
 RATE_WINDOW = 30
 """Views over which the rate is measured: some seconds, so that a pause is forgotten."""
 
-LABEL_COLUMNS = 8
-BAR_COLUMNS = 36
-SHARES = (("env", "cyan"), ("policy", "magenta"), ("training", "yellow"))
-COLLECTED, RATE, NUMBER = "green", "bold", "bold"
+BAR_COLUMNS = 40
+SHARE_STYLES = ("cyan", "magenta", "yellow")
+"""Of the time in the env, in the policy, and in training."""
 
 
 def progress(
@@ -79,11 +79,12 @@ def progress(
     if total is not None and total <= 0:
         raise OptionError(f"total: expected a positive number of frames, or None for the collector's; got {total!r}")
     meter = collector._meter  # pyright: ignore[reportPrivateUsage]
-    view = View(title or type(collector).__name__, _whole_batches(collector) if total is None else total)
     console = console or rich.get_console()
-    if console.is_terminal and not console.is_dumb_terminal:
-        return _watch(collector, meter, LivePanel(view, console), 1.0 / refresh_per_second)
-    return _watch(collector, meter, PlainLines(view, console), SECONDS_BETWEEN_LINES)
+    is_live = console.is_terminal and not console.is_dumb_terminal
+    interval = 1.0 / refresh_per_second if is_live else SECONDS_BETWEEN_LINES
+    count = Count(meter, _whole_batches(collector) if total is None else total)
+    display = (Panel if is_live else Lines)(count, title or type(collector).__name__, console)
+    return _watch(collector, display, interval)
 
 
 def _whole_batches(collector: DataCollectorBase) -> int | None:
@@ -91,48 +92,229 @@ def _whole_batches(collector: DataCollectorBase) -> int | None:
     return None if frames < 0 else -(-frames // batch) * batch
 
 
-def _watch(collector: DataCollectorBase, meter: Meter, display: Display, interval: float) -> Iterator[Any]:
-    display.start(meter.peek(), perf_counter())
+def _watch(collector: DataCollectorBase, display: Display, interval: float) -> Iterator[Any]:
     try:
+        display.begin()
         due = perf_counter() + interval
         for batch in collector:
             yield batch
             now = perf_counter()
             if now >= due:
-                display.show(meter.peek(), now)
+                display.show()
                 due = now + interval
     finally:
-        display.stop(meter.peek(), perf_counter())
+        display.end()
 
 
-class View:
-    """What is shown: as a panel or as a line.
+@dataclass(frozen=True)
+class Counted:
+    """What one drawing shows.
 
-    Args:
-        title: name of the run.
-        total: frames at which it is done; None if there is no end.
+    Attributes:
+        stats: the collector's counts.
+        total: frames at which the loop is done; None if there is no end.
+        rate: frames per second.
+        seconds: since the loop began.
+        has_ended: whether the loop has.
     """
 
-    def __init__(self, title: str, total: int | None) -> None:
-        self._title = title
+    stats: CollectorStats
+    total: int | None
+    rate: float
+    seconds: float
+    has_ended: bool = False
+
+    @property
+    def frames(self) -> str:
+        """`1,000/5,000 frames`, with an end; else `1,000 frames`."""
+        return f"{self.stats.frames:,}{'' if self.total is None else f'/{self.total:,}'} frames"
+
+    @property
+    def part(self) -> str:
+        """`20%`, or nothing if there is no end."""
+        return "" if self.total is None else f"{math.floor(min(1.0, self.stats.frames / self.total) * 100)}%"
+
+    @property
+    def time(self) -> str:
+        """`0:12 left`, where that is known; else `after 0:48`."""
+        if self.has_ended or self.total is None or self.rate <= 0:
+            return f"after {_clock(self.seconds)}"
+        return f"{_clock(max(0, self.total - self.stats.frames) / self.rate)} left"
+
+    @property
+    def numbers(self) -> list[tuple[str, str]]:
+        """Names and values of what is known of the episodes."""
+        stats = self.stats
+        number = f"{stats.finished_episodes:,}"
+        if not stats.finished_episodes:
+            return [("episodes", number)]
+        recent = min(stats.finished_episodes, RECENT_EPISODES)
+        of_last = f"of the last {recent}"
+        return [
+            ("episodes", number),
+            ("return", f"{stats.recent_returns.mean:,.1f}"),
+            ("length", f"{stats.recent_lengths.mean:,.1f} ({of_last})"),
+        ]
+
+    @property
+    def shares(self) -> tuple[tuple[str, float], ...]:
+        """Names and parts of the time, 0 to 1."""
+        stats = self.stats
+        return ("env", stats.env_share), ("policy", stats.policy_share), ("training", stats.waiting_share)
+
+
+class Count:
+    """Reads the meter, and how fast it runs.
+
+    Args:
+        meter: what is read; its list of episodes is left to the user.
+        total: frames at which the loop is done; None if there is no end.
+    """
+
+    def __init__(self, meter: Meter, total: int | None) -> None:
+        self._meter = meter
         self._total = total
-        self._seen: deque[tuple[float, int]] = deque(maxlen=RATE_WINDOW)
-        self._first = (0.0, 0)
-        self._rate = 0.0
-        self._stats: CollectorStats | None = None
+        self.begin()
 
-    def start(self, stats: CollectorStats, now: float) -> None:
-        """Count from here."""
-        self._first = (now, stats.frames)
-        self.see(stats, now)
+    def begin(self) -> None:
+        """Measure from here."""
+        self._first = (perf_counter(), self._meter.frames)
+        self._seen = deque([self._first], maxlen=RATE_WINDOW)
 
-    def see(self, stats: CollectorStats, now: float) -> None:
-        """Take new counts."""
-        self._stats = stats
-        self._seen.append((now, stats.frames))
-        self._rate = _slope(self._seen[0], self._seen[-1])
+    def now(self) -> Counted:
+        """The counts, and the rate over the last seconds."""
+        self._seen.append((perf_counter(), self._meter.frames))
+        return self._since(self._seen[0])
 
-    def finish(self, stats: CollectorStats, now: float) -> None:
-        """Take the last counts: the rate is that of the whole loop, and instead of the time left stands the time spent."""
-        self.see(stats, now)
-"""placeholder"""
+    def in_all(self) -> Counted:
+        """The counts, and the rate over the whole loop."""
+        self._seen.append((perf_counter(), self._meter.frames))
+        return replace(self._since(self._first), has_ended=True)
+
+    def _since(self, start: tuple[float, int]) -> Counted:
+        now, frames = self._seen[-1]
+        seconds = now - start[0]
+        rate = (frames - start[1]) / seconds if seconds > 0 else 0.0
+        return Counted(self._meter.peek(), self._total, rate, now - self._first[0])
+
+
+class Display(ABC):
+    """Shows counts.
+
+    Args:
+        count: gives them.
+        title: name of the run.
+        console: where to draw.
+    """
+
+    def __init__(self, count: Count, title: str, console: Console) -> None:
+        self._count = count
+        self._title = title
+        self._console = console
+
+    @abstractmethod
+    def begin(self) -> None:
+        """The loop begins."""
+
+    @abstractmethod
+    def show(self) -> None:
+        """Show the counts as they are now."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """The loop has ended: show the counts a last time, and leave the console as it was."""
+
+
+class Lines(Display):
+    """One plain line each time, without control codes."""
+
+    def begin(self) -> None:
+        """Nothing to show yet."""
+        self._count.begin()
+
+    def show(self) -> None:
+        """Print a line."""
+        self._print(self._count.now())
+
+    def end(self) -> None:
+        """Print the last line."""
+        self._print(self._count.in_all())
+
+    def _print(self, counted: Counted) -> None:
+        part = f" ({counted.part})" if counted.part else ""
+        parts = [f"{counted.frames}{part}", f"{counted.rate:,.0f} frames/s", counted.time]
+        parts += [f"{name} {value}" for name, value in counted.numbers]
+        parts += [f"{name} {share:.0%}" for name, share in counted.shares]
+        line = Text(f"{self._title}: {', '.join(parts)}")
+        self._console.print(line, soft_wrap=True, highlight=False)
+
+
+class Panel(Display):
+    """Three lines that are redrawn in place. What the loop prints meanwhile appears above them."""
+
+    def __init__(self, count: Count, title: str, console: Console) -> None:
+        super().__init__(count, title, console)
+        self._live = Live(
+            console=console,
+            auto_refresh=False,
+            redirect_stdout=sys.stdout.isatty(),  # what goes to a file or a pipe stays there
+            redirect_stderr=sys.stderr.isatty(),
+        )
+
+    def begin(self) -> None:
+        """Draw the panel and hide the cursor."""
+        self._count.begin()
+        self._live.start()
+        self._draw(self._count.now())
+
+    def show(self) -> None:
+        """Draw it anew."""
+        self._draw(self._count.now())
+
+    def end(self) -> None:
+        """Draw it a last time; the cursor comes back below it, whatever happens."""
+        try:
+            self._draw(self._count.in_all())
+        finally:
+            self._live.stop()
+
+    def _draw(self, counted: Counted) -> None:
+        self._live.update(Group(self._title_line(counted), _counts_line(counted), self._time_line(counted)), refresh=True)
+
+    def _title_line(self, counted: Counted) -> Table:
+        row = Table.grid(padding=(0, 2))
+        row.add_column(no_wrap=True, overflow="crop")
+        row.add_column(width=BAR_COLUMNS)
+        row.add_column(no_wrap=True, min_width=4, justify="right")
+        row.add_column(no_wrap=True)
+        done = None if counted.total is None else min(counted.stats.frames, counted.total)
+        bar = ProgressBar(total=counted.total, completed=done or 0, width=BAR_COLUMNS, animation_time=counted.seconds)
+        row.add_row(Text(self._title, style="bold"), bar, counted.part, Text(counted.time, style="dim"))
+        return row
+
+    def _time_line(self, counted: Counted) -> Text:
+        block, legend = ("#", "*") if self._console.options.ascii_only else ("▄", "■")
+        line = Text(no_wrap=True, overflow="crop")
+        columns, filled = 0.0, 0
+        for (_, share), style in zip(counted.shares, SHARE_STYLES, strict=True):
+            columns = min(columns + share * BAR_COLUMNS, BAR_COLUMNS)
+            line.append(block * (round(columns) - filled), style=style)
+            filled = round(columns)
+        line.append(block * (BAR_COLUMNS - filled), style="bright_black")
+        for (name, share), style in zip(counted.shares, SHARE_STYLES, strict=True):
+            line.append(f"   {legend} ", style=style).append(f"{name} {share:.0%}")
+        return line
+
+
+def _counts_line(counted: Counted) -> Text:
+    values = [(counted.frames, ""), (f"{counted.rate:,.0f} frames/s", "bold green")]
+    line = Text("   ", no_wrap=True, overflow="crop").join(Text(text, style) for text, style in values)
+    for name, value in counted.numbers:
+        line.append(f"   {name} ", style="dim").append(value, style="bold" if name == "return" else "")
+    return line
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,11 +1,11 @@
 """The step loop: one rollout of an env with an actor, recorded in a slot.
 
-    for each column t
-        record   stage -> slot root[t]
-        act      the actor reads the stage and writes action[t]
-        step     the env reads action[t] and writes next[t]
-        carry    slot next[t] -> stage
-        end      rows that are done: flags, ids, reset (rare, in a method of its own)
+for each column t
+    record   stage -> slot root[t]
+    act      the actor reads the stage and writes action[t]
+    step     the env reads action[t] and writes next[t]
+    carry    slot next[t] -> stage
+    end      rows that are done: flags, ids, reset (rare, in a method of its own)
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Rollout:
                 for hook in hooks:
                     stopped = hook() or stopped
                 if ended is not None or t >= tracker.due:
-                    stopped = self._end(ended, t, columns) or stopped
+                    stopped = self._end(ended, t, t + 1 if stopped else columns) or stopped
                     rows = self._active
                 last = clock()
                 env_seconds += last - now

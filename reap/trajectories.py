@@ -80,10 +80,15 @@ class TrajectoryTracker:
             self.due = min(self._last)
 
     def begin(self, rows: Iterable[int], column: int) -> None:
-        """New episodes, with new ids, whose first frame is recorded in `column`; in column 0 they begin before `bind`."""
+        """New episodes whose first frame is recorded in `column`; in column 0 they begin before `bind`.
+
+        An episode of which no frame was recorded leaves its id to the next.
+        """
         for b in rows:
-            number = self._ids[b] = self._leaf | self._begun
-            self._begun += 1
+            number = self._ids[b]
+            if number == NO_ID or self._count[b]:
+                number = self._ids[b] = self._leaf | self._begun
+                self._begun += 1
             self._last[b] = column + self._limit - 1
             if column:
                 self._starts.append(b * self._columns + column)
@@ -121,9 +126,9 @@ class TrajectoryTracker:
         return [b for b in self._rows if self._ids[b] == NO_ID]
 
     @property
-    def under_way(self) -> list[int]:
-        """Rows of whose present episode frames are recorded, in rollouts that are closed."""
-        return [b for b in self._rows if self._ids[b] != NO_ID and self._count[b]]
+    def begun(self) -> list[int]:
+        """Rows of whose present episode frames are recorded, in rollouts that are closed, and rows that are idle."""
+        return [b for b in self._rows if self._ids[b] == NO_ID or self._count[b]]
 
     def take_finished(self) -> list[Episode]:
         """The episodes that ended since the last call, in the order in which they ended."""

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "keys", "optional", "seeds"),
+    ("errors", "keys", "optional", "seeds", "tensordicts"),
     ("specs", "layout", "workers"),
     ("buffers",),
     ("pool", "trajectories", "split", "data"),
@@ -25,7 +25,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("rollout",),
     ("weights",),
     ("collectors", "weight_update"),
-    ("collectors.distributed", "evaluate", "tune"),
+    ("collectors.distributed", "evaluate", "progress", "tune"),
     ("cli",),
     ("testing",),
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from tensordict.nn.probabilistic import set_interaction_type
+from torch import nn
 
 from reap.buffers import FLAGS, IDS, IS_INIT, MASK, STEP_COUNT, VERSION, Slot, Stage, after
 from reap.collectors.handler import CollectHandler
@@ -19,6 +20,7 @@ from reap.keys import Key
 from reap.layout import Field
 from reap.policy.base import KeptInputs, PolicyActor
 from reap.policy.choose import choose_actor
+from reap.policy.placement import Placement, place
 from reap.policy.random import RandomActor, RandomPolicy
 from reap.pool import SlotPool
 from reap.rollout import Hook, Rollout
@@ -31,6 +33,7 @@ class Assembly:
 
     env: EnvBase
     policy: Callable[..., Any]
+    source: nn.Module | None
     handler: CollectHandler
     pool: SlotPool
     requested_frames: int
@@ -48,8 +51,9 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
         leaf: number of the worker, for the ids.
     """
     stage = _first_observations(env)
-    with set_interaction_type(options.exploration_type):
-        actor, kept = _actor(policy, env, stage, options)
+    placed = None if policy is None or isinstance(policy, RandomPolicy) else _placed(policy, options)
+    actor, kept = (None, None) if placed is None else _actor(placed, env, stage, options)
+    used = placed.policy if placed else policy or RandomPolicy(env.action_spec)
     random = RandomActor(env.full_action_spec, stage, actor.outputs if actor else None)
     random.generator.manual_seed(torch.initial_seed())
     columns = -(-options.frames_per_batch // stage.rows)
@@ -62,7 +66,6 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
     )
     tracker = TrajectoryTracker(stage.rows, leaf=leaf, limit=options.limit)
     rollout = Rollout(env, stage, tracker, hooks=_hooks(stage, options), reset_when_done=options.reset_when_done)
-    used = RandomPolicy(env.action_spec) if policy is None else policy
     handler = CollectHandler(
         rollout,
         pool.slots,
@@ -74,7 +77,9 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
         remembers=any(key != IS_INIT for key in stage.initial),
     )
     kind = actor.kind if actor else "random"
-    return Assembly(env, used, handler, pool, options.frames_per_batch, columns * stage.rows, kind)
+    return Assembly(
+        env, used, placed.source if placed else None, handler, pool, options.frames_per_batch, columns * stage.rows, kind
+    )
 
 
 def _first_observations(env: EnvBase) -> Stage:
@@ -86,17 +91,24 @@ def _first_observations(env: EnvBase) -> Stage:
     return stage
 
 
-def _actor(
-    policy: Callable[..., Any] | None, env: EnvBase, stage: Stage, options: CollectorOptions
-) -> tuple[PolicyActor | None, KeptInputs | None]:
-    if policy is None or isinstance(policy, RandomPolicy):
-        return None, None
-    return choose_actor(policy, env.full_action_spec, stage, trust=options.trust_policy)
+def _placed(policy: Callable[..., Any], options: CollectorOptions) -> Placement:
+    if not callable(policy):
+        raise OptionError(f"policy: expected a module or a function, got {type(policy).__name__}: {policy!r}")
+    return place(policy, options.policy_device, compiled=options.compile_policy, as_graph=options.cudagraph_policy)
 
 
-def _fields(
-    env: EnvBase, stage: Stage, outputs: Mapping[Key, Field], options: CollectorOptions
-) -> dict[Key, Field]:
+def _actor(placed: Placement, env: EnvBase, stage: Stage, options: CollectorOptions) -> tuple[PolicyActor, KeptInputs | None]:
+    return choose_actor(
+        placed.policy,
+        env.full_action_spec,
+        stage,
+        trust=options.trust_policy,
+        interaction=options.exploration_type,
+        called=placed.called,
+    )
+
+
+def _fields(env: EnvBase, stage: Stage, outputs: Mapping[Key, Field], options: CollectorOptions) -> dict[Key, Field]:
     counted = options.limit is not None
     ends_early = not options.reset_when_done or options.interruptor is not None
     flags = {key: Field((1,), torch.bool) for key in FLAGS}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
+from math import ceil
 from types import TracebackType
 from typing import Any, Self
 
@@ -98,7 +99,7 @@ class DataCollectorBase(IterableDataset[Any]):
         budget = self._options.budget
         if budget is None:
             raise TypeError("a collector without total_frames has no length: it goes on until you stop")
-        return -(-budget // self._frames_per_batch)
+        return ceil(budget / self._frames_per_batch)
 
     @property
     def _exhausted(self) -> bool:
@@ -219,9 +220,7 @@ class DataCollectorBase(IterableDataset[Any]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.shutdown()
 
     def _ensure_open(self) -> None:

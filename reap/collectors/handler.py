@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -132,7 +132,7 @@ class CollectHandler:
             rollout.restart()
         self._was_random = command.random
         if command.fresh:
-            rollout.restart(rollout.tracker.under_way)
+            rollout.restart(rollout.tracker.begun)
         before = rollout.env_seconds, rollout.policy_seconds
         frames = self._fill(slot, random)
         if VERSION in slot.fields:
@@ -155,7 +155,7 @@ class CollectHandler:
         return frames
 
     @contextmanager
-    def _own_random_state(self) -> Iterator[None]:
+    def _own_random_state(self) -> Generator[None]:
         if self._random_state is None:
             yield
             return

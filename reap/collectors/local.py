@@ -44,9 +44,7 @@ class SyncDataCollector(DataCollectorBase):
         [torch.Size([20]), torch.Size([20])]
     """
 
-    def __init__(
-        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Unpack[SyncOptions]
-    ) -> None:
+    def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Unpack[SyncOptions]) -> None:
         chosen = make_options(options, InteractionType)
         if policy is not None and chosen.policy_factory is not None:
             raise OptionError("policy and policy_factory: expected one of them, got both")
@@ -65,7 +63,7 @@ class SyncDataCollector(DataCollectorBase):
     def _make_updater(self, given: Any) -> WeightUpdaterBase | None:
         policy = self._assembly.policy
         if given is None:
-            return VanillaWeightUpdater(policy) if isinstance(policy, nn.Module) else None
+            return VanillaWeightUpdater(policy, self._assembly.source) if isinstance(policy, nn.Module) else None
         updater = given if isinstance(given, WeightUpdaterBase) or not callable(given) else given()
         if not isinstance(updater, WeightUpdaterBase):
             raise OptionError(f"weight_updater: expected a WeightUpdaterBase or a constructor of one, got {updater!r}")

@@ -87,10 +87,10 @@ class CollectorOptions:
     frames_per_batch: int
     policy_factory: Callable[[], Any] | None = None
     total_frames: int | None = -1
-    device: Device = None
-    policy_device: Device = None
-    env_device: Device = None
-    storing_device: Device = None
+    device: torch.device | None = None
+    policy_device: torch.device | None = None
+    env_device: torch.device | None = None
+    storing_device: torch.device | None = None
     create_env_kwargs: Mapping[str, Any] | None = None
     max_frames_per_traj: int | None = None
     init_random_frames: int | None = None
@@ -113,7 +113,7 @@ class CollectorOptions:
     interruptor: Any = None
 
     def __post_init__(self) -> None:
-        frames = self.frames_per_batch
+        frames: Any = self.frames_per_batch
         if isinstance(frames, bool) or not isinstance(frames, int) or frames <= 0:
             raise OptionError(f"frames_per_batch: expected a positive integer, got {frames!r}")
         for name in ("total_frames", "max_frames_per_traj", "init_random_frames"):
@@ -199,7 +199,9 @@ def _devices(options: Mapping[str, Any]) -> dict[str, torch.device | None]:
         if isinstance(value, Sequence) and not isinstance(value, str):
             raise OptionError(f"{name}: expected one device, got {value!r}; a list belongs to collectors with several workers")
         try:
-            found[name] = None if value is None else torch.device(value)
+            device = found[name] = None if value is None else torch.device(value)
         except (RuntimeError, TypeError) as error:
             raise OptionError(f"{name}: expected a device such as 'cpu' or 'cuda:0', got {value!r}") from error
+        if device is not None and device.type == "cuda" and not torch.cuda.is_available():
+            raise OptionError(f"{name}={value!r}: torch finds no CUDA device here")
     return found

@@ -15,7 +15,7 @@ A subclass writes one of the faces, the base derives the other: either `_reset`,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
 
@@ -38,13 +38,21 @@ class LoopFace(Protocol):
 
     step_rows: StepRows
 
-    def bind(self, stage: Stage, slot: Slot) -> None: ...
+    def bind(self, stage: Stage, slot: Slot) -> None:
+        """Take the arrays that following calls read and write."""
+        ...
 
-    def reset_rows(self, rows: Rows | None, t: int) -> None: ...
+    def reset_rows(self, rows: Rows | None, t: int) -> None:
+        """Begin new episodes."""
+        ...
 
-    def send(self, rows: Rows | None, t: int) -> None: ...
+    def send(self, rows: Rows | None, t: int) -> None:
+        """Give the actions of a column."""
+        ...
 
-    def receive(self) -> Rows | None: ...
+    def receive(self) -> Rows | None:
+        """Write what followed."""
+        ...
 
 
 class EnvBase(EnvSpecs):
@@ -92,7 +100,7 @@ class EnvBase(EnvSpecs):
     def bind(self, stage: Stage, slot: Slot) -> None:
         """Take the arrays that following calls read and write."""
         if self._face is None:
-            self._face = TensorDictFace(self)
+            self._face = TensorDictFace(self, self._reset, self._step)
         self._face.bind(stage, slot)
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
@@ -170,7 +178,7 @@ class EnvBase(EnvSpecs):
     def rollout(
         self,
         max_steps: int,
-        policy: Callable[[TensorDictBase], TensorDictBase] | None = None,
+        policy: Callable[[TensorDictBase], TensorDictBase | None] | None = None,
         *,
         break_when_any_done: bool = True,
         auto_reset: bool = True,
@@ -220,7 +228,7 @@ class EnvBase(EnvSpecs):
         """Release what the env holds; a second call does nothing."""
         self._closed = True
 
-    def __enter__(self) -> EnvBase:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -44,5 +44,3 @@ def _as_env(env: EnvBase | gym.Env[Any, Any]) -> EnvBase:
         env.ensure_open()
         return env
     return GymEnv(env)
-
-

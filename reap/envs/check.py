@@ -17,19 +17,19 @@ def check_observation(value: Any, space: gym.Space[Any], where: str, path: str =
     Floats may lie outside of a Box by rounding (one part in a million), integer types may differ in width.
     """
     if isinstance(space, spaces.Dict):
-        entries = {str(name): (name, sub) for name, sub in space.spaces.items()}
+        entries: list[tuple[Any, gym.Space[Any]]] = list(space.spaces.items())
         if not isinstance(value, dict) or set(value) != set(space.spaces):
             found = sorted(value) if isinstance(value, dict) else _describe(value)
             raise _mismatch(where, path, f"a dict with keys {sorted(space.spaces)}", found)
     elif isinstance(space, spaces.Tuple):
-        entries = {str(i): (i, sub) for i, sub in enumerate(space.spaces)}
+        entries = list(enumerate(space.spaces))
         if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
             raise _mismatch(where, path, f"a tuple of {len(space.spaces)}", _describe(value))
     else:
         _check_leaf(value, space, where, path)
         return
-    for name, (index, sub) in entries.items():
-        check_observation(value[index], sub, where, f"{path}[{name!r}]")
+    for index, sub in entries:
+        check_observation(value[index], sub, where, f"{path}[{index!r}]")
 
 
 def _check_leaf(value: Any, space: gym.Space[Any], where: str, path: str) -> None:

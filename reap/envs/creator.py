@@ -21,9 +21,7 @@ class EnvCreator:
         GymEnv(CartPole-v1)
     """
 
-    def __init__(
-        self, create_env_fn: Callable[..., Any] | str, create_env_kwargs: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, create_env_fn: Callable[..., Any] | str, create_env_kwargs: Mapping[str, Any] | None = None) -> None:
         self.create_env_fn = create_env_fn
         self.create_env_kwargs = dict(create_env_kwargs or {})
 

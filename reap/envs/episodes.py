@@ -50,7 +50,7 @@ def step_mdp(
 def rollout(
     env: EnvBase,
     max_steps: int,
-    policy: Callable[[TensorDictBase], TensorDictBase] | None,
+    policy: Callable[[TensorDictBase], TensorDictBase | None] | None,
     start: TensorDictBase | None,
     break_when_any_done: bool,
     set_truncated: bool,

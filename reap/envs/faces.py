@@ -17,18 +17,23 @@ from reap.keys import Key, plain
 from reap.layout import Array
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tensordict import TensorDictBase
 
     from reap.envs.base import EnvBase
+    from reap.envs.specs import EnvSpecs
+
+    Reset = Callable[[TensorDictBase | None], TensorDictBase]
+    Step = Callable[[TensorDictBase], TensorDictBase]
 
 
 class TensorDictFace:
     """Calls an env's `_reset` and `_step` with TensorDicts, and writes what they return into arrays."""
 
-    def __init__(self, env: EnvBase) -> None:
+    def __init__(self, env: EnvSpecs, reset: Reset, step: Step) -> None:
         self._env = env
+        self._call_reset, self._call_step = reset, step
         self._observations = tuple(env.fields(env.observation_spec))
         self._rewards = tuple(env.fields(env.full_reward_spec))
         self._actions = tuple(env.fields(env.full_action_spec))
@@ -46,9 +51,8 @@ class TensorDictFace:
 
     def reset_rows(self, rows: Sequence[int] | None) -> None:
         """Reset rows and write their first observations to the stage."""
-        env = self._env
         if rows is None:
-            result, chosen = env._reset(None), ...
+            result, chosen = self._call_reset(None), ...
         else:
             result, chosen = self._partial_reset(rows)
         if not self._checked_reset:
@@ -59,12 +63,12 @@ class TensorDictFace:
 
     def _partial_reset(self, rows: Sequence[int]) -> tuple[TensorDictBase, Any]:
         if not self._lead:
-            return self._env._reset(None), ...
+            return self._call_reset(None), ...
         mask = np.zeros(self._stage.rows, bool)
         mask[list(rows)] = True
         request = self._inputs()
         request.set("_reset", torch.from_numpy(mask).view(*self._stage.batch_shape, 1))
-        return self._env._reset(request), mask
+        return self._call_reset(request), mask
 
     def send(self, t: int) -> None:
         """Hand over the observations of the stage and copies of the actions of column `t`."""
@@ -78,7 +82,7 @@ class TensorDictFace:
         sent, t = self._sent, self._t
         assert sent is not None, "send comes before receive"
         self._sent = None
-        result = self._env._step(sent)
+        result = self._call_step(sent)
         if not self._checked_step:
             self._check(result, "step")
             self._checked_step = True

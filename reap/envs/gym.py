@@ -102,15 +102,15 @@ class GymEnv(EnvBase):
         **kwargs: Any,
     ) -> None:
         super().__init__(device=device)
-        options: dict[str, Any] = dict(
-            categorical_action_encoding=categorical_action_encoding,
-            dtype=dtype,
-            info_keys=info_keys,
-            from_pixels=from_pixels,
-            pixels_only=pixels_only,
-            frame_skip=frame_skip,
-            device=device,
-        )
+        options: dict[str, Any] = {
+            "categorical_action_encoding": categorical_action_encoding,
+            "dtype": dtype,
+            "info_keys": info_keys,
+            "from_pixels": from_pixels,
+            "pixels_only": pixels_only,
+            "frame_skip": frame_skip,
+            "device": device,
+        }
         self._recipe = (env, {**options, **kwargs})
         self.wrapped = _wrap(_build(env, from_pixels, kwargs), from_pixels, pixels_only, frame_skip)
         name = "pixels" if from_pixels and pixels_only else "observation"
@@ -190,7 +190,7 @@ def _rebuild(cls: type[GymEnv], env: Any, options: dict[str, Any]) -> GymEnv:
     return cls(env, **options)
 
 
-def _build(env: str | Env, from_pixels: bool, kwargs: dict[str, Any]) -> Env:
+def _build(env: Any, from_pixels: bool, kwargs: dict[str, Any]) -> Env:
     if isinstance(env, str):
         return make_gymnasium_env(env, **({"render_mode": "rgb_array"} if from_pixels else {}), **kwargs)
     if not isinstance(env, gym.Env):
@@ -251,5 +251,3 @@ def _refuse_reserved(keys: Mapping[Key, Spec], env: Env) -> None:
             f"{env}: observation keys {taken} collide with keys of every batch; rename them, e.g. with "
             "gymnasium.wrappers.TransformObservation"
         )
-
-

@@ -174,7 +174,7 @@ def merge_rows(envs: Sequence[EnvBase]) -> GymRows | ChildRows:
     return ChildRows(envs)
 
 
-def _each(count: int, given: Any, name: str) -> list[Any]:
+def _each(count: Any, given: Any, name: str) -> list[Any]:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise OptionError(f"num_workers: expected a positive number of envs, got {count!r}")
     if not isinstance(given, list | tuple):
@@ -196,5 +196,3 @@ def _require_equal(first: EnvBase, other: EnvBase, number: int) -> None:
 
 def _rebuild(cls: type[SerialEnv], count: int, create: Any, kwargs: Any, device: Any) -> SerialEnv:
     return cls(count, create, create_env_kwargs=kwargs, device=device)
-
-

@@ -43,7 +43,7 @@ class EnvSpecs:
         return self._observation
 
     @observation_spec.setter
-    def observation_spec(self, spec: Composite) -> None:
+    def observation_spec(self, spec: Spec) -> None:
         if not isinstance(spec, Composite):
             raise OptionError(
                 f"observation_spec of {type(self).__name__}: expected a Composite, got {type(spec).__name__}; "
@@ -136,7 +136,7 @@ class EnvSpecs:
     def fields(self, spec: Composite) -> dict[Key, Field]:
         """Shape and dtype of one row's values under each key of one of the env's specs."""
         lead = len(self.batch_size)
-        return {key: Field(tuple(leaf.shape[lead:]), leaf.dtype) for key, leaf in spec.leaves()}
+        return {key: Field(tuple(leaf.shape[lead:]), tensor_dtype(leaf, key)) for key, leaf in spec.leaves()}
 
     def slot_fields(self) -> dict[Key, Field]:
         """What the env reads and writes in each column of a slot: actions, and what follows them under `"next"`."""
@@ -155,6 +155,17 @@ class EnvSpecs:
         if all(tuple(leaf.shape[:lead]) == size for _, leaf in spec.leaves()):
             return Composite(dict(spec.items()), shape=self.batch_size)
         return spec.expand(*size)
+
+
+def tensor_dtype(spec: Spec, key: Key) -> torch.dtype:
+    """The dtype of a leaf's tensors.
+
+    Raises:
+        OptionError: the leaf holds strings or other objects.
+    """
+    if spec.dtype is None:
+        raise OptionError(f"{plain(key)!r}: {spec} has no tensors; a column of objects cannot be stored here")
+    return spec.dtype
 
 
 def _composite(spec: Spec, name: str) -> Composite:

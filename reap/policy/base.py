@@ -90,7 +90,7 @@ class KeptInputs:
 
     def _count(self) -> list[int]:
         tensors = [sys.getrefcount(tensor) for tensor in self._tensors]
-        return tensors + [torch._C._storage_Use_Count(storage._cdata) for storage in self._storages]  # pyright: ignore
+        return tensors + [torch._C._storage_Use_Count(storage._cdata) for storage in self._storages]  # pyright: ignore[reportPrivateUsage]
 
     def found(self) -> bool:
         """Whether any input has more references than before the policy was first called."""

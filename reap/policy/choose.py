@@ -13,7 +13,7 @@ from tensordict.nn.probabilistic import interaction_type, set_interaction_type
 from torch import nn
 
 from reap.buffers import IS_INIT, Stage
-from reap.errors import OptionError, SpecMismatch
+from reap.errors import SpecMismatch
 from reap.keys import as_key
 from reap.layout import Field
 from reap.policy.base import KeptInputs, PolicyActor
@@ -33,36 +33,37 @@ def choose_actor(
     *,
     trust: bool = False,
     interaction: InteractionType | None = None,
+    called: Callable[..., Any] | None = None,
 ) -> tuple[PolicyActor, KeptInputs | None]:
     """The actor for a policy, after a call of the policy on the stage.
 
-    Modules of tensordict and torchrl that can be unwrapped are called a second time, by their parts. Only if all outputs
-    and the random state after it are the same, bit for bit, is the policy called so from then on.
+    Modules of tensordict and torchrl that can be unwrapped are called a second time, by their parts. Only if all
+    outputs and the random state after it are the same, bit for bit, is the policy called so from then on.
 
     Args:
         policy: module or function.
         actions: specs of the env's actions.
-        stage: the policy's inputs, with the env's first observations in it; extended by `is_init` where the policy reads it.
+        stage: the policy's inputs, with the env's first observations in it; extended by `is_init` where the policy
+            reads it.
         trust: call the policy with a TensorDict whatever it looks like.
+        called: what is called in place of the policy, which tells only its arguments then: its compiled form, say.
         interaction: how probabilistic modules will choose; None: as tensordict's `interaction_type()` says now.
 
     Returns:
         The actor, and what tells later whether the policy keeps its inputs (None: it is given copies already).
 
     Raises:
-        OptionError: the policy is not callable, or its arguments are not known.
+        OptionError: the policy's arguments are not known.
         SpecMismatch: what it writes does not fit the env.
     """
-    if not callable(policy):
-        raise OptionError(f"policy: expected a module or a function, got {type(policy).__name__}: {policy!r}")
     chosen = interaction_type() if interaction is None else interaction
     with set_interaction_type(chosen):
         if trust or takes_tensordict(policy):
             _extend(stage, policy)
-            plan = unwrap(policy, stage, chosen)
-            return _probe(TensorDictActor(policy, stage), plan, policy, actions, stage)
+            plan = unwrap(policy, stage, chosen) if called is None else None
+            return _probe(TensorDictActor(called or policy, stage), plan, policy, actions, stage)
         action = next(key for key, _ in actions.leaves())
-        actor = PlainActor(policy, stage, match_arguments(policy, list(stage.fields)), action)
+        actor = PlainActor(called or policy, stage, match_arguments(policy, list(stage.fields)), action)
         return _probe(actor, None, policy, actions, stage)
 
 
@@ -99,7 +100,7 @@ def _extend(stage: Stage, policy: Any) -> None:
 
 
 def takes_tensordict(policy: Callable[..., Any]) -> bool:
-    """Whether a policy is called with a TensorDict: by its class, or by the name or annotation of its first argument."""
+    """Whether a policy is called with a TensorDict: by its class, or by its first argument's name or annotation."""
     if isinstance(policy, TensorDictModuleBase):
         return True
     function = policy.forward if isinstance(policy, nn.Module) else policy

@@ -16,7 +16,8 @@ def detach_inference_tensors(module: nn.Module) -> bool:
     """
     found = False
     for part in module.modules():
-        for store in (part._parameters, part._buffers, part.__dict__):
+        attributes = vars(part)
+        for store in (attributes["_parameters"], attributes["_buffers"], attributes):
             found = _replace(store) or found
     return found
 

@@ -32,7 +32,7 @@ class PlainActor:
 
     def __init__(self, policy: Callable[..., Any], stage: Stage, reads: Sequence[Key], action: Key) -> None:
         self.outputs: Mapping[Key, Field] = {}
-        self.reads = tuple(reads)
+        self.reads: Sequence[Key] = tuple(reads)
         self._policy = policy
         self._inputs = [stage.tensors[key] for key in reads]
         self._action = action

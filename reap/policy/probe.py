@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from reap.specs import Bounded, Composite, Spec
 
 
 @contextmanager
-def untouched(module: nn.Module | None) -> Iterator[None]:
+def untouched(module: nn.Module | None) -> Generator[None]:
     """Run the body under `no_grad`, then restore generators, parameters and buffers."""
     random_state = torch.get_rng_state()
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
@@ -66,9 +66,7 @@ def _tensor(value: Any, key: Key, where: str) -> torch.Tensor:
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise SpecMismatch(
-            f"{where}: output {plain(key)!r}: expected a tensor, found {type(value).__name__}"
-        ) from error
+        raise SpecMismatch(f"{where}: output {plain(key)!r}: expected a tensor, found {type(value).__name__}") from error
 
 
 def _field(tensor: torch.Tensor, batch_shape: tuple[int, ...], key: Key, where: str) -> Field:

@@ -57,7 +57,7 @@ class RandomActor:
     def __init__(self, actions: Composite, stage: Stage, outputs: Mapping[Key, Field] | None = None) -> None:
         self._specs = dict(actions.leaves())
         lead = len(stage.batch_shape)
-        own = {key: Field(tuple(spec.shape[lead:]), spec.dtype) for key, spec in self._specs.items()}
+        own = {key: Field(tuple(s.shape[lead:]), s.dtype or torch.float32) for key, s in self._specs.items()}
         self.outputs: Mapping[Key, Field] = {**own, **(outputs or {})}
         self._zeros = tuple(key for key in self.outputs if key not in self._specs)
         self._mask = stage.tensors.get(ACTION_MASK)

@@ -7,8 +7,8 @@
 
 Which register a key is in is known once the plan is made, so that a call looks up no keys and builds no TensorDict. The
 networks are called as modules: their own hooks run. The TensorDict modules around them are not called at all, and are
-taken apart only where all that they do is known: exactly these classes, no hooks on them, no options that change what is
-written. `UnwrapError` says what stands in the way.
+taken apart only where all that they do is known: exactly these classes, no hooks on them, no options that change what
+is written. `UnwrapError` says what stands in the way.
 """
 
 from __future__ import annotations
@@ -156,9 +156,7 @@ def _draws_jointly(cls: type) -> bool:
     return cls.__name__ == "SafeProbabilisticModule" and "sample_and_log_prob" in vars(sys.modules[cls.__module__])
 
 
-def _leaves(
-    module: Any, interaction: InteractionType | None, parts: list[Any]
-) -> Iterator[tuple[Any, InteractionType | None]]:
+def _leaves(module: Any, interaction: InteractionType | None, parts: list[Any]) -> Iterator[tuple[Any, InteractionType | None]]:
     """The modules that compute something, in their order, and what each does with its distribution."""
     kind = _kind(module)
     if kind is None:
@@ -263,9 +261,7 @@ def _values(result: Any, keys: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
-def _distribution_step(
-    leaf: Any, inputs: Callable[[Registers], Sequence[Any]], interaction: InteractionType | None
-) -> Step:
+def _distribution_step(leaf: Any, inputs: Callable[[Registers], Sequence[Any]], interaction: InteractionType | None) -> Step:
     build, options = leaf.distribution_class, leaf.distribution_kwargs
     if build is CompositeDistribution or type(options) is not dict:
         raise UnwrapError(f"{type(leaf).__name__} has distribution {build} with {type(options).__name__}")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 
 from reap.buffers import Slot, Stage
 from reap.keys import Key, as_key, nested
 from reap.layout import Field
 from reap.policy.base import Outputs, OutputWriter
-
-Tree = dict[str, Any]
+from reap.tensordicts import make_tensordict
 
 
 class TensorDictActor:
@@ -36,10 +36,8 @@ class TensorDictActor:
         self._stage = stage
         self._shape = torch.Size(stage.batch_shape)
         self._tree = nested(stage.tensors)
-        self._is_flat = all(len(key) == 1 for key in stage.fields)
         self._writer = OutputWriter({})
-        self._names: list[str | Key] = []
-        self._inputs = self._flat_inputs if self._is_flat else self._nested_inputs
+        self._inputs: Callable[[], TensorDictBase] = partial(make_tensordict, self._tree, self._shape)
 
     def probe(self) -> Outputs:
         """Call the policy once; its outputs are the keys that it added."""
@@ -70,13 +68,3 @@ class TensorDictActor:
         given = self._inputs()
         result = self._policy(given)
         return given if result is None else result
-
-    def _flat_inputs(self) -> TensorDictBase:
-        return TensorDict._new_unsafe(dict(self._tree), batch_size=self._shape)
-
-    def _nested_inputs(self) -> TensorDictBase:
-        return self._build(self._tree)
-
-    def _build(self, tree: Tree) -> TensorDict:
-        leaves = {name: self._build(value) if isinstance(value, dict) else value for name, value in tree.items()}
-        return TensorDict._new_unsafe(leaves, batch_size=self._shape)

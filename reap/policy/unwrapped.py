@@ -1,9 +1,9 @@
 """`UnwrappedActor`: a policy of TensorDict modules whose networks and distributions are called directly.
 
-It stands in for the `TensorDictActor` of the same policy, after a trial of both from the same random state has given the
-same bits (`choose_actor`). That trial holds for the policy as it was: at the start of each rollout the actor looks whether
-the TensorDict modules are still the same ones, with the same attributes, networks and no hooks. If not, the
-`TensorDictActor` does the work from then on. What happens in the middle of a rollout counts from the next one on.
+It stands in for the `TensorDictActor` of the same policy, after a trial of both from the same random state has given
+the same bits (`choose_actor`). That trial holds for the policy as it was: at the start of each rollout the actor looks
+whether the TensorDict modules are still the same ones, with the same attributes and networks and without hooks. As long
+as they are not, the `TensorDictActor` does the work. A change in the middle of a rollout counts from the next one on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reap.layout import Field
 from reap.policy.base import Outputs, PolicyActor
 from reap.policy.steps import HOOKS, Plan, UnwrapError, getter
 
-copy_all: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None] = torch._foreach_copy_  # pyright: ignore
+copy_all: Callable[..., Any] = torch._foreach_copy_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
 
 def unwrap(policy: Any, stage: Stage, interaction: InteractionType | None) -> Plan | None:
@@ -109,7 +109,7 @@ class Parts:
         # Going from train to eval mode changes nothing in them; their networks take care of it.
         self._getters = [itemgetter(*(name for name in vars(module) if name != "training")) for module in modules]
         sequences = [module.module for module in modules if isinstance(module, TensorDictSequential)]
-        self._children = [module._modules for module in (*modules, *sequences)]
+        self._children = [vars(module)["_modules"] for module in (*modules, *sequences)]
         self._before = self._state()
 
     def changed(self) -> bool:

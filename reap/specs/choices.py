@@ -61,7 +61,6 @@ def with_kept_end(shape: tuple[int, ...], own: torch.Size, count: int, owner: st
     """The shape, if its last dimensions are still those of one set of choices."""
     if shape[-count:] != tuple(own[-count:]):
         raise OptionError(
-            f"{owner}.expand: expected the last dimensions to stay {shape_text(own[-count:])}, "
-            f"found {shape_text(shape)}."
+            f"{owner}.expand: expected the last dimensions to stay {shape_text(own[-count:])}, found {shape_text(shape)}."
         )
     return shape

@@ -278,8 +278,7 @@ def _nest(level: Mapping[str, Any], path: Key, spec: Any) -> dict[str, Any]:
         return {name: held.with_(rest, spec)}
     if not isinstance(held, Mapping):
         raise OptionError(
-            f"Composite: expected key {path!r} to lead through Composites, "
-            f"found a {type(held).__name__} under {name!r}."
+            f"Composite: expected key {path!r} to lead through Composites, found a {type(held).__name__} under {name!r}."
         )
     inner = cast("Mapping[str, Any]", held)
     return {name: {**inner, **_nest(inner, rest, spec)}}

@@ -140,9 +140,7 @@ class Unbounded(_Numbers):
         tensor([255, 255, 255], dtype=torch.uint8)
     """
 
-    def __init__(
-        self, shape: ShapeLike = (1,), device: DeviceLike | None = None, dtype: DTypeLike | None = None
-    ) -> None:
+    def __init__(self, shape: ShapeLike = (1,), device: DeviceLike | None = None, dtype: DTypeLike | None = None) -> None:
         super().__init__(shape, device, dtype)
         low, high = _limits(self._dtype)
         ends = [torch.tensor(end, dtype=self._dtype, device=self._device).expand(self._shape) for end in (low, high)]

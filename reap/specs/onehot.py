@@ -58,9 +58,7 @@ class _OneHots(Choices):
 
     def _layout_advice(self, value: torch.Tensor) -> str:
         index_shape = self._lead if len(self._sizes) == 1 else (*self._lead, len(self._sizes))
-        is_index = tuple(value.shape) == index_shape or (
-            len(self._sizes) == 1 and tuple(value.shape) == (*index_shape, 1)
-        )
+        is_index = tuple(value.shape) == index_shape or (len(self._sizes) == 1 and tuple(value.shape) == (*index_shape, 1))
         if is_index and value.shape != self._shape:
             return (
                 "It looks like an index where one-hot is due: build the env with categorical_action_encoding=True, "

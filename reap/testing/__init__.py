@@ -1,1 +1,24 @@
-"""."""
+"""Toy envs and policies whose data can be told in advance, for tests of collectors and of code built on them."""
+
+from reap.testing.envs import Count, CountTL, Crash, DictCount, DiscreteCount, Id, KeepActions, Masked, Noise, Reuse
+from reap.testing.policies import BN, Const, DictPolicy, KeepInputs, MLPPolicy
+from reap.testing.rows import IdRows
+
+__all__ = [
+    "BN",
+    "Const",
+    "Count",
+    "CountTL",
+    "Crash",
+    "DictCount",
+    "DictPolicy",
+    "DiscreteCount",
+    "Id",
+    "IdRows",
+    "KeepActions",
+    "KeepInputs",
+    "MLPPolicy",
+    "Masked",
+    "Noise",
+    "Reuse",
+]

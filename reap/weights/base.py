@@ -1,11 +1,11 @@
 """`WeightUpdaterBase`: where weights come from, how they change on the way, and how they reach each worker.
 
-    push_weights(given)
-        _get_server_weights()          when nothing was given
-        for each worker
-            _maybe_map_weights(...)    change them on the way
-            _sync_weights_with_worker  hand them over
-        post hooks
+push_weights(given)
+    _get_server_weights()          when nothing was given
+    for each worker
+        _maybe_map_weights(...)    change them on the way
+        _sync_weights_with_worker  hand them over
+    post hooks
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WeightUpdaterBase(ABC):
         self._hooks: list[Callable[[], Any]] = []
 
     @classmethod
-    def from_policy(cls, policy: nn.Module) -> WeightUpdaterBase | None:
+    def from_policy(cls, policy: nn.Module) -> WeightUpdaterBase | None:  # noqa: ARG003  for subclasses
         """An updater that sends this policy's weights, or None if the class cannot be made from a policy alone."""
         return None
 

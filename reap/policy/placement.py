@@ -1,0 +1,79 @@
+"""Where a policy runs and how: on its own device or on another one, as it is, compiled, or as a CUDA graph."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import CudaGraphModule
+from torch import nn
+
+from reap.errors import OptionError
+
+Arguments = bool | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A policy ready to act.
+
+    Attributes:
+        policy: the policy: what was given, or a copy of it on another device.
+        source: where its weights come from, if `policy` is a copy.
+        called: what is called in its place; None if it is the policy itself.
+    """
+
+    policy: Callable[..., Any]
+    source: nn.Module | None = None
+    called: Callable[..., Any] | None = None
+
+
+def place(policy: Callable[..., Any], device: torch.device | None, *, compiled: Arguments, as_graph: Arguments) -> Placement:
+    """Put a policy on its device, and compile it if that is asked for.
+
+    Args:
+        policy: module or function.
+        device: where it runs; None leaves it where it is. A module that is there already is used as it is.
+        compiled: `torch.compile` it; a mapping gives the arguments.
+        as_graph: capture it as a CUDA graph; a mapping gives the arguments of `CudaGraphModule`.
+
+    Raises:
+        OptionError: a CUDA graph without a CUDA device.
+    """
+    source = None
+    if device is not None and isinstance(policy, nn.Module) and not _is_on(policy, device):
+        source, policy = policy, copy.deepcopy(policy).to(device)
+    called = policy
+    if compiled is not False:
+        called = torch.compile(called, **_arguments(compiled))
+    if as_graph is not False:
+        if device is None or device.type != "cuda":
+            raise OptionError(f"cudagraph_policy: expected policy_device to be a CUDA device, got {device}")
+        called = CudaGraphModule(called, **_arguments(as_graph))
+    if device is not None and device.type != "cpu":
+        called = _Staged(called, device)
+    return Placement(policy, source, None if called is policy else called)
+
+
+def _is_on(module: nn.Module, device: torch.device) -> bool:
+    tensors = chain(module.parameters(), module.buffers())
+    return all(t.device.type == device.type and device.index in (None, t.device.index) for t in tensors)
+
+
+def _arguments(given: Arguments) -> dict[str, Any]:
+    return dict(given) if isinstance(given, Mapping) else {}
+
+
+class _Staged:
+    """Calls a policy with its inputs copied to the device; the outputs are copied back where they are written."""
+
+    def __init__(self, policy: Callable[..., Any], device: torch.device) -> None:
+        self._policy, self._device = policy, device
+
+    def __call__(self, *inputs: torch.Tensor | TensorDictBase) -> Any:
+        return self._policy(*[value.to(self._device, non_blocking=True) for value in inputs])
