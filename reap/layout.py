@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class Field:
         return Field((*shape, *self.shape), self.dtype)
 
 
-@lru_cache(maxsize=None)
+@cache
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     """The numpy dtype with the same bytes; unsigned integers where numpy lacks the dtype: good for copies only.
 

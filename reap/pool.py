@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from tensordict import TensorDict
 from reap.buffers import SMALL, Slot
 from reap.keys import Key, nested
 from reap.layout import Field
+from reap.tensordicts import make_tensordict
+
+Node = tuple[TensorDict, dict[str, Any]]
 
 
 class SlotPool:
@@ -45,8 +49,9 @@ class SlotPool:
         same: bool = False,
     ) -> None:
         self.slots: list[Slot] = []
-        self._deliver = self._deliver_same if same else self._deliver_lease
-        self._same: dict[int, list[tuple[TensorDict, dict[str, Any]]]] = {}
+        # A function, no bound method: that would be a cycle, and keep the slots until the garbage collector runs.
+        self._deliver = SlotPool._deliver_same if same else SlotPool._deliver_lease
+        self._same: dict[int, list[Node]] = {}
         self._free: list[int] = []
         self._fields, self._batch_shape, self._columns, self._device = fields, batch_shape, columns, device
         self._small = [key for key, field in fields.items() if field.nbytes <= SMALL]
@@ -81,7 +86,7 @@ class SlotPool:
     def deliver(self, index: int) -> TensorDict:
         """The batch recorded in a slot that was taken: ordinary tensors, whatever mode the caller is in."""
         with torch.inference_mode(False):
-            return self._deliver(index)
+            return self._deliver(self, index)
 
     def _deliver_lease(self, index: int) -> TensorDict:
         slot = self.slots[index]
@@ -91,29 +96,33 @@ class SlotPool:
             self._free.append(index)
             raise
         if self._large:
-            lease: Any = np.frombuffer(memoryview(slot.block.memory), np.uint8)
+            memory: Any = slot.block.memory
+            lease: Any = np.frombuffer(memoryview(memory), np.uint8)
             weakref.finalize(lease, self._free.append, index).atexit = False
             leaves.update({key: slot.tensor(key, lease) for key in self._large})
         else:
             self._free.append(index)
-        return self._tensordict(nested({key: leaves[key] for key in self._fields}))
+        return self._tensordict({key: leaves[key] for key in self._fields})
 
     def _deliver_same(self, index: int) -> TensorDict:
         self._free.append(index)
         nodes = self._same.get(index)
         if nodes is None:
             slot = self.slots[index]
-            nodes = self._same[index] = []
-            self._tensordict(nested({key: slot.tensor(key) for key in self._fields}), nodes)
+            nodes = self._same[index] = _nodes(self._tensordict({key: slot.tensor(key) for key in self._fields}))
         for node, entries in nodes:
             # What the user put in place of our tensors, or beside them, belongs to the last batch.
-            node._tensordict.clear()
-            node._tensordict.update(entries)
-        return nodes[-1][0]
+            own = node._tensordict  # pyright: ignore[reportPrivateUsage]  a locked node refuses every other way
+            own.clear()
+            own.update(entries)
+        return nodes[0][0]
 
-    def _tensordict(self, tree: Mapping[str, Any], nodes: list[tuple[TensorDict, dict[str, Any]]] | None = None) -> TensorDict:
-        entries = {name: self._tensordict(value, nodes) if isinstance(value, dict) else value for name, value in tree.items()}
-        made = TensorDict._new_unsafe(entries, batch_size=self._shape, device=self._device, names=list(self._names))
-        if nodes is not None:
-            nodes.append((made, dict(entries)))
-        return made
+    def _tensordict(self, leaves: Mapping[Key, torch.Tensor]) -> TensorDict:
+        return make_tensordict(nested(leaves), self._shape, names=self._names, device=self._device)
+
+
+def _nodes(tensordict: TensorDict) -> list[Node]:
+    """A TensorDict and those nested in it, each with its entries."""
+    entries: dict[str, Any] = dict(tensordict.items())
+    inner = (_nodes(value) for value in entries.values() if isinstance(value, TensorDict))
+    return [(tensordict, entries), *chain.from_iterable(inner)]

@@ -35,7 +35,10 @@ SECONDS_BETWEEN_LINES = 10.0
 RATE_WINDOW = 30
 """Views over which the rate is measured: some seconds, so that a pause is forgotten."""
 
-BAR_COLUMNS = 40
+MOST_BAR_COLUMNS, LEAST_BAR_COLUMNS = 40, 10
+TEXT_COLUMNS = 64
+"""Kept free beside the bars, as far as the terminal is wide enough."""
+
 SHARE_STYLES = ("cyan", "magenta", "yellow")
 """Of the time in the env, in the policy, and in training."""
 
@@ -145,15 +148,12 @@ class Counted:
     def numbers(self) -> list[tuple[str, str]]:
         """Names and values of what is known of the episodes."""
         stats = self.stats
-        number = f"{stats.finished_episodes:,}"
         if not stats.finished_episodes:
-            return [("episodes", number)]
-        recent = min(stats.finished_episodes, RECENT_EPISODES)
-        of_last = f"of the last {recent}"
+            return [("episodes", "0")]
         return [
-            ("episodes", number),
             ("return", f"{stats.recent_returns.mean:,.1f}"),
-            ("length", f"{stats.recent_lengths.mean:,.1f} ({of_last})"),
+            ("length", f"{stats.recent_lengths.mean:,.1f}"),
+            ("last", f"{min(stats.finished_episodes, RECENT_EPISODES)} of {stats.finished_episodes:,} episodes"),
         ]
 
     @property
@@ -279,38 +279,56 @@ class Panel(Display):
             self._live.stop()
 
     def _draw(self, counted: Counted) -> None:
-        self._live.update(Group(self._title_line(counted), _counts_line(counted), self._time_line(counted)), refresh=True)
+        columns = min(MOST_BAR_COLUMNS, max(LEAST_BAR_COLUMNS, self._console.width - TEXT_COLUMNS))
+        rows = Table.grid(padding=(0, 2))
+        rows.add_column(width=columns)
+        rows.add_column(no_wrap=True, overflow="crop")
+        rows.add_row(_frames_bar(counted, columns), _frames_text(counted))
+        rows.add_row(self._time_bar(counted, columns), _time_text(counted, "*" if self._is_ascii else "■"))
+        self._live.update(Group(self._title_line(counted), rows), refresh=True)
 
-    def _title_line(self, counted: Counted) -> Table:
-        row = Table.grid(padding=(0, 2))
-        row.add_column(no_wrap=True, overflow="crop")
-        row.add_column(width=BAR_COLUMNS)
-        row.add_column(no_wrap=True, min_width=4, justify="right")
-        row.add_column(no_wrap=True)
-        done = None if counted.total is None else min(counted.stats.frames, counted.total)
-        bar = ProgressBar(total=counted.total, completed=done or 0, width=BAR_COLUMNS, animation_time=counted.seconds)
-        row.add_row(Text(self._title, style="bold"), bar, counted.part, Text(counted.time, style="dim"))
-        return row
+    @property
+    def _is_ascii(self) -> bool:
+        return self._console.options.ascii_only
 
-    def _time_line(self, counted: Counted) -> Text:
-        block, legend = ("#", "*") if self._console.options.ascii_only else ("▄", "■")
-        line = Text(no_wrap=True, overflow="crop")
-        columns, filled = 0.0, 0
-        for (_, share), style in zip(counted.shares, SHARE_STYLES, strict=True):
-            columns = min(columns + share * BAR_COLUMNS, BAR_COLUMNS)
-            line.append(block * (round(columns) - filled), style=style)
-            filled = round(columns)
-        line.append(block * (BAR_COLUMNS - filled), style="bright_black")
-        for (name, share), style in zip(counted.shares, SHARE_STYLES, strict=True):
-            line.append(f"   {legend} ", style=style).append(f"{name} {share:.0%}")
+    def _title_line(self, counted: Counted) -> Text:
+        line = Text(self._title, style="bold", no_wrap=True, overflow="crop")
+        for name, value in counted.numbers:
+            line.append(f"   {name} ", style="not bold dim").append(value, style="bold" if name == "return" else "not bold")
         return line
 
+    def _time_bar(self, counted: Counted, columns: int) -> Text:
+        bar = Text(no_wrap=True, overflow="crop")
+        block, end, filled = "#" if self._is_ascii else "▄", 0.0, 0
+        for (_, share), style in zip(counted.shares, SHARE_STYLES, strict=True):
+            end = min(end + share * columns, columns)
+            bar.append(block * (round(end) - filled), style=style)
+            filled = round(end)
+        return bar.append(block * (columns - filled), style="bright_black")
 
-def _counts_line(counted: Counted) -> Text:
-    values = [(counted.frames, ""), (f"{counted.rate:,.0f} frames/s", "bold green")]
-    line = Text("   ", no_wrap=True, overflow="crop").join(Text(text, style) for text, style in values)
-    for name, value in counted.numbers:
-        line.append(f"   {name} ", style="dim").append(value, style="bold" if name == "return" else "")
+
+def _frames_bar(counted: Counted, columns: int) -> ProgressBar:
+    done = counted.stats.frames if counted.total is None else min(counted.stats.frames, counted.total)
+    return ProgressBar(
+        total=counted.total,
+        completed=done,
+        width=columns,
+        animation_time=counted.seconds,  # of the pulse that stands for a bar without an end
+        complete_style="green",
+        finished_style="green",
+        pulse_style="green",
+    )
+
+
+def _frames_text(counted: Counted) -> Text:
+    line = Text(f"{counted.part}  " if counted.part else "").append(counted.frames)
+    return line.append(f"   {counted.rate:,.0f} frames/s", style="bold").append(f"   {counted.time}", style="dim")
+
+
+def _time_text(counted: Counted, mark: str) -> Text:
+    line = Text()
+    for number, ((name, share), style) in enumerate(zip(counted.shares, SHARE_STYLES, strict=True)):
+        line.append(f"{'   ' if number else ''}{mark} ", style=style).append(f"{name} {share:.0%}")
     return line
 
 

@@ -70,8 +70,15 @@ class Rollout:
         self._face = env.loop_face()
         self._hooks = tuple(hooks)
         self._end = self._reset_ended if reset_when_done else self._idle_ended
+        if env.resets_itself:
+            self._end = self._skip_ended
+        self._lets_idle = not reset_when_done
         self._every_row = range(stage.rows)
+        # Rows that are reset when the next rollout starts; rows whose next frame is the env's own reset step, and rows
+        # which had it with the last column.
         self._waiting: set[int] = set()
+        self._skipping: set[int] = set()
+        self._skipped: set[int] = set()
         self._active: list[int] | None = None
         env.owner = self
         tracker.begin(self._every_row, 0)
@@ -86,6 +93,8 @@ class Rollout:
         unknown = [b for b in chosen if b not in self._every_row]
         if unknown:
             raise OptionError(f"reset: expected rows from 0 to {len(self._every_row) - 1}, got {unknown}")
+        if self.env.resets_itself and chosen and len(set(chosen)) < len(self._every_row):
+            raise OptionError(f"{self.env!r} can only reset all of its rows at once, not {sorted(chosen)}")
         self._waiting.update(chosen)
 
     def fill(self, slot: Slot, actor: Actor) -> int:
@@ -137,10 +146,16 @@ class Rollout:
             self.env.owner = self
         if self._waiting:
             self._reset(None if len(self._waiting) == len(self._every_row) else sorted(self._waiting), -1)
-            self._waiting.clear()
+            for rows in (self._waiting, self._skipping, self._skipped):
+                rows.clear()
+        self.tracker.begin(self._skipped, 0)
+        self._skipped.clear()
         self.tracker.bind(slot)
-        idle = set(self.tracker.idle)
-        self._active = [b for b in self._every_row if b not in idle] if idle else None
+        if self._skipping:
+            self.tracker.due = 0
+        if self._lets_idle:
+            idle = set(self.tracker.idle)
+            self._active = [b for b in self._every_row if b not in idle] if idle else None
 
     def _copies(self, slot: Slot) -> tuple[list[tuple[Array, Array]], list[tuple[Array, Array]]]:
         """Pairs of arrays: column of the slot and stage for `record`, stage and column of the slot for `carry`."""
@@ -164,14 +179,26 @@ class Rollout:
         return False
 
     def _idle_ended(self, ended: Sequence[int] | None, t: int, columns: int) -> bool:
-        rows = self._record_end(ended, t)
-        if t + 1 < columns:
-            self.tracker.rest(rows, t + 1)
+        self._record_end(ended, t)
         idle = set(self.tracker.idle)
         self._active = [b for b in self._every_row if b not in idle]
         if not self._active:
             self.restart()
         return not self._active
+
+    def _skip_ended(self, ended: Sequence[int] | None, t: int, columns: int) -> bool:
+        """The step after an end is the env's reset step, a frame that is not valid; the episode begins behind it."""
+        begun = sorted(self._skipping)
+        self._skipping = set(self._record_end(ended, t))
+        if begun:
+            self.stage.begin(begun)
+            if t + 1 == columns:
+                self._skipped.update(begun)
+            else:
+                self.tracker.begin(begun, t + 1)
+        if self._skipping:
+            self.tracker.due = t + 1
+        return False
 
     def _record_end(self, ended: Sequence[int] | None, t: int) -> Sequence[int]:
         rows = self.tracker.reach_limit(ended, t) if t >= self.tracker.due else ended

@@ -110,15 +110,13 @@ class TrajectoryTracker:
     def end(self, rows: Iterable[int], t: int) -> None:
         """Episodes that ended with column `t`; the rows are idle until they begin anew."""
         for b in rows:
-            self._ends.append(b * self._columns + t)
+            place = b * self._columns + t
+            self._ends.append(place)
             self._ids[b] = NO_ID
             self._last[b] = NO_LIMIT
-
-    def rest(self, rows: Iterable[int], column: int) -> None:
-        """These rows record nothing valid from this column on, to the end of the rollout."""
-        for b in rows:
-            self._starts.append(b * self._columns + column)
-            self._start_ids.append(NO_ID)
+            if t + 1 < self._columns:
+                self._starts.append(place + 1)
+                self._start_ids.append(NO_ID)
 
     @property
     def idle(self) -> list[int]:
@@ -138,7 +136,8 @@ class TrajectoryTracker:
     def close(self, columns: int) -> None:
         """The rollout has ended before `columns`: write ids, step counts and done flags, note finished episodes."""
         if columns < self._columns:
-            self.rest([b for b in self._rows if self._ids[b] != NO_ID], columns)
+            self._starts.extend(b * self._columns + columns for b in self._rows)
+            self._start_ids.extend([NO_ID] * len(self._rows))
         slot, size = self._slot, len(self._rows) * self._columns
         order = np.argsort(np.asarray(self._starts), kind="stable")
         starts, ids = np.asarray(self._starts)[order], np.asarray(self._start_ids)[order]

@@ -56,13 +56,16 @@ def calls_per_frame(rollout: Callable[[], int]) -> float:
     return calls / frames
 
 
-def build_rows(envs: int, build: Callable[[], gym.Env[Any, Any]] = partial(gym.make, "CartPole-v1")) -> GymEnv | SerialEnv:
+make_cartpole = partial(gym.make, "CartPole-v1")
+
+
+def build_rows(envs: int, build: Callable[[], gym.Env[Any, Any]]) -> GymEnv | SerialEnv:
     """Envs made by the same call as in the hand-written loop, so that both have the same wrappers."""
     return GymEnv(build()) if envs == 1 else SerialEnv(envs, lambda: GymEnv(build()))
 
 
 def calls_of_reap(envs: int, policy: Any, kind: str) -> float:
-    with SyncDataCollector(build_rows(envs), policy, frames_per_batch=envs * COLUMNS[envs]) as collector:
+    with SyncDataCollector(build_rows(envs, make_cartpole), policy, frames_per_batch=envs * COLUMNS[envs]) as collector:
         assert f"({kind})" in repr(collector)
         collector.set_seed(0)
         return calls_per_frame(lambda: collector.next().numel())
@@ -102,15 +105,15 @@ def by_hand() -> Callable[[torch.Tensor], torch.Tensor]:
     return policy
 
 
-# Per frame of all rows: what reap may call beyond the hand-written loop. For one env a column is one frame; with more, the
-# calls of a column are shared.
-@pytest.mark.parametrize(("envs", "budget"), [(1, 3.0), (8, 1.0), (64, 0.5)])
+# What reap may call beyond the hand-written loop (docs: 3 a frame for a plain module and 8 envs, 4 for an unwrapped policy). The
+# calls of a column are shared by its rows; for one env they are the calls of a frame.
+@pytest.mark.parametrize(("envs", "budget"), [(1, 5.0), (8, 1.5), (64, 0.5)])
 def test_plain_module_python_calls(envs: int, budget: float) -> None:
     extra = calls_of_reap(envs, CartPolePolicy(), "plain") - calls_by_hand(envs, CartPolePolicy())
     assert extra <= budget
 
 
-@pytest.mark.parametrize(("envs", "budget"), [(1, 8.0), (8, 4.0), (64, 1.0)])
+@pytest.mark.parametrize(("envs", "budget"), [(1, 9.0), (8, 2.5), (64, 0.75)])
 @pytest.mark.parametrize(
     ("policy", "inner"),
     [(tensordict_policy, CartPolePolicy), (probabilistic_policy, by_hand)],
@@ -298,7 +301,7 @@ def collector_of(envs: int, build: Callable[[], gym.Env[Any, Any]]) -> Iterator[
 
 @ROWS
 def test_without_large_fields_one_slot_is_used_for_ever(envs: int) -> None:
-    with collector_of(envs, partial(gym.make, "CartPole-v1")) as collector:
+    with collector_of(envs, make_cartpole) as collector:
         kept = [collector.next() for _ in range(20)]
         assert len(slots_of(collector)) == 1
         assert len({leaf.data_ptr() for batch in kept for leaf in batch.values(True, True)}) == 20 * len(
@@ -313,8 +316,7 @@ def test_with_large_fields_there_are_as_many_slots_as_batches_are_kept() -> None
         assert len(slots_of(collector)) == 1
         kept = [collector.next() for _ in range(4)]
         assert len(slots_of(collector)) == 4
-        kept = [kept[1]["reward"], kept[2]["observation"][0, 0]] if "reward" in kept[0] else kept
-        del kept
+        kept.clear()
         for _ in range(10):
             collector.next()
         assert len(slots_of(collector)) == 4
@@ -330,7 +332,7 @@ def test_a_loop_that_keeps_nothing_uses_two_slots() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this machine has no /proc: descriptors cannot be counted")
-@pytest.mark.parametrize("build", [partial(gym.make, "CartPole-v1"), PixelEnv], ids=["small", "large"])
+@pytest.mark.parametrize("build", [make_cartpole, PixelEnv], ids=["small", "large"])
 def test_descriptors_do_not_grow_with_batches(build: Callable[[], gym.Env[Any, Any]]) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with collector_of(2, build) as collector:

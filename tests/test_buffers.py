@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -91,7 +92,7 @@ def test_fields_of_a_slot_are_aligned_and_separate(shape: tuple[int, ...]) -> No
     slot = Slot(FIELDS, shape, 7)
     spans = sorted((slot.by_row(k).ctypes.data, slot.by_row(k).nbytes) for k in FIELDS if slot.by_row(k).nbytes)
     assert all(start % ALIGNMENT == 0 for start, _ in spans)
-    assert all(start + size <= following for (start, size), (following, _) in zip(spans, spans[1:], strict=False))
+    assert all(start + size <= following for (start, size), (following, _) in itertools.pairwise(spans))
     for key in FIELDS:
         tensor = slot.tensor(key)
         assert tensor.data_ptr() % ALIGNMENT == 0
@@ -171,9 +172,7 @@ def test_part_is_a_slot_over_these_rows(
 
 
 @pytest.mark.parametrize(("shape", "start", "stop", "inner"), PARTS)
-def test_writes_to_a_part_reach_its_rows_only(
-    shape: tuple[int, ...], start: int, stop: int, inner: tuple[int, ...]
-) -> None:
+def test_writes_to_a_part_reach_its_rows_only(shape: tuple[int, ...], start: int, stop: int, inner: tuple[int, ...]) -> None:
     slot = Slot(FIELDS, shape, 3)
     for key in FIELDS:
         slot.by_row(key)[...] = 1
@@ -286,9 +285,7 @@ def test_begin_of_a_single_env(rows: list[int] | None) -> None:
 
 
 @pytest.mark.parametrize(("shape", "start", "stop", "inner"), PARTS)
-def test_part_of_a_stage_is_the_same_memory(
-    shape: tuple[int, ...], start: int, stop: int, inner: tuple[int, ...]
-) -> None:
+def test_part_of_a_stage_is_the_same_memory(shape: tuple[int, ...], start: int, stop: int, inner: tuple[int, ...]) -> None:
     stage = Stage(FIELDS, shape)
     part = stage.part(start, stop, inner)
     assert (part.rows, part.batch_shape, part.fields) == (stop - start, inner, FIELDS)

@@ -110,7 +110,7 @@ ENVS = {
     "serial1": lambda: serial(1),
     "serial3": lambda: serial(3),
     "serial8": lambda: serial(8),
-    "own": lambda: IdRows(),
+    "own": IdRows,
     "own3": lambda: IdRows((3,)),
     "own2x3": lambda: IdRows((2, 3)),
 }
@@ -121,7 +121,9 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "cut": {"set_truncated": True},
     "same": {"return_same_td": True},
 }
-COMBINATIONS = [names for k in range(len(SWITCHES) + 1) for names in itertools.combinations(SWITCHES, k)]
+# All combinations of the first four, every other one with the same memory each time.
+CHOSEN = [names for k in range(5) for names in itertools.combinations(list(SWITCHES)[:4], k)]
+COMBINATIONS = [(*names, "same") if place % 2 else names for place, names in enumerate(CHOSEN)]
 
 
 @pytest.mark.parametrize("names", COMBINATIONS, ids="-".join)
@@ -129,8 +131,8 @@ COMBINATIONS = [names for k in range(len(SWITCHES) + 1) for names in itertools.c
 def test_every_frame_is_in_its_place(env: str, names: tuple[str, ...]) -> None:
     """A01, A04, H01 and all of their combinations, with batches of 1, 7 and 18 columns."""
     options = {name: value for one in names for name, value in SWITCHES[one].items()}
-    for columns in (1, 7, 18):
-        check(Case(ENVS[env](), columns, options))
+    for columns, batches in ((1, 9), (7, 9), (18, 4)):
+        check(Case(ENVS[env](), columns, options), batches)
 
 
 @pytest.mark.parametrize("names", COMBINATIONS, ids="-".join)
@@ -266,8 +268,8 @@ def test_b01_flattened_batches_split_into_whole_episodes() -> None:
     split = split_trajectories(flat)
     ids = flat["collector", "traj_ids"].unique().tolist()
     assert split.shape[0] == len(ids)
-    for piece in split:
-        piece = piece[piece["collector", "mask"]]
+    for padded in split:
+        piece = padded[padded["collector", "mask"]]
         assert len(piece["collector", "traj_ids"].unique()) == 1
         env, episode, step = piece["observation"].unbind(-1)
         assert (len(env.unique()), len(episode.unique())) == (1, 1)
@@ -282,8 +284,8 @@ def test_b02_splitting_after_a_seed() -> None:
         for number, batch in zip(range(6), collector, strict=False):
             if number == 2:
                 collector.set_seed(0)
-            for piece in batch:
-                piece = piece[piece["collector", "mask"]]
+            for padded in batch:
+                piece = padded[padded["collector", "mask"]]
                 (i,) = piece["collector", "traj_ids"].unique().tolist()
                 (place,) = {(e, k) for e, k, _ in piece["observation"].tolist()}
                 assert seen.setdefault(i, place) == place

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from inspect import isclass
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ from reap.buffers import FLAGS, IDS, IS_INIT, MASK, STEP_COUNT, VERSION, Slot, S
 from reap.collectors.handler import CollectHandler
 from reap.collectors.options import CollectorOptions
 from reap.envs.base import EnvBase
-from reap.errors import OptionError
-from reap.keys import Key
+from reap.errors import OptionError, SpecMismatch
+from reap.keys import Key, as_key, plain
 from reap.layout import Field
 from reap.policy.base import KeptInputs, PolicyActor
 from reap.policy.choose import choose_actor
@@ -24,6 +25,7 @@ from reap.policy.placement import Placement, place
 from reap.policy.random import RandomActor, RandomPolicy
 from reap.pool import SlotPool
 from reap.rollout import Hook, Rollout
+from reap.specs import Composite, Spec
 from reap.trajectories import TrajectoryTracker
 
 
@@ -54,7 +56,8 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
     placed = None if policy is None or isinstance(policy, RandomPolicy) else _placed(policy, options)
     actor, kept = (None, None) if placed is None else _actor(placed, env, stage, options)
     used = placed.policy if placed else policy or RandomPolicy(env.action_spec)
-    random = RandomActor(env.full_action_spec, stage, actor.outputs if actor else None)
+    actions = _random_actions(policy, env) if isinstance(policy, RandomPolicy) else env.full_action_spec
+    random = RandomActor(actions, stage, actor.outputs if actor else None)
     random.generator.manual_seed(torch.initial_seed())
     columns = -(-options.frames_per_batch // stage.rows)
     pool = SlotPool(
@@ -91,7 +94,25 @@ def _first_observations(env: EnvBase) -> Stage:
     return stage
 
 
+def _random_actions(policy: RandomPolicy, env: EnvBase) -> Composite:
+    given = policy.action_spec
+    actions = given if isinstance(given, Composite) else Composite().with_(as_key(policy.action_key), given)
+    expected, found = dict(env.full_action_spec.leaves()), dict(actions.leaves())
+    if _layouts(expected) != _layouts(found):
+        raise SpecMismatch(
+            f"RandomPolicy: expected actions {_layouts(expected)}, as the env takes them, found {_layouts(found)}; "
+            "build it with env.action_spec"
+        )
+    return actions
+
+
+def _layouts(specs: Mapping[Key, Spec]) -> dict[Any, Any]:
+    return {plain(key): (tuple(spec.shape), spec.dtype) for key, spec in specs.items()}
+
+
 def _placed(policy: Callable[..., Any], options: CollectorOptions) -> Placement:
+    if isclass(policy):
+        raise OptionError(f"policy: expected a module or a function, got the class {policy.__name__}; create one of it")
     if not callable(policy):
         raise OptionError(f"policy: expected a module or a function, got {type(policy).__name__}: {policy!r}")
     return place(policy, options.policy_device, compiled=options.compile_policy, as_graph=options.cudagraph_policy)
@@ -121,10 +142,20 @@ def _fields(env: EnvBase, stage: Stage, outputs: Mapping[Key, Field], options: C
     if options.track_policy_version:
         fields[VERSION] = Field((), torch.int64)
     following = {key: field for key, field in env.slot_fields().items() if key[0] == "next"}
+    _refuse_collisions(outputs, {*stage.fields, *RESERVED, *following, *map(after, RESERVED)})
     fields.update({**{key: field for key, field in outputs.items() if key[0] == "next"}, **following})
     if counted:
         fields[after(STEP_COUNT)] = Field((1,), torch.int64)
     return fields
+
+
+RESERVED = (*FLAGS, IDS, MASK, VERSION, STEP_COUNT)
+
+
+def _refuse_collisions(outputs: Mapping[Key, Field], taken: set[Key]) -> None:
+    collisions = [plain(key) for key in outputs if key in taken]
+    if collisions:
+        raise SpecMismatch(f"policy: outputs {collisions} collide with keys of every batch; give them other names")
 
 
 def _hooks(stage: Stage, options: CollectorOptions) -> list[Hook]:

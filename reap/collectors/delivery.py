@@ -60,7 +60,7 @@ def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:
     """The steps that these options ask for; what is not asked for is absent.
 
     Raises:
-        OptionError: a replay buffer that has no `extend`.
+        OptionError: a replay buffer that has no `extend`, or no `add` where columns are written.
     """
     steps: list[Step] = []
     if options.set_truncated:
@@ -72,9 +72,10 @@ def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:
     if options.storing_device is not None and options.storing_device.type != "cpu":
         steps.append(partial(_to_device, options.storing_device))
     if options.replay_buffer is not None:
-        if not hasattr(options.replay_buffer, "extend"):
+        wanted = ("extend",) if options.extend_buffer else ("extend", "add")
+        if not all(callable(getattr(options.replay_buffer, name, None)) for name in wanted):
             raise OptionError(
-                f"replay_buffer: expected an object with extend(batch), got {type(options.replay_buffer).__name__}"
+                f"replay_buffer: expected an object with {' and '.join(wanted)}, got {type(options.replay_buffer).__name__}"
             )
         steps.append(partial(write_batch if options.extend_buffer else write_columns, options.replay_buffer))
     return tuple(steps)

@@ -15,7 +15,7 @@ from reap.collectors.base import DataCollectorBase
 from reap.collectors.options import SyncOptions, make_options
 from reap.collectors.schedule import gather_all
 from reap.envs.base import EnvBase
-from reap.envs.build import build_env
+from reap.envs.build import build_env, is_env
 from reap.errors import OptionError
 from reap.specs import Composite, Spec
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
@@ -49,16 +49,16 @@ class SyncDataCollector(DataCollectorBase):
         if policy is not None and chosen.policy_factory is not None:
             raise OptionError("policy and policy_factory: expected one of them, got both")
         env = build_env(create_env_fn, chosen.create_env_kwargs)
-        self._owns_env = env is not create_env_fn
+        self._owns_env = not is_env(create_env_fn)
         try:
-            made = policy if chosen.policy_factory is None else chosen.policy_factory()
+            made = policy if chosen.policy_factory is None else _made_by(chosen.policy_factory)
             self._assembly: Assembly = assemble(env, made, chosen)
+            group = InlineGroup([self._assembly.handler])
+            super().__init__(chosen, group, self._assembly.frames_per_batch, self._make_updater(chosen.weight_updater))
         except BaseException:
             if self._owns_env:
                 env.close()
             raise
-        group = InlineGroup([self._assembly.handler])
-        super().__init__(chosen, group, self._assembly.frames_per_batch, self._make_updater(chosen.weight_updater))
 
     def _make_updater(self, given: Any) -> WeightUpdaterBase | None:
         policy = self._assembly.policy
@@ -126,3 +126,10 @@ class SyncDataCollector(DataCollectorBase):
             f"frames_per_batch={self.frames_per_batch}, total_frames={self.total_frames}, "
             f"collected={self._meter.frames})"
         )
+
+
+def _made_by(factory: Callable[[], Any]) -> Any:
+    policy = factory()
+    if policy is None:
+        raise OptionError("policy_factory: expected it to return a policy, got None; does it lack a return?")
+    return policy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -113,15 +114,23 @@ class CollectorOptions:
     interruptor: Any = None
 
     def __post_init__(self) -> None:
-        frames: Any = self.frames_per_batch
-        if isinstance(frames, bool) or not isinstance(frames, int) or frames <= 0:
-            raise OptionError(f"frames_per_batch: expected a positive integer, got {frames!r}")
-        for name in ("total_frames", "max_frames_per_traj", "init_random_frames"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise OptionError(f"{name}: expected an integer or None, got {value!r}")
+        if self.frames_per_batch <= 0:
+            raise OptionError(f"frames_per_batch: expected a positive integer, got {self.frames_per_batch}")
         if self.total_frames == 0:
             raise OptionError("total_frames: expected a positive number, or -1 for no end; got 0")
+        for name in ("policy_factory", "postproc"):
+            self._expect(name, "a function", lambda value: value is None or callable(value))
+        for name in ("compile_policy", "cudagraph_policy"):
+            self._expect(name, "a bool or a dict of arguments", lambda value: isinstance(value, bool | Mapping))
+        self._expect("create_env_kwargs", "a dict", lambda value: value is None or isinstance(value, Mapping))
+        self._expect("use_buffers", "a bool or None", lambda value: value is None or isinstance(value, bool))
+        for name in SWITCHES:
+            self._expect(name, "a bool", lambda value: isinstance(value, bool))
+
+    def _expect(self, name: str, what: str, fits: Callable[[Any], bool]) -> None:
+        value = getattr(self, name)
+        if not fits(value):
+            raise OptionError(f"{name}: expected {what}, got {value!r}")
 
     @property
     def budget(self) -> int | None:
@@ -140,6 +149,18 @@ class CollectorOptions:
         return max(0, self.init_random_frames or 0)
 
 
+NUMBERS = ("frames_per_batch", "total_frames", "max_frames_per_traj", "init_random_frames")
+SWITCHES = (
+    "reset_at_each_iter",
+    "reset_when_done",
+    "split_trajs",
+    "return_same_td",
+    "set_truncated",
+    "extend_buffer",
+    "trust_policy",
+    "no_cuda_sync",
+    "track_policy_version",
+)
 OLD_EXPLORATION = {"random": "RANDOM", "mode": "MODE", "mean": "MEAN", "median": "MEDIAN", "deterministic": "DETERMINISTIC"}
 
 
@@ -160,10 +181,27 @@ def make_options(given: Mapping[str, Any], interaction: Any) -> CollectorOptions
             raise OptionError(f"unknown option {name!r}.{nearest(name, [*known, *SyncOptions.__annotations__])}")
     if "frames_per_batch" not in options:
         raise OptionError("frames_per_batch is required: the number of frames of each delivered batch")
-    options = {name: value for name, value in options.items() if not (name == "exploration_type" and value is None)}
-    options.setdefault("exploration_type", interaction.RANDOM)
+    # None for a switch means its default, as in the interface that this one follows.
+    options = {name: value for name, value in options.items() if value is not None or name not in (*SWITCHES, "exploration_type")}
+    exploration = options.setdefault("exploration_type", interaction.RANDOM)
+    if not isinstance(exploration, interaction):
+        raise OptionError(f"exploration_type: expected an ExplorationType {[kind.name for kind in interaction]}, got {exploration!r}")
+    options.update({name: _integer(name, options[name]) for name in NUMBERS if name in options})
     options.update(_devices(options))
     return CollectorOptions(**options)
+
+
+def _integer(name: str, value: Any) -> int | None:
+    optional = name != "frames_per_batch"
+    if value is None and optional:
+        return None
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise OptionError(f"{name}: expected {'an integer or None' if optional else 'a positive integer'}, got {value!r}")
+    return number
 
 
 def _renamed(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import isclass
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +11,11 @@ import gymnasium as gym
 from reap.envs.base import EnvBase
 from reap.envs.gym import GymEnv
 from reap.errors import OptionError
+
+
+def is_env(given: Any) -> bool:
+    """Whether an env was given, and not something that makes one."""
+    return isinstance(given, EnvBase | gym.Env)
 
 
 def build_env(given: Any, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
@@ -25,16 +31,20 @@ def build_env(given: Any, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
     keywords = dict(kwargs or {})
     if isinstance(given, str):
         return GymEnv(given, **keywords)
-    if isinstance(given, EnvBase | gym.Env):
+    if is_env(given):
         if keywords:
             raise OptionError(f"create_env_kwargs {sorted(keywords)} need a factory, but an env was given")
         return _as_env(given)
     if not callable(given):
         raise OptionError(f"create_env_fn: expected an env, a factory or a gymnasium id, got {type(given).__name__}: {given!r}")
-    made = given(**keywords)
-    if not isinstance(made, EnvBase | gym.Env):
-        name = getattr(given, "__qualname__", type(given).__name__)
-        hint = "; does it lack a return?" if made is None else ""
+    name = getattr(given, "__qualname__", type(given).__name__)
+    try:
+        made = given(**keywords)
+    except Exception as error:
+        error.add_note(f"reap: raised by create_env_fn {name}" + (f" with {keywords}" if keywords else ""))
+        raise
+    if not is_env(made):
+        hint = "; does it lack a return?" if made is None else "; does it lack a call?" if isclass(made) else ""
         raise OptionError(f"create_env_fn {name}: expected it to return an env, got {type(made).__name__}: {made!r}{hint}")
     return _as_env(made)
 

@@ -78,6 +78,7 @@ def _probe(
         trial = Trial(actor.probe, policy, stage)
     is_plan_right = plan is not None and _agrees(plan, trial, policy, stage)
     is_keeping = kept.found()
+    del kept  # it holds the stage's tensors too, and would be counted by the one below
     if plan is not None and is_plan_right:
         actor = UnwrappedActor(plan, stage, actor)
     if is_keeping:

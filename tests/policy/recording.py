@@ -88,10 +88,7 @@ class Recording:
                 rows.append({key: value for key, value in leaves.items() if key not in self.stage.fields})
         samples = {key: value for row in rows for key, value in row.items()}
         dim = len(self.batch)
-        return {
-            key: torch.stack([row.get(key, torch.zeros_like(like)) for row in rows], dim)
-            for key, like in samples.items()
-        }
+        return {key: torch.stack([row.get(key, torch.zeros_like(like)) for row in rows], dim) for key, like in samples.items()}
 
 
 def nested_inputs(values: Mapping[Key, Tensor], batch: Sequence[int]) -> TensorDict:
@@ -133,4 +130,3 @@ def assert_same(found: Mapping[Key, Tensor], expected: Mapping[Key, Tensor]) -> 
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, rtol=0, atol=0, equal_nan=True, msg=lambda m, k=key: f"{k}: {m}")
-
