@@ -44,6 +44,7 @@ class Args:
     gamma: float = 0.99
     gae_lambda: float = 0.95
     clip: float = 0.2
+    timed_batches: int = 30
 
 
 class Agent(nn.Module):
@@ -155,9 +156,9 @@ def hand_written_loop(agent: Agent, args: Args) -> Callable[[], int]:
 def frames_per_second(agent: Agent, args: Args) -> tuple[float, float, float]:
     """Medians of reap's rate, the hand-written loop's and their ratio, timed in turns with the trained policy."""
 
-    def rate(collect: Callable[[], int], batches: int = 30) -> float:
+    def rate(collect: Callable[[], int]) -> float:
         start = time.perf_counter()
-        return sum(collect() for _ in range(batches)) / (time.perf_counter() - start)
+        return sum(collect() for _ in range(args.timed_batches)) / (time.perf_counter() - start)
 
     with make_collector(agent, args, batches=-1) as collector:
         loops = [lambda: collector.next().numel(), hand_written_loop(agent, args)]
@@ -172,8 +173,7 @@ def plot(curve: list[tuple[int, float]], mean: list[float], args: Args) -> None:
     axes.scatter(frames, returns, s=14, alpha=0.35, color="tab:blue", linewidths=0, label="one episode")
     axes.plot(frames, mean, color="tab:blue", linewidth=2.2, label="mean of the last 100 episodes")
     axes.axhline(SOLVED, color="tab:green", linestyle="--", linewidth=1.2, label=f"solved: {SOLVED:.0f}")
-    labels = {"xlabel": "frames (env steps)", "ylabel": "return (sum of rewards)"}
-    axes.set(title=f"PPO on {ENV}, seed {args.seed}", ylim=(0, 515), **labels)
+    axes.set(title=f"PPO on {ENV}, seed {args.seed}", xlabel="frames (env steps)", ylabel="return", ylim=(0, 515))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.legend(loc="center right")
     figure.savefig(args.out)

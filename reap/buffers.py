@@ -170,8 +170,10 @@ class Slot:
         """A view `[*batch_shape, *value]` for each column."""
         found = self._views.get(key)
         if found is None:
-            columns = self.tensor(key).movedim(len(self.batch_shape), 0)
-            found = column_views(columns) if self.columns <= WINDOW else ColumnViews(columns)
+            # Made in inference mode, they could not be written outside of it.
+            with torch.inference_mode(mode=False):
+                columns = self.tensor(key).movedim(len(self.batch_shape), 0)
+                found = column_views(columns) if self.columns <= WINDOW else ColumnViews(columns)
             self._views[key] = found
         return found
 

@@ -100,11 +100,11 @@ def _watch(collector: DataCollectorBase, display: Display, interval: float) -> I
         display.begin()
         due = perf_counter() + interval
         for batch in collector:
-            yield batch
             now = perf_counter()
             if now >= due:
                 display.show()
                 due = now + interval
+            yield batch
     finally:
         display.end()
 
@@ -265,27 +265,27 @@ class Panel(Display):
         """Draw the panel and hide the cursor."""
         self._count.begin()
         self._live.start()
-        self._draw(self._count.now())
+        self.show()
 
     def show(self) -> None:
         """Draw it anew."""
-        self._draw(self._count.now())
+        self._live.update(self._panel(self._count.now()), refresh=True)
 
     def end(self) -> None:
         """Draw it a last time; the cursor comes back below it, whatever happens."""
         try:
-            self._draw(self._count.in_all())
+            self._live.update(self._panel(self._count.in_all()))
         finally:
-            self._live.stop()
+            self._live.stop()  # draws once more
 
-    def _draw(self, counted: Counted) -> None:
+    def _panel(self, counted: Counted) -> Group:
         columns = min(MOST_BAR_COLUMNS, max(LEAST_BAR_COLUMNS, self._console.width - TEXT_COLUMNS))
         rows = Table.grid(padding=(0, 2))
         rows.add_column(width=columns)
-        rows.add_column(no_wrap=True, overflow="crop")
+        rows.add_column()  # gives way where it is too narrow
         rows.add_row(_frames_bar(counted, columns), _frames_text(counted))
         rows.add_row(self._time_bar(counted, columns), _time_text(counted, "*" if self._is_ascii else "■"))
-        self._live.update(Group(self._title_line(counted), rows), refresh=True)
+        return Group(self._title_line(counted), rows)
 
     @property
     def _is_ascii(self) -> bool:
@@ -321,12 +321,12 @@ def _frames_bar(counted: Counted, columns: int) -> ProgressBar:
 
 
 def _frames_text(counted: Counted) -> Text:
-    line = Text(f"{counted.part}  " if counted.part else "").append(counted.frames)
+    line = Text(f"{counted.part}  " if counted.part else "", no_wrap=True, overflow="crop").append(counted.frames)
     return line.append(f"   {counted.rate:,.0f} frames/s", style="bold").append(f"   {counted.time}", style="dim")
 
 
 def _time_text(counted: Counted, mark: str) -> Text:
-    line = Text()
+    line = Text(no_wrap=True, overflow="crop")
     for number, ((name, share), style) in enumerate(zip(counted.shares, SHARE_STYLES, strict=True)):
         line.append(f"{'   ' if number else ''}{mark} ", style=style).append(f"{name} {share:.0%}")
     return line

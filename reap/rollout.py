@@ -99,11 +99,12 @@ class Rollout:
 
     def fill(self, slot: Slot, actor: Actor) -> int:
         """Record one rollout; return the number of valid frames, which is less than the slot's when it was ended early."""
-        act, step, control, hooks = actor.act, self._face.step_rows, self.control, self._hooks
+        step, control, hooks = self._face.step_rows, self.control, self._hooks
         tracker, clock, columns = self.tracker, perf_counter, slot.columns
         t, stopped = -1, False
         try:
             self._start(slot, actor)
+            act = actor.act
             record, carry = self._copies(slot)
             rows = self._active
             policy_seconds = env_seconds = 0.0

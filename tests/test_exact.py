@@ -17,7 +17,6 @@ from reap.envs import GymEnv, SerialEnv
 from reap.testing import DictCount, MLPPolicy, Noise
 
 SEED = 5
-Leaves = dict[tuple[str, ...], list[Any]]
 Make = Callable[[], gym.Env]
 
 

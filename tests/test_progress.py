@@ -11,13 +11,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-import reap
 from reap.collectors import SyncDataCollector
 from reap.errors import OptionError
 from reap.stats import Meter
 from reap.trajectories import Episode
 
-MODULE = importlib.import_module("reap.progress")  # `reap.progress` itself is the function
+MODULE = importlib.import_module("reap.progress")  # the door's `reap.progress` is the function
 progress = MODULE.progress
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
@@ -67,6 +66,7 @@ def terminal(width: int = 100) -> Console:
 
 
 def log() -> Console:
+    """A file: narrow, as rich takes it to be; lines are not to be wrapped."""
     return Console(file=StringIO(), force_terminal=False, width=40, color_system=None)
 
 
@@ -94,12 +94,12 @@ def test_panel_shows_frames_rate_episodes_and_shares(clock: Clock) -> None:
     console, collector = terminal(), FakeCollector(clock, 4)
     for _ in progress(collector, title="demo", console=console):
         clock.now += 1.0  # training
-    first, second, *_, last = panels(console)
+    first, _, third, *_, last = panels(console)
     assert first[0] == "demo   episodes 0"
     assert first[1].split("  ", 1)[1].strip() == "0%  0/400 frames   0 frames/s   after 0:00"
-    assert second[0] == "demo   return 0.5   length 100.0   last 1 of 1 episodes"
-    assert second[1].endswith("25%  100/400 frames   50 frames/s   0:06 left")
-    assert second[2] == "▄" * 36 + "  ■ env 25%   ■ policy 12%   ■ training 50%"
+    assert third[0] == "demo   return 1.0   length 100.0   last 2 of 2 episodes"
+    assert third[1] == "━" * 18 + " " * 20 + "50%  200/400 frames   67 frames/s   0:03 left"
+    assert third[2] == "▄" * 36 + "  ■ env 33%   ■ policy 17%   ■ training 33%"
     assert last[0] == "demo   return 2.0   length 100.0   last 4 of 4 episodes"
     assert last[1] == "━" * 36 + "  100%  400/400 frames   50 frames/s   after 0:08"
 
@@ -148,7 +148,7 @@ def test_the_rate_forgets_what_was_long_ago(clock: Clock) -> None:
     for number in progress(collector, title="demo", console=console):
         clock.now += 1000.0 if number == 3 else 0.0
     *_, before, last = panels(console)
-    assert "100 frames/s" in before[1]
+    assert "100 frames/s   0:00 left" in before[1]
     assert "9 frames/s   after 18:20" in last[1]
 
 
@@ -190,8 +190,8 @@ def test_lines_every_ten_seconds_and_at_the_end(clock: Clock) -> None:
         clock.now += 3.0
     assert written(console).splitlines() == [
         (
-            "demo: 300/600 frames (50%), 25 frames/s, 0:12 left, return 1.5, length 100.0, last 3 of 3 episodes, "
-            "env 12%, policy 6%, training 75%"
+            "demo: 400/600 frames (66%), 31 frames/s, 0:06 left, return 2.0, length 100.0, last 4 of 4 episodes, "
+            "env 15%, policy 8%, training 69%"
         ),
         (
             "demo: 600/600 frames (100%), 25 frames/s, after 0:24, return 3.0, length 100.0, last 6 of 6 episodes, "
@@ -294,7 +294,7 @@ def test_the_users_stats_are_left_alone() -> None:
     console = terminal()
     found = 0
     with SyncDataCollector("CartPole-v1", frames_per_batch=100, total_frames=1000) as collector:
-        for _ in reap.progress(collector, title="demo", console=console, refresh_per_second=1e9):
+        for _ in progress(collector, title="demo", console=console, refresh_per_second=1e9):
             found += len(collector.stats().episodes)
         stats = collector.stats()
     assert found == stats.finished_episodes > 0

@@ -125,11 +125,10 @@ def test_each_read_begins_a_new_list_of_episodes() -> None:
 def test_peek_leaves_the_list_for_the_next_reader() -> None:
     meter = Meter(workers=2)
     meter.add(10, [episode(1.0, 4)], 0.0, 0.0, worker=1)
-    assert meter.peek() == meter.peek()
-    assert meter.peek().episodes == [episode(1.0, 4)]
-    stats = meter.read()
-    assert (stats.episodes, [worker.episodes for worker in stats.workers]) == ([episode(1.0, 4)], [[], [episode(1.0, 4)]])
-    assert (meter.peek().episodes, meter.peek().workers[1].episodes) == ([], [])
+    meter.add(10, [episode(2.0, 5)], 0.0, 0.0, worker=0)
+    assert meter.peek() == meter.peek() == meter.read()
+    stats = meter.peek()
+    assert (stats.finished_episodes, stats.episodes, [worker.episodes for worker in stats.workers]) == (2, [], [[], []])
 
 
 def test_stats_that_were_read_do_not_change() -> None:

@@ -9,6 +9,7 @@ from math import ceil
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch.utils.data import IterableDataset
@@ -142,7 +143,7 @@ class DataCollectorBase(IterableDataset[Any]):
             index: a row or a list of rows; all if None.
         """
         self._ensure_open()
-        rows = None if index is None else [int(i) for i in (index if isinstance(index, list | tuple) else [index])]
+        rows = None if index is None else np.atleast_1d(np.asarray(index, np.int64)).tolist()
         gather_all(self._group, Reset(rows))
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
@@ -154,9 +155,14 @@ class DataCollectorBase(IterableDataset[Any]):
 
         Returns:
             The seed that follows in the chain.
+
+        Raises:
+            OptionError: no seed.
         """
         self._ensure_open()
-        return gather_all(self._group, Seed(seed, static_seed))[-1]
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+            raise OptionError(f"seed: expected an integer from 0 to 2**63 - 1, got {seed!r}")
+        return gather_all(self._group, Seed(int(seed), static_seed))[-1]
 
     def update_policy_weights_(self, policy_or_weights: Any = None, *, worker_ids: Any = None) -> None:
         """Make weights current: those of the policy given at construction, or those given here.

@@ -203,6 +203,7 @@ class EnvBase(EnvSpecs):
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the env; return the seed for the env after it in the chain (the same one if `static_seed`)."""
+        self.ensure_open()
         self._set_seed(seed)
         return seed if static_seed else next_seed(seed)
 

@@ -1,4 +1,4 @@
-"""The check of an env's first observations against its own space."""
+"""The check of what an env's first reset and first step return."""
 
 from __future__ import annotations
 
@@ -9,6 +9,44 @@ import numpy as np
 from gymnasium import spaces
 
 from reap.errors import SpecMismatch
+
+
+RESET_VALUES = "(observation, info)"
+STEP_VALUES = "(observation, reward, terminated, truncated, info)"
+
+
+def check_reset(result: Any, space: gym.Space[Any]) -> None:
+    """Raise SpecMismatch unless a reset returned an observation of the space and an info."""
+    _check_values(result, "env.reset", RESET_VALUES)
+    check_observation(result[0], space, "env.reset")
+
+
+def check_step(result: Any, space: gym.Space[Any]) -> bool:
+    """Raise SpecMismatch unless a step returned what gymnasium says.
+
+    Returns:
+        Whether reward and flags are numbers as they are; otherwise they are arrays of one element each.
+    """
+    _check_values(result, "env.step", STEP_VALUES)
+    check_observation(result[0], space, "env.step")
+    return all([_check_number(value, name) for value, name in zip(result[1:4], ("reward", "terminated", "truncated"), strict=True)])
+
+
+def _check_values(result: Any, where: str, expected: str) -> None:
+    count = expected.count(",") + 1
+    if not isinstance(result, tuple | list) or len(result) != count:
+        found = f"{len(result)} values" if isinstance(result, tuple) else _describe(result)
+        raise SpecMismatch(
+            f"{where}: expected {expected}, found {found}; an env of the old gym interface is wrapped by the shimmy package"
+        )
+
+
+def _check_number(value: Any, name: str) -> bool:
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        kind = "number" if name == "reward" else "bool"
+        raise SpecMismatch(f"env.step: {name}: expected one {kind}, found {_describe(value)}")
+    return array.ndim == 0
 
 
 def check_observation(value: Any, space: gym.Space[Any], where: str, path: str = "observation") -> None:
@@ -37,7 +75,10 @@ def _check_leaf(value: Any, space: gym.Space[Any], where: str, path: str) -> Non
         if not space.contains(value):
             raise _mismatch(where, path, str(space), _describe(value))
         return
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # parts of different shapes
+        raise _mismatch(where, path, f"shape {space.shape}, dtype {space.dtype}", _describe(value)) from None
     if array.shape != space.shape or not np.can_cast(array.dtype, space.dtype, "same_kind"):
         raise _mismatch(where, path, f"shape {space.shape}, dtype {space.dtype}", _describe(value))
     if np.isnan(array.astype(np.float64)).any():

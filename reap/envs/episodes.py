@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from reap.errors import SpecMismatch
 from reap.keys import plain
 from reap.optional import tensordict as load_tensordict
 
@@ -79,16 +80,36 @@ def rollout(
 
 def finish_step(env: EnvBase, given: TensorDictBase, result: TensorDictBase) -> TensorDictBase:
     """Put what a step returned under `"next"`, with all done flags of the env."""
+    shape_flags(env, result, "_step")
     complete_flags(env, result)
     return given.set("next", result)
 
 
 def finish_reset(env: EnvBase, result: TensorDictBase) -> TensorDictBase:
     """Add cleared done flags to what a reset returned."""
+    shape_flags(env, result, "_reset")
     for key, spec in env.full_done_spec.leaves():
         if plain(key) not in result.keys(include_nested=True):
             result.set(plain(key), spec.zero())
     return result
+
+
+def shape_flags(env: EnvBase, result: TensorDictBase, call: str) -> None:
+    """Give done flags the shape of their spec, which an env may have left the last dimension out of.
+
+    Raises:
+        SpecMismatch: a flag has another number of values.
+    """
+    for key, spec in env.full_done_spec.leaves():
+        value = result.get(plain(key), None)
+        if value is None or value.shape == spec.shape:
+            continue
+        if value.numel() != spec.shape.numel():
+            raise SpecMismatch(
+                f"{type(env).__name__}.{call}: {plain(key)!r}: expected shape {tuple(spec.shape)}, found {tuple(value.shape)}; "
+                "give one flag for each row"
+            )
+        result.set(plain(key), value.reshape(spec.shape))
 
 
 def complete_flags(env: EnvBase, result: TensorDictBase) -> None:

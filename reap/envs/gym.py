@@ -52,7 +52,9 @@ def make_gymnasium_env(env_id: str, **kwargs: Any) -> Env:
     kwargs.setdefault("disable_env_checker", True)
     try:
         return gym.make(env_id, **kwargs)
-    except gym_error.UnregisteredEnv as error:
+    except gym_error.Error as error:
+        if not (isinstance(error, gym_error.UnregisteredEnv) or type(error) is gym_error.Error):
+            raise
         raise OptionError(
             f"unknown env id {env_id!r}: gymnasium has no env of that name.{nearest(env_id, list(gym.registry))} "
             "Ids of other packages are known after importing the package."
@@ -102,6 +104,8 @@ class GymEnv(EnvBase):
         **kwargs: Any,
     ) -> None:
         super().__init__(device=device)
+        if dtype is not None and not dtype.is_floating_point:
+            raise OptionError(f"dtype: expected a floating dtype, for float observations, got {dtype}")
         options: dict[str, Any] = {
             "categorical_action_encoding": categorical_action_encoding,
             "dtype": dtype,
@@ -122,7 +126,9 @@ class GymEnv(EnvBase):
         found: dict[Key, Spec] = {}
         for leaf in self.form.observations:
             found[leaf.key] = spec_from_space(leaf.space, categorical=categorical, dtype=dtype)
-        found.update({(name,): spec for name, spec in _info_specs(info_keys).items()})
+        infos = _info_specs(info_keys)
+        _refuse_twice({key[0] for key in found}, infos)
+        found.update({(name,): spec for name, spec in infos.items()})
         _refuse_reserved(found, self.wrapped)
         self.observation_spec = _tree(found)
         actions = {leaf.key: spec_from_space(leaf.space, categorical=categorical) for leaf in self.form.actions}
@@ -202,8 +208,8 @@ def _build(env: Any, from_pixels: bool, kwargs: dict[str, Any]) -> Env:
 
 def _wrap(env: Env, from_pixels: bool, pixels_only: bool, frame_skip: int | None) -> Env:
     if frame_skip is not None:
-        if frame_skip < 1:
-            raise OptionError(f"frame_skip: expected at least 1, got {frame_skip}")
+        if isinstance(frame_skip, bool) or not isinstance(frame_skip, int) or frame_skip < 1:
+            raise OptionError(f"frame_skip: expected a positive integer, got {frame_skip!r}")
         env = FrameSkip(env, frame_skip)
     if not from_pixels:
         return env
@@ -242,6 +248,12 @@ def _tree(leaves: Mapping[Key, Spec]) -> Composite:
     for key, spec in leaves.items():
         tree = tree.with_(key, spec)
     return tree
+
+
+def _refuse_twice(names: set[str], infos: Mapping[str, Spec]) -> None:
+    taken = sorted(names & infos.keys())
+    if taken:
+        raise OptionError(f"info_keys: {taken} are observations of the env already; leave them out or rename the observation")
 
 
 def _refuse_reserved(keys: Mapping[Key, Spec], env: Env) -> None:

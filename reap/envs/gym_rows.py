@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium import spaces
 
 from reap.buffers import REWARD, TERMINATED, TRUNCATED, Slot, Stage, after
 from reap.envs.base import Rows, StepRows
-from reap.envs.check import check_observation
+from reap.envs.check import check_reset, check_step
 from reap.envs.values import ActionLeaf, ObservationLeaf, assemble, identity
 
 Env = gym.Env[Any, Any]
@@ -67,15 +68,24 @@ class GymCalls:
     def _first_reset(self) -> Any:
         result = self.env.reset() if self._seed is None else self.env.reset(seed=self._seed)
         if not self._checked:
-            check_observation(result[0], self.env.observation_space, "env.reset")
+            check_reset(result, self.env.observation_space)
         self._checked, self._seed, self.reset = True, None, self.env.reset
         return result
 
     def _first_step(self, action: Any) -> Any:
         result = self.env.step(action)
-        check_observation(result[0], self.env.observation_space, "env.step")
-        self.step = self.env.step
-        return result
+        has_numbers = check_step(result, self.env.observation_space)
+        self.step = self.env.step if has_numbers else self._flat_step
+        return result if has_numbers else _flat(result)
+
+    def _flat_step(self, action: Any) -> Any:
+        return _flat(self.env.step(action))
+
+
+def _flat(result: Any) -> Any:
+    """The result of a step whose reward or flags are arrays of one element, with numbers in their place."""
+    observation, reward, terminated, truncated, info = result
+    return observation, np.asarray(reward).item(), bool(terminated), bool(truncated), info
 
 
 class RowArrays:

@@ -116,11 +116,16 @@ def action_decoder(space: gym.Space[Any], *, categorical: bool) -> tuple[Callabl
     if isinstance(space, spaces.MultiDiscrete):
         return _multi_discrete_decoder(space, categorical)
     if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return np.array, np.array
+        return np.array, np.array if space.shape else _arrays
     raise OptionError(
         f"action space {space}: expected Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of these; "
         "wrap the env so that its actions are one of them"
     )
+
+
+def _arrays(rows: Array) -> list[Array]:
+    """An array without dimensions for each row; an index would give numbers, which are not in a Box."""
+    return [np.array(row) for row in rows]
 
 
 def _discrete_decoder(start: int, categorical: bool) -> tuple[Callable[[Array], Any], Callable[[Array], Any]]:

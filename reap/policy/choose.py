@@ -17,8 +17,8 @@ from reap.errors import SpecMismatch
 from reap.keys import as_key
 from reap.layout import Field
 from reap.policy.base import KeptInputs, PolicyActor
-from reap.policy.plain import PlainActor, match_arguments
-from reap.policy.probe import output_fields
+from reap.policy.plain import PlainActor, match_arguments, name_of
+from reap.policy.probe import explained, output_fields
 from reap.policy.steps import Plan
 from reap.policy.through_tensordict import TensorDictActor
 from reap.policy.trial import Trial
@@ -72,8 +72,10 @@ def _probe(
 ) -> tuple[PolicyActor, KeptInputs | None]:
     is_lazy = isinstance(policy, nn.Module) and any(map(nn.parameter.is_lazy, policy.parameters()))
     kept = KeptInputs(stage, actor.reads)
-    trial = Trial(actor.probe, policy, stage)
-    actor.fix_outputs(output_fields(trial.outputs, actions, stage, f"policy {type(policy).__name__}"))
+    where = f"policy {name_of(policy)}"
+    with explained(policy, stage, actor.reads, where):
+        trial = Trial(actor.probe, policy, stage)
+    actor.fix_outputs(output_fields(trial.outputs, actions, stage, where))
     if plan is not None and is_lazy:  # the first call drew the parameters: its random state is another one
         trial = Trial(actor.probe, policy, stage)
     is_plan_right = plan is not None and _agrees(plan, trial, policy, stage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -93,27 +94,49 @@ def match_arguments(policy: Callable[..., Any], known: Sequence[Key]) -> list[Ke
         OptionError: an argument has no name that is known, and there is not just one observation for one argument.
     """
     names = {**{key[-1]: key for key in known}, **{"_".join(key): key for key in known}}
-    wanted = _parameters(policy)
-    required = [p.name for p in wanted if p.default is inspect.Parameter.empty]
+    parameters = _parameters(policy)
+    required = [p.name for p in parameters if p.default is inspect.Parameter.empty]
     if required and all(name in names for name in required):
-        return [names[p.name] for p in wanted if p.name in names]
-    if len(required) <= 1 and len(known) == 1:
+        taken = list(takewhile(lambda p: p.name in names, parameters))
+        late = [p.name for p in parameters[len(taken) :] if p.name in names]
+        if not late:
+            return [names[p.name] for p in taken]
+        raise OptionError(
+            f"policy {name_of(policy)}: expected arguments that are observations to come first, found {late} behind "
+            f"{parameters[len(taken)].name!r}, which is none"
+        )
+    if len(required) <= 1 and len(known) == 1 and _takes_positional(policy):
         return list(known)
     shown = [plain(key) for key in known]
     raise OptionError(
-        f"policy {_name(policy)}: expected arguments named after the env's observations {shown}, found {required}; rename "
+        f"policy {name_of(policy)}: expected arguments named after the env's observations {shown}, found {required}; rename "
         "the arguments, or wrap it: TensorDictModule(policy, in_keys=[...], out_keys=['action'])"
     )
 
 
 def _parameters(policy: Callable[..., Any]) -> list[inspect.Parameter]:
+    return [p for p in _signature(policy) or () if p.kind in POSITIONAL]
+
+
+def _takes_positional(policy: Callable[..., Any]) -> bool:
+    parameters = _signature(policy)
+    needs_names = inspect.Parameter.KEYWORD_ONLY
+    if parameters is None:
+        return True
+    if any(p.kind is needs_names and p.default is inspect.Parameter.empty for p in parameters):
+        return False
+    return any(p.kind in POSITIONAL or p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+
+
+def _signature(policy: Callable[..., Any]) -> list[inspect.Parameter] | None:
+    """The parameters of what is called; None where Python does not know them."""
     function = policy.forward if isinstance(policy, nn.Module) else policy
     try:
-        parameters = inspect.signature(function).parameters.values()
+        return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return []
-    return [p for p in parameters if p.kind in POSITIONAL]
+        return None
 
 
-def _name(policy: Callable[..., Any]) -> str:
+def name_of(policy: Callable[..., Any]) -> str:
+    """How a policy is called in errors: its own name, or that of its class."""
     return getattr(policy, "__qualname__", type(policy).__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from reap.keys import Key, plain
 from reap.layout import Field
 from reap.policy.base import Outputs
 from reap.specs import Bounded, Composite, Spec
+from reap.specs.faults import dtype_name, layout_text
 
 
 @contextmanager
@@ -42,6 +43,37 @@ def _values(module: nn.Module | None) -> list[tuple[torch.Tensor, torch.Tensor]]
     return [(tensor, tensor.detach().clone()) for tensor in tensors if not nn.parameter.is_lazy(tensor)]
 
 
+@contextmanager
+def explained(policy: Callable[..., Any], stage: Stage, reads: Iterable[Key], where: str) -> Generator[None]:
+    """Tell in an error of the policy's first call what it was called with.
+
+    Raises:
+        SpecMismatch: inputs of a dtype that the policy's layers do not take.
+    """
+    try:
+        yield
+    except Exception as error:
+        given = {key: stage.tensors[key] for key in reads}
+        if isinstance(error, RuntimeError) and "type" in str(error):
+            _refuse_dtypes(policy, given, where, error)
+        shown = ", ".join(f"{plain(key)!r} of {layout_text(value.shape, value.dtype)}" for key, value in given.items())
+        error.add_note(f"reap: raised by the first call of {where}, with {shown or 'nothing'}")
+        raise
+
+
+def _refuse_dtypes(policy: Callable[..., Any], given: Mapping[Key, torch.Tensor], where: str, error: Exception) -> None:
+    parameters = policy.parameters() if isinstance(policy, nn.Module) else ()
+    expected = {p.dtype for p in parameters if p.dtype.is_floating_point} or {torch.get_default_dtype()}
+    wrong = {key: value.dtype for key, value in given.items() if value.dtype not in expected}
+    if not wrong:
+        return
+    wanted = " or ".join(map(dtype_name, expected))
+    found = ", ".join(f"{plain(key)!r} of dtype {dtype_name(dtype)}" for key, dtype in wrong.items())
+    is_float = any(dtype.is_floating_point for dtype in wrong.values())
+    advice = f"build the env with GymEnv(..., dtype=torch.{wanted})" if is_float else f"convert in the policy: .to(torch.{wanted})"
+    raise SpecMismatch(f"{where}: expected inputs of dtype {wanted}, found {found} ({error}); {advice}") from error
+
+
 def output_fields(outputs: Outputs, actions: Composite, stage: Stage, where: str) -> dict[Key, Field]:
     """Shape and dtype of one row's value of each output, after a check against the env's action specs.
 
@@ -52,7 +84,7 @@ def output_fields(outputs: Outputs, actions: Composite, stage: Stage, where: str
     missing = [plain(key) for key in specs if key not in outputs]
     if missing:
         found = [plain(key) for key in outputs]
-        raise SpecMismatch(f"{where}: expected the action under {missing}, found outputs {found}; name it in out_keys")
+        raise SpecMismatch(f"{where}: expected the action under {missing}, found outputs {found}")
     fields: dict[Key, Field] = {}
     for key, value in outputs.items():
         tensor = _tensor(value, key, where)
@@ -64,9 +96,12 @@ def output_fields(outputs: Outputs, actions: Composite, stage: Stage, where: str
 
 def _tensor(value: Any, key: Key, where: str) -> torch.Tensor:
     try:
-        return torch.as_tensor(value)
+        tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise SpecMismatch(f"{where}: output {plain(key)!r}: expected a tensor, found {type(value).__name__}") from error
+    if tensor.is_meta:
+        raise SpecMismatch(f"{where}: output {plain(key)!r}: expected a tensor with values, found one on device meta")
+    return tensor
 
 
 def _field(tensor: torch.Tensor, batch_shape: tuple[int, ...], key: Key, where: str) -> Field:

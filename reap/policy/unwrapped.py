@@ -61,7 +61,7 @@ class UnwrappedActor:
         self._results: Callable[[list[Any]], Sequence[torch.Tensor]] = tuple
         self._views: list[Sequence[torch.Tensor]] = []
         self._fallback = fallback
-        self._act: Callable[[int], None] = self._act_plan
+        self.act: Callable[[int], None] = self._act_plan
         fallback.read_copies()
         self.fix_outputs(fallback.outputs)
 
@@ -84,14 +84,10 @@ class UnwrappedActor:
         """Take the slot that following calls write; leave it to the policy itself as long as that is changed."""
         if self._parts.changed():
             self._fallback.bind(slot)
-            self.kind, self._act = self._fallback.kind, self._fallback.act
+            self.kind, self.act = self._fallback.kind, self._fallback.act
         else:
             self._views = [slot.views(key) for key in self.outputs]
-            self.kind, self._act = "unwrapped", self._act_plan
-
-    def act(self, t: int) -> None:
-        """Write column `t`."""
-        self._act(t)
+            self.kind, self.act = "unwrapped", self._act_plan
 
     def _act_plan(self, t: int) -> None:
         registers = self._inputs()

@@ -74,11 +74,18 @@ class WeightUpdaterBase(ABC):
         Args:
             policy_or_weights: a module, a TensorDict or a state dict; what `_get_server_weights` returns if None.
             worker_ids: a worker or a list of them; all if None.
+
+        Raises:
+            OptionError: a worker that is not there.
         """
         weights = self._get_server_weights() if policy_or_weights is None else policy_or_weights
-        chosen = self.all_worker_ids() if worker_ids is None else worker_ids
+        known = self.all_worker_ids()
+        chosen = known if worker_ids is None else worker_ids if isinstance(worker_ids, list | tuple | range) else [worker_ids]
+        unknown = [worker for worker in chosen if worker not in known]
+        if unknown:
+            raise OptionError(f"worker_ids: expected some of {list(known)}, got {unknown}")
         mapped = self._maybe_map_weights(weights)
-        for worker in chosen if isinstance(chosen, list | tuple | range) else [chosen]:
+        for worker in chosen:
             self._sync_weights_with_worker(worker_id=worker, server_weights=mapped)
         for hook in self._hooks:
             hook()
