@@ -80,6 +80,7 @@ class Rollout:
         self._skipping: set[int] = set()
         self._skipped: set[int] = set()
         self._active: list[int] | None = None
+        self._carried: list[tuple[Array, Array, Array]] = []
         env.owner = self
         tracker.begin(self._every_row, 0)
 
@@ -155,8 +156,15 @@ class Rollout:
         if self._skipping:
             self.tracker.due = 0
         if self._lets_idle:
-            idle = set(self.tracker.idle)
-            self._active = [b for b in self._every_row if b not in idle] if idle else None
+            idle = self.tracker.idle
+            self._active = [b for b in self._every_row if b not in set(idle)] if idle else None
+            self._carried = [
+                (slot.by_column(key), array, slot.by_column(after(key)))
+                for key, array in self.stage.arrays.items()
+                if key != STEP_COUNT and after(key) in slot.fields
+            ]
+            for _, array, following in self._carried if idle else ():
+                following[:, idle] = array[idle]
 
     def _copies(self, slot: Slot) -> tuple[list[tuple[Array, Array]], list[tuple[Array, Array]]]:
         """Pairs of arrays: column of the slot and stage for `record`, stage and column of the slot for `carry`."""
@@ -180,12 +188,16 @@ class Rollout:
         return False
 
     def _idle_ended(self, ended: Sequence[int] | None, t: int, columns: int) -> bool:
-        self._record_end(ended, t)
+        rows = self._record_end(ended, t)
         idle = set(self.tracker.idle)
         self._active = [b for b in self._every_row if b not in idle]
         if not self._active:
             self.restart()
-        return not self._active
+            return True
+        # Nothing is written for idle rows any more: the policy sees again and again what it acted on last, a valid input.
+        for root, array, following in self._carried:
+            array[rows] = following[t + 1 :, rows] = root[t, rows]
+        return False
 
     def _skip_ended(self, ended: Sequence[int] | None, t: int, columns: int) -> bool:
         """The step after an end is the env's reset step, a frame that is not valid; the episode begins behind it."""

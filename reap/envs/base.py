@@ -114,7 +114,7 @@ class EnvBase(EnvSpecs):
 
     def send(self, rows: Rows | None, t: int) -> None:
         """Give the actions of column `t` to these rows (None: all)."""
-        self._bound_face().send(t)
+        self._bound_face().send(rows, t)
 
     def receive(self) -> Rows | None:
         """Write what the rows answered to `send`; return the rows whose episode ended, or None."""

@@ -39,6 +39,7 @@ class TensorDictFace:
         self._actions = tuple(env.fields(env.full_action_spec))
         self._checked_reset = self._checked_step = False
         self._sent: TensorDictBase | None = None
+        self._rows: Sequence[int] | None = None
         self._t = 0
 
     def bind(self, stage: Stage, slot: Slot) -> None:
@@ -70,12 +71,15 @@ class TensorDictFace:
         request.set("_reset", torch.from_numpy(mask).view(*self._stage.batch_shape, 1))
         return self._call_reset(request), mask
 
-    def send(self, t: int) -> None:
-        """Hand over the observations of the stage and copies of the actions of column `t`."""
+    def send(self, rows: Sequence[int] | None, t: int) -> None:
+        """Hand over the observations of the stage and copies of the actions of column `t`.
+
+        The env steps all rows, for a TensorDict holds them all; only these (None: all) are heeded.
+        """
         td = self._inputs()
         for key in self._actions:
             td.set(plain(key), self._slot.views(key)[t].clone())
-        self._sent, self._t = td, t
+        self._sent, self._rows, self._t = td, rows, t
 
     def receive(self) -> Sequence[int] | None:
         """Step the env and write what follows; return the rows whose episode ended."""
@@ -98,12 +102,14 @@ class TensorDictFace:
             truncated = self._flag(found[DONE]) & ~terminated
         elif found[TERMINATED] is None:
             terminated = terminated & ~truncated
-        ended = terminated | truncated
-        if not ended.any():
+        ended = np.flatnonzero(terminated | truncated)
+        if self._rows is not None:
+            ended = np.intersect1d(ended, self._rows)
+        if not ended.size:
             return None
         for array, values in zip(self._ends, (terminated, truncated), strict=True):
             array[t] = values
-        return np.flatnonzero(ended).tolist()
+        return ended.tolist()
 
     def _flag(self, value: torch.Tensor | None) -> Array:
         shape = (*self._lead, 1)

@@ -104,8 +104,8 @@ class GymEnv(EnvBase):
         **kwargs: Any,
     ) -> None:
         super().__init__(device=device)
-        if dtype is not None and not dtype.is_floating_point:
-            raise OptionError(f"dtype: expected a floating dtype, for float observations, got {dtype}")
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise OptionError(f"dtype: expected a floating torch.dtype, for float observations, got {dtype!r}")
         options: dict[str, Any] = {
             "categorical_action_encoding": categorical_action_encoding,
             "dtype": dtype,
@@ -235,12 +235,17 @@ def _info_leaf(name: str, spec: Spec) -> ObservationLeaf:
 
 
 def _row_format(env: Env, name: str, categorical: bool, info_keys: InfoKeys | None) -> RowFormat:
-    return RowFormat(
+    form = RowFormat(
         observations=tuple(observation_leaves(env.observation_space, (name,), categorical=categorical)),
         infos=tuple(_info_leaf(key, spec) for key, spec in _info_specs(info_keys).items()),
         actions=tuple(action_leaves(env.action_space, ("action",), categorical=categorical)),
         action_space=env.action_space,
     )
+    if not form.observations and not form.infos:
+        raise OptionError(f"{env}: expected an observation space that holds something, got {env.observation_space}")
+    if not form.actions:
+        raise OptionError(f"{env}: expected an action space that holds something, got {env.action_space}")
+    return form
 
 
 def _tree(leaves: Mapping[Key, Spec]) -> Composite:

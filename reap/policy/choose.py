@@ -12,13 +12,12 @@ from tensordict.nn import InteractionType, TensorDictModuleBase
 from tensordict.nn.probabilistic import interaction_type, set_interaction_type
 from torch import nn
 
-from reap.buffers import IS_INIT, Stage
+from reap.buffers import Stage
 from reap.errors import SpecMismatch
-from reap.keys import as_key
-from reap.layout import Field
 from reap.policy.base import KeptInputs, PolicyActor
-from reap.policy.plain import PlainActor, match_arguments, name_of
+from reap.policy.plain import PlainActor, match_arguments, optional_arguments, name_of
 from reap.policy.probe import explained, output_fields
+from reap.policy.states import add_shown_states, add_states, missing_states, no_initial_state, read_keys
 from reap.policy.steps import Plan
 from reap.policy.through_tensordict import TensorDictActor
 from reap.policy.trial import Trial
@@ -58,13 +57,31 @@ def choose_actor(
     """
     chosen = interaction_type() if interaction is None else interaction
     with set_interaction_type(chosen):
+        add_states(stage, policy)
         if trust or takes_tensordict(policy):
-            _extend(stage, policy)
+            if missing_states(stage, policy):
+                _find_states(policy, called or policy, stage)
             plan = unwrap(policy, stage, chosen) if called is None else None
             return _probe(TensorDictActor(called or policy, stage), plan, policy, actions, stage)
         action = next(key for key, _ in actions.leaves())
+        if optional := optional_arguments(policy, list(stage.fields)):
+            without = PlainActor(called or policy, stage, match_arguments(policy, list(stage.fields)), action)
+            add_shown_states(stage, optional, Trial(without.probe, policy, stage).outputs)
         actor = PlainActor(called or policy, stage, match_arguments(policy, list(stage.fields)), action)
         return _probe(actor, None, policy, actions, stage)
+
+
+def _find_states(policy: Callable[..., Any], called: Callable[..., Any], stage: Stage) -> None:
+    """Call the policy without its recurrent states, and take their form from what it writes."""
+    where = f"policy {name_of(policy)}"
+    actor = TensorDictActor(called, stage)
+    try:
+        outputs = Trial(actor.probe, policy, stage).outputs
+    except Exception as error:
+        raise no_initial_state(missing_states(stage, policy), where) from error
+    add_shown_states(stage, read_keys(policy), outputs)
+    if missing := missing_states(stage, policy):
+        raise no_initial_state(missing, where)
 
 
 def _probe(
@@ -94,12 +111,6 @@ def _agrees(plan: Plan, trial: Trial, policy: Callable[..., Any], stage: Stage) 
         return trial.agrees(Trial(lambda: plan.outputs(stage), policy, stage))
     except SpecMismatch:
         return False
-
-
-def _extend(stage: Stage, policy: Any) -> None:
-    wanted = {as_key(key) for key in getattr(policy, "in_keys", ())}
-    if IS_INIT in wanted and IS_INIT not in stage.fields:
-        stage.extend({IS_INIT: Field((1,), torch.bool)}, {IS_INIT: True})
 
 
 def takes_tensordict(policy: Callable[..., Any]) -> bool:

@@ -114,6 +114,13 @@ def match_arguments(policy: Callable[..., Any], known: Sequence[Key]) -> list[Ke
     )
 
 
+def optional_arguments(policy: Callable[..., Any], known: Sequence[Key]) -> list[Key]:
+    """Arguments with a default that no key of the stage is named after: they may be recurrent states."""
+    names = {key[-1] for key in known} | {"_".join(key) for key in known}
+    given = [p for p in _parameters(policy) if p.default is not inspect.Parameter.empty]
+    return [(p.name,) for p in given if p.name not in names]
+
+
 def _parameters(policy: Callable[..., Any]) -> list[inspect.Parameter]:
     return [p for p in _signature(policy) or () if p.kind in POSITIONAL]
 

@@ -70,9 +70,9 @@ class Recording:
     def rollout(self, columns: int = COLUMNS) -> dict[Key, Tensor]:
         """What the actor writes, `[*batch, T, ...]` under each key."""
         slot = Slot(dict(self.actor.outputs), self.batch, columns)
-        act = self.actor.act
         with torch.inference_mode(), set_interaction_type(self.interaction):
             self.actor.bind(slot)
+            act = self.actor.act
             for t in range(columns):
                 self.fill_stage(t)
                 act(t)

@@ -1,0 +1,114 @@
+"""Recurrent state: which values a policy carries from one frame to the next, and what they are where an episode starts.
+
+A state is a key that the policy reads at the root and writes under `"next"`:
+
+    stage[hidden] --> policy --> slot next[hidden] --carry--> stage[hidden]          initial value where an episode begins
+
+Its form is found, in this order: `policy.initial_state`, the policy's `make_tensordict_primer()`, a call of the policy without
+the key, whose output shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from reap.buffers import IS_INIT, STEP_COUNT, Stage, after
+from reap.errors import OptionError
+from reap.keys import Key, as_key, plain
+from reap.layout import Array, Field
+from reap.policy.base import Outputs
+from reap.specs import Spec
+
+
+@dataclass(frozen=True)
+class State:
+    """One row's state: shape, dtype and what it is where an episode begins."""
+
+    field: Field
+    initial: Any = 0
+
+
+def add_states(stage: Stage, policy: Any) -> None:
+    """Extend the stage by what a policy reads besides observations: `is_init`, `step_count`, states whose form it declares."""
+    wanted = read_keys(policy)
+    found = {key: state for key, state in declared_states(policy).items() if key not in stage.fields}
+    if IS_INIT in wanted:
+        found.setdefault(IS_INIT, State(Field((1,), torch.bool), True))
+    if STEP_COUNT in wanted:
+        found.setdefault(STEP_COUNT, State(Field((1,), torch.int64)))
+    _extend(stage, {key: state for key, state in found.items() if key not in stage.fields})
+
+
+def add_shown_states(stage: Stage, reads: Iterable[Key], outputs: Outputs) -> None:
+    """Extend the stage by those of the keys that are states, as the outputs of a call without them show."""
+    lead = len(stage.batch_shape)
+    shown = {key: outputs.get(after(key)) for key in reads if key not in stage.fields}
+    states = {key: State(Field(tuple(v.shape[lead:]), v.dtype)) for key, v in shown.items() if isinstance(v, torch.Tensor)}
+    _extend(stage, states)
+
+
+def missing_states(stage: Stage, policy: Any) -> list[Key]:
+    """States that a policy reads and whose form is not known."""
+    writes = {as_key(key) for key in getattr(policy, "out_keys", ())}
+    return [key for key in read_keys(policy) if after(key) in writes and key not in stage.fields]
+
+
+def no_initial_state(keys: list[Key], where: str) -> OptionError:
+    """The error for states whose form could not be found."""
+    names = [plain(key) for key in keys]
+    return OptionError(
+        f"{where}: reads the recurrent state {names}, whose shape is not known and without which it cannot be called; tell it: "
+        f"policy.initial_state = {{{names[0]!r}: torch.zeros(hidden_size)}}, one row's state without batch dimensions"
+    )
+
+
+def read_keys(policy: Any) -> list[Key]:
+    """The keys that a TensorDict module reads; none for other policies."""
+    return [as_key(key) for key in getattr(policy, "in_keys", ())]
+
+
+def declared_states(policy: Any) -> dict[Key, State]:
+    """The states whose form a policy declares."""
+    found: dict[Key, State] = {}
+    for key, value in (getattr(policy, "initial_state", None) or {}).items():
+        found[as_key(key)] = _from_declaration(value, key)
+    for make_primer in _primers(policy):
+        for key, spec in make_primer().primers.items(True, True):
+            found.setdefault(as_key(key), State(Field(tuple(spec.shape), spec.dtype)))
+    return found
+
+
+def _primers(policy: Any) -> Iterator[Callable[[], Any]]:
+    for part in policy.modules() if isinstance(policy, nn.Module) else ():
+        make_primer = getattr(part, "make_tensordict_primer", None)
+        if callable(make_primer):
+            yield make_primer
+
+
+def _from_declaration(value: Any, key: Any) -> State:
+    if isinstance(value, torch.Tensor):
+        return State(Field(tuple(value.shape), value.dtype), _array(value))
+    if isinstance(value, Spec) and value.dtype is not None:
+        return State(Field(tuple(value.shape), value.dtype))
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], torch.dtype):
+        return State(Field(tuple(value[0]), value[1]))
+    if isinstance(value, tuple | list) and all(isinstance(size, int) for size in value):
+        return State(Field(tuple(value), torch.float32))
+    raise OptionError(
+        f"initial_state[{key!r}]: expected one row's state as a tensor, a shape, a pair (shape, dtype) or a spec, got {value!r}"
+    )
+
+
+def _array(value: torch.Tensor) -> Array | np.generic:
+    return value.detach().cpu().clone().numpy()
+
+
+def _extend(stage: Stage, states: Mapping[Key, State]) -> None:
+    if states:
+        stage.extend({k: s.field for k, s in states.items()}, {k: s.initial for k, s in states.items()})
