@@ -39,6 +39,6 @@ def pairs() -> Iterator[Pair]:
         same_env = partial(make_rows, envs, partial(gym.make, ENV))
         yield Pair(CLAIM, "reap", envs, partial(reap_loop, same_env, CartPolePolicy, frames), baseline, TARGET)
         own_env = partial(reap_loop, partial(by_id, envs), CartPolePolicy, frames)
-        yield Pair(CLAIM, "reap, own env", envs, own_env, baseline, TARGET)
+        yield Pair(CLAIM, "reap, own env", envs, own_env, baseline)
         for peer in peers.PEERS:
             yield Pair(CLAIM, peer.name, envs, partial(peer.open_loop, envs, columns), baseline, needs=peer.needs)

@@ -4,6 +4,7 @@
     ├── OptionError (ValueError)      an option or argument that cannot work, noticed when it is given
     ├── SpecMismatch (ValueError)     data that differs from its spec: key, shape, dtype, range
     ├── ClosedError (RuntimeError)    a call on something that has been shut down
+    ├── CallOrderError (RuntimeError) a call before or during another that excludes it
     └── WorkerError (RuntimeError)    a worker is the cause; `worker` is its number
         ├── WorkerRaised              its code raised: `__cause__` is the original exception
         └── WorkerDied                its process is gone: `exit_code`, `signal`
@@ -60,6 +61,10 @@ class SpecMismatch(ReapError, ValueError):  # noqa: N818  it is what the conditi
 
 class ClosedError(ReapError, RuntimeError):
     """A call on a collector, env, buffer or worker group that has been shut down."""
+
+
+class CallOrderError(ReapError, RuntimeError):
+    """A call that cannot be made now: another one has to come first."""
 
 
 class WorkerError(ReapError, RuntimeError):

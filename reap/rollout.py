@@ -10,7 +10,7 @@ for each column t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from time import perf_counter
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 
 from reap.buffers import IDS, MASK, STEP_COUNT, Slot, Stage, after
 from reap.envs.base import EnvBase
-from reap.errors import OptionError
+from reap.errors import OptionError, SpecMismatch
 from reap.layout import Array
 from reap.policy.base import Actor
 from reap.trajectories import NO_ID, TrajectoryTracker
@@ -97,6 +97,44 @@ class Rollout:
         if self.env.resets_itself and chosen and len(set(chosen)) < len(self._every_row):
             raise OptionError(f"{self.env!r} can only reset all of its rows at once, not {sorted(chosen)}")
         self._waiting.update(chosen)
+
+    def state(self) -> dict[str, Any]:
+        """Episodes under way and, where the env offers its state, all that they need to go on: tensors, numbers and lists."""
+        env = self.env.state_dict()
+        return {
+            "rows": len(self._every_row),
+            "tracker": self.tracker.state(),
+            "stage": {"/".join(key): tensor.clone() for key, tensor in self.stage.tensors.items()},
+            "rows_to_reset": [sorted(rows) for rows in (self._waiting, self._skipping, self._skipped)],
+            "env": env,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; with an env that has no state of its own, begin new episodes with new ids.
+
+        Raises:
+            SpecMismatch: the state belongs to other rows or other policy inputs; nothing is changed then.
+        """
+        self._check_state(state)
+        going_on = state["env"] is not None
+        self.tracker.restore(state["tracker"], going_on=going_on)
+        if not going_on:
+            self.restart()
+            return
+        self.env.load_state_dict(state["env"])
+        self.env.owner = self
+        for key, tensor in self.stage.tensors.items():
+            tensor.copy_(state["stage"]["/".join(key)])
+        self._waiting, self._skipping, self._skipped = (set(rows) for rows in state["rows_to_reset"])
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        expected = {"/".join(key): (tuple(t.shape), t.dtype) for key, t in self.stage.tensors.items()}
+        found = {name: (tuple(t.shape), t.dtype) for name, t in state["stage"].items()}
+        if (len(self._every_row), expected) != (state["rows"], found):
+            raise SpecMismatch(
+                f"state: expected {len(self._every_row)} rows with inputs {expected}, found {state['rows']} rows with {found}; "
+                "it belongs to another env or policy"
+            )
 
     def fill(self, slot: Slot, actor: Actor) -> int:
         """Record one rollout; return the number of valid frames, which is less than the slot's when it was ended early."""

@@ -8,7 +8,7 @@ progress display.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from time import perf_counter
@@ -121,6 +121,10 @@ class CollectorStats:
         )
 
 
+COUNTERS = ("frames", "batches", "finished", "discarded", "restarts")
+"""What a resumed collector goes on counting."""
+
+
 class Meter:
     """Adds up what the rollouts report; a few µs a batch.
 
@@ -207,6 +211,16 @@ class Meter:
         self.restarts += 1
         if self.workers:
             self.workers[worker].restarts += 1
+
+    def state(self) -> dict[str, int]:
+        """The counts that go on after a resume."""
+        return {name: getattr(self, name) for name in COUNTERS}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Take over counts; rates count from here."""
+        for name in COUNTERS:
+            setattr(self, name, state[name])
+        self._started = self._entered = None
 
     def read(self) -> CollectorStats:
         """The counts; the list of episodes begins anew."""

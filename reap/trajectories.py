@@ -16,7 +16,7 @@ unique without a lock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,9 @@ class Episode(NamedTuple):
 
     reward: float
     length: int
+
+
+TrackerState = TypedDict("TrackerState", {"begun": int, "ids": list[int], "count": list[int], "return": list[float]})
 
 
 class TrajectoryTracker:
@@ -155,6 +158,18 @@ class TrajectoryTracker:
         self._carry_on(firsts, ids, counts, returns)
         ended = np.searchsorted(starts, np.asarray(self._ends, np.int64), side="right") - 1
         self.finished.extend(map(Episode, returns[ended].tolist(), counts[ended].tolist()))
+
+    def state(self) -> TrackerState:
+        """What an episode under way needs to go on: a copy."""
+        return {"begun": self._begun, "ids": list(self._ids), "count": self._count.tolist(), "return": self._return.tolist()}
+
+    def restore(self, state: TrackerState, *, going_on: bool) -> None:
+        """Take over a state; unless episodes go on, only that later ids are new ones."""
+        self._begun = state["begun"]
+        rows = len(self._rows)
+        self._ids = list(state["ids"]) if going_on else [NO_ID] * rows
+        self._count = np.asarray(state["count"] if going_on else [0] * rows, np.int64)
+        self._return = np.asarray(state["return"] if going_on else [0.0] * rows, np.float64)
 
     def _write_counts(self, slot: Slot, counts: Indices, lengths: Indices) -> None:
         # A segment's last frame is followed by step `counts`; those before it count down.

@@ -308,3 +308,38 @@ def test_idle_rows_show_the_policy_what_it_acted_on_last() -> None:
         assert collector.stats().frames == 2 * (3 + 12)
     assert seen[1:] == 2 * [[[min(t, 2)], [t]] for t in range(12)]
     assert [int(batch["collector", "mask"].sum()) for batch in kept] == [8, 5, 2] * 2
+
+
+@pytest.mark.parametrize("env", ["single", "serial3"])
+def test_more_columns_than_views_are_made_at_a_time(env: str) -> None:
+    check(Case(ENVS[env](), 2100, {"max_frames_per_traj": 6}), 2)
+
+
+def test_rows_that_are_reset_by_hand_begin_anew() -> None:
+    with SyncDataCollector(serial(3), DictPolicy(), frames_per_batch=3) as collector:
+        first = collector.next()
+        collector.reset(1)
+        second = collector.next()
+        collector.reset([0, 2])
+        third = collector.next()
+        collector.reset()
+        fourth = collector.next()
+    episodes = [batch["observation"][:, 0, 1].tolist() for batch in (first, second, third, fourth)]
+    # The first episodes of the three envs have one, six and two steps.
+    assert episodes == [[0, 0, 0], [1, 1, 0], [2, 1, 1], [3, 2, 2]]
+    steps = [batch["observation"][:, 0, 2].tolist() for batch in (first, second, third, fourth)]
+    assert steps == [[0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 0, 0]]
+
+
+def test_two_collectors_may_take_turns_in_one_env() -> None:
+    """Each begins new episodes where the other has been."""
+    env = GymEnv(Count(9))
+    one = SyncDataCollector(env, DictPolicy(), frames_per_batch=2)
+    other = SyncDataCollector(env, DictPolicy(), frames_per_batch=3)
+    for _ in range(3):
+        for collector, length in ((one, 2), (other, 3)):
+            batch = collector.next()
+            assert batch["observation"].squeeze(-1).tolist() == list(range(length))
+            assert len(batch["collector", "traj_ids"].unique()) == 1
+    one.shutdown(close_env=False)
+    other.shutdown()

@@ -41,6 +41,11 @@ class Assembly:
     requested_frames: int
     frames_per_batch: int
     actor_kind: str
+    options: CollectorOptions
+
+    def actor_for(self, policy: Callable[..., Any]) -> tuple[PolicyActor | None, KeptInputs | None]:
+        """An actor for another policy of the same kind, a copy for example."""
+        return _actor(_placed(policy, self.options), self.env, self.handler.rollout.stage, self.options)
 
 
 def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: CollectorOptions, leaf: int = 0) -> Assembly:
@@ -64,7 +69,7 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
         _fields(env, stage, random.outputs, options),
         stage.batch_shape,
         columns,
-        device=options.storing_device,
+        device=options.storing_device if options.stores_here else None,
         same=options.return_same_td,
     )
     tracker = TrajectoryTracker(stage.rows, leaf=leaf, limit=options.limit)
@@ -80,9 +85,8 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
         remembers=any(key != IS_INIT for key in stage.initial),
     )
     kind = actor.kind if actor else "random"
-    return Assembly(
-        env, used, placed.source if placed else None, handler, pool, options.frames_per_batch, columns * stage.rows, kind
-    )
+    source = placed.source if placed else None
+    return Assembly(env, used, source, handler, pool, options.frames_per_batch, columns * stage.rows, kind, options)
 
 
 def _first_observations(env: EnvBase) -> Stage:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from math import ceil
 from types import TracebackType
 from typing import Any, Self
@@ -12,15 +13,18 @@ from typing import Any, Self
 import numpy as np
 import torch
 from tensordict import TensorDictBase
+from torch import nn
 from torch.utils.data import IterableDataset
 
+from reap.collectors.background import Background
 from reap.collectors.delivery import delivery_steps
-from reap.collectors.handler import Collect, Done, Reset, Seed
+from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
 from reap.collectors.options import CollectorOptions
-from reap.collectors.schedule import gather_all
-from reap.errors import ClosedError, OptionError
+from reap.collectors.schedule import gather_all, scatter
+from reap.collectors.state import STATE_FORMAT, check_state
+from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.stats import CollectorStats, Meter
-from reap.weights.base import WeightUpdaterBase
+from reap.weights.base import WeightUpdaterBase, check_weights, load_weights
 from reap.workers.base import Call, WorkerGroup
 
 
@@ -49,6 +53,7 @@ class DataCollectorBase(IterableDataset[Any]):
         self._steps = delivery_steps(options)
         self._closed = False
         self._version = 0
+        self._background: Background | None = None
         self._updater = updater
         if updater is not None:
             updater.register_collector(self)
@@ -77,18 +82,18 @@ class DataCollectorBase(IterableDataset[Any]):
 
     def iterator(self) -> Iterator[Any]:
         """The same as `iter(collector)`."""
-        self._ensure_open()
+        self._ensure_idle()
         while not self._exhausted:
             yield self._deliver(self._collect())
 
     def next(self) -> Any:
         """The next batch; None when `total_frames` are collected."""
-        self._ensure_open()
+        self._ensure_idle()
         return None if self._exhausted else self._deliver(self._collect())
 
     def rollout(self) -> TensorDictBase:
         """Collect one batch as it was recorded: no postproc, no splitting, not written to the replay buffer."""
-        self._ensure_open()
+        self._ensure_idle()
         return self._collect()
 
     def __len__(self) -> int:
@@ -134,7 +139,73 @@ class DataCollectorBase(IterableDataset[Any]):
         self._meter.add(done.frames, done.episodes, done.env_seconds, done.policy_seconds)
         self._meter.staleness = self._version - done.version
 
+    # ------------------------------------------------------------------ background
+
+    def start(self) -> None:
+        """Fill the replay buffer in the background, until `total_frames` are written or the collector is shut down.
+
+        An error there surfaces at the next call on the collector.
+
+        Raises:
+            OptionError: there is no replay buffer.
+            CallOrderError: the collector is running already.
+        """
+        self._ensure_idle()
+        if self._options.replay_buffer is None:
+            raise OptionError("start() writes to a replay buffer: expected the option replay_buffer, got None")
+        self._prepare_background()
+        self._background = Background(self._background_step, f"{type(self).__name__}.start")
+
+    def _prepare_background(self) -> None:
+        """Make ready to collect in a thread."""
+
+    def _background_step(self) -> bool:
+        """Collect and write one batch, the last one cut so that `total_frames` are not exceeded; return whether to go on."""
+        budget = self._options.budget
+        left = None if budget is None else budget - self._meter.frames
+        rows = self.batch_size[:-1].numel()
+        if left is not None and left < rows:
+            return False
+        batch = self._collect()
+        if left is not None and left < self._frames_per_batch:
+            batch, surplus = batch[..., : left // rows], self._frames_per_batch - left // rows * rows
+            self._meter.discard(surplus)
+            self._meter.frames -= surplus
+        self._deliver(batch)
+        return True
+
+    def is_running(self) -> bool:
+        """Whether the collector works in the background."""
+        return self._background is not None and self._background.is_running
+
+    @contextmanager
+    def pause(self) -> Generator[None]:
+        """In the body nothing is collected in the background, and no write to the replay buffer is in flight.
+
+        Does nothing when the collector is not running.
+        """
+        self._ensure_open()
+        if self._background is None:
+            yield
+            return
+        with self._background.pause():
+            yield
+
+    def async_shutdown(self, timeout: float | None = None, close_env: bool = True) -> None:
+        """Stop collecting in the background and release everything; a second call does nothing.
+
+        Args:
+            timeout: seconds to wait for the rollout under way; None waits for its end.
+            close_env: close the env too.
+        """
+        self.shutdown(timeout, close_env)
+
     # ------------------------------------------------------------------ control
+
+    def _send_all(self, command: Any) -> list[Any]:
+        """Have all workers carry out a command between two rollouts, and return their replies."""
+        with self.pause():
+            return gather_all(self._group, command)
 
     def reset(self, index: Any = None) -> None:
         """Begin new episodes with the next batch.
@@ -144,7 +215,7 @@ class DataCollectorBase(IterableDataset[Any]):
         """
         self._ensure_open()
         rows = None if index is None else np.atleast_1d(np.asarray(index, np.int64)).tolist()
-        gather_all(self._group, Reset(rows))
+        self._send_all(Reset(rows))
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed envs and generators; new episodes begin with the next batch.
@@ -162,7 +233,7 @@ class DataCollectorBase(IterableDataset[Any]):
         self._ensure_open()
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
             raise OptionError(f"seed: expected an integer from 0 to 2**63 - 1, got {seed!r}")
-        return gather_all(self._group, Seed(int(seed), static_seed))[-1]
+        return self._send_all(Seed(int(seed), static_seed))[-1]
 
     def update_policy_weights_(self, policy_or_weights: Any = None, *, worker_ids: Any = None) -> None:
         """Make weights current: those of the policy given at construction, or those given here.
@@ -201,8 +272,48 @@ class DataCollectorBase(IterableDataset[Any]):
         return self._ask("call_env", name, *args)
 
     def _ask(self, name: str, *arguments: Any) -> Any:
+        return self._send_all(Call(name, arguments))[0]
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a collector needs to go on: counters, ids, generators, the policy's weights, and envs that offer their state.
+
+        Made of tensors, numbers, strings, lists and dicts: `torch.save` it, and `torch.load` it with `weights_only=True`.
+        """
+        policy = self.policy
+        with self.pause():
+            return {
+                "format": STATE_FORMAT,
+                "class": type(self).__name__,
+                "counters": self._meter.state(),
+                "policy_version": self._version,
+                "workers": gather_all(self._group, GetState()),
+                "policy": dict(policy.state_dict()) if isinstance(policy, nn.Module) else None,
+            }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`.
+
+        An env with a state of its own goes on in the middle of its episode, bit for bit. Another one begins a new episode,
+        with a new id and the next seed of the chain.
+
+        Args:
+            state: from a collector of the same class, env and policy.
+
+        Raises:
+            OptionError: another format or class.
+            SpecMismatch: another env or policy; nothing is changed then.
+        """
         self._ensure_open()
-        return gather_all(self._group, Call(name, arguments))[0]
+        check_state(state, type(self).__name__, self._group.size, self.policy)
+        policy = self.policy
+        if isinstance(policy, nn.Module):
+            check_weights(policy, state["policy"])
+        with self.pause():
+            scatter(self._group, [SetState(own) for own in state["workers"]])
+            if isinstance(policy, nn.Module):
+                load_weights(policy, state["policy"])
+            self._meter.restore(state["counters"])
+            self._version = state["policy_version"]
 
     def stats(self) -> CollectorStats:
         """What was collected so far; the list of finished episodes begins anew with each call."""
@@ -215,9 +326,12 @@ class DataCollectorBase(IterableDataset[Any]):
             timeout: seconds to wait for workers before they are ended.
             close_env: close the env too.
         """
-        if not self._closed:
-            self._closed = True
-            self._release(timeout, close_env)
+        if self._closed:
+            return
+        self._closed = True
+        if self._background is not None:
+            self._background.stop(timeout)
+        self._release(timeout, close_env)
 
     @abstractmethod
     def _release(self, timeout: float | None, close_env: bool) -> None:
@@ -232,8 +346,28 @@ class DataCollectorBase(IterableDataset[Any]):
     def _ensure_open(self) -> None:
         if self._closed:
             raise ClosedError(f"this {type(self).__name__} is shut down; build a new one")
+        if self._background is not None:
+            self._background.raise_error()
+
+    def _ensure_idle(self) -> None:
+        self._ensure_open()
+        if self.is_running():
+            raise CallOrderError(
+                f"this {type(self).__name__} is running in the background: its batches go to the replay buffer; "
+                "call async_shutdown(), or sample from the buffer"
+            )
 
     # ------------------------------------------------------------------ attributes
+
+    @property
+    @abstractmethod
+    def policy(self) -> Any:
+        """The policy."""
+
+    @property
+    @abstractmethod
+    def batch_size(self) -> torch.Size:
+        """Shape of a batch."""
 
     @property
     def frames_per_batch(self) -> int:

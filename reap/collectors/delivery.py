@@ -69,7 +69,7 @@ def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:
         steps.append(split_trajectories)
     if options.postproc is not None:
         steps.append(options.postproc)
-    if options.storing_device is not None and options.storing_device.type != "cpu":
+    if options.storing_device is not None and not options.stores_here:
         steps.append(partial(_to_device, options.storing_device))
     if options.replay_buffer is not None:
         wanted = ("extend",) if options.extend_buffer else ("extend", "add")

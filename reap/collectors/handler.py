@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +51,18 @@ class Seed:
 
     seed: int
     static: bool
+
+
+@dataclass(frozen=True)
+class GetState:
+    """Reply with what the worker needs to go on: tensors, numbers and lists."""
+
+
+@dataclass(frozen=True)
+class SetState:
+    """Go on from a worker's state."""
+
+    state: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -107,9 +119,17 @@ class CollectHandler:
         self._policy, self._kept, self._exploration = policy, kept, exploration
         self._grad_mode: type[AbstractContextManager[Any]] = torch.inference_mode
         self._random_state: torch.Tensor | None = None
+        self._following_seed: int | None = None
         self._was_random = False
         self._walked = False
-        self._handlers = {Collect: self._collect, Reset: self._reset, Seed: self._seed, Call: self._call}
+        self._handlers: dict[type, Callable[[Any], Any]] = {
+            Collect: self._collect,
+            Reset: self._reset,
+            Seed: self._seed,
+            GetState: self._get_state,
+            SetState: self._set_state,
+            Call: self._call,
+        }
 
     @property
     def env(self) -> EnvBase:
@@ -134,9 +154,9 @@ class CollectHandler:
         if command.fresh:
             rollout.restart(rollout.tracker.begun)
         before = rollout.env_seconds, rollout.policy_seconds
-        frames = self._fill(slot, random)
         if VERSION in slot.fields:
             slot.by_row(VERSION)[...] = command.version
+        frames = self._fill(slot, random)
         episodes = rollout.tracker.take_finished()
         return Done(
             command.slot,
@@ -176,15 +196,40 @@ class CollectHandler:
             if isinstance(self._policy, nn.Module) and detach_inference_tensors(self._policy):
                 self._grad_mode = torch.no_grad
 
+    def act_in_thread(self, actor: PolicyActor | None, kept: KeptInputs | None, policy: Callable[..., Any]) -> None:
+        """Act with a private policy, and leave torch's generator alone: it is one for all threads of the process."""
+        self._actor, self._kept, self._policy = actor, kept, policy
+        self._random_state = None
+
     def _reset(self, command: Reset) -> None:
         self.rollout.restart(command.rows)
 
     def _seed(self, command: Seed) -> int:
-        following = self.env.set_seed(command.seed, command.static)
+        following = self._following_seed = self.env.set_seed(command.seed, command.static)
         self._random_state = torch.Generator().manual_seed(command.seed).get_state()
         self._random.generator.manual_seed(next_seed(command.seed))
         self.rollout.restart()
         return following
+
+    def _get_state(self, command: GetState) -> dict[str, Any]:
+        return {
+            "rollout": self.rollout.state(),
+            "random_state": None if self._random_state is None else self._random_state.clone(),
+            "warm_up_state": self._random.generator.get_state(),
+            "was_random": self._was_random,
+            "following_seed": self._following_seed,
+        }
+
+    def _set_state(self, command: SetState) -> None:
+        state = command.state
+        self.rollout.restore(state["rollout"])
+        self._random_state = state["random_state"]
+        self._random.generator.set_state(state["warm_up_state"])
+        self._was_random = state["was_random"]
+        self._following_seed = state["following_seed"]
+        if state["rollout"]["env"] is None and self._following_seed is not None:
+            # Episodes begin anew, and not with those that the seed gave before.
+            self._following_seed = self.env.set_seed(self._following_seed)
 
     def _call(self, command: Call) -> Any:
         return getattr(self, command.name)(*command.arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, Unpack
 
@@ -19,6 +20,7 @@ from reap.envs.build import build_env, is_env
 from reap.errors import OptionError
 from reap.specs import Composite, Spec
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
+from reap.weights.pending import PendingWeightUpdater
 from reap.workers.base import InlineGroup
 
 
@@ -50,6 +52,7 @@ class SyncDataCollector(DataCollectorBase):
             raise OptionError("policy and policy_factory: expected one of them, got both")
         env = build_env(create_env_fn, chosen.create_env_kwargs)
         self._owns_env = not is_env(create_env_fn)
+        self._pending: PendingWeightUpdater | None = None
         try:
             made = policy if chosen.policy_factory is None else _made_by(chosen.policy_factory)
             self._assembly: Assembly = assemble(env, made, chosen)
@@ -68,6 +71,21 @@ class SyncDataCollector(DataCollectorBase):
         if not isinstance(updater, WeightUpdaterBase):
             raise OptionError(f"weight_updater: expected a WeightUpdaterBase or a constructor of one, got {updater!r}")
         return updater
+
+    def _prepare_background(self) -> None:
+        assembly = self._assembly
+        if not isinstance(assembly.policy, nn.Module):
+            return
+        private = copy.deepcopy(assembly.policy)
+        actor, kept = assembly.actor_for(private)
+        assembly.handler.act_in_thread(actor, kept, private)
+        if self._options.weight_updater is None:
+            self._updater = self._pending = PendingWeightUpdater(private, assembly.source or assembly.policy)
+
+    def _background_step(self) -> bool:
+        if self._pending is not None:
+            self._pending.apply()
+        return super()._background_step()
 
     def _next_rollout(self) -> TensorDictBase:
         pool = self._assembly.pool

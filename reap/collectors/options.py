@@ -144,6 +144,11 @@ class CollectorOptions:
         return None if limit is None or limit <= 0 else limit
 
     @property
+    def stores_here(self) -> bool:
+        """Whether batches are delivered in the memory in which they are recorded."""
+        return self.storing_device is None or self.storing_device.type == "cpu"
+
+    @property
     def random_frames(self) -> int:
         """Frames with random actions first."""
         return max(0, self.init_random_frames or 0)

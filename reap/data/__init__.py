@@ -1,5 +1,6 @@
-"""Specs of data."""
+"""Specs of data, and what works on batches."""
 
+from reap.data.postprocs import MultiStep
 from reap.specs import (
     Binary,
     Bounded,
@@ -19,6 +20,7 @@ __all__ = [
     "Composite",
     "MultiCategorical",
     "MultiOneHot",
+    "MultiStep",
     "NonTensor",
     "OneHot",
     "Unbounded",

@@ -14,7 +14,7 @@ A subclass writes one of the faces, the base derives the other: either `_reset`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
@@ -214,6 +214,14 @@ class EnvBase(EnvSpecs):
     def call(self, name: str, *args: Any) -> Any:
         """What a method of the env returns, or a list with one value per env of a batch of envs."""
         return getattr(self, name)(*args)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """What the env needs to go on exactly where it is: tensors, numbers, strings, lists and dicts; None if it cannot."""
+        return None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        raise NotImplementedError(f"{type(self).__name__} has no state to load")
 
     @property
     def closed(self) -> bool:

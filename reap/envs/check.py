@@ -17,7 +17,7 @@ STEP_VALUES = "(observation, reward, terminated, truncated, info)"
 
 def check_reset(result: Any, space: gym.Space[Any]) -> None:
     """Raise SpecMismatch unless a reset returned an observation of the space and an info."""
-    _check_values(result, "env.reset", RESET_VALUES)
+    check_values(result, "env.reset", RESET_VALUES)
     check_observation(result[0], space, "env.reset")
 
 
@@ -27,12 +27,13 @@ def check_step(result: Any, space: gym.Space[Any]) -> bool:
     Returns:
         Whether reward and flags are numbers as they are; otherwise they are arrays of one element each.
     """
-    _check_values(result, "env.step", STEP_VALUES)
+    check_values(result, "env.step", STEP_VALUES)
     check_observation(result[0], space, "env.step")
     return all([_check_number(value, name) for value, name in zip(result[1:4], ("reward", "terminated", "truncated"), strict=True)])
 
 
-def _check_values(result: Any, where: str, expected: str) -> None:
+def check_values(result: Any, where: str, expected: str) -> None:
+    """Raise SpecMismatch unless a call returned as many values as gymnasium says."""
     count = expected.count(",") + 1
     if not isinstance(result, tuple | list) or len(result) != count:
         found = f"{len(result)} values" if isinstance(result, tuple) else _describe(result)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
     from reap.envs.base import EnvBase
+    from reap.envs.specs import EnvSpecs
 
 
 def step_mdp(
@@ -92,36 +93,3 @@ def finish_reset(env: EnvBase, result: TensorDictBase) -> TensorDictBase:
         if plain(key) not in result.keys(include_nested=True):
             result.set(plain(key), spec.zero())
     return result
-
-
-def shape_flags(env: EnvBase, result: TensorDictBase, call: str) -> None:
-    """Give done flags the shape of their spec, which an env may have left the last dimension out of.
-
-    Raises:
-        SpecMismatch: a flag has another number of values.
-    """
-    for key, spec in env.full_done_spec.leaves():
-        value = result.get(plain(key), None)
-        if value is None or value.shape == spec.shape:
-            continue
-        if value.numel() != spec.shape.numel():
-            raise SpecMismatch(
-                f"{type(env).__name__}.{call}: {plain(key)!r}: expected shape {tuple(spec.shape)}, found {tuple(value.shape)}; "
-                "give one flag for each row"
-            )
-        result.set(plain(key), value.reshape(spec.shape))
-
-
-def complete_flags(env: EnvBase, result: TensorDictBase) -> None:
-    """Fill in done flags that a step left out, so that `done == terminated | truncated`."""
-    for key, spec in env.full_done_spec.leaves():
-        if plain(key) in result.keys(include_nested=True):
-            continue
-        prefix, name = key[:-1], key[-1]
-        others = [result.get((*prefix, other), None) for other in _SIBLINGS[name]]
-        known = [other for other in others if other is not None]
-        filled = torch.stack(known).any(0) if known else spec.zero()
-        result.set(plain(key), filled)
-
-
-_SIBLINGS = {"done": ("terminated", "truncated"), "terminated": ("done",), "truncated": ()}

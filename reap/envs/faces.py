@@ -1,20 +1,28 @@
 """One face of an env derived from the other.
 
-`TensorDictFace` gives the array face to an env that writes `_reset` and `_step`; `ArrayFace` gives these two to an env that
-writes the array face.
+`TensorDictFace` gives the array face to an env that works on TensorDicts; `ArrayFace` gives `_reset` and `_step` to an env
+that writes the array face.
+
+    column t    slot action[t] --> | td: what the env returned last, |
+                                   | observations, state, flags      | --> calls.step --> what follows --> slot next[t]
+                                   '---------------------------------'          |
+                                                   ^----------------------------' td of the next column
+
+The TensorDict that an env steps from is the one that it returned: whatever an env keeps in it, under keys of its specs or
+others, is there in the next step.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import torch
 
-from reap.buffers import DONE, FLAGS, TERMINATED, TRUNCATED, Slot, Stage, after
+from reap.buffers import FLAGS, TERMINATED, TRUNCATED, Slot, Stage, after
+from reap.envs.ends import Ends, complete_flags, shape_flags
 from reap.errors import SpecMismatch
-from reap.keys import Key, plain
-from reap.layout import Array
+from reap.keys import NestedKey, plain
+from reap.optional import tensordict as load_tensordict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,116 +36,221 @@ if TYPE_CHECKING:
     Step = Callable[[TensorDictBase], TensorDictBase]
 
 
-class TensorDictFace:
-    """Calls an env's `_reset` and `_step` with TensorDicts, and writes what they return into arrays."""
+class TensorDictCalls(Protocol):
+    """What a `TensorDictFace` calls of an env that works on TensorDicts.
+
+    The TensorDict that goes in may be changed and kept; what comes out is the caller's.
+    """
+
+    resets_ended: bool
+    """Whether `step` resets the rows that ended, in the TensorDict that the next step starts from."""
+
+    def begin(self) -> TensorDictBase:
+        """Reset all rows: what the first step starts from."""
+        ...
+
+    def begin_rows(self, current: TensorDictBase, mask: torch.Tensor) -> TensorDictBase:
+        """Reset the rows of a mask `[*batch_size, 1]`; the other rows of `current` stay as they are."""
+        ...
+
+    def step(self, current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """Apply the actions in `current`: what follows, and what the next step starts from."""
+        ...
+
+
+class OwnCalls:
+    """The calls of an env that writes `_reset` and `_step`; its first answers are checked against its specs."""
+
+    resets_ended = False
 
     def __init__(self, env: EnvSpecs, reset: Reset, step: Step) -> None:
         self._env = env
-        self._call_reset, self._call_step = reset, step
-        self._observations = tuple(env.fields(env.observation_spec))
-        self._rewards = tuple(env.fields(env.full_reward_spec))
-        self._actions = tuple(env.fields(env.full_action_spec))
+        self._reset, self._step = reset, step
+        self._has_more_flags = bool(env.fields_of_flags())
         self._checked_reset = self._checked_step = False
-        self._sent: TensorDictBase | None = None
+
+    def begin(self) -> TensorDictBase:
+        """Reset all rows."""
+        return self._begun(self._reset(None))
+
+    def begin_rows(self, current: TensorDictBase, mask: torch.Tensor) -> TensorDictBase:
+        """Reset the rows of a mask, by the key `"_reset"`."""
+        request = current.copy().set("_reset", mask.clone())
+        return merge_rows(current, self._begun(self._reset(request)), mask)
+
+    def _begun(self, result: TensorDictBase) -> TensorDictBase:
+        if not self._checked_reset:
+            check_result(self._env, result, "_reset")
+            self._checked_reset = True
+        begun = self._env.empty_tensordict().update(result)
+        begun.pop("_reset", None)
+        shape_flags(self._env, begun, "_reset")
+        clear_flags(self._env, begun)
+        return begun
+
+    def step(self, current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """Step all rows; the first result is checked."""
+        result = self._step(current)
+        if not self._checked_step:
+            check_result(self._env, result, "_step")
+            self._checked_step = True
+        if self._has_more_flags:
+            shape_flags(self._env, result, "_step")
+            complete_flags(self._env, result)
+        return result, current.copy().update(result)
+
+
+class TensorDictFace:
+    """The array face of an env that works on TensorDicts.
+
+    The calls are made outside of the loop's inference mode, for what an env keeps must be usable for its other users.
+
+    Args:
+        env: the env's specs.
+        calls: what is called of the env.
+    """
+
+    def __init__(self, env: EnvSpecs, calls: TensorDictCalls) -> None:
+        self._env = env
+        self._calls = calls
+        self._ends = Ends(env, complete=calls.resets_ended)
+        self._current: TensorDictBase = env.empty_tensordict()
+        self._fresh: set[int] = set()
         self._rows: Sequence[int] | None = None
         self._t = 0
 
     def bind(self, stage: Stage, slot: Slot) -> None:
         """Take the arrays that following calls read and write."""
         self._stage, self._slot = stage, slot
-        self._lead = (stage.rows,) if stage.batch_shape else ()
-        self._next: list[tuple[Key, Array]] = [(key, slot.by_column(after(key))) for key in self._observations]
-        self._next += [(key, slot.by_column(after(key))) for key in self._rewards]
-        self._ends = slot.by_column(after(TERMINATED)), slot.by_column(after(TRUNCATED))
+        keys = [*self._env.fields_of_stage(), *self._env.fields(self._env.full_reward_spec)]
+        self._next = [(plain(key), slot.views(after(key)), (*stage.batch_shape, *slot.fields[after(key)].shape)) for key in keys]
+        self._actions = [(plain(key), slot.views(key)) for key in self._env.fields(self._env.full_action_spec)]
+        self._flags = slot.by_column(after(TERMINATED)), slot.by_column(after(TRUNCATED))
 
-    def reset_rows(self, rows: Sequence[int] | None) -> None:
+    def forget(self) -> None:
+        """Rows that the last step has reset are reset again when that is asked for: a seed was given, or the env used by hand."""
+        self._fresh.clear()
+
+    def reset_rows(self, rows: Sequence[int] | None, t: int) -> None:
         """Reset rows and write their first observations to the stage."""
-        if rows is None:
-            result, chosen = self._call_reset(None), ...
-        else:
-            result, chosen = self._partial_reset(rows)
-        if not self._checked_reset:
-            self._check(result, "reset")
-            self._checked_reset = True
-        for key in self._observations:
-            self._stage.arrays[key][chosen] = self._values(result, key)[chosen]
+        every = range(self._stage.rows)
+        chosen = every if rows is None else rows
+        late = [b for b in chosen if b not in self._fresh]
+        with torch.inference_mode(mode=False), torch.no_grad():
+            if len(late) == len(every):
+                self._current = self._calls.begin()
+            elif late:
+                self._current = self._calls.begin_rows(self._current, self._mask(late))
+            for key in self._env.fields_of_stage():
+                self._write_stage(self._stage.tensors[key], self._current.get(plain(key)), None if rows is None else list(rows))
+        self._fresh.difference_update(chosen)
 
-    def _partial_reset(self, rows: Sequence[int]) -> tuple[TensorDictBase, Any]:
-        if not self._lead:
-            return self._call_reset(None), ...
-        mask = np.zeros(self._stage.rows, bool)
+    def _write_stage(self, target: torch.Tensor, value: torch.Tensor, rows: list[int] | None) -> None:
+        if rows is None or not self._stage.batch_shape:
+            target.copy_(value)
+            return
+        flat = (self._stage.rows, *target.shape[len(self._stage.batch_shape) :])
+        target.view(flat)[rows] = value.reshape(flat)[rows].to(target.device)
+
+    def _mask(self, rows: Sequence[int]) -> torch.Tensor:
+        mask = torch.zeros(self._stage.rows, dtype=torch.bool)
         mask[list(rows)] = True
-        request = self._inputs()
-        request.set("_reset", torch.from_numpy(mask).view(*self._stage.batch_shape, 1))
-        return self._call_reset(request), mask
+        return mask.view(*self._stage.batch_shape, 1).to(self._env.device)
 
     def send(self, rows: Sequence[int] | None, t: int) -> None:
-        """Hand over the observations of the stage and copies of the actions of column `t`.
+        """Hand over copies of the actions of column `t`.
 
         The env steps all rows, for a TensorDict holds them all; only these (None: all) are heeded.
         """
-        td = self._inputs()
-        for key in self._actions:
-            td.set(plain(key), self._slot.views(key)[t].clone())
-        self._sent, self._rows, self._t = td, rows, t
+        self._rows, self._t = rows, t
 
     def receive(self) -> Sequence[int] | None:
         """Step the env and write what follows; return the rows whose episode ended."""
-        sent, t = self._sent, self._t
-        assert sent is not None, "send comes before receive"
-        self._sent = None
-        result = self._call_step(sent)
-        if not self._checked_step:
-            self._check(result, "step")
-            self._checked_step = True
-        for key, array in self._next:
-            array[t] = self._values(result, key)
-        return self._write_ends(result, t)
+        return self.step_rows(self._rows, self._t)
 
-    def _write_ends(self, result: TensorDictBase, t: int) -> Sequence[int] | None:
-        found = {key: result.get(plain(key), None) for key in FLAGS}
-        truncated = self._flag(found[TRUNCATED])
-        terminated = self._flag(found[TERMINATED] if found[TERMINATED] is not None else found[DONE])
-        if found[DONE] is not None and found[TERMINATED] is not None and found[TRUNCATED] is None:
-            truncated = self._flag(found[DONE]) & ~terminated
-        elif found[TERMINATED] is None:
-            terminated = terminated & ~truncated
-        ended = np.flatnonzero(terminated | truncated)
-        if self._rows is not None:
-            ended = np.intersect1d(ended, self._rows)
-        if not ended.size:
+    def step_rows(self, rows: Sequence[int] | None, t: int) -> Sequence[int] | None:
+        """`send`, then `receive`."""
+        self._fresh.clear()
+        with torch.inference_mode(mode=False), torch.no_grad():
+            current = self._current
+            for key, views in self._actions:
+                current.set(key, views[t].clone())
+            following, self._current = self._calls.step(current)
+            for key, views, shape in self._next:
+                value = following.get(key)
+                if value.shape != shape:
+                    raise changed_shape(self._env, key, shape, value.shape)
+                views[t].copy_(value)
+            ends = self._ends.read(following)
+        return None if ends is None else self._write_ends(ends, rows, t)
+
+    def _write_ends(self, ends: tuple[torch.Tensor, torch.Tensor], rows: Sequence[int] | None, t: int) -> Sequence[int] | None:
+        terminated, truncated = ends
+        ended: list[int] = (terminated | truncated).nonzero().flatten().tolist()
+        if self._calls.resets_ended:
+            self._fresh.update(ended)
+        if rows is not None:
+            ended = sorted(set(ended).intersection(rows))
+        if not ended:
             return None
-        for array, values in zip(self._ends, (terminated, truncated), strict=True):
-            array[t] = values
-        return ended.tolist()
+        for array, values in zip(self._flags, (terminated, truncated), strict=True):
+            array[t] = values.numpy().reshape(array[t].shape)
+        return ended
 
-    def _flag(self, value: torch.Tensor | None) -> Array:
-        shape = (*self._lead, 1)
-        return np.zeros(shape, bool) if value is None else value.detach().cpu().numpy().reshape(shape)
 
-    def _inputs(self) -> TensorDictBase:
-        from_stage = self._stage.tensors
-        td = self._env.empty_tensordict()
-        for key in self._observations:
-            td.set(plain(key), from_stage[key].clone())
-        return td
+def merge_rows(old: TensorDictBase, new: TensorDictBase, mask: torch.Tensor) -> TensorDictBase:
+    """`new` in the rows of a mask `[*batch_size, 1]`, `old` in the others; keys of one of them as they are there."""
+    merged = old.copy()
+    lead = mask.ndim - 1
+    for key, value in new.items(include_nested=True, leaves_only=True):
+        kept = old.get(key, None)
+        if isinstance(value, torch.Tensor) and isinstance(kept, torch.Tensor) and kept.shape == value.shape and lead:
+            rows = mask.reshape(*mask.shape[:-1], *(1,) * (value.ndim - lead))
+            value = torch.where(rows.to(value.device), value, kept)  # noqa: PLW2901  the merged value
+        merged.set(key, value)
+    return merged
 
-    def _values(self, td: TensorDictBase, key: Key) -> Array:
-        value = td.get(plain(key)).detach().cpu()
-        field_shape = value.shape[len(self._stage.batch_shape) :]
-        return value.numpy().reshape((*self._lead, *field_shape))
 
-    def _check(self, td: TensorDictBase, call: str) -> None:
-        env = self._env
-        where = f"{type(env).__name__}._{call}"
-        specs = dict(env.observation_spec.leaves())
-        if call == "step":
-            specs.update(env.full_reward_spec.leaves())
-        for key, spec in specs.items():
-            value = td.get(plain(key), None)
-            if value is None:
-                raise SpecMismatch(f"{where}: expected key {plain(key)!r}, found {sorted(map(str, td.keys(True, True)))}")
-            spec.validate(value, key=str(plain(key)), where=where)
+def clear_flags(env: EnvSpecs, begun: TensorDictBase) -> None:
+    """Add those done flags of the spec, all False, that a reset left out."""
+    for key, spec in env.full_done_spec.leaves():
+        if plain(key) not in begun.keys(include_nested=True):
+            begun.set(plain(key), spec.zero())
+
+
+def changed_shape(env: EnvSpecs, key: NestedKey, expected: tuple[int, ...], found: torch.Size) -> SpecMismatch:
+    """The error for a value that has another shape than before."""
+    return SpecMismatch(
+        f"{type(env).__name__}: {key!r}: expected shape {tuple(expected)}, as the spec says, found {tuple(found)} in a step; "
+        "values of one key keep their shape: pad them"
+    )
+
+
+def check_result(env: EnvSpecs, td: Any, call: str) -> None:
+    """Raise SpecMismatch unless what `_reset` or `_step` returned fits the env's specs."""
+    where = f"{type(env).__name__}.{call}"
+    if not isinstance(td, load_tensordict().TensorDictBase):
+        hint = "; does it lack a return?" if td is None else ""
+        raise SpecMismatch(f"{where}: expected a TensorDict, found {type(td).__name__}{hint}")
+    specs = dict(env.observation_spec.leaves())
+    if call == "_step":
+        specs.update(env.full_reward_spec.leaves())
+    for key, spec in specs.items():
+        value = td.get(plain(key), None)
+        if value is None:
+            found = sorted(map(str, td.keys(True, True)))
+            hint = "; values go to the root of what _step returns, not under 'next'" if "next" in td.keys() else ""
+            raise SpecMismatch(f"{where}: expected key {plain(key)!r}, found {found}{hint}")
+        spec.validate(value, key=plain(key), where=where)
+    shape_flags(env, td, call)
+    if call == "_step" and not _has_flags(env, td):
+        wanted = [plain(key) for key, _ in env.full_done_spec.leaves()]
+        raise SpecMismatch(f"{where}: expected one of the done flags {wanted}, found {sorted(map(str, td.keys(True, True)))}")
+
+
+def _has_flags(env: EnvSpecs, td: TensorDictBase) -> bool:
+    known = {key for key, _ in env.full_done_spec.leaves()} | set(FLAGS)
+    return any(td.get(plain(key), None) is not None for key in known)
 
 
 class ArrayFace:
@@ -146,7 +259,7 @@ class ArrayFace:
     def __init__(self, env: EnvBase) -> None:
         self._env = env
         batch = tuple(env.batch_size)
-        self._stage = Stage(env.fields(env.observation_spec), batch)
+        self._stage = Stage(env.fields_of_stage(), batch)
         self._slot = Slot(env.slot_fields(), batch, 1)
 
     def reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
@@ -175,7 +288,7 @@ class ArrayFace:
         env.bind(self._stage, slot)
         env.step_rows(None, 0)
         td = env.empty_tensordict()
-        for key in (*env.fields(env.observation_spec), *env.fields(env.full_reward_spec), TERMINATED, TRUNCATED):
+        for key in (*env.fields_of_stage(), *env.fields(env.full_reward_spec), TERMINATED, TRUNCATED):
             td.set(plain(key), slot.views(after(key))[0].clone())
         td.set("done", td.get("terminated") | td.get("truncated"))
         return td

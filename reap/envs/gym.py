@@ -13,6 +13,7 @@ from gymnasium.wrappers import AddRenderObservation
 from reap.buffers import Slot, Stage
 from reap.envs.base import EnvBase, Rows
 from reap.envs.gym_rows import Env, GymCalls, GymRow, RowFormat
+from reap.envs.gym_state import env_state, load_env_state
 from reap.envs.values import ObservationLeaf, action_leaves, observation_leaves
 from reap.errors import OptionError, nearest
 from reap.keys import Key
@@ -25,6 +26,8 @@ InfoKeys = Sequence[str] | Mapping[str, Spec]
 
 class FrameSkip(gym.Wrapper[Any, Any, Any, Any]):
     """Repeats each action, sums the rewards, and stops repeating when the episode ends."""
+
+    stateless = True
 
     def __init__(self, env: Env, frames: int) -> None:
         super().__init__(env)
@@ -172,6 +175,14 @@ class GymEnv(EnvBase):
     def call(self, name: str, *args: Any) -> Any:
         """Call a method of the gymnasium env, looked for through its wrappers."""
         return self.wrapped.get_wrapper_attr(name)(*args)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """The state of the gymnasium env, if it has `state_dict` and `load_state_dict` and no wrapper keeps one of its own."""
+        return env_state(self.wrapped)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        load_env_state(self.wrapped, state)
 
     def close(self) -> None:
         """Close the gymnasium env; a second call does nothing."""

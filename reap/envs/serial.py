@@ -97,6 +97,16 @@ class SerialEnv(EnvBase):
         """What the method of each env returns."""
         return [env.call(name, *args) for env in self.envs]
 
+    def state_dict(self) -> dict[str, Any] | None:
+        """The states of all envs; None if any of them has none."""
+        states = [env.state_dict() for env in self.envs]
+        return None if any(state is None for state in states) else {"envs": states}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let each env go on from its state."""
+        for env, own in zip(self.envs, state["envs"], strict=True):
+            env.load_state_dict(own)
+
     def close(self) -> None:
         """Close all envs; a second call does nothing."""
         for env in self.envs:

@@ -31,9 +31,9 @@ class EnvSpecs:
         self.device = None if device is None else torch.device(device)
         self._observation = Composite(shape=self.batch_size)
         self._action = Composite(shape=self.batch_size)
-        self._reward = self._with_batch(Composite(reward=Unbounded((1,), dtype=torch.float32)))
+        self._reward = Composite(reward=Unbounded((1,), dtype=torch.float32)).expand(*self.batch_size)
         flag = Categorical(2, shape=(1,), dtype=torch.bool)
-        self._done = self._with_batch(Composite(done=flag, terminated=flag))
+        self._done = Composite(done=flag, terminated=flag).expand(*self.batch_size)
 
     # ------------------------------------------------------------------ specs
 
@@ -138,9 +138,17 @@ class EnvSpecs:
         lead = len(self.batch_size)
         return {key: Field(tuple(leaf.shape[lead:]), tensor_dtype(leaf, key)) for key, leaf in spec.leaves()}
 
+    def fields_of_flags(self) -> dict[Key, Field]:
+        """The done flags besides those of every batch: nested ones, and those of other names. They are recorded as they are."""
+        return {key: field for key, field in self.fields(self._done).items() if key not in FLAGS}
+
+    def fields_of_stage(self) -> dict[Key, Field]:
+        """What the env returns of each step for the next one: observations, and done flags below the root."""
+        return {**self.fields(self._observation), **self.fields_of_flags()}
+
     def slot_fields(self) -> dict[Key, Field]:
         """What the env reads and writes in each column of a slot: actions, and what follows them under `"next"`."""
-        following = {**self.fields(self._observation), **self.fields(self._reward)}
+        following = {**self.fields_of_stage(), **self.fields(self._reward)}
         flags = {key: Field((1,), torch.bool) for key in FLAGS}
         return {**self.fields(self._action), **{after(key): field for key, field in {**following, **flags}.items()}}
 

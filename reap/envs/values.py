@@ -44,28 +44,31 @@ def identity(value: Any) -> Any:
     return value
 
 
-def observation_leaves(space: gym.Space[Any], key: Key, *, categorical: bool) -> list[ObservationLeaf]:
+def observation_leaves(
+    space: gym.Space[Any], key: Key, *, categorical: bool, encoder: Callable[[gym.Space[Any], bool], Read] | None = None
+) -> list[ObservationLeaf]:
     """The arrays of an observation: one, or for Dict and Tuple spaces one per entry.
 
     Args:
         space: the observation space.
         key: key of an observation that is not a Dict; a Dict's entries lie under their own names.
         categorical: discrete values are written as indices, otherwise one-hot.
+        encoder: from a space without parts, and `categorical`, to what is written of its values; one row's by default.
     """
     root = () if isinstance(space, spaces.Dict) else key
-    return _leaves(space, root, identity, categorical)
+    return _leaves(space, root, identity, lambda space: (encoder or _encoder)(space, categorical))
 
 
-def _leaves(space: gym.Space[Any], key: Key, read: Read, categorical: bool) -> list[ObservationLeaf]:
+def _leaves(space: gym.Space[Any], key: Key, read: Read, encoder: Callable[[gym.Space[Any]], Read]) -> list[ObservationLeaf]:
     if isinstance(space, spaces.Dict):
         entries = [(str(name), name, sub) for name, sub in space.spaces.items()]
     elif isinstance(space, spaces.Tuple):
         entries = [(str(i), i, sub) for i, sub in enumerate(space.spaces)]
     else:
-        return [ObservationLeaf(key, space, _compose(_encoder(space, categorical), read))]
+        return [ObservationLeaf(key, space, _compose(encoder(space), read))]
     found: list[ObservationLeaf] = []
     for name, index, sub in entries:
-        found.extend(_leaves(sub, (*key, name), _compose(itemgetter(index), read), categorical))
+        found.extend(_leaves(sub, (*key, name), _compose(itemgetter(index), read), encoder))
     return found
 
 

@@ -126,8 +126,7 @@ def takes_tensordict(policy: Callable[..., Any]) -> bool:
         return False
     first = parameters[0]
     annotation = first.annotation
-    if isinstance(annotation, str):
-        return "TensorDict" in annotation
     if inspect.isclass(annotation) and issubclass(annotation, TensorDictBase):
         return True
-    return first.name in {"tensordict", "td"}
+    text = annotation.__name__ if inspect.isclass(annotation) else str(annotation)
+    return "TensorDict" in text or (first.name in {"tensordict", "td"} and "Tensor" not in text)

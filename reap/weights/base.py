@@ -127,20 +127,26 @@ def load_weights(policy: nn.Module, weights: nn.Module | TensorDictBase | Mappin
         OptionError: something else was given.
         SpecMismatch: names or shapes differ; nothing is changed then.
     """
-    given = _by_name(weights)
-    own = {**dict(policy.named_parameters()), **dict(policy.named_buffers())}
+    check_weights(policy, weights)
+    own = weights_by_name(policy)
+    with torch.no_grad():
+        for name, value in weights_by_name(weights).items():
+            own[name].copy_(value)
+
+
+def check_weights(policy: nn.Module, weights: Any) -> None:
+    """Raise OptionError or SpecMismatch if `load_weights` would."""
+    given, own = weights_by_name(weights), weights_by_name(policy)
     unknown, missing = sorted(set(given) - set(own)), sorted(set(dict(policy.named_parameters())) - set(given))
     if unknown or missing:
         raise SpecMismatch(f"weights: expected the names of the policy; missing {missing}, unknown {unknown}")
     for name, value in given.items():
         if own[name].shape != value.shape:
             raise SpecMismatch(f"weights: {name}: expected shape {tuple(own[name].shape)}, found {tuple(value.shape)}")
-    with torch.no_grad():
-        for name, value in given.items():
-            own[name].copy_(value)
 
 
-def _by_name(weights: Any) -> dict[str, torch.Tensor]:
+def weights_by_name(weights: Any) -> dict[str, torch.Tensor]:
+    """Parameters and buffers of a module, a TensorDict of parameters or a state dict, by their dotted names."""
     if isinstance(weights, nn.Module):
         return {**dict(weights.named_parameters()), **dict(weights.named_buffers())}
     if isinstance(weights, TensorDictBase):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import pytest
@@ -21,7 +21,7 @@ from reap.testing import Const, Count, IdRows
 class Closing(Count):
     """Counts how often it is closed; every one that is made is in `made`."""
 
-    made: list[Closing] = []
+    made: ClassVar[list[Closing]] = []
 
     def __init__(self, length: int = 5) -> None:
         super().__init__(length)
@@ -84,6 +84,9 @@ def test_create_env_kwargs_need_a_factory() -> None:
         SyncDataCollector(Count(3), frames_per_batch=4, create_env_kwargs={"length": 2})
 
 
+FACTORY = "create_env_fn {}: expected it to return an env, got "
+
+
 def returns_nothing() -> None:
     Count(3)
 
@@ -93,46 +96,35 @@ def returns_nothing() -> None:
     [
         (3, "create_env_fn: expected an env, a factory or a gymnasium id, got int: 3"),
         (None, "create_env_fn: expected an env, a factory or a gymnasium id, got NoneType: None"),
-        (
-            returns_nothing,
-            "create_env_fn returns_nothing: expected it to return an env, got NoneType: None; does it lack a return?",
-        ),
-        (
-            EnvCreator(returns_nothing),
-            "create_env_fn returns_nothing: expected it to return an env, got NoneType: None; does it lack a return?",
-        ),
-        (
-            lambda: Count,
-            "create_env_fn <lambda>: expected it to return an env, got type: <class 'reap.testing.envs.Count'>; "
-            "does it lack a call?",
-        ),
-        (lambda: "CartPole-v1", "create_env_fn <lambda>: expected it to return an env, got str: 'CartPole-v1'"),
-        (
-            "CartPol-v1",
-            "unknown env id 'CartPol-v1': gymnasium has no env of that name. Did you mean 'CartPole-v1'? "
-            "Ids of other packages are known after importing the package.",
-        ),
-        (
-            "ALE/Pog-v5",
-            "unknown env id 'ALE/Pog-v5': gymnasium has no env of that name. Did you mean 'ALE/Pong-v5'? "
-            "Ids of other packages are known after importing the package.",
-        ),
-        (
-            "CartPole-v77",
-            "unknown env id 'CartPole-v77': gymnasium has no env of that name. Did you mean 'CartPole-v1'? "
-            "Ids of other packages are known after importing the package.",
-        ),
-        (
-            "cart pole",
-            "unknown env id 'cart pole': gymnasium has no env of that name. "
-            "Ids of other packages are known after importing the package.",
-        ),
+        (returns_nothing, f"{FACTORY.format('returns_nothing')}NoneType: None; does it lack a return?"),
+        (EnvCreator(returns_nothing), f"{FACTORY.format('returns_nothing')}NoneType: None; does it lack a return?"),
+        (lambda: Count, f"{FACTORY.format('<lambda>')}type: {Count!r}; does it lack a call?"),
+        (lambda: "CartPole-v1", f"{FACTORY.format('<lambda>')}str: 'CartPole-v1'"),
     ],
 )
 def test_no_env(given: Any, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         SyncDataCollector(given, frames_per_batch=4)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("CartPol-v1", " Did you mean 'CartPole-v1'?"),
+        ("ALE/Pog-v5", " Did you mean 'ALE/Pong-v5'?"),
+        ("CartPole-v77", " Did you mean 'CartPole-v1'?"),
+        ("cart pole", " Did you mean 'CartPole-v1'?"),
+        ("", ""),
+    ],
+)
+def test_an_unknown_id_names_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        SyncDataCollector(name, frames_per_batch=4)
+    assert str(caught.value) == (
+        f"unknown env id {name!r}: gymnasium has no env of that name.{hint} "
+        "Ids of other packages are known after importing the package."
+    )
 
 
 def test_a_factory_that_raises() -> None:

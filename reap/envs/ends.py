@@ -1,0 +1,118 @@
+"""Done flags: which rows' episodes ended, and what flags that were left out are.
+
+    done                   decides alone where it stands at the root
+    agents / a / done      without one at the root, any leaf ends the episode of its row
+    agents / b / done
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from reap.buffers import FLAGS
+from reap.errors import SpecMismatch
+from reap.keys import Key, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensordict import TensorDictBase
+
+    from reap.envs.specs import EnvSpecs
+
+Flags = dict[str, list[torch.Tensor]]
+
+
+class Ends:
+    """Reads from what a step returned which rows ended, and how.
+
+    Args:
+        env: the env's specs.
+        complete: every `done` of the spec is there, so that the others are read only where one is True.
+    """
+
+    def __init__(self, env: EnvSpecs, *, complete: bool = False) -> None:
+        self._rows = max(1, env.batch_size.numel())
+        groups = deciding_groups([key for key, _ in env.full_done_spec.leaves()])
+        given = {prefix: (*names, *(flag[-1] for flag in FLAGS)) for prefix, names in groups.items()}
+        self._groups = [[(name, plain((*prefix, name))) for name in dict.fromkeys(names)] for prefix, names in given.items()]
+        keys = [key for group in self._groups for name, key in group if not complete or name == "done"]
+        self._any = keys or [key for group in self._groups for _, key in group]
+
+    def read(self, td: TensorDictBase) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Terminated and truncated `[E]` of the rows, or None where no flag is True."""
+        for key in self._any:
+            value = td.get(key, None)
+            if value is not None and value.any():
+                break
+        else:
+            return None
+        terminated = torch.zeros(self._rows, dtype=torch.bool)
+        truncated = terminated.clone()
+        for group in self._groups:
+            ended = self._read_group({name: value for name, key in group if (value := td.get(key, None)) is not None})
+            terminated |= ended[0]
+            truncated |= ended[1]
+        return terminated, truncated
+
+    def _read_group(self, found: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = {name: value.detach().cpu().reshape(self._rows, -1).any(1) for name, value in found.items()}
+        none = torch.zeros(self._rows, dtype=torch.bool)
+        terminated, truncated = rows.pop("terminated", none), rows.pop("truncated", none)
+        rest = torch.stack([none, *rows.values()]).any(0) & ~(terminated | truncated)
+        if "terminated" in found and "truncated" not in found:
+            return terminated, truncated | rest
+        return terminated | rest, truncated
+
+
+def deciding_groups(keys: Sequence[Key]) -> dict[Key, list[str]]:
+    """Where flags stand that end a row's episode: at the root if there is any, else everywhere.
+
+    Example:
+        >>> deciding_groups([("done",), ("agents", "done")]), deciding_groups([("a", "done"), ("b", "done")])
+        ({(): ['done']}, {('a',): ['done'], ('b',): ['done']})
+    """
+    groups: dict[Key, list[str]] = {}
+    for key in keys:
+        groups.setdefault(key[:-1], []).append(key[-1])
+    return {(): groups[()]} if () in groups else groups
+
+
+def shape_flags(env: EnvSpecs, result: TensorDictBase, call: str) -> None:
+    """Give done flags the shape of their spec, which an env may have left the last dimension out of.
+
+    Raises:
+        SpecMismatch: a flag has another number of values, or is no tensor of booleans.
+    """
+    for key, spec in env.full_done_spec.leaves():
+        value = result.get(plain(key), None)
+        if value is None:
+            continue
+        where = f"{type(env).__name__}.{call}: {plain(key)!r}"
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.bool:
+            found = f"dtype {value.dtype}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+            raise SpecMismatch(f"{where}: expected a tensor of dtype torch.bool, found {found}; write flags as value.bool()")
+        if value.numel() != spec.shape.numel():
+            raise SpecMismatch(
+                f"{where}: expected shape {tuple(spec.shape)}, found {tuple(value.shape)}; give one flag for each row"
+            )
+        if value.shape != spec.shape:
+            result.set(plain(key), value.reshape(spec.shape))
+
+
+def complete_flags(env: EnvSpecs, result: TensorDictBase) -> None:
+    """Fill in done flags that a step left out, so that `done == terminated | truncated`."""
+    for key, spec in env.full_done_spec.leaves():
+        if plain(key) in result.keys(include_nested=True):
+            continue
+        prefix, name = key[:-1], key[-1]
+        others = [result.get((*prefix, other), None) for other in _SIBLINGS.get(name, ())]
+        known = [other for other in others if other is not None]
+        filled = torch.stack(known).any(0) if known else spec.zero()
+        result.set(plain(key), filled)
+
+
+_SIBLINGS = {"done": ("terminated", "truncated"), "terminated": ("done",), "truncated": ()}

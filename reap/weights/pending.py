@@ -1,0 +1,45 @@
+"""`PendingWeightUpdater`: weights for a policy that acts in another thread; they wait until it is between two rollouts."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Any
+
+from torch import nn
+
+from reap.weights.base import WeightUpdaterBase, check_weights, load_weights, weights_by_name
+
+
+class PendingWeightUpdater(WeightUpdaterBase):
+    """Keeps a copy of the latest weights until they are applied; never waits for a rollout.
+
+    Args:
+        policy: the policy that acts.
+        source: where weights come from when none are given.
+    """
+
+    def __init__(self, policy: nn.Module, source: nn.Module) -> None:
+        super().__init__()
+        self._policy, self._source = policy, source
+        self._lock = Lock()
+        self._pending: dict[str, Any] | None = None
+        self._version = self.applied_version = 0
+
+    def _get_server_weights(self) -> nn.Module:
+        return self._source
+
+    def _sync_weights_with_worker(self, *, worker_id: Any, server_weights: Any) -> None:
+        check_weights(self._policy, server_weights)
+        copies = {name: value.detach().clone() for name, value in weights_by_name(server_weights).items()}
+        with self._lock:
+            self._pending = copies
+            self._version += 1
+
+    def apply(self) -> None:
+        """Load the latest weights, if there are any that are not loaded yet."""
+        with self._lock:
+            pending, self._pending = self._pending, None
+            version = self._version
+        if pending is not None:
+            load_weights(self._policy, pending)
+            self.applied_version = version
