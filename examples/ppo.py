@@ -173,7 +173,7 @@ def plot(curve: list[tuple[int, float]], mean: list[float], args: Args) -> None:
     axes.scatter(frames, returns, s=14, alpha=0.35, color="tab:blue", linewidths=0, label="one episode")
     axes.plot(frames, mean, color="tab:blue", linewidth=2.2, label="mean of the last 100 episodes")
     axes.axhline(SOLVED, color="tab:green", linestyle="--", linewidth=1.2, label=f"solved: {SOLVED:.0f}")
-    axes.set(title=f"PPO on {ENV}, seed {args.seed}", xlabel="frames (env steps)", ylabel="return", ylim=(0, 515))
+    axes.set(title=f"PPO on {ENV}, seed {args.seed}", xlabel="frames (env steps)", ylabel="return (sum of rewards)")
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.legend(loc="center right")
     figure.savefig(args.out)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         set_exploration_type,
         step_mdp,
     )
+    from reap.evaluation import evaluate
     from reap.progress import progress
     from reap.split import split_trajectories
 
@@ -77,6 +78,7 @@ _HOMES = {
         "set_exploration_type",
         "step_mdp",
     ),
+    "reap.evaluation": ("evaluate",),
     "reap.progress": ("progress",),
     "reap.split": ("split_trajectories",),
 }
@@ -108,6 +110,7 @@ __all__ = [  # noqa: RUF022  in the order of their homes
     "exploration_type",
     "set_exploration_type",
     "step_mdp",
+    "evaluate",
     "progress",
     "split_trajectories",
 ]

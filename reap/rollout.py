@@ -22,7 +22,7 @@ from reap.envs.base import EnvBase
 from reap.errors import OptionError, SpecMismatch
 from reap.layout import Array
 from reap.policy.base import Actor
-from reap.trajectories import NO_ID, TrajectoryTracker
+from reap.trajectories import NO_ID, NO_LIMIT, TrajectoryTracker
 
 Hook = Callable[[], Any]
 
@@ -74,6 +74,8 @@ class Rollout:
             self._end = self._skip_ended
         self._lets_idle = not reset_when_done
         self._every_row = range(stage.rows)
+        # A step count of ours is counted in the stage; one that the env observes is carried like any observation.
+        self._counted = {STEP_COUNT} & stage.initial.keys()
         # Rows that are reset when the next rollout starts; rows whose next frame is the env's own reset step, and rows
         # which had it with the last column.
         self._waiting: set[int] = set()
@@ -94,7 +96,8 @@ class Rollout:
         unknown = [b for b in chosen if b not in self._every_row]
         if unknown:
             raise OptionError(f"reset: expected rows from 0 to {len(self._every_row) - 1}, got {unknown}")
-        if self.env.resets_itself and chosen and len(set(chosen)) < len(self._every_row):
+        resets_rows = self.env.resets_rows and not self.env.resets_itself
+        if not resets_rows and chosen and len(set(chosen)) < len(self._every_row):
             raise OptionError(f"{self.env!r} can only reset all of its rows at once, not {sorted(chosen)}")
         self._waiting.update(chosen)
 
@@ -199,7 +202,7 @@ class Rollout:
             self._carried = [
                 (slot.by_column(key), array, slot.by_column(after(key)))
                 for key, array in self.stage.arrays.items()
-                if key != STEP_COUNT and after(key) in slot.fields
+                if key not in self._counted and after(key) in slot.fields
             ]
             for _, array, following in self._carried if idle else ():
                 following[:, idle] = array[idle]
@@ -208,7 +211,7 @@ class Rollout:
         """Pairs of arrays: column of the slot and stage for `record`, stage and column of the slot for `carry`."""
         arrays = self.stage.arrays
         record = [(slot.by_column(key), array) for key, array in arrays.items() if key in slot.fields]
-        back = [(array, after(key)) for key, array in arrays.items() if key != STEP_COUNT]
+        back = [(array, after(key)) for key, array in arrays.items() if key not in self._counted]
         return record, [(array, slot.by_column(key)) for array, key in back if key in slot.fields]
 
     def _reset(self, rows: Sequence[int] | None, t: int) -> None:
@@ -239,16 +242,17 @@ class Rollout:
 
     def _skip_ended(self, ended: Sequence[int] | None, t: int, columns: int) -> bool:
         """The step after an end is the env's reset step, a frame that is not valid; the episode begins behind it."""
-        begun = sorted(self._skipping)
-        self._skipping = set(self._record_end(ended, t))
-        if begun:
-            self.stage.begin(begun)
+        begun, self._skipping = self._skipping, set(ended or ())
+        # A reset step may end at once: that was no episode, and the next step is a reset step too.
+        self.tracker.end(sorted(self._skipping - begun), t)
+        rows = sorted(begun - self._skipping)
+        if rows:
+            self.stage.begin(rows)
             if t + 1 == columns:
-                self._skipped.update(begun)
+                self._skipped.update(rows)
             else:
-                self.tracker.begin(begun, t + 1)
-        if self._skipping:
-            self.tracker.due = t + 1
+                self.tracker.begin(rows, t + 1)
+        self.tracker.due = t + 1 if self._skipping else NO_LIMIT
         return False
 
     def _record_end(self, ended: Sequence[int] | None, t: int) -> Sequence[int]:

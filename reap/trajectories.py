@@ -16,12 +16,13 @@ unique without a lock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reap.buffers import DONE, IDS, REWARD, STEP_COUNT, TERMINATED, TRUNCATED, Slot, after
+from reap.keys import Key
 
 LEAF_SHIFT = 40
 NO_LIMIT = 1 << 62
@@ -47,13 +48,25 @@ class TrajectoryTracker:
         rows: number of rows.
         leaf: number of the worker, the upper bits of every id.
         limit: frames after which an episode is truncated; None for no limit.
+        rewards: keys of the slot whose numbers make up a frame's reward; their sum counts where there are several.
+        writes_counts: write step counts; False where the env has an observation of that name.
     """
 
-    def __init__(self, rows: int, *, leaf: int = 0, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        rows: int,
+        *,
+        leaf: int = 0,
+        limit: int | None = None,
+        rewards: Sequence[Key] = (after(REWARD),),
+        writes_counts: bool = True,
+    ) -> None:
         self.due = NO_LIMIT
         """The first column in which a row may reach the limit."""
         self.finished: list[Episode] = []
         self._rows = range(rows)
+        self._rewards = tuple(rewards)
+        self._writes_counts = writes_counts
         self._limit = NO_LIMIT if limit is None else limit
         self._leaf = leaf << LEAF_SHIFT
         self._begun = 0
@@ -147,13 +160,13 @@ class TrajectoryTracker:
         lengths = np.diff(starts, append=size)
         slot.by_row(IDS).reshape(-1)[...] = np.repeat(ids, lengths)
         np.logical_or(slot.by_row(after(TERMINATED)), self._truncated, out=slot.by_row(after(DONE)))
-        counts, returns = lengths.copy(), np.add.reduceat(slot.by_row(after(REWARD)).reshape(-1), starts, dtype=np.float64)
+        counts, returns = lengths.copy(), np.add.reduceat(self._frame_rewards(slot), starts, dtype=np.float64)
         returns[lengths == 0] = 0.0
         # A row's first segment carries on what was under way before.
         firsts = np.searchsorted(starts, np.arange(0, size, self._columns))
         counts[firsts] += self._count
         returns[firsts] += self._return
-        if STEP_COUNT in slot.fields:
+        if self._writes_counts and STEP_COUNT in slot.fields:
             self._write_counts(slot, counts, lengths)
         self._carry_on(firsts, ids, counts, returns)
         ended = np.searchsorted(starts, np.asarray(self._ends, np.int64), side="right") - 1
@@ -170,6 +183,14 @@ class TrajectoryTracker:
         self._ids = list(state["ids"]) if going_on else [NO_ID] * rows
         self._count = np.asarray(state["count"] if going_on else [0] * rows, np.int64)
         self._return = np.asarray(state["return"] if going_on else [0.0] * rows, np.float64)
+
+    def _frame_rewards(self, slot: Slot) -> NDArray[np.floating[Any]]:
+        """The reward of each frame of the slot, row after row."""
+        size = slot.rows * slot.columns
+        arrays = [slot.by_row(key) for key in self._rewards]
+        if len(arrays) == 1 and arrays[0].size == size:
+            return arrays[0].reshape(-1)
+        return sum((array.reshape(size, -1).sum(1, dtype=np.float64) for array in arrays), np.zeros(size))
 
     def _write_counts(self, slot: Slot, counts: Indices, lengths: Indices) -> None:
         # A segment's last frame is followed by step `counts`; those before it count down.

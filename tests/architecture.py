@@ -25,9 +25,9 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("rollout",),
     ("weights",),
     ("collectors", "weight_update"),
-    ("collectors.distributed", "evaluate", "progress", "tune"),
+    ("collectors.distributed", "evaluation", "progress", "tune"),
     ("cli",),
-    ("testing",),
+    ("__main__", "testing"),
 )
 """Modules and packages under `reap`, lowest row first. A module imports from rows below its own and from its own
 package; the longest name that fits decides."""

@@ -12,7 +12,7 @@ import torch
 from tensordict.nn.probabilistic import set_interaction_type
 from torch import nn
 
-from reap.buffers import FLAGS, IDS, IS_INIT, MASK, STEP_COUNT, VERSION, Slot, Stage, after
+from reap.buffers import FLAGS, IDS, IS_INIT, MASK, REWARD, STEP_COUNT, VERSION, Slot, Stage, after
 from reap.collectors.handler import CollectHandler
 from reap.collectors.options import CollectorOptions
 from reap.envs.base import EnvBase
@@ -23,6 +23,7 @@ from reap.policy.base import KeptInputs, PolicyActor
 from reap.policy.choose import choose_actor
 from reap.policy.placement import Placement, place
 from reap.policy.random import RandomActor, RandomPolicy
+from reap.policy.states import read_keys, written_keys
 from reap.pool import SlotPool
 from reap.rollout import Hook, Rollout
 from reap.specs import Composite, Spec
@@ -57,6 +58,8 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
         options: the collector's options.
         leaf: number of the worker, for the ids.
     """
+    env.leave_to_policy([key for key in read_keys(policy) if after(key) in written_keys(policy)])
+    _refuse_rows(env, options)
     stage = _first_observations(env)
     placed = None if policy is None or isinstance(policy, RandomPolicy) else _placed(policy, options)
     actor, kept = (None, None) if placed is None else _actor(placed, env, stage, options)
@@ -72,7 +75,9 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
         device=options.storing_device if options.stores_here else None,
         same=options.return_same_td,
     )
-    tracker = TrajectoryTracker(stage.rows, leaf=leaf, limit=options.limit)
+    tracker = TrajectoryTracker(
+        stage.rows, leaf=leaf, limit=options.limit, rewards=_rewards(env), writes_counts=STEP_COUNT not in env.fields_of_stage()
+    )
     rollout = Rollout(env, stage, tracker, hooks=_hooks(stage, options), reset_when_done=options.reset_when_done)
     handler = CollectHandler(
         rollout,
@@ -89,13 +94,33 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
     return Assembly(env, used, source, handler, pool, options.frames_per_batch, columns * stage.rows, kind, options)
 
 
+def _refuse_rows(env: EnvBase, options: CollectorOptions) -> None:
+    """Raise OptionError for options that need rows to be reset, or stepped, one without the others."""
+    if options.limit is not None and (env.resets_itself or not env.resets_rows):
+        raise OptionError(
+            f"max_frames_per_traj={options.limit}: {env!r} cannot reset one row without the others; limit the episodes where its "
+            "envs are made, or use a SerialEnv or a SyncVectorEnv"
+        )
+    if not options.reset_when_done and (env.resets_itself or not env.steps_rows):
+        raise OptionError(
+            f"reset_when_done=False: {env!r} steps all of its rows together, so that one that is done cannot wait for the "
+            "others; use a SerialEnv or a SyncVectorEnv"
+        )
+
+
 def _first_observations(env: EnvBase) -> Stage:
     batch = tuple(env.batch_size)
-    stage = Stage(env.fields(env.observation_spec), batch)
+    stage = Stage(env.fields_of_stage(), batch)
     face = env.loop_face()
     face.bind(stage, Slot(env.slot_fields(), batch, 1))
     face.reset_rows(None, -1)
     return stage
+
+
+def _rewards(env: EnvBase) -> list[Key]:
+    """The keys of a slot whose sum is an episode's return: the reward at the root, or else all there are."""
+    keys = list(env.fields(env.full_reward_spec))
+    return [after(REWARD)] if REWARD in keys else [after(key) for key in keys]
 
 
 def _random_actions(policy: RandomPolicy, env: EnvBase) -> Composite:
@@ -134,8 +159,8 @@ def _actor(placed: Placement, env: EnvBase, stage: Stage, options: CollectorOpti
 
 
 def _fields(env: EnvBase, stage: Stage, outputs: Mapping[Key, Field], options: CollectorOptions) -> dict[Key, Field]:
-    counted = options.limit is not None
-    ends_early = not options.reset_when_done or options.interruptor is not None
+    counted = options.limit is not None and STEP_COUNT not in env.fields_of_stage()
+    ends_early = not options.reset_when_done or options.interruptor is not None or env.resets_itself
     flags = {key: Field((1,), torch.bool) for key in FLAGS}
     fields = {**stage.fields, **{key: field for key, field in outputs.items() if key[0] != "next"}, **flags}
     if counted:
@@ -164,7 +189,7 @@ def _refuse_collisions(outputs: Mapping[Key, Field], taken: set[Key]) -> None:
 
 def _hooks(stage: Stage, options: CollectorOptions) -> list[Hook]:
     hooks: list[Hook] = []
-    if IS_INIT in stage.arrays:
+    if IS_INIT in stage.initial:
         hooks.append(partial(stage.arrays[IS_INIT].fill, False))
     if STEP_COUNT in stage.initial:
         hooks.append(partial(_count, stage.arrays[STEP_COUNT]))

@@ -6,6 +6,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from math import ceil
 from types import TracebackType
 from typing import Any, Self
@@ -18,8 +19,9 @@ from torch.utils.data import IterableDataset
 
 from reap.collectors.background import Background
 from reap.collectors.delivery import delivery_steps
+from reap.collectors.episodes import EpisodeQueue, next_episodes
 from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
-from reap.collectors.options import CollectorOptions
+from reap.collectors.options import CollectorOptions, warn_of_rounding
 from reap.collectors.schedule import gather_all, scatter
 from reap.collectors.state import STATE_FORMAT, check_state
 from reap.errors import CallOrderError, ClosedError, OptionError
@@ -54,25 +56,14 @@ class DataCollectorBase(IterableDataset[Any]):
         self._closed = False
         self._version = 0
         self._background: Background | None = None
+        self._supply = self._next_batch
+        if options.trajs_per_batch is not None:
+            queue = EpisodeQueue(options.trajs_per_batch, options.traj_format, options.max_pending_frames)
+            self._supply = partial(next_episodes, queue, self._next_batch, self._meter.discard)
         self._updater = updater
         if updater is not None:
             updater.register_collector(self)
-        self._warn_of_rounding()
-
-    def _warn_of_rounding(self) -> None:
-        asked, real = self._options.frames_per_batch, self._frames_per_batch
-        if asked != real:
-            warnings.warn(
-                f"frames_per_batch={asked} is not a multiple of the number of envs: each batch has {real} frames",
-                stacklevel=4,
-            )
-        budget = self._options.budget
-        if budget is not None and budget % real:
-            warnings.warn(
-                f"total_frames={budget} is not a multiple of the {real} frames of a batch: {-(-budget // real) * real} "
-                "frames are collected",
-                stacklevel=4,
-            )
+        warn_of_rounding(options, frames_per_batch)
 
     # ------------------------------------------------------------------ batches
 
@@ -83,13 +74,14 @@ class DataCollectorBase(IterableDataset[Any]):
     def iterator(self) -> Iterator[Any]:
         """The same as `iter(collector)`."""
         self._ensure_idle()
-        while not self._exhausted:
-            yield self._deliver(self._collect())
+        while (batch := self._supply()) is not None:
+            yield self._deliver(batch)
 
     def next(self) -> Any:
         """The next batch; None when `total_frames` are collected."""
         self._ensure_idle()
-        return None if self._exhausted else self._deliver(self._collect())
+        batch = self._supply()
+        return None if batch is None else self._deliver(batch)
 
     def rollout(self) -> TensorDictBase:
         """Collect one batch as it was recorded: no postproc, no splitting, not written to the replay buffer."""
@@ -105,12 +97,13 @@ class DataCollectorBase(IterableDataset[Any]):
         budget = self._options.budget
         if budget is None:
             raise TypeError("a collector without total_frames has no length: it goes on until you stop")
+        if self._options.trajs_per_batch is not None:
+            raise TypeError("a collector with trajs_per_batch has no length: it depends on how long the episodes are")
         return ceil(budget / self._frames_per_batch)
 
-    @property
-    def _exhausted(self) -> bool:
+    def _next_batch(self) -> TensorDictBase | None:
         budget = self._options.budget
-        return budget is not None and self._meter.frames >= budget
+        return None if budget is not None and self._meter.frames >= budget else self._collect()
 
     def _collect(self) -> TensorDictBase:
         self._meter.enter()
@@ -161,14 +154,17 @@ class DataCollectorBase(IterableDataset[Any]):
 
     def _background_step(self) -> bool:
         """Collect and write one batch, the last one cut so that `total_frames` are not exceeded; return whether to go on."""
-        budget = self._options.budget
-        left = None if budget is None else budget - self._meter.frames
-        rows = self.batch_size[:-1].numel()
-        if left is not None and left < rows:
+        budget, whole = self._options.budget, self._frames_per_batch
+        left = whole if budget is None else budget - self._meter.frames
+        columns = min(left, whole) // self.batch_size[:-1].numel()
+        if not columns:
             return False
-        batch = self._collect()
-        if left is not None and left < self._frames_per_batch:
-            batch, surplus = batch[..., : left // rows], self._frames_per_batch - left // rows * rows
+        batch = self._supply()
+        if batch is None:
+            return False
+        if left < whole and self._options.trajs_per_batch is None:
+            surplus = whole - batch[..., :columns].numel()
+            batch = batch[..., :columns]
             self._meter.discard(surplus)
             self._meter.frames -= surplus
         self._deliver(batch)

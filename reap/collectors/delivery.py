@@ -37,9 +37,8 @@ def mark_truncated(batch: TensorDictBase) -> TensorDictBase:
         truncated[..., -1, :] = True
         done[..., -1, :] = True
         return batch
-    following = torch.zeros_like(mask)
-    following[..., :-1] = mask[..., 1:]
-    last = (mask & ~following).unsqueeze(-1)
+    valid_from_here = mask.flip(-1).cumsum(-1).flip(-1)
+    last = (mask & (valid_from_here == 1)).unsqueeze(-1)
     truncated.logical_or_(last)
     done.logical_or_(last)
     return batch

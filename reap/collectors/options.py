@@ -49,6 +49,9 @@ class SyncOptions(TypedDict, total=False):
     weight_updater: Any
     track_policy_version: bool
     interruptor: Any
+    trajs_per_batch: int | None
+    traj_format: str
+    max_pending_frames: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,10 @@ class CollectorOptions:
         weight_updater: a `WeightUpdaterBase`, or a constructor of one.
         track_policy_version: record the version of the policy with each frame.
         interruptor: its `collection_stopped()` ends a rollout early.
+        trajs_per_batch: deliver exactly so many complete episodes a batch; the k-th of each row comes before the k+1-th of any.
+            `frames_per_batch` is then the size of a rollout, 1,000 unless given.
+        traj_format: "padded" `[n, T_max]` with a mask, or "cat" `[frames]`.
+        max_pending_frames: frames of episodes that may wait for their turn.
     """
 
     frames_per_batch: int
@@ -112,10 +119,15 @@ class CollectorOptions:
     weight_updater: Any = None
     track_policy_version: bool = False
     interruptor: Any = None
+    trajs_per_batch: int | None = None
+    traj_format: str = "padded"
+    max_pending_frames: int = 1_000_000
 
     def __post_init__(self) -> None:
         if self.frames_per_batch <= 0:
             raise OptionError(f"frames_per_batch: expected a positive integer, got {self.frames_per_batch}")
+        if self.trajs_per_batch is not None and (self.split_trajs or self.set_truncated):
+            raise OptionError("trajs_per_batch delivers whole episodes: it excludes split_trajs and set_truncated")
         if self.total_frames == 0:
             raise OptionError("total_frames: expected a positive number, or -1 for no end; got 0")
         for name in ("policy_factory", "postproc"):
@@ -154,6 +166,9 @@ class CollectorOptions:
         return max(0, self.init_random_frames or 0)
 
 
+EPISODE_ROLLOUT = 1_000
+"""Frames of a rollout with `trajs_per_batch`, unless they are given."""
+
 NUMBERS = ("frames_per_batch", "total_frames", "max_frames_per_traj", "init_random_frames")
 SWITCHES = (
     "reset_at_each_iter",
@@ -184,6 +199,8 @@ def make_options(given: Mapping[str, Any], interaction: Any) -> CollectorOptions
     for name in options:
         if name not in known:
             raise OptionError(f"unknown option {name!r}.{nearest(name, [*known, *SyncOptions.__annotations__])}")
+    if options.get("trajs_per_batch") is not None:
+        options.setdefault("frames_per_batch", EPISODE_ROLLOUT)
     if "frames_per_batch" not in options:
         raise OptionError("frames_per_batch is required: the number of frames of each delivered batch")
     # None for a switch means its default, as in the interface that this one follows.
@@ -248,3 +265,21 @@ def _devices(options: Mapping[str, Any]) -> dict[str, torch.device | None]:
         if device is not None and device.type == "cuda" and not torch.cuda.is_available():
             raise OptionError(f"{name}={value!r}: torch finds no CUDA device here")
     return found
+
+
+def warn_of_rounding(options: CollectorOptions, frames_per_batch: int) -> None:
+    """Warn, once, when batches or the budget are larger than what was asked for."""
+    asked, budget = options.frames_per_batch, options.budget
+    if options.trajs_per_batch is not None:
+        return
+    if asked != frames_per_batch:
+        warnings.warn(
+            f"frames_per_batch={asked} is not a multiple of the number of envs: each batch has {frames_per_batch} frames",
+            stacklevel=4,
+        )
+    if budget is not None and budget % frames_per_batch:
+        warnings.warn(
+            f"total_frames={budget} is not a multiple of the {frames_per_batch} frames of a batch: "
+            f"{-(-budget // frames_per_batch) * frames_per_batch} frames are collected",
+            stacklevel=4,
+        )

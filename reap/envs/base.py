@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import torch
 
 from reap.buffers import Slot, Stage
-from reap.envs.episodes import finish_reset, finish_step, rollout
-from reap.envs.faces import ArrayFace, TensorDictFace
+from reap.envs.episodes import finish_reset, finish_step, rollout, with_own_mask
+from reap.envs.faces import ArrayFace, OwnCalls, TensorDictCalls, TensorDictFace
 from reap.envs.specs import EnvSpecs
 from reap.errors import ClosedError
+from reap.keys import Key
 from reap.seeds import next_seed
 
 if TYPE_CHECKING:
@@ -67,7 +68,13 @@ class EnvBase(EnvSpecs):
     """
 
     resets_itself: bool = False
-    """Whether rows that end are reset by the env and not by the loop."""
+    """Whether rows that end are reset by the env, with the step after the end, which is then no valid frame."""
+
+    resets_rows: bool = True
+    """Whether any row can be reset alone."""
+
+    steps_rows: bool = True
+    """Whether some rows can be stepped while others wait."""
 
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Sequence[int] = ()) -> None:
         super().__init__(device=device, batch_size=batch_size)
@@ -84,6 +91,7 @@ class EnvBase(EnvSpecs):
         by_array = cls.reset_rows is not EnvBase.reset_rows and (
             cls.step_rows is not EnvBase.step_rows or cls.receive is not EnvBase.receive
         )
+        self._is_by_tensordict = by_tensordict and not by_array
         if not (by_tensordict or by_array):
             raise TypeError(
                 f"{cls.__name__} writes neither face of an env: define _reset(tensordict) and _step(tensordict), "
@@ -95,13 +103,11 @@ class EnvBase(EnvSpecs):
     def loop_face(self) -> LoopFace:
         """The object whose array face a step loop calls: the env, or the part of it that does the work."""
         self.ensure_open()
-        return self
+        return self._made_face() if self._is_by_tensordict else self
 
     def bind(self, stage: Stage, slot: Slot) -> None:
         """Take the arrays that following calls read and write."""
-        if self._face is None:
-            self._face = TensorDictFace(self, self._reset, self._step)
-        self._face.bind(stage, slot)
+        self._made_face().bind(stage, slot)
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
         """Begin a new episode in these rows (None: all); write its first observation to the stage.
@@ -110,7 +116,7 @@ class EnvBase(EnvSpecs):
             rows: indices of the rows.
             t: the column in which the episode before ended.
         """
-        self._bound_face().reset_rows(rows)
+        self._bound_face().reset_rows(rows, t)
 
     def send(self, rows: Rows | None, t: int) -> None:
         """Give the actions of column `t` to these rows (None: all)."""
@@ -125,10 +131,22 @@ class EnvBase(EnvSpecs):
         self.send(rows, t)
         return self.receive()
 
+    def _made_face(self) -> TensorDictFace:
+        if self._face is None:
+            self._face = TensorDictFace(self, self._tensordict_calls())
+        return self._face
+
+    def _tensordict_calls(self) -> TensorDictCalls:
+        """What the array face calls of an env that works on TensorDicts."""
+        return OwnCalls(self, self._reset, self._step)
+
     def _bound_face(self) -> TensorDictFace:
         if self._face is None:
             raise RuntimeError(f"{type(self).__name__}.bind(stage, slot) comes before the first reset or step")
         return self._face
+
+    def leave_to_policy(self, keys: Sequence[Key]) -> None:
+        """These keys are a policy's recurrent state: an env that returns them too leaves them out of its observations."""
 
     # ------------------------------------------------------------------ TensorDict face
 
@@ -154,11 +172,13 @@ class EnvBase(EnvSpecs):
 
         Args:
             tensordict: with a boolean `"_reset"` `[*batch_size, 1]`, only those rows are reset and the others keep the
-                values that it holds.
+                values that it holds; it is not changed. Its other keys are returned as they are.
         """
         self.ensure_open()
         self.owner = None
-        return finish_reset(self, self._reset(tensordict))
+        request, mask = with_own_mask(self, tensordict)
+        begun = None if mask is not None and not mask.any() else self._reset(request)
+        return finish_reset(self, tensordict, begun, mask)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Apply the action; what follows it is returned under `"next"` of the same TensorDict."""

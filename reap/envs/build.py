@@ -10,12 +10,13 @@ import gymnasium as gym
 
 from reap.envs.base import EnvBase
 from reap.envs.gym import GymEnv
+from reap.envs.vector_kinds import is_vector_env
 from reap.errors import OptionError
 
 
 def is_env(given: Any) -> bool:
     """Whether an env was given, and not something that makes one."""
-    return isinstance(given, EnvBase | gym.Env)
+    return isinstance(given, EnvBase | gym.Env) or is_vector_env(given)
 
 
 def build_env(given: Any, kwargs: Mapping[str, Any] | None = None) -> EnvBase:

@@ -29,7 +29,9 @@ def check_step(result: Any, space: gym.Space[Any]) -> bool:
     """
     check_values(result, "env.step", STEP_VALUES)
     check_observation(result[0], space, "env.step")
-    return all([_check_number(value, name) for value, name in zip(result[1:4], ("reward", "terminated", "truncated"), strict=True)])
+    return all(
+        [_check_number(value, name) for value, name in zip(result[1:4], ("reward", "terminated", "truncated"), strict=True)]
+    )
 
 
 def check_values(result: Any, where: str, expected: str) -> None:

@@ -1,8 +1,8 @@
 """Done flags: which rows' episodes ended, and what flags that were left out are.
 
-    done                   decides alone where it stands at the root
-    agents / a / done      without one at the root, any leaf ends the episode of its row
-    agents / b / done
+done                   decides alone where it stands at the root
+agents / a / done      without one at the root, any leaf ends the episode of its row
+agents / b / done
 """
 
 from __future__ import annotations

@@ -123,7 +123,9 @@ class TensorDictFace:
         """Take the arrays that following calls read and write."""
         self._stage, self._slot = stage, slot
         keys = [*self._env.fields_of_stage(), *self._env.fields(self._env.full_reward_spec)]
-        self._next = [(plain(key), slot.views(after(key)), (*stage.batch_shape, *slot.fields[after(key)].shape)) for key in keys]
+        self._next = [
+            (plain(key), slot.views(after(key)), (*stage.batch_shape, *slot.fields[after(key)].shape)) for key in keys
+        ]
         self._actions = [(plain(key), slot.views(key)) for key in self._env.fields(self._env.full_action_spec)]
         self._flags = slot.by_column(after(TERMINATED)), slot.by_column(after(TRUNCATED))
 

@@ -7,72 +7,41 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-from gymnasium import error as gym_error
-from gymnasium.wrappers import AddRenderObservation
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from reap.buffers import Slot, Stage
 from reap.envs.base import EnvBase, Rows
-from reap.envs.gym_rows import Env, GymCalls, GymRow, RowFormat
+from reap.envs.gym_make import Wrapping, build
+from reap.envs.gym_rows import Env, GymCalls, GymRow, GymRows, RowFormat
 from reap.envs.gym_state import env_state, load_env_state
 from reap.envs.values import ObservationLeaf, action_leaves, observation_leaves
-from reap.errors import OptionError, nearest
+from reap.envs.vector import VectorRows
+from reap.envs.vector_calls import VectorCalls
+from reap.envs.vector_kinds import Kind, count_rows, is_vector_env, kind_of, layers, single_spaces
+from reap.envs.vector_values import batched_format
+from reap.errors import OptionError
 from reap.keys import Key
-from reap.optional import load
+from reap.seeds import seed_chain
 from reap.specs import Composite, Spec, Unbounded, spec_from_space
 
 RESERVED = frozenset({"action", "reward", "done", "terminated", "truncated", "next", "collector", "is_init", "step_count"})
 InfoKeys = Sequence[str] | Mapping[str, Spec]
 
 
-class FrameSkip(gym.Wrapper[Any, Any, Any, Any]):
-    """Repeats each action, sums the rewards, and stops repeating when the episode ends."""
-
-    stateless = True
-
-    def __init__(self, env: Env, frames: int) -> None:
-        super().__init__(env)
-        self._frames = frames
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """`frames` steps of the env with one action."""
-        total: Any = 0.0
-        for _ in range(self._frames):
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            total += reward
-            if terminated or truncated:
-                break
-        return observation, total, terminated, truncated, info  # pyright: ignore[reportPossiblyUnboundVariable]
-
-
-def make_gymnasium_env(env_id: str, **kwargs: Any) -> Env:
-    """`gymnasium.make` with the nearest known names in the error, and with Atari's ids registered on demand.
-
-    Raises:
-        OptionError: no env of that name is registered.
-    """
-    if env_id.startswith("ALE/") and env_id not in gym.registry:
-        gym.register_envs(load("ale_py", env_id))
-    kwargs.setdefault("disable_env_checker", True)
-    try:
-        return gym.make(env_id, **kwargs)
-    except gym_error.Error as error:
-        if not (isinstance(error, gym_error.UnregisteredEnv) or type(error) is gym_error.Error):
-            raise
-        raise OptionError(
-            f"unknown env id {env_id!r}: gymnasium has no env of that name.{nearest(env_id, list(gym.registry))} "
-            "Ids of other packages are known after importing the package."
-        ) from error
-
-
 class GymEnv(EnvBase):
-    """A single gymnasium env.
+    """A gymnasium env, or a vector env: gymnasium's, or EnvPool's made with `env_type="gymnasium"`.
 
     Observations: Box as they are; Discrete one-hot int64, or indices int64 with `categorical_action_encoding`;
     MultiDiscrete and MultiBinary likewise; the entries of a Dict at the root under their own names, nested ones nested; those
     of a Tuple under `("observation", "0")`, .... Actions the same under `"action"`.
 
+    The rows of a vector env are its envs, batch size `[n]`. Rows that ended are reset alone where the class is known to do that:
+    `SyncVectorEnv`, `AsyncVectorEnv`, EnvPool, also under most of gymnasium's wrappers. Other classes reset their rows in the
+    way they do: in same-step mode nothing is lost; in next-step mode the reset step stays as a frame that is not valid
+    (mask False, id -1, not counted), and rows cannot be limited or reset alone. `repr` of the env names the way.
+
     Args:
-        env: an id, or an env that is used as it is.
+        env: an id, or an env or vector env that is used as it is.
         categorical_action_encoding: discrete actions and observations as indices, not one-hot.
         dtype: dtype for float observations, which MuJoCo has as float64; cast when they are written.
         info_keys: values of `info` kept as observations: names (scalars, float32), or name to spec; zeros where absent.
@@ -80,10 +49,14 @@ class GymEnv(EnvBase):
         pixels_only: with `from_pixels`, leave out the env's own observation.
         frame_skip: times that each action is repeated; rewards are summed.
         device: device of the env's TensorDicts.
+        num_envs: with an id, a vector env of so many: a `SyncVectorEnv`, whose data are those of a `SerialEnv` of the same
+            envs. `vectorization_mode="async"` steps them in processes of their own, `"vector_entry_point"` is the vector env
+            that the id may have; `vector_kwargs` go to the vector env. 0: a single env.
         **kwargs: passed to `gymnasium.make` with an id.
 
     Raises:
-        OptionError: unknown id, an observation key that collides with a key of the batch, a space that cannot be used.
+        OptionError: unknown id, an observation key that collides with a key of the batch, a space that cannot be used, a vector
+            env that does not say how it resets rows.
 
     Example:
         >>> env = GymEnv("CartPole-v1")
@@ -91,11 +64,13 @@ class GymEnv(EnvBase):
         (torch.Size([4]), torch.Size([2]))
         >>> env.rollout(3).batch_size
         torch.Size([3])
+        >>> GymEnv("CartPole-v1", num_envs=2).rollout(3).batch_size
+        torch.Size([2, 3])
     """
 
     def __init__(
         self,
-        env: str | Env,
+        env: str | Env | VectorEnv[Any, Any, Any],
         *,
         categorical_action_encoding: bool = False,
         dtype: torch.dtype | None = None,
@@ -104,9 +79,9 @@ class GymEnv(EnvBase):
         pixels_only: bool = True,
         frame_skip: int | None = None,
         device: torch.device | str | None = None,
+        num_envs: int = 0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(device=device)
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise OptionError(f"dtype: expected a floating torch.dtype, for float observations, got {dtype!r}")
         options: dict[str, Any] = {
@@ -117,13 +92,33 @@ class GymEnv(EnvBase):
             "pixels_only": pixels_only,
             "frame_skip": frame_skip,
             "device": device,
+            "num_envs": num_envs,
         }
         self._recipe = (env, {**options, **kwargs})
-        self.wrapped = _wrap(_build(env, from_pixels, kwargs), from_pixels, pixels_only, frame_skip)
+        wrapping = Wrapping(from_pixels, pixels_only, frame_skip)
+        self.wrapped: Any = build(env, num_envs, wrapping, kwargs)
+        self._is_vector = is_vector_env(self.wrapped)
+        kind = kind_of(self.wrapped) if self._is_vector and type(self.wrapped) is not SyncVectorEnv else None
+        super().__init__(device=device, batch_size=(count_rows(self.wrapped),) if self._is_vector else ())
         name = "pixels" if from_pixels and pixels_only else "observation"
         self.form = _row_format(self.wrapped, name, categorical_action_encoding, info_keys)
         self._set_specs(categorical_action_encoding, dtype, info_keys)
-        self.row = GymRow(GymCalls(self.wrapped), self.form)
+        self.row: GymRow | GymRows | VectorRows = self._make_rows(kind, name, info_keys, categorical_action_encoding)
+
+    def _make_rows(
+        self, kind: Kind | None, name: str, info_keys: InfoKeys | None, categorical: bool
+    ) -> GymRow | GymRows | VectorRows:
+        env, form = self.wrapped, self.form
+        if not self._is_vector:
+            return GymRow(GymCalls(env), form)
+        if kind is None:
+            # A SyncVectorEnv loops over its envs as we do; done here, rows can be stepped alone too.
+            return GymRows([GymRow(GymCalls(single), form) for single in env.envs])
+        self.resets_rows, self.steps_rows, self.resets_itself = kind.takes_mask, kind.takes_ids, kind.resets_itself
+        space, _ = single_spaces(env)
+        count = self.batch_size.numel()
+        every = batched_format(form, name, space, _info_specs(info_keys), categorical=categorical, count=count)
+        return VectorRows(VectorCalls(env, kind), every, form)
 
     def _set_specs(self, categorical: bool, dtype: torch.dtype | None, info_keys: InfoKeys | None) -> None:
         found: dict[Key, Spec] = {}
@@ -140,7 +135,7 @@ class GymEnv(EnvBase):
         self.add_truncated_keys()
 
     # The loop calls the row itself, one call less for each step.
-    def loop_face(self) -> GymRow:
+    def loop_face(self) -> GymRow | GymRows | VectorRows:
         """The object whose `bind`, `reset_rows` and `step_rows` a step loop calls."""
         self.ensure_open()
         return self.row
@@ -165,24 +160,51 @@ class GymEnv(EnvBase):
         """Step what `send` kept."""
         return self.row.receive()
 
-    def _set_seed(self, seed: int) -> None:
-        self.row.calls.seed(seed)
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Give each row the next seed of the chain; return the one behind the last.
+
+        A vector env with one generator for all its rows takes the first.
+
+        Raises:
+            OptionError: an EnvPool, which takes seeds only where it is made.
+        """
+        self.ensure_open()
+        *seeds, following = seed_chain(seed, max(1, self.batch_size.numel()), static=static_seed)
+        self.row.seed(seeds)
+        return following
 
     def get_attribute(self, name: str) -> Any:
-        """An attribute of the gymnasium env, looked for through its wrappers."""
-        return self.wrapped.get_wrapper_attr(name)
+        """An attribute of the gymnasium env, looked for through its wrappers; of a vector env, a list of the envs' own."""
+        if not self._is_vector:
+            return self.wrapped.get_wrapper_attr(name)
+        envs = layers(self.wrapped)[-1]
+        return list(envs.get_attr(name)) if hasattr(envs, "get_attr") else getattr(self.wrapped, name)
 
     def call(self, name: str, *args: Any) -> Any:
-        """Call a method of the gymnasium env, looked for through its wrappers."""
-        return self.wrapped.get_wrapper_attr(name)(*args)
+        """Call a method of the gymnasium env, looked for through its wrappers; of a vector env, that of each env."""
+        if not self._is_vector:
+            return self.wrapped.get_wrapper_attr(name)(*args)
+        envs = layers(self.wrapped)[-1]
+        return list(envs.call(name, *args)) if hasattr(envs, "get_attr") else getattr(self.wrapped, name)(*args)
 
     def state_dict(self) -> dict[str, Any] | None:
         """The state of the gymnasium env, if it has `state_dict` and `load_state_dict` and no wrapper keeps one of its own."""
-        return env_state(self.wrapped)
+        if not self._is_vector:
+            return env_state(self.wrapped)
+        states = [env_state(env) for env in self._single_envs()]
+        return {"envs": states} if states and all(state is not None for state in states) else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
-        load_env_state(self.wrapped, state)
+        if not self._is_vector:
+            load_env_state(self.wrapped, state)
+            return
+        for env, own in zip(self._single_envs(), state["envs"], strict=True):
+            load_env_state(env, own)
+
+    def _single_envs(self) -> Sequence[Env]:
+        """The envs of a vector env whose rows are reset and stepped alone."""
+        return self.wrapped.envs if isinstance(self.row, GymRows) else ()
 
     def close(self) -> None:
         """Close the gymnasium env; a second call does nothing."""
@@ -195,8 +217,13 @@ class GymEnv(EnvBase):
         return _rebuild, (type(self), env, options)
 
     def __repr__(self) -> str:
-        spec = self.wrapped.spec
-        return f"{type(self).__name__}({spec.id if spec else self.wrapped})"
+        env, options = self._recipe
+        spec = getattr(self.wrapped, "spec", None)
+        name = env if isinstance(env, str) else getattr(spec, "id", None) or type(layers(self.wrapped)[-1]).__name__
+        if not self._is_vector:
+            return f"{type(self).__name__}({name if isinstance(env, str) or spec else self.wrapped})"
+        way = self.row.calls.kind.way if isinstance(self.row, VectorRows) else "rows reset alone"
+        return f"{type(self).__name__}({name}, num_envs={options['num_envs'] or self.batch_size.numel()}, {way})"
 
 
 class GymWrapper(GymEnv):
@@ -205,29 +232,6 @@ class GymWrapper(GymEnv):
 
 def _rebuild(cls: type[GymEnv], env: Any, options: dict[str, Any]) -> GymEnv:
     return cls(env, **options)
-
-
-def _build(env: Any, from_pixels: bool, kwargs: dict[str, Any]) -> Env:
-    if isinstance(env, str):
-        return make_gymnasium_env(env, **({"render_mode": "rgb_array"} if from_pixels else {}), **kwargs)
-    if not isinstance(env, gym.Env):
-        raise OptionError(f"GymEnv: expected a gymnasium id or env, got {type(env).__name__}: {env!r}")
-    if kwargs:
-        raise OptionError(f"GymEnv: {sorted(kwargs)} go to gymnasium.make and need an id, but an env was given")
-    return env
-
-
-def _wrap(env: Env, from_pixels: bool, pixels_only: bool, frame_skip: int | None) -> Env:
-    if frame_skip is not None:
-        if isinstance(frame_skip, bool) or not isinstance(frame_skip, int) or frame_skip < 1:
-            raise OptionError(f"frame_skip: expected a positive integer, got {frame_skip!r}")
-        env = FrameSkip(env, frame_skip)
-    if not from_pixels:
-        return env
-    if env.render_mode != "rgb_array":
-        raise OptionError(f"from_pixels needs render_mode='rgb_array', this env has {env.render_mode!r}")
-    env.reset()
-    return AddRenderObservation(env, render_only=pixels_only, render_key="pixels", obs_key="observation")
 
 
 def _info_specs(info_keys: InfoKeys | None) -> dict[str, Spec]:
@@ -245,17 +249,18 @@ def _info_leaf(name: str, spec: Spec) -> ObservationLeaf:
     return ObservationLeaf((name,), gym.spaces.Space(), lambda info: info.get(name, zero))
 
 
-def _row_format(env: Env, name: str, categorical: bool, info_keys: InfoKeys | None) -> RowFormat:
+def _row_format(env: Any, name: str, categorical: bool, info_keys: InfoKeys | None) -> RowFormat:
+    observation_space, action_space = single_spaces(env)
     form = RowFormat(
-        observations=tuple(observation_leaves(env.observation_space, (name,), categorical=categorical)),
+        observations=tuple(observation_leaves(observation_space, (name,), categorical=categorical)),
         infos=tuple(_info_leaf(key, spec) for key, spec in _info_specs(info_keys).items()),
-        actions=tuple(action_leaves(env.action_space, ("action",), categorical=categorical)),
-        action_space=env.action_space,
+        actions=tuple(action_leaves(action_space, ("action",), categorical=categorical)),
+        action_space=action_space,
     )
     if not form.observations and not form.infos:
-        raise OptionError(f"{env}: expected an observation space that holds something, got {env.observation_space}")
+        raise OptionError(f"{env}: expected an observation space that holds something, got {observation_space}")
     if not form.actions:
-        raise OptionError(f"{env}: expected an action space that holds something, got {env.action_space}")
+        raise OptionError(f"{env}: expected an action space that holds something, got {action_space}")
     return form
 
 
@@ -272,7 +277,7 @@ def _refuse_twice(names: set[str], infos: Mapping[str, Spec]) -> None:
         raise OptionError(f"info_keys: {taken} are observations of the env already; leave them out or rename the observation")
 
 
-def _refuse_reserved(keys: Mapping[Key, Spec], env: Env) -> None:
+def _refuse_reserved(keys: Mapping[Key, Spec], env: Any) -> None:
     taken = sorted({key[0] for key in keys} & RESERVED)
     if taken:
         raise OptionError(

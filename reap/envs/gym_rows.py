@@ -117,6 +117,10 @@ class GymRow:
         self._next, self._actions = arrays.next[0], arrays.actions[0]
         self._reward, self._terminated, self._truncated = arrays.reward, arrays.terminated, arrays.truncated
 
+    def seed(self, seeds: Sequence[int]) -> None:
+        """Give the env its seed at its next reset."""
+        self.calls.seed(seeds[0])
+
     def reset_rows(self, rows: Rows | None, t: int) -> None:
         """Begin a new episode."""
         observation, info = self.calls.reset()
@@ -169,6 +173,11 @@ class GymRows:
         arrays = self._arrays = RowArrays(self._form, stage, slot)
         self._stage, self._next, self._actions = arrays.stage[0], arrays.next[0], arrays.actions[0]
         self._reward, self._terminated, self._truncated = arrays.reward, arrays.terminated, arrays.truncated
+
+    def seed(self, seeds: Sequence[int]) -> None:
+        """Give each env its seed at its next reset."""
+        for calls, seed in zip(self._calls, seeds, strict=True):
+            calls.seed(seed)
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
         """Begin a new episode in these rows, or in all."""

@@ -11,7 +11,7 @@ from reap.buffers import Slot, Stage
 from reap.envs.base import EnvBase, LoopFace, Rows, StepRows
 from reap.envs.build import build_env
 from reap.envs.gym import GymEnv
-from reap.envs.gym_rows import GymRows
+from reap.envs.gym_rows import GymRow, GymRows
 from reap.errors import OptionError, SpecMismatch
 
 Factory = Callable[..., Any]
@@ -56,6 +56,9 @@ class SerialEnv(EnvBase):
         self.action_spec = first.full_action_spec.expand(*self.batch_size)
         self.reward_spec = first.full_reward_spec.expand(*self.batch_size)
         self.done_spec = first.full_done_spec.expand(*self.batch_size)
+        self.resets_itself = first.resets_itself
+        self.resets_rows = all(env.resets_rows for env in self.envs)
+        self.steps_rows = all(env.steps_rows for env in self.envs)
         self._rows: GymRows | ChildRows = merge_rows(self.envs)
 
     def loop_face(self) -> LoopFace:
@@ -178,7 +181,7 @@ class ChildRows:
 
 def merge_rows(envs: Sequence[EnvBase]) -> GymRows | ChildRows:
     """One flat loop over single gymnasium envs of one format; else each env by its own face."""
-    rows = [env.row for env in envs if type(env) is GymEnv]
+    rows = [env.row for env in envs if type(env) is GymEnv and isinstance(env.row, GymRow)]
     if len(rows) == len(envs):
         return GymRows(rows)
     return ChildRows(envs)
@@ -202,6 +205,11 @@ def _require_equal(first: EnvBase, other: EnvBase, number: int) -> None:
                 f"env {number} differs from env 0 in {name}: expected {expected}, found {found}; the envs of a batch have "
                 "equal keys, shapes and dtypes"
             )
+    if first.resets_itself != other.resets_itself:
+        raise SpecMismatch(
+            f"env {number} differs from env 0 in the way rows that ended begin anew: {first!r} and {other!r}; make both with the "
+            "same autoreset mode"
+        )
 
 
 def _rebuild(cls: type[SerialEnv], count: int, create: Any, kwargs: Any, device: Any) -> SerialEnv:

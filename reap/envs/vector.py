@@ -6,6 +6,7 @@ chosen at construction (`vector_kinds`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,10 @@ class VectorRows:
 
     # ------------------------------------------------------------------ resets
 
+    def seed(self, seeds: Sequence[int]) -> None:
+        """Give each row its seed at the next reset."""
+        self.calls.seed(seeds)
+
     def reset_rows(self, rows: Rows | None, t: int) -> None:
         """Begin a new episode in these rows, or in all.
 
@@ -66,7 +71,8 @@ class VectorRows:
         fresh, calls = self._take_fresh(rows), self.calls
         if fresh:
             self._write_first(*self._fresh, fresh, fresh)
-            rows = [b for b in (self._every_row if rows is None else rows) if b not in fresh]
+            done = set(fresh)
+            rows = [b for b in (self._every_row if rows is None else rows) if b not in done]
             if not rows:
                 return
         if rows is None:
@@ -80,8 +86,9 @@ class VectorRows:
         fresh, self._fresh_rows = self._fresh_rows, []
         if rows is None:
             return fresh if self.calls.kind.takes_mask and not self.calls.has_seeds else []
-        self._fresh_rows = [b for b in fresh if b not in rows]
-        return [b for b in fresh if b in rows]
+        chosen = set(rows)
+        self._fresh_rows = [b for b in fresh if b not in chosen]
+        return [b for b in fresh if b in chosen]
 
     def _write_first(self, observation: Any, info: Any, rows: Any, where: Any) -> None:
         for array, values in zip(self._arrays.stage, self._form.values(observation, info), strict=True):

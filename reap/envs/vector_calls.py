@@ -104,7 +104,9 @@ class VectorCalls:
         mask = np.zeros(self.count, bool)
         mask[rows] = True
         options = ResetOptions(reset_mask=mask)
-        result = self.env.reset(options=options) if self._seeds is None else self.env.reset(seed=self._take(mask), options=options)
+        result = (
+            self.env.reset(options=options) if self._seeds is None else self.env.reset(seed=self._take(mask), options=options)
+        )
         return *result, slice(len(rows)) if self.kind.returns_chosen else rows
 
     def _take(self, mask: Any) -> list[int | None]:
@@ -145,7 +147,9 @@ class VectorCalls:
 
     def _is_flat(self, result: Any) -> bool:
         reward, terminated, truncated = result[1:4]
-        shaped = all(isinstance(value, np.ndarray) and value.shape == (self.count,) for value in (reward, terminated, truncated))
+        shaped = all(
+            isinstance(value, np.ndarray) and value.shape == (self.count,) for value in (reward, terminated, truncated)
+        )
         return shaped and terminated.dtype == bool and truncated.dtype == bool
 
     def _keep(self, actions: Any) -> None:

@@ -48,6 +48,10 @@ NAMES_OF_WRAPPERS = (
 )
 PASS_MASKS = frozenset(getattr(wrappers, name) for name in NAMES_OF_WRAPPERS if hasattr(wrappers, name))
 """Wrappers that pass a mask on and keep nothing of the rows that stay, by their source."""
+PASS_MASKS_TO_POOL = frozenset(
+    w for w in PASS_MASKS if w.__name__ in {"ClipReward", "RecordEpisodeStatistics", "TransformReward"}
+)
+"""EnvPool gives the rows of the mask only, which wrappers of observations do not expect."""
 
 
 class Mode(Enum):
@@ -76,6 +80,20 @@ class Kind:
     returns_chosen: bool
     seeds_rows: bool
 
+    @property
+    def resets_itself(self) -> bool:
+        """Whether the step after an end is the env's reset step, which cannot be avoided."""
+        return self.mode is Mode.NEXT_STEP and not self.takes_mask
+
+    @property
+    def way(self) -> str:
+        """How rows that ended begin anew, for people."""
+        if self.mode is Mode.SAME_STEP:
+            return "rows reset in the same step"
+        if self.takes_mask:
+            return f"rows reset by {'id' if self.takes_ids else 'mask'}"
+        return "rows reset in the next step"
+
 
 def is_vector_env(given: Any) -> bool:
     """Whether this is a gymnasium vector env or an EnvPool."""
@@ -93,8 +111,8 @@ def count_rows(env: Any) -> int:
 
 
 def single_spaces(env: Any) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    """Observation and action space of one row."""
-    if is_envpool(env):
+    """Observation and action space of a single env, or of one row."""
+    if is_envpool(env) or not is_vector_env(env):
         return env.observation_space, env.action_space
     return env.single_observation_space, env.single_action_space
 
@@ -119,8 +137,9 @@ def kind_of(env: Any) -> Kind:
     if pool:
         _refuse_pool(base)
     mode = Mode.NEXT_STEP if pool or not HAS_MODES else _mode(base)
+    known_wrappers = PASS_MASKS_TO_POOL if pool else PASS_MASKS
     is_known = pool or (HAS_MODES and type(base) in {SyncVectorEnv, AsyncVectorEnv})
-    unknown = [type(layer).__name__ for layer in outer if type(layer) not in PASS_MASKS]
+    unknown = [type(layer).__name__ for layer in outer if type(layer) not in known_wrappers]
     if not is_known:
         unknown.append(type(base).__name__)
     if mode is Mode.DISABLED and unknown:

@@ -19,7 +19,9 @@ from reap.layout import Array
 from reap.specs import Spec
 
 
-def batched_format(form: RowFormat, name: str, space: gym.Space[Any], infos: Mapping[str, Spec], *, categorical: bool, count: int) -> RowFormat:
+def batched_format(
+    form: RowFormat, name: str, space: gym.Space[Any], infos: Mapping[str, Spec], *, categorical: bool, count: int
+) -> RowFormat:
     """The format of all rows at once.
 
     Args:

@@ -12,7 +12,7 @@ from tensordict.nn import InteractionType, TensorDictModuleBase
 from tensordict.nn.probabilistic import interaction_type, set_interaction_type
 from torch import nn
 
-from reap.buffers import Stage
+from reap.buffers import FLAGS, Stage
 from reap.errors import SpecMismatch
 from reap.policy.base import KeptInputs, PolicyActor
 from reap.policy.plain import PlainActor, match_arguments, optional_arguments, name_of
@@ -64,10 +64,11 @@ def choose_actor(
             plan = unwrap(policy, stage, chosen) if called is None else None
             return _probe(TensorDictActor(called or policy, stage), plan, policy, actions, stage)
         action = next(key for key, _ in actions.leaves())
-        if optional := optional_arguments(policy, list(stage.fields)):
-            without = PlainActor(called or policy, stage, match_arguments(policy, list(stage.fields)), action)
+        observed = [key for key in stage.fields if key[-1:] not in FLAGS]
+        if optional := optional_arguments(policy, observed):
+            without = PlainActor(called or policy, stage, match_arguments(policy, observed), action)
             add_shown_states(stage, optional, Trial(without.probe, policy, stage).outputs)
-        actor = PlainActor(called or policy, stage, match_arguments(policy, list(stage.fields)), action)
+        actor = PlainActor(called or policy, stage, match_arguments(policy, observed), action)
         return _probe(actor, None, policy, actions, stage)
 
 

@@ -55,7 +55,7 @@ def add_shown_states(stage: Stage, reads: Iterable[Key], outputs: Outputs) -> No
 
 def missing_states(stage: Stage, policy: Any) -> list[Key]:
     """States that a policy reads and whose form is not known."""
-    writes = {as_key(key) for key in getattr(policy, "out_keys", ())}
+    writes = written_keys(policy)
     return [key for key in read_keys(policy) if after(key) in writes and key not in stage.fields]
 
 
@@ -71,6 +71,11 @@ def no_initial_state(keys: list[Key], where: str) -> OptionError:
 def read_keys(policy: Any) -> list[Key]:
     """The keys that a TensorDict module reads; none for other policies."""
     return [as_key(key) for key in getattr(policy, "in_keys", ())]
+
+
+def written_keys(policy: Any) -> list[Key]:
+    """The keys that a TensorDict module writes; none for other policies."""
+    return [as_key(key) for key in getattr(policy, "out_keys", ())]
 
 
 def declared_states(policy: Any) -> dict[Key, State]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 import pytest
@@ -160,7 +161,7 @@ class Doubling(WeightUpdaterBase):
         return self.ids
 
 
-@pytest.mark.parametrize("give", [Doubling, lambda: Doubling()])
+@pytest.mark.parametrize("give", [Doubling, partial(Doubling)])
 def test_an_updater_or_a_constructor_of_one(give: Any) -> None:
     for given in (give, give()):
         collector = SyncDataCollector(Count(5), Const(1.0), frames_per_batch=2, weight_updater=given)

@@ -1,0 +1,196 @@
+"""Reads a policy that `torch.export.save` wrote, without running anything that the file says.
+
+`torch.export.load` trusts its file: it unpickles sample inputs and some weights, evaluates shape expressions and guards as
+Python, and runs compiled libraries. So the archive is read here first, and a new one is built in memory from what is
+known to be harmless, for `torch.export.load` to read:
+
+    archive on disk               new archive in memory
+    models/model.json     ---->   the graph: calls of torch's operators on tensors, names, shapes made of + and *
+    data/weights/*        ---->   raw numbers, where they are no pickles
+    data/constants/*      ---->   likewise
+    data/sample_inputs/*          left out (a pickle)
+    anything else                 refused: compiled code, custom objects
+
+Guards, stack traces and other metadata are left out of the graph.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from reap.errors import OptionError
+
+Json = Any
+Check = Callable[[str], bool]
+
+MODEL = "models/model.json"
+SAMPLE_INPUTS = "data/sample_inputs/model.pt"
+PAYLOADS = ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json")
+COPIED = re.compile(r"data/(weights/weight|constants/tensor)_\d+|archive_format|archive_version|byteorder|\.data/\w+")
+LEFT_OUT = re.compile(r"data/sample_inputs/\w+\.pt|extra/[^/]+")
+
+DEFAULT_STRING = re.compile(r"[\w.]*", re.ASCII)
+STRING_ARGUMENT = re.compile(r"[\w ,>.-]*", re.ASCII)  # modes of operators, and einsum's equations
+OPERATOR = re.compile(
+    r"torch\.ops\.(aten|prims)\.\w+\.\w+|torch\.sym_\w+|math\.\w+"
+    r"|_operator\.(add|sub|mul|floordiv|mod|neg|pow|truediv|eq|ne|lt|le|gt|ge|getitem)",
+    re.ASCII,
+)
+REFUSED_OPERATOR = re.compile(r"torch\.ops\.\w+\.(from_file|save|load)\w*\.\w+")
+CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict")
+SHAPE_FUNCTIONS = frozenset(
+    {"Symbol", "Integer", "Add", "Mul", "Pow", "Max", "Min", "Mod", "FloorDiv", "CleanDiv", "PythonMod"}
+)
+
+
+def load_exported(path: Path) -> nn.Module:
+    """The policy in an archive of `torch.export.save`.
+
+    Raises:
+        OptionError: no such archive, or one that holds more than a graph of torch's operators and its weights.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            clean = _cleaned(path, archive)
+        return torch.export.load(clean).module()
+    except OptionError:
+        raise
+    except (zipfile.BadZipFile, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise OptionError(f"{path}: not an archive of torch.export.save ({error})") from error
+    except (RuntimeError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise OptionError(f"{path}: torch {torch.__version__} cannot read it: {type(error).__name__}: {error}") from error
+
+
+def _cleaned(path: Path, archive: zipfile.ZipFile) -> io.BytesIO:
+    names = {name.partition("/")[2]: name for name in archive.namelist() if not name.endswith("/")}
+    if MODEL not in names:
+        found = "a TorchScript module" if any(name.endswith(".pkl") for name in names) else "something else"
+        raise OptionError(f"{path}: expected a program saved by torch.export.save (torch 2.8 or later), found {found}")
+    refused = sorted(
+        name for name in names if name not in {MODEL, *PAYLOADS} and not (COPIED.fullmatch(name) or LEFT_OUT.fullmatch(name))
+    )
+    if refused:
+        raise OptionError(
+            f"{path}: refused, it holds {refused[0]}, which is neither a graph of torch's operators nor its weights"
+        )
+    clean = io.BytesIO()
+    with zipfile.ZipFile(clean, "w") as written:
+        for name, full in names.items():
+            if COPIED.fullmatch(name):
+                written.writestr(f"policy/{name}", archive.read(full))
+        for name in PAYLOADS:
+            written.writestr(f"policy/{name}", json.dumps(_raw_payloads(path, json.loads(archive.read(names[name])))))
+        written.writestr(f"policy/{MODEL}", json.dumps(_harmless_program(path, json.loads(archive.read(names[MODEL])))))
+        written.writestr(f"policy/{SAMPLE_INPUTS}", b"")
+    clean.seek(0)
+    return clean
+
+
+def _raw_payloads(path: Path, payloads: Json) -> Json:
+    """Weights or constants, none of which is a pickle."""
+    for name, payload in payloads["config"].items():
+        is_raw = payload["use_pickle"] is False and re.fullmatch(r"(weight|tensor)_\d+", payload["path_name"])
+        if not is_raw:
+            raise OptionError(f"{path}: refused, {name} is stored as a pickle, which can run any code when it is loaded")
+    _check_strings(path, payloads, "")
+    return payloads
+
+
+def _harmless_program(path: Path, program: Json) -> Json:
+    """The program without guards and metadata, all of its strings checked."""
+    program = {**program, "guards_code": [], "torch_version": torch.__version__}
+    module = program["graph_module"]
+    for node in module["graph"]["nodes"]:
+        node["metadata"] = {}
+    module["metadata"] = {}
+    # Submodules' calls are there for `unflatten`; the program is called as a whole.
+    module["module_call_graph"] = [call for call in module["module_call_graph"] if call["fqn"] == ""]
+    _check_strings(path, {**program, "torch_version": ""}, "")
+    return program
+
+
+def _check_strings(path: Path, node: Json, key: str) -> None:
+    """Refuse every string that could be run as code, or that could name a file."""
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            _check_string(path, name, "")
+            _check_strings(path, value, name)
+    elif isinstance(node, list):
+        for value in node:
+            _check_strings(path, value, key)
+    elif isinstance(node, str):
+        _check_string(path, node, key)
+
+
+def _check_string(path: Path, text: str, key: str) -> None:
+    if not STRINGS.get(key, _is_name)(text):
+        what = {"target": "operator", "expr_str": "shape"}.get(key, key or "name")
+        raise OptionError(f"{path}: refused, {what} {text[:80]!r} is not one that a graph of torch's own operators needs")
+
+
+def _is_name(text: str) -> bool:
+    return DEFAULT_STRING.fullmatch(text) is not None
+
+
+def _is_operator(text: str) -> bool:
+    return OPERATOR.fullmatch(text) is not None and not REFUSED_OPERATOR.fullmatch(text)
+
+
+def _is_string_argument(text: str) -> bool:
+    return STRING_ARGUMENT.fullmatch(text) is not None
+
+
+def _is_container(text: str) -> bool:
+    """Whether a form of arguments or outputs is made of tuples, lists and dicts."""
+
+    def holds(node: Json) -> bool:
+        context = node["context"]
+        keys = json.loads(context) if isinstance(context, str) else None
+        is_plain = keys is None or (isinstance(keys, list) and all(isinstance(key, str) and _is_name(key) for key in keys))
+        return node["type"] in CONTAINERS and is_plain and all(map(holds, node["children_spec"]))
+
+    version, root = json.loads(text)
+    return isinstance(version, int) and holds(root)
+
+
+def _is_shape(text: str) -> bool:
+    """Whether an expression is made of sums and products of symbols and whole numbers."""
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError):
+        return False
+    return text.isascii() and "\n" not in text and _is_arithmetic(tree.body)
+
+
+def _is_arithmetic(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return type(node.value) is int
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.USub) and _is_arithmetic(node.operand)
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in SHAPE_FUNCTIONS):
+        return False
+    options_are_flags = all(isinstance(word.value, ast.Constant) and type(word.value.value) is bool for word in node.keywords)
+    if node.func.id == "Symbol":
+        names = [one.value for one in node.args if isinstance(one, ast.Constant)]
+        return options_are_flags and len(names) == len(node.args) == 1 and re.fullmatch(r"[a-z]+\d+", str(names[0])) is not None
+    return options_are_flags and all(map(_is_arithmetic, node.args))
+
+
+STRINGS: dict[str, Check] = {
+    "target": _is_operator,
+    "as_string": _is_string_argument,
+    "expr_str": _is_shape,
+    "in_spec": _is_container,
+    "out_spec": _is_container,
+}
+"""What a string may be, by the key that it stands under; names, dotted or not, elsewhere."""

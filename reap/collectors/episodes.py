@@ -1,0 +1,171 @@
+"""`EpisodeQueue`: whole episodes out of rollouts, without a bias to short ones.
+
+The k-th episode of each row is delivered before the k+1-th of any: rows take turns. If whichever episode is complete first were
+delivered first, short episodes would come too often, for a row that has one delivers it while the others still work on theirs.
+
+    rollouts   [E, T] -> chunks [E*T]       spans of each row's episodes: (chunk, start, stop), ...
+    delivery   the next n episodes in turn, gathered from the chunks by one index per leaf
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from reap.buffers import DONE, IDS, after
+from reap.errors import OptionError
+from reap.split import split_trajectories
+from reap.trajectories import NO_ID
+
+FORMATS = ("padded", "cat")
+
+
+@dataclass
+class Row:
+    """The episodes of one row.
+
+    Attributes:
+        complete: episodes that wait for delivery, each a list of spans `(chunk, start, stop)`.
+        open: spans of the episode under way.
+        id: its id.
+    """
+
+    complete: deque[list[tuple[int, int, int]]] = field(default_factory=deque[list[tuple[int, int, int]]])
+    open: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    id: int = NO_ID
+
+
+class EpisodeQueue:
+    """Takes rollouts, gives batches of exactly `count` complete episodes.
+
+    Args:
+        count: episodes of a batch.
+        form: "padded" `[count, T_max]` with a mask, or "cat" `[frames]`, one episode behind the other.
+        max_pending_frames: frames that may wait for delivery.
+
+    Raises:
+        OptionError: a count below 1, another format.
+    """
+
+    def __init__(self, count: int, form: str, max_pending_frames: int) -> None:
+        if isinstance(count, bool) or count < 1:
+            raise OptionError(f"trajs_per_batch: expected a positive number of episodes, got {count!r}")
+        if form not in FORMATS:
+            raise OptionError(f"traj_format: expected one of {FORMATS}, got {form!r}")
+        self._count, self._form, self._limit = count, form, max_pending_frames
+        self._rows: list[Row] = []
+        self._turn = 0
+        self._chunks: dict[int, TensorDictBase] = {}
+        self._uses: dict[int, int] = {}
+        self._number = 0
+        self.pending_frames = 0
+
+    def add(self, rollout: TensorDictBase) -> int:
+        """Take a rollout `[*P, T]`; return the frames of episodes that were broken off and are dropped.
+
+        Raises:
+            OptionError: more frames wait than may; the rollout is taken all the same.
+        """
+        columns = rollout.shape[-1]
+        ids = rollout.get(IDS).reshape(-1, columns).cpu().numpy()
+        done = rollout.get(after(DONE)).reshape(-1, columns).cpu().numpy()
+        self._rows = self._rows or [Row() for _ in range(len(ids))]
+        chunk, self._number = self._number, self._number + 1
+        self._chunks[chunk] = rollout.reshape(-1).clone()
+        self._uses[chunk] = 1
+        dropped = sum(self._add_row(row, ids[b], done[b], chunk, b * columns) for b, row in enumerate(self._rows))
+        self._release([(chunk, 0, 0)])
+        if self.pending_frames > self._limit:
+            lengths = [len(row.complete) for row in self._rows]
+            raise OptionError(
+                f"max_pending_frames={self._limit}: {self.pending_frames} frames wait for the episode of row {self._turn}, which is "
+                f"long (complete episodes that wait, by row: {lengths}); raise it, or limit episodes with max_frames_per_traj"
+            )
+        return dropped
+
+    def _add_row(self, row: Row, ids: np.ndarray, done: np.ndarray, chunk: int, offset: int) -> int:
+        cuts = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), len(ids)]
+        dropped = 0
+        for start, stop in zip(cuts, cuts[1:], strict=False):
+            number = int(ids[start])
+            if number != row.id:
+                dropped += self._drop(row)
+                row.id = number
+            if number == NO_ID:
+                continue
+            row.open.append((chunk, offset + start, offset + stop))
+            self._uses[chunk] += 1
+            self.pending_frames += stop - start
+            if done[stop - 1]:
+                row.complete.append(row.open)
+                row.open, row.id = [], NO_ID
+        return dropped
+
+    def _drop(self, row: Row) -> int:
+        frames = sum(stop - start for _, start, stop in row.open)
+        self.pending_frames -= frames
+        self._release(row.open)
+        row.open = []
+        return frames
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a batch can be taken."""
+        rows = len(self._rows)
+        if not rows:
+            return False
+        whole, rest = divmod(self._count, rows)
+        extra = {(self._turn + i) % rows for i in range(rest)}
+        return all(len(row.complete) >= whole + (b in extra) for b, row in enumerate(self._rows))
+
+    def take(self) -> TensorDictBase:
+        """The next batch; `is_ready` comes first."""
+        spans: list[tuple[int, int, int]] = []
+        for _ in range(self._count):
+            spans.extend(self._rows[self._turn].complete.popleft())
+            self._turn = (self._turn + 1) % len(self._rows)
+        batch = self._gather(spans)
+        self.pending_frames -= batch.shape[0]
+        self._release(spans)
+        return split_trajectories(batch) if self._form == "padded" else batch
+
+    def _gather(self, spans: list[tuple[int, int, int]]) -> TensorDictBase:
+        used = sorted({chunk for chunk, _, _ in spans})
+        sizes = [self._chunks[chunk].shape[0] for chunk in used]
+        bases = dict(zip(used, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+        index = np.concatenate([np.arange(bases[chunk] + start, bases[chunk] + stop) for chunk, start, stop in spans])
+        chunks = [self._chunks[chunk] for chunk in used]
+        whole = TensorDict.cat(chunks, 0) if len(chunks) > 1 else chunks[0]
+        batch = whole[torch.from_numpy(index)]
+        batch.names = ["time"]
+        return batch
+
+    def _release(self, spans: list[tuple[int, int, int]]) -> None:
+        for chunk, _, _ in spans:
+            self._uses[chunk] -= 1
+        for chunk in [chunk for chunk, uses in self._uses.items() if not uses]:
+            del self._chunks[chunk], self._uses[chunk]
+
+
+def next_episodes(
+    queue: EpisodeQueue, next_rollout: Callable[[], TensorDictBase | None], discard: Callable[[int], None]
+) -> TensorDictBase | None:
+    """The next batch of a queue, filled by rollouts; None when there are no more of them.
+
+    Args:
+        queue: the queue.
+        next_rollout: gives a rollout, or None.
+        discard: is told of frames that are not delivered.
+    """
+    while not queue.is_ready:
+        rollout = next_rollout()
+        if rollout is None:
+            discard(queue.pending_frames)
+            return None
+        discard(queue.add(rollout))
+    return queue.take()

@@ -1,0 +1,235 @@
+"""`evaluate`: how well a policy does, by whole episodes.
+
+How many episodes each env contributes is fixed before the first step. To stop at the first `n` that end would favour short
+episodes: with envs of length 1 and 1000 side by side nearly all of them would come from the first.
+
+    env 0   | 0 | 3 | - - -        episodes=5 of three envs, numbered in the order of the result;
+    env 1   |    1     |  4 |      frames after an env's last episode are stepped and not counted
+    env 2   |  2 | - - - - - -
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+from tensordict.nn import InteractionType
+from torch import nn
+
+from reap.buffers import DONE, MASK, REWARD, after
+from reap.collectors.local import SyncDataCollector
+from reap.envs.build import build_env, is_env
+from reap.errors import OptionError, SpecMismatch
+from reap.keys import plain
+
+__all__ = ["EpisodeLog", "Evaluation", "evaluate"]
+
+COLUMNS = 32
+"""Steps of a rollout: enough to make its fixed cost small, few enough that little is stepped in vain at the end."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Whole episodes of one policy. `print` shows mean, spread and number.
+
+    Attributes:
+        returns: sums of rewards, float64 `[episodes]`: first the first episode of each env, then the second of each, ....
+        lengths: frames, int64 `[episodes]`, in the same order.
+
+    Example:
+        >>> result = Evaluation(np.array([200.0, 180.0]), np.array([200, 180]))
+        >>> result.mean, result.std
+        (190.0, 10.0)
+        >>> print(result)
+        return 190.0 ± 10.0 (180.0 to 200.0), length 190.0, 2 episodes
+    """
+
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(self.returns.mean())
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the returns (of these episodes: divided by their number)."""
+        return float(self.returns.std())
+
+    def __str__(self) -> str:
+        least, most, number = self.returns.min(), self.returns.max(), len(self.returns)
+        spread = f"{self.mean:.1f} ± {self.std:.1f} ({least:.1f} to {most:.1f})"
+        return f"return {spread}, length {self.lengths.mean():.1f}, {number:,} episode{'' if number == 1 else 's'}"
+
+
+def evaluate(
+    env: Any,
+    policy: Callable[..., Any] | None = None,
+    episodes: int = 10,
+    exploration_type: Any = InteractionType.DETERMINISTIC,
+    *,
+    seed: int | None = None,
+    max_frames_per_traj: int | None = None,
+) -> Evaluation:
+    """Run a policy for a number of whole episodes.
+
+    Of several parallel envs each contributes the same number of episodes, the first ones one more where the number does not
+    divide: so the result is not biased to short episodes. All begin with a reset.
+
+    A module acts in evaluation mode; its mode and its buffers (batch statistics) are put back, and so is torch's global
+    generator. An env that is passed stays open. A collector that shares it begins new episodes with its next batch.
+
+    Args:
+        env: what a collector takes: an env or vector env, a factory of one, a gymnasium id.
+        policy: module or function; None for random actions.
+        episodes: number of episodes.
+        exploration_type: how probabilistic policies choose.
+        seed: seeds envs and generators, so that the result can be repeated; it stays set in an env that is passed. None: envs
+            go on with the generators they have, and policies draw what torch's generator would give next.
+        max_frames_per_traj: frames after which an episode is truncated. Needed for envs that never end.
+
+    Returns:
+        Returns and lengths.
+
+    Raises:
+        OptionError: `episodes` is not positive; an env or policy that a collector does not take.
+        SpecMismatch: a policy that does not fit the env, or an env without one reward per frame.
+
+    Example:
+        >>> print(evaluate("CartPole-v1", episodes=3, seed=0))
+        return ... ± ... (... to ...), length ..., 3 episodes
+        >>> evaluate("CartPole-v1", lambda observation: torch.tensor([1, 0]), episodes=4, max_frames_per_traj=5).mean
+        5.0
+    """
+    number: Any = episodes
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
+        raise OptionError(f"episodes: expected a positive number of episodes, got {number!r}")
+    built = build_env(env)
+    rows = max(1, built.batch_size.numel())
+    try:
+        with _unchanged(policy):
+            collector = SyncDataCollector(
+                built,
+                policy,
+                frames_per_batch=rows * COLUMNS,
+                exploration_type=exploration_type,
+                max_frames_per_traj=max_frames_per_traj,
+                policy_device=_device_of(policy),
+                return_same_td=True,
+            )
+            if seed is not None:
+                collector.set_seed(seed)
+            # Nothing to shut down: the collector holds no more than the env, which is closed below or stays open.
+            return _first_episodes(collector, rows, int(number))
+    finally:
+        if not is_env(env):
+            built.close()
+
+
+def _first_episodes(collector: SyncDataCollector, rows: int, episodes: int) -> Evaluation:
+    log = EpisodeLog(rows)
+    quota = [(episodes - b - 1) // rows + 1 for b in range(rows)]
+    found: list[list[Ended]] = [[] for _ in range(rows)]
+    while any(len(own) < count for own, count in zip(found, quota, strict=True)):
+        for episode in log.add(collector.rollout()):
+            found[episode.row].append(episode)
+    chosen = [found[number % rows][number // rows] for number in range(episodes)]
+    return Evaluation(
+        np.array([episode.reward for episode in chosen], np.float64),
+        np.array([episode.length for episode in chosen], np.int64),
+    )
+
+
+class Ended(NamedTuple):
+    """An episode that ended: its row, the column of its last frame, the sum of its rewards, its length in frames."""
+
+    row: int
+    column: int
+    reward: float
+    length: int
+
+
+class EpisodeLog:
+    """Adds up the episodes in batches `[*P, T]` that follow each other.
+
+    Args:
+        rows: number of rows, the product of `P`.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._reward = np.zeros(rows, np.float64)
+        self._length = np.zeros(rows, np.int64)
+
+    def add(self, batch: TensorDictBase) -> list[Ended]:
+        """The episodes that end in this batch, by column.
+
+        Raises:
+            SpecMismatch: not one reward and one done per frame.
+        """
+        reward, done = self._frames(batch, REWARD, np.float64), self._frames(batch, DONE, np.bool_)
+        mask = batch.get(plain(MASK), None)
+        valid = np.ones_like(done) if mask is None else mask.reshape(done.shape).numpy()
+        ended: list[Ended] = []
+        for b in range(self._rows):
+            start = 0
+            for column in np.flatnonzero(done[b] & valid[b]).tolist():
+                self._count(b, reward[b, start : column + 1], valid[b, start : column + 1])
+                ended.append(Ended(b, column, float(self._reward[b]), int(self._length[b])))
+                self._reward[b] = self._length[b] = 0
+                start = column + 1
+            self._count(b, reward[b, start:], valid[b, start:])
+        return sorted(ended, key=lambda episode: episode.column)
+
+    def _count(self, b: int, reward: NDArray[np.float64], valid: NDArray[np.bool_]) -> None:
+        self._reward[b] += reward[valid].sum()
+        self._length[b] += np.count_nonzero(valid)
+
+    def _frames(self, batch: TensorDictBase, key: tuple[str, ...], dtype: Any) -> NDArray[Any]:
+        value = batch.get(plain(after(key)), None)
+        if value is None or value.numel() != batch.numel():
+            found = "none" if value is None else list(value.shape)
+            raise SpecMismatch(f"episodes: expected one {key[-1]} per frame, {[*batch.shape, 1]}, found {found}")
+        return value.reshape(self._rows, batch.shape[-1]).cpu().numpy().astype(dtype)
+
+
+# What evaluation leaves as it was
+
+
+@contextmanager
+def _unchanged(policy: Any) -> Generator[None]:
+    """Torch's generators, and the mode and buffers of a module, are put back at the end."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    modules = list(policy.modules()) if isinstance(policy, nn.Module) else []
+    modes = [(module, module.training) for module in modules]
+    buffers = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in modules
+        for name, buffer in module.named_buffers(recurse=False)
+        if not nn.parameter.is_lazy(buffer)
+    ]
+    if isinstance(policy, nn.Module):
+        policy.eval()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        with torch.no_grad():
+            for module, name, buffer, before in buffers:
+                buffer.copy_(before)
+                setattr(module, name, buffer)
+
+
+def _device_of(policy: Any) -> torch.device | None:
+    """Where a module's parameters are, if that is not where envs are."""
+    first = next(policy.parameters(), None) if isinstance(policy, nn.Module) else None
+    return None if first is None or first.device.type == "cpu" else first.device
