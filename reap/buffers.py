@@ -45,7 +45,7 @@ class Stage:
     """The policy's inputs for all rows: one contiguous, aligned array per key, at a fixed address.
 
     `arrays` has `[E, *value]`, or `[*value]` for a single env without batch dimension; `tensors` has the same memory as
-    `[*batch_shape, *value]`.
+    `[*batch_shape, *value]`. Columns of objects have arrays only, `[E, 1]` or `[1]`.
     """
 
     def __init__(self, fields: Mapping[Key, Field], batch_shape: tuple[int, ...]) -> None:
@@ -65,11 +65,14 @@ class Stage:
             fields: the new fields.
             initial: for fields that are no observations, what they hold where an episode begins.
         """
-        block = Block.private(Layout({key: field.lead(self.rows) for key, field in fields.items()}))
+        tensors = {key: field for key, field in fields.items() if not field.is_object}
+        block = Block.private(Layout({key: field.lead(self.rows) for key, field in tensors.items()}))
         lead = (self.rows,) if self.batch_shape else ()
         for key, field in fields.items():
             self.fields[key] = field
-            self.arrays[key] = block.array(key).reshape((*lead, *field.shape))
+            array = np.empty((self.rows, 1), object) if field.is_object else block.array(key)
+            self.arrays[key] = array.reshape((*lead, *field.shape))
+        for key, field in tensors.items():
             self.tensors[key] = block.tensor(key).view((*self.batch_shape, *field.shape))
         self.initial.update(initial)
         for key, value in initial.items():
@@ -88,6 +91,8 @@ class Stage:
         lead = (part.rows,) if batch_shape else ()
         for key, field in self.fields.items():
             part.arrays[key] = self.arrays[key][start:stop].reshape((*lead, *field.shape))
+            if field.is_object:
+                continue
             rows = self.tensors[key].view((self.rows, *field.shape))[start:stop]
             part.tensors[key] = rows.view((*batch_shape, *field.shape))
         return part
@@ -125,6 +130,8 @@ class ColumnViews(Sequence[torch.Tensor]):
 class Slot:
     """Memory for one rollout: a field is `[E, T, *value]`, rows first, so that a batch flattens without a copy.
 
+    Objects lie in arrays of their own, `[E, T, 1]`, beside the block.
+
     Args:
         fields: shape and dtype of one frame's value under each key.
         batch_shape: batch dimensions of the env; empty for a single env.
@@ -137,10 +144,13 @@ class Slot:
         self.columns = columns
         self.fields = dict(fields)
         flags = [key for key in self.fields if key[-1:] in FLAGS]
-        in_memory = (*flags, *(key for key in self.fields if key[-1:] not in FLAGS))
-        layout = Layout({key: fields[key].lead(self.rows, columns) for key in in_memory})
+        others = [key for key, field in self.fields.items() if key not in flags and not field.is_object]
+        layout = Layout({key: fields[key].lead(self.rows, columns) for key in (*flags, *others)})
         self.block = Block.private(layout)
-        self._rowwise: dict[Key, Array] = {key: self.block.array(key) for key in self.fields}
+        self._rowwise: dict[Key, Array] = {
+            key: np.empty((self.rows, columns, 1), object) if field.is_object else self.block.array(key)
+            for key, field in self.fields.items()
+        }
         self._columnwise: dict[Key, Array] = {}
         self._views: dict[Key, Sequence[torch.Tensor]] = {}
         self._flags: list[Array] = [self.block.memory[layout.span(flags)]] if flags else []
@@ -183,13 +193,13 @@ class Slot:
             flags[...] = 0
 
     def blank(self, invalid: Array) -> None:
-        """Set frames that are not valid to zero, and their ids to -1.
+        """Set frames that are not valid to zero, objects to None, and ids to -1.
 
         Args:
             invalid: boolean `[E, T]`.
         """
         for key, array in self._rowwise.items():
-            array[invalid] = -1 if key == IDS else 0
+            array[invalid] = -1 if key == IDS else None if self.fields[key].is_object else 0
 
     def part(self, start: int, stop: int, batch_shape: tuple[int, ...]) -> Slot:
         """The rows from `start` to `stop`, as a slot over the same memory."""

@@ -215,8 +215,8 @@ def _unchanged(policy: Any) -> Generator[None]:
         for name, buffer in module.named_buffers(recurse=False)
         if not nn.parameter.is_lazy(buffer)
     ]
-    if isinstance(policy, nn.Module):
-        policy.eval()
+    for module in modules:  # not policy.eval(), which exported programs do not allow
+        module.training = False
     try:
         with torch.random.fork_rng(devices=devices):
             yield

@@ -33,10 +33,17 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Field:
-    """Shape and dtype of one value."""
+    """Shape and dtype of one value.
+
+    Attributes:
+        shape: its shape.
+        dtype: its dtype.
+        is_object: the value is a Python object, kept in an array of objects beside the block; shape and dtype mean nothing.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    is_object: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -45,7 +52,11 @@ class Field:
 
     def lead(self, *shape: int) -> Field:
         """The field of an array of such values: `shape` comes before the value's own."""
-        return Field((*shape, *self.shape), self.dtype)
+        return Field((*shape, *self.shape), self.dtype, self.is_object)
+
+
+OBJECT = Field((1,), torch.uint8, is_object=True)
+"""The field of strings, graphs and whatever else has no fixed shape or dtype."""
 
 
 @cache

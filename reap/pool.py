@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from reap.buffers import SMALL, Slot
 from reap.keys import Key, nested
-from reap.layout import Field
+from reap.layout import Array, Field
 from reap.tensordicts import make_tensordict
 
 Node = tuple[TensorDict, dict[str, Any]]
@@ -54,8 +54,10 @@ class SlotPool:
         self._same: dict[int, list[Node]] = {}
         self._free: list[int] = []
         self._fields, self._batch_shape, self._columns, self._device = fields, batch_shape, columns, device
-        self._small = [key for key, field in fields.items() if field.nbytes <= SMALL]
-        self._large = [key for key, field in fields.items() if field.nbytes > SMALL]
+        tensors = {key: field for key, field in fields.items() if not field.is_object}
+        self._small = [key for key, field in tensors.items() if field.nbytes <= SMALL]
+        self._large = [key for key, field in tensors.items() if field.nbytes > SMALL]
+        self._objects = [key for key in fields if key not in tensors]
         self._names = [*[None] * len(batch_shape), "time"]
         self._shape = torch.Size((*batch_shape, columns))
 
@@ -91,7 +93,8 @@ class SlotPool:
     def _deliver_lease(self, index: int) -> TensorDict:
         slot = self.slots[index]
         try:
-            leaves: dict[Key, torch.Tensor] = {key: slot.tensor(key).clone() for key in self._small}
+            leaves: dict[Key, Any] = {key: slot.tensor(key).clone() for key in self._small}
+            leaves.update({key: objects_of(slot, key) for key in self._objects})
         except BaseException:
             self._free.append(index)
             raise
@@ -109,16 +112,28 @@ class SlotPool:
         nodes = self._same.get(index)
         if nodes is None:
             slot = self.slots[index]
-            nodes = self._same[index] = _nodes(self._tensordict({key: slot.tensor(key) for key in self._fields}))
+            tensors = {key: slot.tensor(key) for key in self._fields if key not in self._objects}
+            nodes = self._same[index] = _nodes(self._tensordict(tensors))
         for node, entries in nodes:
             # What the user put in place of our tensors, or beside them, belongs to the last batch.
             own = node._tensordict  # pyright: ignore[reportPrivateUsage]  a locked node refuses every other way
             own.clear()
             own.update(entries)
+        for key in self._objects:
+            nodes[0][0].set(key, objects_of(self.slots[index], key))
         return nodes[0][0]
 
-    def _tensordict(self, leaves: Mapping[Key, torch.Tensor]) -> TensorDict:
+    def _tensordict(self, leaves: Mapping[Key, Any]) -> TensorDict:
         return make_tensordict(nested(leaves), self._shape, names=self._names, device=self._device)
+
+
+def objects_of(slot: Slot, key: Key) -> NonTensorStack:
+    """A column of objects as `[*batch_shape, T]`."""
+    return _stack(slot.by_row(key).reshape((*slot.batch_shape, slot.columns)))
+
+
+def _stack(objects: Array) -> NonTensorStack:
+    return NonTensorStack(*[_stack(part) if objects.ndim > 1 else NonTensorData(part) for part in objects])
 
 
 def _nodes(tensordict: TensorDict) -> list[Node]:

@@ -98,8 +98,8 @@ def _refuse_rows(env: EnvBase, options: CollectorOptions) -> None:
     """Raise OptionError for options that need rows to be reset, or stepped, one without the others."""
     if options.limit is not None and (env.resets_itself or not env.resets_rows):
         raise OptionError(
-            f"max_frames_per_traj={options.limit}: {env!r} cannot reset one row without the others; limit the episodes where its "
-            "envs are made, or use a SerialEnv or a SyncVectorEnv"
+            f"max_frames_per_traj={options.limit}: {env!r} cannot reset one row without the others; limit the episodes where "
+            "its envs are made, or use a SerialEnv or a SyncVectorEnv"
         )
     if not options.reset_when_done and (env.resets_itself or not env.steps_rows):
         raise OptionError(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import torch
 
 from reap.buffers import Slot, Stage
+from reap.envs.adapters.as_torchrl import as_torchrl
 from reap.envs.episodes import finish_reset, finish_step, rollout, with_own_mask
 from reap.envs.faces import ArrayFace, OwnCalls, TensorDictCalls, TensorDictFace
 from reap.envs.specs import EnvSpecs
@@ -218,6 +219,21 @@ class EnvBase(EnvSpecs):
         self.ensure_open()
         start = self.reset(tensordict) if auto_reset else tensordict
         return rollout(self, max_steps, policy, start, break_when_any_done, set_truncated)
+
+    def as_torchrl(self) -> Any:
+        """The env as an instance of `torchrl.envs.EnvBase`, so that torchrl's transforms can be put around it.
+
+        Raises:
+            ImportError: torchrl is not installed.
+
+        Example:
+            >>> from reap.envs import GymEnv
+            >>> from torchrl.envs import StepCounter, TransformedEnv
+            >>> env = TransformedEnv(GymEnv("CartPole-v1").as_torchrl(), StepCounter())
+            >>> env.rollout(3)["next", "step_count"].flatten().tolist()
+            [1, 2, 3]
+        """
+        return as_torchrl(self)
 
     # ------------------------------------------------------------------ life
 

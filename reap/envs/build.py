@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from reap.envs.adapters.torchrl import TorchRLEnv, is_torchrl_env
 from reap.envs.base import EnvBase
 from reap.envs.gym import GymEnv
 from reap.envs.vector_kinds import is_vector_env
@@ -16,7 +17,7 @@ from reap.errors import OptionError
 
 def is_env(given: Any) -> bool:
     """Whether an env was given, and not something that makes one."""
-    return isinstance(given, EnvBase | gym.Env) or is_vector_env(given)
+    return isinstance(given, EnvBase | gym.Env) or is_vector_env(given) or is_torchrl_env(given)
 
 
 def build_env(given: Any, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
@@ -50,8 +51,10 @@ def build_env(given: Any, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
     return _as_env(made)
 
 
-def _as_env(env: EnvBase | gym.Env[Any, Any]) -> EnvBase:
+def _as_env(env: Any) -> EnvBase:
     if isinstance(env, EnvBase):
         env.ensure_open()
         return env
+    if is_torchrl_env(env):
+        return TorchRLEnv(env)
     return GymEnv(env)

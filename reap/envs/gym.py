@@ -14,7 +14,7 @@ from reap.envs.base import EnvBase, Rows
 from reap.envs.gym_make import Wrapping, build
 from reap.envs.gym_rows import Env, GymCalls, GymRow, GymRows, RowFormat
 from reap.envs.gym_state import env_state, load_env_state
-from reap.envs.values import ObservationLeaf, action_leaves, observation_leaves
+from reap.envs.values import ObservationLeaf, action_leaves, cell, observation_leaves
 from reap.envs.vector import VectorRows
 from reap.envs.vector_calls import VectorCalls
 from reap.envs.vector_kinds import Kind, count_rows, is_vector_env, kind_of, layers, single_spaces
@@ -35,9 +35,9 @@ class GymEnv(EnvBase):
     MultiDiscrete and MultiBinary likewise; the entries of a Dict at the root under their own names, nested ones nested; those
     of a Tuple under `("observation", "0")`, .... Actions the same under `"action"`.
 
-    The rows of a vector env are its envs, batch size `[n]`. Rows that ended are reset alone where the class is known to do that:
-    `SyncVectorEnv`, `AsyncVectorEnv`, EnvPool, also under most of gymnasium's wrappers. Other classes reset their rows in the
-    way they do: in same-step mode nothing is lost; in next-step mode the reset step stays as a frame that is not valid
+    The rows of a vector env are its envs, batch size `[n]`. Rows that ended are reset alone where the class is known to do
+    that: `SyncVectorEnv`, `AsyncVectorEnv`, EnvPool, also under most of gymnasium's wrappers. Other classes reset their rows in
+    the way they do: in same-step mode nothing is lost; in next-step mode the reset step stays as a frame that is not valid
     (mask False, id -1, not counted), and rows cannot be limited or reset alone. `repr` of the env names the way.
 
     Args:
@@ -128,10 +128,12 @@ class GymEnv(EnvBase):
         _refuse_twice({key[0] for key in found}, infos)
         found.update({(name,): spec for name, spec in infos.items()})
         _refuse_reserved(found, self.wrapped)
-        self.observation_spec = _tree(found)
+        # Expanded here: an observation as long as the batch would pass for one that has the batch dimension.
+        size = self.batch_size
+        self.observation_spec = _tree(found).expand(*size)
         actions = {leaf.key: spec_from_space(leaf.space, categorical=categorical) for leaf in self.form.actions}
-        self.action_spec = actions["action",] if ("action",) in actions else _tree(actions)
-        self.reward_spec = Unbounded((1,), dtype=torch.float32)
+        self.action_spec = _tree(actions).expand(*size)
+        self.reward_spec = Composite(reward=Unbounded((1,), dtype=torch.float32)).expand(*size)
         self.add_truncated_keys()
 
     # The loop calls the row itself, one call less for each step.
@@ -245,6 +247,8 @@ def _info_specs(info_keys: InfoKeys | None) -> dict[str, Spec]:
 
 
 def _info_leaf(name: str, spec: Spec) -> ObservationLeaf:
+    if spec.dtype is None:
+        return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cell(info.get(name)))
     zero: Any = spec.zero().numpy()
     return ObservationLeaf((name,), gym.spaces.Space(), lambda info: info.get(name, zero))
 

@@ -50,7 +50,7 @@ class Wrapping:
 
     from_pixels: bool
     pixels_only: bool
-    frame_skip: int | None
+    frame_skip: Any
 
     def __post_init__(self) -> None:
         skip = self.frame_skip
@@ -84,7 +84,7 @@ class Wrapping:
             )
 
 
-def build(env: Any, count: int, wrapping: Wrapping, kwargs: Mapping[str, Any]) -> Any:
+def build(env: Any, count: Any, wrapping: Wrapping, kwargs: Mapping[str, Any]) -> Any:
     """An env, or a vector env of `count` rows, from an id; or the env that was given.
 
     Raises:

@@ -207,8 +207,8 @@ def _require_equal(first: EnvBase, other: EnvBase, number: int) -> None:
             )
     if first.resets_itself != other.resets_itself:
         raise SpecMismatch(
-            f"env {number} differs from env 0 in the way rows that ended begin anew: {first!r} and {other!r}; make both with the "
-            "same autoreset mode"
+            f"env {number} differs from env 0 in the way rows that ended begin anew: {first!r} and {other!r}; make both with "
+            "the same autoreset mode"
         )
 
 

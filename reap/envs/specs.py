@@ -10,7 +10,7 @@ import torch
 from reap.buffers import FLAGS, after
 from reap.errors import OptionError
 from reap.keys import Key, NestedKey, plain
-from reap.layout import Field
+from reap.layout import OBJECT, Field
 from reap.optional import tensordict as load_tensordict
 from reap.specs import Categorical, Composite, Spec, Unbounded
 
@@ -136,7 +136,7 @@ class EnvSpecs:
     def fields(self, spec: Composite) -> dict[Key, Field]:
         """Shape and dtype of one row's values under each key of one of the env's specs."""
         lead = len(self.batch_size)
-        return {key: Field(tuple(leaf.shape[lead:]), tensor_dtype(leaf, key)) for key, leaf in spec.leaves()}
+        return {key: _field(leaf, lead) for key, leaf in spec.leaves()}
 
     def fields_of_flags(self) -> dict[Key, Field]:
         """The done flags besides those of every batch: nested ones, and those of other names. They are recorded as they are."""
@@ -165,15 +165,8 @@ class EnvSpecs:
         return spec.expand(*size)
 
 
-def tensor_dtype(spec: Spec, key: Key) -> torch.dtype:
-    """The dtype of a leaf's tensors.
-
-    Raises:
-        OptionError: the leaf holds strings or other objects.
-    """
-    if spec.dtype is None:
-        raise OptionError(f"{plain(key)!r}: {spec} has no tensors; a column of objects cannot be stored here")
-    return spec.dtype
+def _field(spec: Spec, lead: int) -> Field:
+    return OBJECT if spec.dtype is None else Field(tuple(spec.shape[lead:]), spec.dtype)
 
 
 def _composite(spec: Spec, name: str) -> Composite:

@@ -7,6 +7,7 @@ keep what they are given.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -93,7 +94,14 @@ def _encoder(space: gym.Space[Any], categorical: bool) -> Read:
             return lambda value: value - offset
         places = np.concatenate(([0], np.cumsum(counts.reshape(-1))[:-1]))
         return lambda value: _many_hot(np.asarray(value) - offset, places, int(counts.sum()))
-    return identity
+    return identity if isinstance(space, spaces.Box | spaces.MultiBinary) else cell
+
+
+def cell(value: Any) -> Array:
+    """An object as it is written into an array of objects: a copy, for envs may go on to change what they returned."""
+    written = np.empty(1, object)
+    written[0] = value if isinstance(value, str) else copy.deepcopy(value)
+    return written
 
 
 def _index(value: Any, start: int, count: int) -> int:

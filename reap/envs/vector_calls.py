@@ -1,4 +1,4 @@
-"""What the loop calls of a vector env: reset, reset of some rows, step; with checks at first use and seeds at the next reset."""
+"""What the loop calls of a vector env: reset, reset of some rows, step; checked at first use, seeded at the next reset."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from reap.buffers import FLAGS, Stage
 from reap.errors import SpecMismatch
+from reap.keys import Key
 from reap.policy.base import KeptInputs, PolicyActor
 from reap.policy.plain import PlainActor, match_arguments, optional_arguments, name_of
 from reap.policy.probe import explained, output_fields
@@ -56,20 +57,25 @@ def choose_actor(
         SpecMismatch: what it writes does not fit the env.
     """
     chosen = interaction_type() if interaction is None else interaction
+    target = policy if called is None else called
     with set_interaction_type(chosen):
         add_states(stage, policy)
         if trust or takes_tensordict(policy):
             if missing_states(stage, policy):
-                _find_states(policy, called or policy, stage)
+                _find_states(policy, target, stage)
             plan = unwrap(policy, stage, chosen) if called is None else None
-            return _probe(TensorDictActor(called or policy, stage), plan, policy, actions, stage)
+            return _probe(TensorDictActor(target, stage), plan, policy, actions, stage)
         action = next(key for key, _ in actions.leaves())
-        observed = [key for key in stage.fields if key[-1:] not in FLAGS]
-        if optional := optional_arguments(policy, observed):
-            without = PlainActor(called or policy, stage, match_arguments(policy, observed), action)
+        if optional := optional_arguments(policy, _arguments(stage)):
+            without = PlainActor(target, stage, match_arguments(policy, _arguments(stage)), action)
             add_shown_states(stage, optional, Trial(without.probe, policy, stage).outputs)
-        actor = PlainActor(called or policy, stage, match_arguments(policy, observed), action)
+        actor = PlainActor(target, stage, match_arguments(policy, _arguments(stage)), action)
         return _probe(actor, None, policy, actions, stage)
+
+
+def _arguments(stage: Stage) -> list[Key]:
+    """What arguments of a policy are named after: observations and states, not done flags."""
+    return [key for key in stage.fields if key[-1:] not in FLAGS]
 
 
 def _find_states(policy: Callable[..., Any], called: Callable[..., Any], stage: Stage) -> None:

@@ -32,7 +32,7 @@ class TensorDictActor:
 
     def __init__(self, policy: Callable[[TensorDictBase], Any], stage: Stage) -> None:
         self.outputs: Mapping[Key, Field] = {}
-        self.reads: Sequence[Key] = tuple(stage.fields)
+        self.reads: Sequence[Key] = tuple(stage.tensors)
         self._policy = policy
         self._stage = stage
         self._shape = torch.Size(stage.batch_shape)

@@ -1,0 +1,69 @@
+"""What `reap collect` can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+EnvId = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV_ID")]
+Count = Annotated[int, tyro.conf.arg(metavar="N")]
+OptionalCount = Annotated[int | None, tyro.conf.arg(metavar="N")]
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much is collected, and where the chance comes from."""
+
+    frames: Count
+    """Frames in all, of all envs together; rounded up to a multiple of --num-envs."""
+    num_envs: Annotated[int, tyro.conf.arg(metavar="E")] = 1
+    """Envs that are stepped side by side, as one batch for the policy."""
+    seed: Annotated[int, tyro.conf.arg(metavar="S")] = 0
+    """Seed of the first env, of the policy's draws and of what a factory draws. The same seed gives the same frames."""
+    max_frames_per_traj: OptionalCount = None
+    """Truncate episodes after this many frames. An env's own limit still counts."""
+    frames_per_batch: OptionalCount = None
+    """Frames between two writes to the disk; about 128 per env by default. The data do not depend on it."""
+
+
+@dataclass(frozen=True)
+class Actions:
+    """Who acts."""
+
+    policy: Annotated[str, tyro.conf.arg(metavar="random|FILE.py:FACTORY|FILE.pt2")] = "random"
+    """random: random actions. FILE.py:FACTORY: imports the file and calls FACTORY(env), or FACTORY() if it takes no
+    argument, which returns a module or function. FILE.pt2: a program of torch.export.save; nothing in it is run but
+    torch's operators. Pickles (.pt, .pkl) are refused: they can run any code."""
+    exploration: Annotated[str, tyro.conf.arg(metavar="random|deterministic|mean|mode")] = "random"
+    """How a policy with distributions chooses. Others choose as they are written."""
+    indices: bool = False
+    """Discrete actions and observations are indices, not one-hot."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What is written. Nothing is overwritten."""
+
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    """New or empty folder for the frames, [E, T]: one file per key, for TensorDict.load_memmap(DIR)."""
+    plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE.png")] = None
+    """Draw returns, lengths and observations (needs matplotlib)."""
+    traceback: bool = False
+    """Show where an error comes from, line by line."""
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Run a policy in an env and write its experience to a folder.
+
+    Ctrl-C stops after the batch under way and keeps all that is complete; a second one stops at once.
+    """
+
+    env_id: EnvId
+    """A gymnasium id, CartPole-v1 for example; MODULE:ID imports a module first."""
+    amount: Amount
+    actions: Actions
+    results: Results

@@ -1,0 +1,123 @@
+"""From `--policy` to a policy: `random`, `module.py:factory` or `file.pt2`."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from reap.cli.exported import load_exported
+from reap.envs.base import EnvBase
+from reap.errors import OptionError, nearest
+
+FORMS = "random, module.py:factory or file.pt2"
+PICKLES = frozenset({".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin", ".joblib"})
+
+Policy = Callable[..., Any]
+
+
+def load_policy(text: str, env: EnvBase) -> Policy | None:
+    """The policy that a text names; None for random actions.
+
+    Args:
+        text: `random`, `module.py:factory` or `file.pt2`.
+        env: handed to a factory that takes an argument.
+
+    Raises:
+        OptionError: none of these forms, a pickle, a file or factory that is not there, or one that fails.
+    """
+    if text == "random":
+        return None
+    file, _, name = text.rpartition(":")
+    if file.endswith(".py"):
+        return _made_by(_import(Path(file)), name, env)
+    path = Path(text)
+    if path.suffix in PICKLES:
+        raise OptionError(
+            f"--policy {text}: refused, a {path.suffix} file is a pickle, which can run any code when it is loaded. "
+            "Save the policy with torch.export.save (.pt2), or write a factory that loads its weights with "
+            "torch.load(..., weights_only=True), and give module.py:factory"
+        )
+    if path.suffix == ".py":
+        raise OptionError(f"--policy {text}: expected the name of a factory too, {text}:make_policy")
+    if path.suffix != ".pt2":
+        raise OptionError(f"--policy {text}: expected {FORMS}")
+    _require_file(path)
+    return load_exported(path)
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        near = nearest(path.name, [one.name for one in path.parent.glob(f"*{path.suffix}")]) if path.parent.is_dir() else ""
+        raise OptionError(f"--policy: no file {path}.{near}")
+
+
+def _import(path: Path) -> ModuleType:
+    _require_file(path)
+    spec = importlib.util.spec_from_file_location(f"reap_policy_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look a class's module up
+    sys.path.insert(0, str(path.parent.resolve()))  # as for a script: modules beside it
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise OptionError(f"--policy: importing {path} failed: {told(error, path)}") from error
+    return module
+
+
+def _made_by(module: ModuleType, name: str, env: EnvBase) -> Policy:
+    path = Path(str(module.__file__))
+    factory = getattr(module, name, None)
+    if factory is None:
+        own = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", "") == module.__name__
+        ]
+        there = f"; it has {', '.join(own)}" if own else ""
+        raise OptionError(f"--policy: {path} has no factory {name!r}{there}.{nearest(name, own)}")
+    if isinstance(factory, nn.Module):
+        raise OptionError(f"--policy: {name} in {path} is a policy; expected a factory, a function that returns it")
+    if not callable(factory):
+        raise OptionError(
+            f"--policy: {name} in {path} is {type(factory).__name__}; expected a function that returns the policy"
+        )
+    try:
+        policy = factory(env) if _takes_env(factory) else factory()
+    except Exception as error:
+        raise OptionError(f"--policy: the factory {name} in {path} failed: {told(error, path)}") from error
+    if not callable(policy) or inspect.isclass(policy):
+        raise OptionError(f"--policy: expected the factory {name} in {path} to return a module or function, got {policy!r}")
+    return policy
+
+
+def _takes_env(factory: Callable[..., Any]) -> bool:
+    """Whether a factory wants the env: one argument without a default."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(one.kind in kinds and one.default is one.empty for one in parameters)
+
+
+def told(error: BaseException, path: Path | None = None) -> str:
+    """Type and text of an exception, and the last line of `path` that it came through (of any file, if None)."""
+    lines: list[str] = []
+    trace = error.__traceback__
+    while trace is not None:
+        file = Path(trace.tb_frame.f_code.co_filename)
+        if path is None or file == path or file == path.resolve():
+            lines.append(f"{file.name}, line {trace.tb_lineno}")
+        trace = trace.tb_next
+    text = " ".join(str(error).split())
+    where = f" ({lines[-1]})" if lines else ""
+    return f"{type(error).__name__}{f': {text}' if text else ''}{where}"

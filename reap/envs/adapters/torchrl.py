@@ -1,0 +1,214 @@
+"""`TorchRLEnv`: an env object of torchrl, with its transforms, as an env of reap.
+
+The env is driven as torchrl's own collectors drive it, by `step_and_maybe_reset`, which resets the rows that ended in the
+TensorDict of the next step (in the workers, with a `ParallelEnv`). Rows that end by a limit of the collector's are reset
+by the env's `maybe_reset`. Where done flags stand below the root only, torchrl would reset parts of a row; here any of them
+ends the episode of its row, which is then reset as a whole.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from reap.buffers import FLAGS, Slot, Stage, after
+from reap.envs.adapters.torchrl_specs import composite_from_torchrl
+from reap.envs.base import EnvBase, LoopFace
+from reap.envs.faces import TensorDictCalls, TensorDictFace
+from reap.errors import OptionError
+from reap.keys import Key, as_key, plain
+from reap.specs import Composite
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+PRESENT = "torchrl.envs.common"
+"""The module of torchrl's EnvBase; an env of torchrl can only be given where it has been imported."""
+
+
+def is_torchrl_env(given: Any) -> bool:
+    """Whether an object is an env of torchrl's; torchrl is not imported to tell."""
+    module = sys.modules.get(PRESENT)
+    return module is not None and isinstance(given, module.EnvBase)
+
+
+class TorchRLEnv(EnvBase):
+    """An env of torchrl's.
+
+    Collectors make it where they are given such an env. All that the env observes is recorded, keys of its transforms
+    among them (`step_count` of `StepCounter`).
+
+    Args:
+        env: an instance of a subclass of `torchrl.envs.EnvBase`.
+
+    Raises:
+        OptionError: a value has no fixed shape, or an observation has the name of something that every batch holds.
+
+    Example:
+        >>> from torchrl.envs import GymEnv
+        >>> TorchRLEnv(GymEnv("CartPole-v1")).observation_spec["observation"].shape
+        torch.Size([4])
+    """
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(device=env.device, batch_size=env.batch_size)
+        self.wrapped = env
+        size = tuple(env.batch_size)
+        self.observation_spec = composite_from_torchrl(env.full_observation_spec, size)
+        self.action_spec = composite_from_torchrl(env.full_action_spec, size)
+        self.reward_spec = composite_from_torchrl(env.full_reward_spec, size)
+        self.done_spec = composite_from_torchrl(env.full_done_spec, size)
+        taken = [plain(key) for key in self.fields_of_stage() if key[0] in {"next", "collector"} or key in FLAGS]
+        if taken:
+            raise OptionError(f"{type(env).__name__}: observations {taken} have names that batches use; rename them")
+        self._calls = TorchRLCalls(self)
+
+    def loop_face(self) -> LoopFace:
+        """The face that the loop calls."""
+        self.ensure_open()
+        return self._made_face()
+
+    def bind(self, stage: Stage, slot: Slot) -> None:
+        """Take the arrays that following calls read and write."""
+        super().bind(stage, slot)
+
+    def _made_face(self) -> TensorDictFace:
+        if self._face is None:
+            self._face = PolicyFedFace(self, self._calls) if self._calls.wanted else TensorDictFace(self, self._calls)
+        return self._face
+
+    def _tensordict_calls(self) -> TensorDictCalls:
+        return self._calls
+
+    def leave_to_policy(self, keys: Sequence[Key]) -> None:
+        """Leave out of the observations what a `TensorDictPrimer` adds for a policy's recurrent state."""
+        kept = {key: spec for key, spec in self.observation_spec.leaves() if key not in keys}
+        if len(kept) < len(list(self.observation_spec.leaves())):
+            self.observation_spec = _tree(kept, tuple(self.batch_size))
+            self._face = None
+
+    def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
+        self._forget()
+        if tensordict is None or "_reset" not in tensordict:
+            return self.wrapped.reset(None if tensordict is None else tensordict.copy())
+        mask = tensordict.get("_reset")
+        return self._calls.begin_rows(tensordict.exclude("_reset"), mask)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self._forget()
+        return self.wrapped.step(tensordict.copy()).get("next")
+
+    def _set_seed(self, seed: int) -> None:
+        self._forget()
+        self.wrapped.set_seed(seed)
+
+    def _forget(self) -> None:
+        if self._face is not None:
+            self._face.forget()
+
+    def as_torchrl(self) -> Any:
+        """The env of torchrl's itself."""
+        return self.wrapped
+
+    def get_attribute(self, name: str) -> Any:
+        """An attribute of the env of torchrl's."""
+        return getattr(self.wrapped, name)
+
+    def call(self, name: str, *args: Any) -> Any:
+        """What a method of the env of torchrl's returns."""
+        return getattr(self.wrapped, name)(*args)
+
+    def close(self) -> None:
+        """Close the env; a second call does nothing."""
+        if not self.closed:
+            super().close()
+            if not self.wrapped.is_closed:
+                self.wrapped.close()
+
+    def __repr__(self) -> str:
+        return f"TorchRLEnv({type(_innermost(self.wrapped)).__name__}, batch_size={tuple(self.batch_size)})"
+
+
+class TorchRLCalls:
+    """How an env of torchrl's is reset and stepped.
+
+    Attributes:
+        wanted: keys that the env or its transforms read and that are no observations: a policy may write them.
+    """
+
+    def __init__(self, env: TorchRLEnv) -> None:
+        self._env = env.wrapped
+        done_keys = [as_key(key) for key, _ in env.full_done_spec.leaves()]
+        self.resets_ended = ("done",) in done_keys
+        self._done = [key for key in done_keys if key[-1] == "done" and (len(key) == 1 or not self.resets_ended)]
+        self._shapes = {key: tuple(env.full_done_spec[key].shape) for key in self._done}
+        known = {*env.fields_of_stage(), *env.fields(env.full_action_spec), *env.fields(env.full_reward_spec), *done_keys}
+        self.wanted = [key for key in _input_keys(self._env) if key not in known]
+        self.step = self._step_and_reset if self.resets_ended else self._step_only
+
+    def begin(self) -> TensorDictBase:
+        """Reset all rows."""
+        return self._env.reset()
+
+    def begin_rows(self, current: TensorDictBase, mask: torch.Tensor) -> TensorDictBase:
+        """Reset the rows of a mask, by the done flags that the env resets by."""
+        request = current.copy()
+        for key in self._done:
+            shape = self._shapes[key]
+            spread = mask.reshape(*mask.shape[:-1], *(1,) * (len(shape) - mask.ndim + 1)).expand(shape).clone()
+            request.set(plain(key), spread)
+        return self._env.maybe_reset(request)
+
+    def _step_and_reset(self, current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        stepped, following = self._env.step_and_maybe_reset(current)
+        return stepped.get("next"), following
+
+    def _step_only(self, current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        stepped = self._env.step(current)
+        return stepped.get("next"), self._env.step_mdp(stepped)
+
+
+class PolicyFedFace(TensorDictFace):
+    """Gives the env also what the policy wrote beside the actions, where the env or one of its transforms reads it."""
+
+    def __init__(self, env: TorchRLEnv, calls: TorchRLCalls) -> None:
+        super().__init__(env, calls)
+        self._wanted = calls.wanted
+
+    def bind(self, stage: Stage, slot: Slot) -> None:
+        """Take the arrays that following calls read and write."""
+        super().bind(stage, slot)
+        written = [key for key in self._wanted if key in slot.fields and after(key) not in slot.fields]
+        self._actions += [(plain(key), slot.views(key)) for key in written]
+
+
+def _input_keys(env: Any) -> list[Key]:
+    """What an env and its transforms read."""
+    found = [as_key(key) for key in env.full_state_spec.keys(True, True)]
+    for part in _transforms(env):
+        names = [*(getattr(part, "in_keys", None) or ()), *(getattr(part, "in_keys_inv", None) or ())]
+        found += [as_key(key) for key in names if isinstance(key, str | tuple)]
+    return list(dict.fromkeys(found))
+
+
+def _transforms(env: Any) -> Iterator[Any]:
+    """The transforms of a TransformedEnv, one by one, and of the envs within it."""
+    while "transform" in getattr(env, "_modules", {}):
+        yield from (part for part in env.transform.modules() if hasattr(part, "in_keys"))
+        env = env.base_env
+
+
+def _innermost(env: Any) -> Any:
+    while "transform" in getattr(env, "_modules", {}):
+        env = env.base_env
+    return env
+
+
+def _tree(leaves: dict[Key, Any], shape: tuple[int, ...]) -> Composite:
+    tree = Composite(shape=shape)
+    for key, leaf in leaves.items():
+        tree = tree.with_(key, leaf)
+    return tree

@@ -1,0 +1,106 @@
+"""Specs of torchrl as specs of reap, and back.
+
+torchrl's classes are told by their names, so that translating from them imports nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from reap.errors import OptionError
+from reap.keys import Key, as_key, plain
+from reap.optional import load
+from reap.specs import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    NonTensor,
+    OneHot,
+    Spec,
+    Unbounded,
+)
+
+
+def composite_from_torchrl(spec: Any, shape: tuple[int, ...]) -> Composite:
+    """A Composite of torchrl's as one of reap's, all of its leaves starting with `shape`.
+
+    Raises:
+        OptionError: a leaf changes its shape, or is of a class that is not known.
+    """
+    result = Composite(shape=shape)
+    for key, leaf in spec.items(include_nested=True, leaves_only=True):
+        result = result.with_(as_key(key), spec_from_torchrl(leaf, as_key(key)))
+    return result
+
+
+def spec_from_torchrl(spec: Any, key: Key) -> Spec:
+    """A leaf of torchrl's as one of reap's."""
+    shape = tuple(spec.shape)
+    if any(size < 0 for size in shape):
+        raise OptionError(
+            f"{plain(key)!r}: expected a fixed shape, found {shape}: values that change their shape cannot be stored; "
+            "pad them in a transform of the env"
+        )
+    names = [cls.__name__ for cls in type(spec).__mro__]
+    name = next((name for name in names if name in _FROM_TORCHRL), None)
+    if name is None:
+        raise OptionError(f"{plain(key)!r}: expected one of torchrl's specs {sorted(_FROM_TORCHRL)}, found {names[0]}: {spec}")
+    return _FROM_TORCHRL[name](spec, shape)
+
+
+def _categorical(spec: Any, shape: tuple[int, ...]) -> Spec:
+    # torchrl's Categorical(-1) has an unknown number of choices.
+    if int(spec.n) < 1:
+        return Unbounded(shape, spec.device, spec.dtype)
+    return Categorical(int(spec.n), shape, spec.device, spec.dtype)
+
+
+def _multi_one_hot(spec: Any, shape: tuple[int, ...]) -> Spec:
+    return MultiOneHot([int(box.n) for box in spec.space], shape, spec.device, spec.dtype)
+
+
+def _multi_categorical(spec: Any, shape: tuple[int, ...]) -> Spec:
+    counts = spec.nvec
+    while counts.ndim > 1 and bool((counts == counts[:1]).all()):
+        counts = counts[0]
+    return MultiCategorical(counts, shape, spec.device, spec.dtype)
+
+
+_FROM_TORCHRL: Mapping[str, Callable[[Any, tuple[int, ...]], Spec]] = {
+    "Bounded": lambda spec, shape: Bounded(spec.low, spec.high, shape, spec.device, spec.dtype),
+    "Unbounded": lambda spec, shape: Unbounded(shape, spec.device, spec.dtype),
+    "OneHot": lambda spec, shape: OneHot(int(spec.space.n), shape, spec.device, spec.dtype),
+    "MultiOneHot": _multi_one_hot,
+    "Categorical": _categorical,
+    "MultiCategorical": _multi_categorical,
+    "Binary": lambda spec, shape: Binary(None, shape, spec.device, spec.dtype),
+    "NonTensor": lambda spec, shape: NonTensor(shape, spec.device, None, getattr(spec, "example_data", None)),
+}
+
+
+def spec_to_torchrl(spec: Spec) -> Any:
+    """A spec of reap's as one of torchrl's, of the same shape, dtype, device and range."""
+    data = load("torchrl.data", "as_torchrl")
+    if isinstance(spec, Composite):
+        leaves = {name: spec_to_torchrl(leaf) for name, leaf in spec.items()}
+        return data.Composite(leaves, shape=spec.shape, device=spec.device)
+    common = {"shape": spec.shape, "device": spec.device, "dtype": spec.dtype}
+    if isinstance(spec, Bounded):
+        return data.Bounded(spec.low.clone(), spec.high.clone(), **common)
+    if isinstance(spec, Unbounded):
+        return data.Unbounded(**common)
+    if isinstance(spec, OneHot):
+        return data.OneHot(spec.space.n, **common)
+    if isinstance(spec, MultiOneHot):
+        return data.MultiOneHot([box.n for box in spec.space], **common)
+    if isinstance(spec, Categorical):
+        return data.Categorical(spec.n, **common)
+    if isinstance(spec, MultiCategorical):
+        return data.MultiCategorical(spec.nvec.clone(), **common)
+    if isinstance(spec, Binary):
+        return data.Binary(spec.shape[-1] if spec.shape else 1, **common)
+    return data.NonTensor(shape=spec.shape, device=spec.device, example_data=getattr(spec, "example_data", None))
