@@ -5,8 +5,6 @@ Solved: the mean return of the last 100 training episodes (sampled actions) is 4
     python examples/ppo.py --seed 2 --out two.png
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-import reap
+from reap import SerialEnv, SyncDataCollector, progress
 
 ENV, SOLVED = "CartPole-v1", 475.0
 
@@ -102,10 +100,10 @@ def update(agent: Agent, optimizer: torch.optim.Optimizer, batch: TensorDictBase
             optimizer.step()
 
 
-def make_collector(agent: Agent, args: Args, batches: int) -> reap.SyncDataCollector:
-    env = reap.SerialEnv(args.num_envs, ENV, create_env_kwargs={"categorical_action_encoding": True})
+def make_collector(agent: Agent, args: Args, batches: int) -> SyncDataCollector:
+    env = SerialEnv(args.num_envs, ENV, create_env_kwargs={"categorical_action_encoding": True})
     frames = args.num_envs * args.num_steps
-    return reap.SyncDataCollector(env, agent, frames_per_batch=frames, total_frames=frames * batches)
+    return SyncDataCollector(env, agent, frames_per_batch=frames, total_frames=frames * batches)
 
 
 def train(agent: Agent, args: Args) -> tuple[list[tuple[int, float]], int | None]:
@@ -114,7 +112,7 @@ def train(agent: Agent, args: Args) -> tuple[list[tuple[int, float]], int | None
     curve: list[tuple[int, float]] = []
     with make_collector(agent, args, args.total_frames // (args.num_envs * args.num_steps)) as collector:
         collector.set_seed(args.seed)
-        for batch in reap.progress(collector, title=f"PPO · {ENV} · seed {args.seed}"):
+        for batch in progress(collector, title=f"PPO · {ENV} · seed {args.seed}"):
             stats = collector.stats()
             curve += [(stats.frames, episode.reward) for episode in stats.episodes]
             if stats.finished_episodes >= 100 and stats.recent_returns.mean >= SOLVED:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         step_mdp,
     )
     from reap.evaluation import evaluate
-    from reap.progress import progress
+    from reap.panel import progress
     from reap.split import split_trajectories
 
 __version__ = "0.1.0"
@@ -79,7 +79,7 @@ _HOMES = {
         "step_mdp",
     ),
     "reap.evaluation": ("evaluate",),
-    "reap.progress": ("progress",),
+    "reap.panel": ("progress",),
     "reap.split": ("split_trajectories",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -53,6 +53,7 @@ class SlotPool:
         self._deliver = SlotPool._deliver_same if same else SlotPool._deliver_lease
         self._same: dict[int, list[Node]] = {}
         self._free: list[int] = []
+        self._sources: list[dict[Key, torch.Tensor]] = []  # per slot, the fields that are cloned
         self._fields, self._batch_shape, self._columns, self._device = fields, batch_shape, columns, device
         tensors = {key: field for key, field in fields.items() if not field.is_object}
         self._small = [key for key, field in tensors.items() if field.nbytes <= SMALL]
@@ -75,10 +76,13 @@ class SlotPool:
         if self._free:
             return self._free.pop()
         try:
-            self.slots.append(Slot(self._fields, self._batch_shape, self._columns))
+            slot = Slot(self._fields, self._batch_shape, self._columns)
         except MemoryError as error:
             error.add_note(f"reap: {len(self.slots)} earlier batches are still kept, each in a block of this size")
             raise
+        with torch.inference_mode(False):
+            self._sources.append({key: slot.tensor(key) for key in self._small})
+        self.slots.append(slot)
         return len(self.slots) - 1
 
     def give_back(self, index: int) -> None:
@@ -93,7 +97,7 @@ class SlotPool:
     def _deliver_lease(self, index: int) -> TensorDict:
         slot = self.slots[index]
         try:
-            leaves: dict[Key, Any] = {key: slot.tensor(key).clone() for key in self._small}
+            leaves: dict[Key, Any] = {key: source.clone() for key, source in self._sources[index].items()}
             leaves.update({key: objects_of(slot, key) for key in self._objects})
         except BaseException:
             self._free.append(index)

@@ -103,28 +103,31 @@ class Rollout:
 
     def state(self) -> dict[str, Any]:
         """Episodes under way and, where the env offers its state, all that they need to go on: tensors, numbers and lists."""
-        env = self.env.state_dict()
+        if self.env.owner is not self:  # used by hand meanwhile: the next rollout begins new episodes, here and after a load
+            self.restart()
+            self.env.owner = self
         return {
             "rows": len(self._every_row),
             "tracker": self.tracker.state(),
             "stage": {"/".join(key): tensor.clone() for key, tensor in self.stage.tensors.items()},
             "rows_to_reset": [sorted(rows) for rows in (self._waiting, self._skipping, self._skipped)],
-            "env": env,
+            "env": self.env.loop_state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; with an env that has no state of its own, begin new episodes with new ids.
 
         Raises:
-            SpecMismatch: the state belongs to other rows or other policy inputs; nothing is changed then.
+            SpecMismatch: the state belongs to other rows or other policy inputs, or to another env; nothing is changed then.
         """
         self._check_state(state)
         going_on = state["env"] is not None
+        if going_on:
+            self.env.load_loop_state(state["env"])
         self.tracker.restore(state["tracker"], going_on=going_on)
         if not going_on:
             self.restart()
             return
-        self.env.load_state_dict(state["env"])
         self.env.owner = self
         for key, tensor in self.stage.tensors.items():
             tensor.copy_(state["stage"]["/".join(key)])
@@ -138,6 +141,8 @@ class Rollout:
                 f"state: expected {len(self._every_row)} rows with inputs {expected}, found {state['rows']} rows with {found}; "
                 "it belongs to another env or policy"
             )
+        if state["env"] is not None and self.env.loop_state() is None:
+            raise SpecMismatch(f"state: it holds the state of an env, and {self.env!r} offers none; it belongs to another env")
 
     def fill(self, slot: Slot, actor: Actor) -> int:
         """Record one rollout; return the number of valid frames, which is less than the slot's when it was ended early."""

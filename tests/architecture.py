@@ -25,7 +25,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("rollout",),
     ("weights",),
     ("collectors", "weight_update"),
-    ("collectors.distributed", "evaluation", "progress", "tune"),
+    ("collectors.distributed", "evaluation", "panel", "tune"),
     ("cli",),
     ("__main__", "testing"),
 )

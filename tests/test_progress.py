@@ -16,7 +16,7 @@ from reap.errors import OptionError
 from reap.stats import Meter
 from reap.trajectories import Episode
 
-MODULE = importlib.import_module("reap.progress")  # the door's `reap.progress` is the function
+MODULE = importlib.import_module("reap.panel")
 progress = MODULE.progress
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"

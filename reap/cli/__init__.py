@@ -1,1 +1,10 @@
-"""."""
+"""The command line: `reap collect ENV_ID --frames N --out DIR`.
+
+main      words -> options -> exit code
+collect   the run: env, policy, collector, folder, table, picture
+options   what it can be told
+policies  --policy to a policy;  exported  the .pt2 form
+folder    frames on disk
+signals   Ctrl-C
+report    the closing table;  plot  the picture
+"""

@@ -125,9 +125,7 @@ def _require_empty(path: Path) -> None:
         except OSError as error:
             raise OptionError(f"--out {path}: cannot be read: {error.strerror}") from error
         if found:
-            raise OptionError(
-                f"--out {path}: nothing is overwritten, and it holds {len(found)} entries, {found[0]} first; name another folder"
-            )
+            raise OptionError(f"--out {path}: is not empty, it holds {len(found)} entries ({found[0]}); name another folder")
     elif path.exists() or path.is_symlink():
         raise OptionError(f"--out {path}: expected a folder, found a file; name another folder")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -37,7 +37,7 @@ class Actions:
     """random: random actions. FILE.py:FACTORY: imports the file and calls FACTORY(env), or FACTORY() if it takes no
     argument, which returns a module or function. FILE.pt2: a program of torch.export.save; nothing in it is run but
     torch's operators. Pickles (.pt, .pkl) are refused: they can run any code."""
-    exploration: Annotated[str, tyro.conf.arg(metavar="random|deterministic|mean|mode")] = "random"
+    exploration: Literal["random", "deterministic", "mean", "mode"] = "random"
     """How a policy with distributions chooses. Others choose as they are written."""
     indices: bool = False
     """Discrete actions and observations are indices, not one-hot."""
@@ -64,6 +64,6 @@ class Collect:
 
     env_id: EnvId
     """A gymnasium id, CartPole-v1 for example; MODULE:ID imports a module first."""
-    amount: Amount
-    actions: Actions
-    results: Results
+    collection: Amount
+    policy: Actions
+    output: Results

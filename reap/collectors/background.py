@@ -1,7 +1,7 @@
 """`Background`: collects in a thread, rollout by rollout, until it is told to stop, its budget is used up, or it fails.
 
-    thread      wait while paused -> busy -> step (collect and write) -> not busy -> ...
-    pause()     asks for a pause and returns when the thread is not busy: no write is in flight then
+thread      wait while paused -> busy -> step (collect and write) -> not busy -> ...
+pause()     asks for a pause and returns when the thread is not busy: no write is in flight then
 """
 
 from __future__ import annotations

@@ -120,6 +120,8 @@ class CollectHandler:
         self._grad_mode: type[AbstractContextManager[Any]] = torch.inference_mode
         self._random_state: torch.Tensor | None = None
         self._following_seed: int | None = None
+        self._static_seed = False
+        self._is_in_thread = False
         self._was_random = False
         self._walked = False
         self._handlers: dict[type, Callable[[Any], Any]] = {
@@ -176,7 +178,7 @@ class CollectHandler:
 
     @contextmanager
     def _own_random_state(self) -> Generator[None]:
-        if self._random_state is None:
+        if self._random_state is None or self._is_in_thread:
             yield
             return
         callers_state = torch.get_rng_state()
@@ -199,13 +201,16 @@ class CollectHandler:
     def act_in_thread(self, actor: PolicyActor | None, kept: KeptInputs | None, policy: Callable[..., Any]) -> None:
         """Act with a private policy, and leave torch's generator alone: it is one for all threads of the process."""
         self._actor, self._kept, self._policy = actor, kept, policy
-        self._random_state = None
+        self._is_in_thread = True
 
     def _reset(self, command: Reset) -> None:
         self.rollout.restart(command.rows)
 
     def _seed(self, command: Seed) -> int:
-        following = self._following_seed = self.env.set_seed(command.seed, command.static)
+        following = self.env.set_seed(command.seed, command.static)
+        # What a resume seeds with, where envs have no state: never a seed that was given before.
+        self._following_seed = next_seed(command.seed) if command.static else following
+        self._static_seed = command.static
         self._random_state = torch.Generator().manual_seed(command.seed).get_state()
         self._random.generator.manual_seed(next_seed(command.seed))
         self.rollout.restart()
@@ -218,6 +223,7 @@ class CollectHandler:
             "warm_up_state": self._random.generator.get_state(),
             "was_random": self._was_random,
             "following_seed": self._following_seed,
+            "static_seed": self._static_seed,
         }
 
     def _set_state(self, command: SetState) -> None:
@@ -226,10 +232,12 @@ class CollectHandler:
         self._random_state = state["random_state"]
         self._random.generator.set_state(state["warm_up_state"])
         self._was_random = state["was_random"]
-        self._following_seed = state["following_seed"]
-        if state["rollout"]["env"] is None and self._following_seed is not None:
+        seed = self._following_seed = state["following_seed"]
+        self._static_seed = state["static_seed"]
+        if state["rollout"]["env"] is None and seed is not None:
             # Episodes begin anew, and not with those that the seed gave before.
-            self._following_seed = self.env.set_seed(self._following_seed)
+            following = self.env.set_seed(seed, self._static_seed)
+            self._following_seed = next_seed(seed) if self._static_seed else following
 
     def _call(self, command: Call) -> Any:
         return getattr(self, command.name)(*command.arguments)

@@ -204,10 +204,14 @@ def make_options(given: Mapping[str, Any], interaction: Any) -> CollectorOptions
     if "frames_per_batch" not in options:
         raise OptionError("frames_per_batch is required: the number of frames of each delivered batch")
     # None for a switch means its default, as in the interface that this one follows.
-    options = {name: value for name, value in options.items() if value is not None or name not in (*SWITCHES, "exploration_type")}
+    options = {
+        name: value for name, value in options.items() if value is not None or name not in (*SWITCHES, "exploration_type")
+    }
     exploration = options.setdefault("exploration_type", interaction.RANDOM)
     if not isinstance(exploration, interaction):
-        raise OptionError(f"exploration_type: expected an ExplorationType {[kind.name for kind in interaction]}, got {exploration!r}")
+        raise OptionError(
+            f"exploration_type: expected an ExplorationType {[kind.name for kind in interaction]}, got {exploration!r}"
+        )
     options.update({name: _integer(name, options[name]) for name in NUMBERS if name in options})
     options.update(_devices(options))
     return CollectorOptions(**options)

@@ -15,6 +15,7 @@ A subclass writes one of the faces, the base derives the other: either `_reset`,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
@@ -258,6 +259,19 @@ class EnvBase(EnvSpecs):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
         raise NotImplementedError(f"{type(self).__name__} has no state to load")
+
+    def loop_state(self) -> dict[str, Any] | None:
+        """`state_dict`, and where the env works on TensorDicts the one that its next step in a loop starts from."""
+        state = self.state_dict()
+        if state is None:
+            return None
+        return {"env": deepcopy(state), "current": self._made_face().state() if self._is_by_tensordict else None}
+
+    def load_loop_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `loop_state` gave."""
+        self.load_state_dict(deepcopy(state["env"]))
+        if self._is_by_tensordict:
+            self._made_face().load_state(state["current"])
 
     @property
     def closed(self) -> bool:

@@ -84,9 +84,10 @@ def _check_leaf(value: Any, space: gym.Space[Any], where: str, path: str) -> Non
         raise _mismatch(where, path, f"shape {space.shape}, dtype {space.dtype}", _describe(value)) from None
     if array.shape != space.shape or not np.can_cast(array.dtype, space.dtype, "same_kind"):
         raise _mismatch(where, path, f"shape {space.shape}, dtype {space.dtype}", _describe(value))
-    if np.isnan(array.astype(np.float64)).any():
-        raise _mismatch(where, path, "numbers", f"NaN at {_first(np.isnan(array.astype(np.float64)))}")
-    slack = 1e-6 * np.maximum(1.0, np.abs(array.astype(np.float64)))
+    numbers = array.astype(np.float64)
+    if np.isnan(numbers).any():
+        raise _mismatch(where, path, "numbers", f"NaN at {_first(np.isnan(numbers))}")
+    slack = 1e-6 * np.maximum(1.0, np.abs(np.where(np.isfinite(numbers), numbers, 0.0)))
     outside = (array < space.low - slack) | (array > space.high + slack)
     if outside.any():
         index = _first(outside)

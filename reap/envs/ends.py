@@ -7,12 +7,13 @@ agents / b / done
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from reap.buffers import FLAGS
+from reap.envs.leaves import get_leaf
 from reap.errors import SpecMismatch
 from reap.keys import Key, plain
 
@@ -41,19 +42,21 @@ class Ends:
         self._groups = [[(name, plain((*prefix, name))) for name in dict.fromkeys(names)] for prefix, names in given.items()]
         keys = [key for group in self._groups for name, key in group if not complete or name == "done"]
         self._any = keys or [key for group in self._groups for _, key in group]
+        has_one = all(spec.shape.numel() == 1 for _, spec in env.full_done_spec.leaves())
+        self._is_any: Callable[[torch.Tensor], Any] = torch.Tensor.item if has_one else torch.Tensor.any
 
     def read(self, td: TensorDictBase) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Terminated and truncated `[E]` of the rows, or None where no flag is True."""
         for key in self._any:
-            value = td.get(key, None)
-            if value is not None and value.any():
+            value = get_leaf(td, key)
+            if value is not None and self._is_any(value):
                 break
         else:
             return None
         terminated = torch.zeros(self._rows, dtype=torch.bool)
         truncated = terminated.clone()
         for group in self._groups:
-            ended = self._read_group({name: value for name, key in group if (value := td.get(key, None)) is not None})
+            ended = self._read_group({name: value for name, key in group if (value := get_leaf(td, key)) is not None})
             terminated |= ended[0]
             truncated |= ended[1]
         return terminated, truncated
@@ -105,14 +108,20 @@ def shape_flags(env: EnvSpecs, result: TensorDictBase, call: str) -> None:
 
 def complete_flags(env: EnvSpecs, result: TensorDictBase) -> None:
     """Fill in done flags that a step left out, so that `done == terminated | truncated`."""
-    for key, spec in env.full_done_spec.leaves():
-        if plain(key) in result.keys(include_nested=True):
-            continue
-        prefix, name = key[:-1], key[-1]
-        others = [result.get((*prefix, other), None) for other in _SIBLINGS.get(name, ())]
-        known = [other for other in others if other is not None]
-        filled = torch.stack(known).any(0) if known else spec.zero()
-        result.set(plain(key), filled)
+    leaves = list(env.full_done_spec.leaves())
+    given = {key: value for key, _ in leaves if (value := result.get(plain(key), None)) is not None}
+    for key, spec in leaves:
+        if key not in given:
+            result.set(plain(key), _completed(key, given, spec.zero()))
 
 
-_SIBLINGS = {"done": ("terminated", "truncated"), "terminated": ("done",), "truncated": ()}
+def _completed(key: Key, given: Mapping[Key, torch.Tensor], none: torch.Tensor) -> torch.Tensor:
+    """A flag that was left out, from those beside it; as `Ends` reads them."""
+    done, terminated, truncated = (given.get((*key[:-1], *flag)) for flag in FLAGS)
+    if key[-1] == "done":
+        known = [flag for flag in (terminated, truncated) if flag is not None]
+        return torch.stack(known).any(0) if known else none
+    if done is None or (key[-1] == "truncated" and terminated is None):
+        return none
+    other = truncated if key[-1] == "terminated" else terminated
+    return done if other is None else done & ~other

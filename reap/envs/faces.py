@@ -20,12 +20,13 @@ import torch
 
 from reap.buffers import FLAGS, TERMINATED, TRUNCATED, Slot, Stage, after
 from reap.envs.ends import Ends, complete_flags, shape_flags
+from reap.envs.leaves import get_leaf, set_leaf
 from reap.errors import SpecMismatch
 from reap.keys import NestedKey, plain
 from reap.optional import tensordict as load_tensordict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tensordict import TensorDictBase
 
@@ -118,6 +119,8 @@ class TensorDictFace:
         self._fresh: set[int] = set()
         self._rows: Sequence[int] | None = None
         self._t = 0
+        # On leaving it, the gradient mode is what it was before, too.
+        self._outside_inference = torch.inference_mode(mode=False)
 
     def bind(self, stage: Stage, slot: Slot) -> None:
         """Take the arrays that following calls read and write."""
@@ -132,6 +135,19 @@ class TensorDictFace:
     def forget(self) -> None:
         """Rows that the last step has reset are reset again when that is asked for: a seed was given, or the env used by hand."""
         self._fresh.clear()
+
+    def state(self) -> dict[str, Any]:
+        """The tensors from which the next step starts, under their keys, and the rows that were reset already."""
+        leaves = self._current.items(include_nested=True, leaves_only=True)
+        tensors = [(key, value.clone()) for key, value in leaves if isinstance(value, torch.Tensor)]
+        return {"tensors": tensors, "fresh": sorted(self._fresh)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Start the next step from what `state` gave."""
+        self._current = self._env.empty_tensordict()
+        for key, value in state["tensors"]:
+            self._current.set(key, value.clone())
+        self._fresh = set(state["fresh"])
 
     def reset_rows(self, rows: Sequence[int] | None, t: int) -> None:
         """Reset rows and write their first observations to the stage."""
@@ -173,13 +189,14 @@ class TensorDictFace:
     def step_rows(self, rows: Sequence[int] | None, t: int) -> Sequence[int] | None:
         """`send`, then `receive`."""
         self._fresh.clear()
-        with torch.inference_mode(mode=False), torch.no_grad():
+        with self._outside_inference:
+            torch.set_grad_enabled(mode=False)
             current = self._current
             for key, views in self._actions:
-                current.set(key, views[t].clone())
+                set_leaf(current, key, views[t].to(self._env.device, copy=True))
             following, self._current = self._calls.step(current)
             for key, views, shape in self._next:
-                value = following.get(key)
+                value = get_leaf(following, key)
                 if value.shape != shape:
                     raise changed_shape(self._env, key, shape, value.shape)
                 views[t].copy_(value)

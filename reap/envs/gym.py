@@ -190,23 +190,19 @@ class GymEnv(EnvBase):
         return list(envs.call(name, *args)) if hasattr(envs, "get_attr") else getattr(self.wrapped, name)(*args)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The state of the gymnasium env, if it has `state_dict` and `load_state_dict` and no wrapper keeps one of its own."""
-        if not self._is_vector:
-            return env_state(self.wrapped)
-        states = [env_state(env) for env in self._single_envs()]
+        """The state of each env, where the env itself keeps one: `state_dict()` and `load_state_dict(state)`; else None."""
+        states = [env_state(calls) for calls in self._calls()]
         return {"envs": states} if states and all(state is not None for state in states) else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
-        if not self._is_vector:
-            load_env_state(self.wrapped, state)
-            return
-        for env, own in zip(self._single_envs(), state["envs"], strict=True):
-            load_env_state(env, own)
+        for calls, own in zip(self._calls(), state["envs"], strict=True):
+            load_env_state(calls, own)
 
-    def _single_envs(self) -> Sequence[Env]:
-        """The envs of a vector env whose rows are reset and stepped alone."""
-        return self.wrapped.envs if isinstance(self.row, GymRows) else ()
+    def _calls(self) -> Sequence[GymCalls]:
+        """The calls of the envs that are reset and stepped alone."""
+        row = self.row
+        return row.calls if isinstance(row, GymRows) else [row.calls] if isinstance(row, GymRow) else ()
 
     def close(self) -> None:
         """Close the gymnasium env; a second call does nothing."""

@@ -61,9 +61,14 @@ class GymCalls:
         self._checked = False
         self._seed: int | None = None
 
-    def seed(self, seed: int) -> None:
-        """Give the seed to the env at its next reset."""
+    def seed(self, seed: int | None) -> None:
+        """Give the seed to the env at its next reset; None takes back one that was not used."""
         self._seed, self.reset = seed, self._first_reset
+
+    @property
+    def pending_seed(self) -> int | None:
+        """The seed that the next reset will get."""
+        return self._seed
 
     def _first_reset(self) -> Any:
         result = self.env.reset() if self._seed is None else self.env.reset(seed=self._seed)
@@ -159,7 +164,7 @@ class GymRows:
     """Several gymnasium envs of one format, each one row."""
 
     def __init__(self, rows: Sequence[GymRow]) -> None:
-        self._calls = [row.calls for row in rows]
+        self.calls = self._calls = [row.calls for row in rows]
         self._form = form = rows[0].form
         self._every_row = range(len(rows))
         self._rewards: list[Any] = [0.0] * len(rows)
@@ -199,14 +204,16 @@ class GymRows:
 
     def _step_arrays(self, rows: Rows | None, t: int) -> Rows | None:
         actions, row, rewards, calls = self._decode(self._actions[t]), self._next[t], self._rewards, self._calls
-        ended: Rows | None = None
+        ended: list[int] | None = None
         b = 0
         try:
             for b in self._every_row if rows is None else rows:
                 row[b], rewards[b], terminated, truncated, _ = calls[b].step(actions[b])
                 if terminated or truncated:
                     self._terminated[t, b], self._truncated[t, b] = terminated, truncated
-                    ended = [b] if ended is None else [*ended, b]
+                    if ended is None:
+                        ended = []
+                    ended.append(b)
         except Exception as error:
             self._name_env(error, b)
             raise

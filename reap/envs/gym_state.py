@@ -11,7 +11,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium import wrappers
 
-Env = gym.Env[Any, Any]
+from reap.envs.gym_rows import Env, GymCalls
+from reap.errors import SpecMismatch
 
 STATELESS: tuple[type, ...] = (
     wrappers.OrderEnforcing,
@@ -24,8 +25,12 @@ ELAPSED = "_elapsed_steps"
 HAS_RESET = "_has_reset"
 
 
-def env_state(env: Env) -> dict[str, Any] | None:
-    """The state of an env below its wrappers and the step counts of its time limits; None where there is none to be had."""
+def env_state(calls: GymCalls) -> dict[str, Any] | None:
+    """The state of an env below its wrappers, the step counts of its time limits, a seed that waits for the next reset.
+
+    None where there is none to be had.
+    """
+    env = calls.env
     own = env.unwrapped
     if not (callable(getattr(own, "state_dict", None)) and callable(getattr(own, "load_state_dict", None))):
         return None
@@ -33,13 +38,22 @@ def env_state(env: Env) -> dict[str, Any] | None:
     if not all(isinstance(part, (*STATELESS, wrappers.TimeLimit)) or getattr(part, "stateless", False) for part in chain):
         return None
     elapsed = [getattr(part, ELAPSED) for part in chain if isinstance(part, wrappers.TimeLimit)]
-    return {"env": getattr(own, "state_dict")(), "elapsed": elapsed}  # noqa: B009  found by name above
+    state = getattr(own, "state_dict")()  # noqa: B009  found by name above
+    return {"env": state, "elapsed": elapsed, "seed": calls.pending_seed}
 
 
-def load_env_state(env: Env, state: Mapping[str, Any]) -> None:
-    """Let an env go on from what `env_state` gave."""
-    getattr(env.unwrapped, "load_state_dict")(state["env"])  # noqa: B009
+def load_env_state(calls: GymCalls, state: Mapping[str, Any]) -> None:
+    """Let an env go on from what `env_state` gave.
+
+    Raises:
+        SpecMismatch: it has more or fewer time limits; nothing is changed then.
+    """
+    env = calls.env
     limits = [part for part in _wrappers(env) if isinstance(part, wrappers.TimeLimit)]
+    if len(limits) != len(state["elapsed"]):
+        raise SpecMismatch(f"state: expected {len(limits)} time limits around {env}, found {len(state['elapsed'])}")
+    getattr(env.unwrapped, "load_state_dict")(state["env"])  # noqa: B009
+    calls.seed(state["seed"])
     for part, elapsed in zip(limits, state["elapsed"], strict=True):
         setattr(part, ELAPSED, elapsed)
     for part in _wrappers(env):

@@ -47,11 +47,17 @@ class SerialEnv(EnvBase):
         factories = _each(num_workers, create_env_fn, "create_env_fn")
         kwargs = _each(num_workers, create_env_kwargs, "create_env_kwargs")
         self._recipe = (num_workers, create_env_fn, create_env_kwargs, device)
-        self.envs = [build_env(factory, given) for factory, given in zip(factories, kwargs, strict=True)]
+        self.envs: list[EnvBase] = []
+        try:
+            for factory, given in zip(factories, kwargs, strict=True):
+                self.envs.append(build_env(factory, given))
+                _require_equal(self.envs[0], self.envs[-1], len(self.envs) - 1)
+        except BaseException:
+            for env in self.envs:
+                env.close()
+            raise
         first = self.envs[0]
         super().__init__(device=device, batch_size=(num_workers, *first.batch_size))
-        for number, env in enumerate(self.envs[1:], 1):
-            _require_equal(first, env, number)
         self.observation_spec = first.observation_spec.expand(*self.batch_size)
         self.action_spec = first.full_action_spec.expand(*self.batch_size)
         self.reward_spec = first.full_reward_spec.expand(*self.batch_size)
@@ -88,6 +94,7 @@ class SerialEnv(EnvBase):
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Give each env the next seed of the chain; return the one behind the last."""
+        self.ensure_open()
         for env in self.envs:
             seed = env.set_seed(seed, static_seed)
         return seed
@@ -109,6 +116,16 @@ class SerialEnv(EnvBase):
         """Let each env go on from its state."""
         for env, own in zip(self.envs, state["envs"], strict=True):
             env.load_state_dict(own)
+
+    def loop_state(self) -> dict[str, Any] | None:
+        """The states of all envs in a loop; None if any of them has none."""
+        states = [env.loop_state() for env in self.envs]
+        return None if any(state is None for state in states) else {"envs": states}
+
+    def load_loop_state(self, state: Mapping[str, Any]) -> None:
+        """Let each env go on from its state."""
+        for env, own in zip(self.envs, state["envs"], strict=True):
+            env.load_loop_state(own)
 
     def close(self) -> None:
         """Close all envs; a second call does nothing."""

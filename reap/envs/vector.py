@@ -85,7 +85,8 @@ class VectorRows:
         """Those of the rows that are at the start of an episode already."""
         fresh, self._fresh_rows = self._fresh_rows, []
         if rows is None:
-            return fresh if self.calls.kind.takes_mask and not self.calls.has_seeds else []
+            suffices = self.calls.kind.takes_mask or len(fresh) == self.calls.count
+            return fresh if suffices and not self.calls.has_seeds else []
         chosen = set(rows)
         self._fresh_rows = [b for b in fresh if b not in chosen]
         return [b for b in fresh if b in chosen]

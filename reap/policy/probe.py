@@ -70,7 +70,9 @@ def _refuse_dtypes(policy: Callable[..., Any], given: Mapping[Key, torch.Tensor]
     wanted = " or ".join(map(dtype_name, expected))
     found = ", ".join(f"{plain(key)!r} of dtype {dtype_name(dtype)}" for key, dtype in wrong.items())
     is_float = any(dtype.is_floating_point for dtype in wrong.values())
-    advice = f"build the env with GymEnv(..., dtype=torch.{wanted})" if is_float else f"convert in the policy: .to(torch.{wanted})"
+    advice = (
+        f"build the env with GymEnv(..., dtype=torch.{wanted})" if is_float else f"convert in the policy: .to(torch.{wanted})"
+    )
     raise SpecMismatch(f"{where}: expected inputs of dtype {wanted}, found {found} ({error}); {advice}") from error
 
 

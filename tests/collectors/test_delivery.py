@@ -53,7 +53,7 @@ def test_mark_truncated_takes_the_last_valid_frame_of_each_row() -> None:
     mask = torch.tensor([[True, True, True, True], [True, False, True, False], [False, False, False, False]])
     batch = TensorDict({"next": {"done": flags.clone(), "truncated": flags.clone()}, "collector": {"mask": mask}}, [3, 4])
     marked = mark_truncated(batch)
-    expected = [[False, False, False, True], [True, False, True, False], [False] * 4]
+    expected = [[False, False, False, True], [False, False, True, False], [False] * 4]
     assert marked["next", "truncated"].squeeze(-1).tolist() == expected
     assert marked["next", "done"].squeeze(-1).tolist() == expected
 
@@ -144,9 +144,7 @@ def test_rollout_is_not_written() -> None:
     assert buffer.calls == []
 
 
-@pytest.mark.parametrize(
-    ("rows", "calls"), [(0, [("add", torch.Size([]))] * 4), (2, [("extend", torch.Size([2]))] * 2)]
-)
+@pytest.mark.parametrize(("rows", "calls"), [(0, [("add", torch.Size([]))] * 4), (2, [("extend", torch.Size([2]))] * 2)])
 def test_columns_one_after_the_other(rows: int, calls: list[Any]) -> None:
     buffer = Buffer()
     env = SerialEnv(rows, lambda: Count(5)) if rows else Count(5)

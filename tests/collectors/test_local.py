@@ -194,9 +194,7 @@ def test_outputs_that_collide_with_keys_of_a_batch() -> None:
 
         with pytest.raises(SpecMismatch) as caught:
             SyncDataCollector(Count(3), policy, frames_per_batch=4)
-        assert str(caught.value) == (
-            f"policy: outputs {[output]} collide with keys of every batch; give them other names"
-        )
+        assert str(caught.value) == (f"policy: outputs {[output]} collide with keys of every batch; give them other names")
 
 
 # ---------------------------------------------------------------------- nothing half done

@@ -69,6 +69,9 @@ def test_defaults() -> None:
         "weight_updater": None,
         "track_policy_version": False,
         "interruptor": None,
+        "trajs_per_batch": None,
+        "traj_format": "padded",
+        "max_pending_frames": 1_000_000,
     }
     assert options().exploration_type is ExplorationType.RANDOM
 

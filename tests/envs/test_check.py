@@ -19,6 +19,7 @@ PIXELS = spaces.Box(0, 255, (2, 2), np.uint8)
 DICT = spaces.Dict({"a": spaces.Discrete(2), "b": BOX})
 TUPLE = spaces.Tuple((spaces.Discrete(2), spaces.Dict({"c": BOX})))
 ZERO = np.zeros(2, np.float32)
+LARGE = np.full((2, 2), 300, np.uint16)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,11 @@ FLOATS = "observation does not fit {}: expected shape (2,), dtype float32, found
             np.zeros((2, 2), np.float32),
             "observation does not fit {}: expected shape (2, 2), dtype uint8, found an array of shape (2, 2), dtype float32",
         ),
-        (PIXELS, np.full((2, 2), 300), "observation does not fit {}: expected values in [0, 255], found 300 at index (0, 0)"),
+        (
+            PIXELS,
+            np.full((2, 2), 300, np.uint16),
+            "observation does not fit {}: expected values in [0, 255], found 300 at index (0, 0)",
+        ),
         (spaces.Discrete(2), 5, "observation does not fit {}: expected Discrete(2), found 5 (int)"),
         (spaces.Discrete(2), 1.0, "observation does not fit {}: expected Discrete(2), found 1.0 (float)"),
         (DICT, {"a": 1}, "observation does not fit {}: expected a dict with keys ['a', 'b'], found ['a']"),

@@ -80,9 +80,7 @@ def test_wrong_outputs(policy: Any, text: str) -> None:
 def test_outputs_without_the_batch_dimensions() -> None:
     env = SerialEnv(2, lambda: Count(9))
     text = message(lambda observation: {"action": observation, "value": observation.sum()}, env)
-    assert text == (
-        "policy <lambda>: output 'value': expected a shape that starts with the env's batch size (2,), found ()"
-    )
+    assert text == ("policy <lambda>: output 'value': expected a shape that starts with the env's batch size (2,), found ()")
     text = message(lambda observation: observation[0], env)
     assert text == "policy <lambda>: key action: expected shape (2, 1) and dtype float32, found shape (1,) and dtype float32."
 

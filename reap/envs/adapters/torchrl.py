@@ -17,6 +17,7 @@ import torch
 from reap.buffers import FLAGS, Slot, Stage, after
 from reap.envs.adapters.torchrl_specs import composite_from_torchrl
 from reap.envs.base import EnvBase, LoopFace
+from reap.envs.leaves import get_leaf
 from reap.envs.faces import TensorDictCalls, TensorDictFace
 from reap.errors import OptionError
 from reap.keys import Key, as_key, plain
@@ -164,11 +165,11 @@ class TorchRLCalls:
 
     def _step_and_reset(self, current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         stepped, following = self._env.step_and_maybe_reset(current)
-        return stepped.get("next"), following
+        return get_leaf(stepped, "next"), following
 
     def _step_only(self, current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         stepped = self._env.step(current)
-        return stepped.get("next"), self._env.step_mdp(stepped)
+        return get_leaf(stepped, "next"), self._env.step_mdp(stepped)
 
 
 class PolicyFedFace(TensorDictFace):

@@ -1,0 +1,181 @@
+"""`reap collect`: frames of an env and a policy, from the command line to a folder."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import ceil
+
+import torch
+from rich.console import Console
+from rich.text import Text
+from tensordict import TensorDictBase
+
+from reap.cli.folder import DataFolder
+from reap.cli.options import Actions, Amount, Collect
+from reap.cli.plot import Plot
+from reap.cli.policies import load_policy, told
+from reap.cli.report import Episodes, summary
+from reap.cli.signals import Interrupts
+from reap.collectors.local import SyncDataCollector
+from reap.envs import EnvBase, ExplorationType, SerialEnv
+from reap.errors import OptionError, ReapError
+from reap.evaluation import EpisodeLog
+from reap.panel import progress
+from reap.stats import CollectorStats
+
+COLUMNS_PER_BATCH = 128
+
+COMPLETE, FAILED = 0, 1
+"""Exit codes; after a signal it is 128 and the signal's number, as in a shell."""
+
+
+@dataclass
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        episodes: those that ended in frames that are stored.
+        interrupted: the signal that ended it early.
+        error: what the env or the policy raised.
+    """
+
+    episodes: Episodes = field(default_factory=Episodes)
+    interrupted: signal.Signals | None = None
+    error: Exception | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 for a whole run, 1 for an error, 128 and its number for a signal."""
+        return FAILED if self.error else 128 + self.interrupted if self.interrupted else COMPLETE
+
+
+def collect(options: Collect, console: Console) -> int:
+    """Collect, store, and show what came of it.
+
+    Args:
+        options: the command line.
+        console: where to draw.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        OptionError: something that cannot work, found before any frame is collected.
+    """
+    amount, output = options.collection, options.output
+    _check(amount)
+    plot = Plot(output.plot) if output.plot else None
+    rows, columns = amount.num_envs, ceil(amount.frames / amount.num_envs)
+    folder = DataFolder(output.out, columns)
+    try:
+        with _collector(options, rows, columns) as collector:
+            outcome = _run(collector, folder, rows, f"{options.env_id} · {options.policy.policy}", console)
+            stats = collector.stats()
+    finally:
+        data = folder.finish()
+    if outcome.error is not None and output.traceback:
+        raise outcome.error
+    _tell(outcome, folder, stats, data, console)
+    if plot is not None and data is not None:
+        plot.draw(f"{options.env_id}, {options.policy.policy}", data, outcome.episodes)
+        console.print(Text(f"Plot: {plot.path}"), soft_wrap=True)
+    return outcome.exit_code
+
+
+def _check(amount: Amount) -> None:
+    for name in ("frames", "num_envs", "max_frames_per_traj", "frames_per_batch"):
+        value = getattr(amount, name)
+        if value is not None and value < 1:
+            raise OptionError(f"--{name.replace('_', '-')} {value}: expected a positive number")
+    if not 0 <= amount.seed < 2**63:
+        raise OptionError(f"--seed {amount.seed}: expected a number from 0 to 2**63 - 1")
+
+
+def _collector(options: Collect, rows: int, columns: int) -> SyncDataCollector:
+    amount, actions = options.collection, options.policy
+    env = _env(options.env_id, rows, actions)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(amount.seed)
+            policy = load_policy(actions.policy, env)
+        wanted = COLUMNS_PER_BATCH if amount.frames_per_batch is None else ceil(amount.frames_per_batch / rows)
+        batches = ceil(columns / wanted)
+        frames = ceil(columns / batches) * rows
+        with _explained(actions):
+            collector = SyncDataCollector(
+                env,
+                policy,
+                frames_per_batch=frames,
+                total_frames=frames * batches,
+                max_frames_per_traj=amount.max_frames_per_traj,
+                exploration_type=getattr(ExplorationType, actions.exploration.upper()),
+            )
+        collector.set_seed(amount.seed)
+    except BaseException:
+        env.close()
+        raise
+    return collector
+
+
+def _env(env_id: str, rows: int, actions: Actions) -> EnvBase:
+    try:
+        return SerialEnv(rows, env_id, create_env_kwargs={"categorical_action_encoding": actions.indices})
+    except OptionError:
+        raise
+    except Exception as error:
+        raise OptionError(f"the env {env_id} cannot be made: {told(error)}") from error
+
+
+@contextmanager
+def _explained(actions: Actions) -> Generator[None]:
+    """What a policy raises in its first call becomes an OptionError that says what to do."""
+    try:
+        yield
+    except Exception as error:
+        text = " ".join(str(error).split()) if isinstance(error, ReapError) else told(error)
+        hint = ""
+        if actions.policy.endswith(".pt2"):
+            hint = " A program must be exported for any number of envs: torch.export.export(..., dynamic_shapes={...})."
+        elif "categorical_action_encoding" in text:
+            hint = " On the command line that is --indices."
+        raise OptionError(f"--policy {actions.policy}: {text}{hint}") from error
+
+
+def _run(collector: SyncDataCollector, folder: DataFolder, rows: int, title: str, console: Console) -> Outcome:
+    outcome, log = Outcome(), EpisodeLog(rows)
+    with Interrupts() as interrupts:
+        try:
+            for batch in progress(collector, title=title, console=console):
+                before, ended = folder.written, log.add(batch)
+                stored = folder.write(batch)
+                outcome.episodes.add([(before + one.column, one) for one in ended if one.column < stored], rows)
+                if interrupts.received:
+                    break
+        except KeyboardInterrupt:
+            pass
+        except Exception as error:  # noqa: BLE001  the env's and the policy's own: told to the user, after saving
+            outcome.error = error
+    if folder.written < folder.columns:
+        outcome.interrupted = interrupts.received
+    return outcome
+
+
+def _tell(outcome: Outcome, folder: DataFolder, stats: CollectorStats, data: TensorDictBase | None, console: Console) -> None:
+    if outcome.error is not None:
+        notes = "".join(f"; {note}" for note in getattr(outcome.error, "__notes__", ()))
+        console.print(Text(f"error: {told(outcome.error)}{notes}", style="red"), soft_wrap=True)
+    if data is None:
+        console.print(Text(f"Nothing is kept: no batch was complete. {folder.path} is as it was."), soft_wrap=True)
+        return
+    console.print(summary(data, folder.path, outcome.episodes, stats))
+    if folder.written < folder.columns:
+        asked = folder.columns * data.shape[0]
+        why = "The run failed" if outcome.error else "Interrupted"
+        console.print(
+            Text(f"{why}: {data.numel():,} of {asked:,} frames were complete; they are kept, the rest is not.", style="yellow"),
+            soft_wrap=True,
+        )
+    console.print(Text(f'Load them: TensorDict.load_memmap("{folder.path}")', style="dim"), soft_wrap=True)

@@ -1,0 +1,59 @@
+"""The entry point of the command `reap`, and of `python -m reap`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import rich
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from reap.cli.collect import collect
+from reap.cli.options import Collect
+from reap.errors import ReapError
+
+USAGE, INTERRUPTED = 2, 130
+DESCRIPTION = "Collects reinforcement-learning experience for PyTorch. `reap --version` prints the version."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: words behind the command's name; those of this process if None.
+
+    Returns:
+        The exit code: 0 for a whole run, 1 where the env or the policy failed, 2 for a usage error, 128 and its number
+        after a signal.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words in (["--version"], ["-V"]):
+        print(f"reap {version('reap')}")
+        return 0
+    try:
+        options = _parsed(words or ["--help"])
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else USAGE
+    try:
+        return collect(options, rich.get_console())
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (ReapError, ImportError) as error:
+        if options.output.traceback:
+            raise
+        text = " ".join(str(error).split())
+        Console(stderr=True).print(Text.assemble(("reap: error: ", "bold red"), text), soft_wrap=True, highlight=False)
+        return USAGE
+
+
+def _parsed(words: list[str]) -> Collect:
+    return tyro.extras.subcommand_cli_from_dict(
+        {"collect": Collect},
+        prog="reap",
+        description=DESCRIPTION,
+        args=words,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+    )

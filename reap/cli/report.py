@@ -1,0 +1,88 @@
+"""What is shown at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from tensordict import TensorDictBase
+
+from reap.cli.folder import size
+from reap.evaluation import Ended
+from reap.stats import CollectorStats
+
+QUANTILES = (5, 25, 50, 75, 95)
+
+
+@dataclass
+class Episodes:
+    """Episodes of a run, in the order in which they ended.
+
+    Attributes:
+        frames: of all envs, when the episode ended.
+        returns: sums of rewards.
+        lengths: frames of the episode.
+    """
+
+    frames: list[int] = field(default_factory=list[int])
+    returns: list[float] = field(default_factory=list[float])
+    lengths: list[int] = field(default_factory=list[int])
+
+    def add(self, ended: Iterable[tuple[int, Ended]], rows: int) -> None:
+        """Add episodes, each with the column of the run in which it ended."""
+        for column, episode in ended:
+            self.frames.append((column + 1) * rows)
+            self.returns.append(episode.reward)
+            self.lengths.append(episode.length)
+
+
+def summary(data: TensorDictBase, path: Path, episodes: Episodes, stats: CollectorStats) -> RenderableType:
+    """The closing table.
+
+    Args:
+        data: what is stored.
+        path: where.
+        episodes: those that ended.
+        stats: the collector's counts.
+    """
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim")
+    facts.add_column()
+    envs, columns = data.shape
+    facts.add_row("frames", f"{data.numel():,}  ({envs} env{'' if envs == 1 else 's'} × {columns:,})")
+    facts.add_row("speed", f"{stats.frames_per_second:,.0f} frames/s")
+    facts.add_row("episodes", f"{len(episodes.returns):,} finished")
+    keys = sum(1 for _ in data.keys(include_nested=True, leaves_only=True))
+    facts.add_row("data", Text(f"{path}  ({size(data.bytes())}, {keys} keys)", overflow="fold"))
+    return Group(Text(), facts, Text(), *([_quantiles(episodes), Text()] if episodes.returns else []))
+
+
+def _quantiles(episodes: Episodes) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+        title="Finished episodes",
+        title_justify="left",
+        title_style="bold",
+    )
+    table.add_column("")
+    for quantile in QUANTILES:
+        table.add_column("median" if quantile == 50 else f"{quantile} %", justify="right")
+    table.add_column("mean", justify="right")
+    rows: list[tuple[str, list[float]]] = [("return", episodes.returns), ("length", [float(n) for n in episodes.lengths])]
+    for name, values in rows:
+        # Lengths and returns that occurred, not numbers between them.
+        found = np.percentile(values, QUANTILES, method="inverted_cdf")
+        table.add_row(name, *[_number(float(value)) for value in found], _number(float(np.mean(values))))
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.2f}" if abs(value) < 100 else f"{value:,.1f}"
