@@ -26,14 +26,15 @@ import pong
 import tensordict_policies
 import torch
 import tyro
+import vector
 from pairs import Measurement, Pair, measure, note
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-Name = Literal["cartpole", "tensordict_policies", "pong", "overhead"]
-FILES = {"cartpole": cartpole, "tensordict_policies": tensordict_policies, "pong": pong, "overhead": overhead}
-PACKAGES = ("torch", "tensordict", "numpy", "gymnasium", "ale-py", "stable-baselines3", "torchrl")
+Name = Literal["cartpole", "tensordict_policies", "pong", "vector", "overhead"]
+FILES = {"cartpole": cartpole, "tensordict_policies": tensordict_policies, "pong": pong, "vector": vector, "overhead": overhead}
+PACKAGES = ("torch", "tensordict", "numpy", "gymnasium", "ale-py", "envpool", "stable-baselines3", "torchrl")
 
 WIDTH = 120
 """Characters of a line where the output is no terminal."""

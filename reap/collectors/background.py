@@ -1,38 +1,61 @@
 """`Background`: collects in a thread, rollout by rollout, until it is told to stop, its budget is used up, or it fails.
 
-thread      wait while paused -> busy -> step (collect and write) -> not busy -> ...
-pause()     asks for a pause and returns when the thread is not busy: no write is in flight then
+    thread      wait while paused -> busy -> step (collect and write) -> not busy -> ...
+    pause()     asks for a pause and returns when the thread is not busy: no write is in flight then
+
+The thread keeps nothing alive: it ends when the collector whose step it calls is dropped, and with the interpreter.
 """
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from threading import Condition, Thread
+from threading import Condition, Thread, current_thread
+from time import monotonic
+from weakref import WeakMethod, WeakSet
+
+import torch
+from tensordict import TensorDictBase
+
+from reap.buffers import MASK
+
+EXIT_SECONDS = 5.0
+"""How long the end of the interpreter waits for rollouts under way: a thread in native code would make it crash."""
 
 
 class Background:
     """Calls a step again and again in a thread of its own.
 
     Args:
-        step: does a piece of work; returns whether there is more to do.
+        step: a method that does a piece of work and returns whether there is more to do; its object is not kept alive.
         name: the thread's name.
     """
 
     def __init__(self, step: Callable[[], bool], name: str) -> None:
-        self._step = step
+        self._step = WeakMethod(step)
         self._state = Condition()
         self._pauses = 0
-        self._is_busy = self._is_stopped = False
+        self._is_busy = self._is_stopped = self._has_ended = False
         self._error: BaseException | None = None
-        # A daemon: the end of the interpreter does not wait for a rollout.
+        self._afterwards: Callable[[], None] | None = None
+        # A daemon: the end of the interpreter does not wait for it without a limit.
         self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        _RUNNING.add(self)
         self._thread.start()
 
     @property
     def is_running(self) -> bool:
         """Whether the thread works, or waits in a pause."""
         return self._thread.is_alive()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the present step was not waited for: nobody wants what it makes."""
+        return self._afterwards is not None
 
     def raise_error(self) -> None:
         """Raise, once, the exception that ended the thread."""
@@ -42,7 +65,10 @@ class Background:
 
     @contextmanager
     def pause(self) -> Generator[None]:
-        """No step is under way in the body."""
+        """No step is under way in the body; in the thread itself, which would wait for its own step, this does nothing."""
+        if current_thread() is self._thread:
+            yield
+            return
         with self._state:
             self._pauses += 1
             self._state.wait_for(lambda: not self._is_busy)
@@ -53,26 +79,34 @@ class Background:
                 self._pauses -= 1
                 self._state.notify_all()
 
-    def stop(self, timeout: float | None = None) -> bool:
-        """Stop behind the present step; return whether the thread has ended.
+    def stop(self, timeout: float | None, afterwards: Callable[[], None]) -> None:
+        """Stop behind the present step.
 
         Args:
-            timeout: seconds to wait for that; None waits until it has.
+            timeout: seconds to wait for that; None waits until it is done.
+            afterwards: called when the thread has ended: here, or in the thread where that takes longer than `timeout`.
         """
         with self._state:
             self._is_stopped = True
             self._state.notify_all()
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        if current_thread() is not self._thread:
+            self._thread.join(timeout)
+        with self._state:
+            if not self._has_ended:
+                self._afterwards = afterwards
+                return
+        afterwards()
 
     def _run(self) -> None:
         try:
-            while self._may_go_on() and self._step():
+            while self._may_go_on() and self._take_step():
                 self._rest()
         except BaseException as error:  # noqa: BLE001  it is raised in the caller's thread
+            error.add_note(f"reap: raised in the background, in the thread of {self._thread.name}()")
             self._error = error
         finally:
             self._rest()
+            self._end()
 
     def _may_go_on(self) -> bool:
         with self._state:
@@ -80,7 +114,38 @@ class Background:
             self._is_busy = not self._is_stopped
             return self._is_busy
 
+    def _take_step(self) -> bool:
+        step = self._step()
+        return step is not None and step()
+
     def _rest(self) -> None:
         with self._state:
             self._is_busy = False
             self._state.notify_all()
+
+    def _end(self) -> None:
+        with self._state:
+            self._has_ended = True
+            afterwards = self._afterwards
+        if afterwards is not None:
+            afterwards()
+
+
+_RUNNING: WeakSet[Background] = WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    deadline = monotonic() + EXIT_SECONDS
+    for background in list(_RUNNING):
+        background.stop(max(0.0, deadline - monotonic()), lambda: None)
+
+
+def cut(batch: TensorDictBase, frames: int) -> tuple[TensorDictBase, int]:
+    """The first columns of a batch that hold at most so many valid frames, and the number of valid frames that are left out."""
+    columns = batch.shape[-1]
+    mask = batch.get(MASK, None)
+    valid = torch.ones(batch.shape, dtype=torch.bool) if mask is None else mask
+    totals: list[int] = valid.reshape(-1, columns).sum(0).cumsum(0).tolist()
+    kept = [total for total in totals if total <= frames]
+    return batch[..., : len(kept)], totals[-1] - (kept[-1] if kept else 0)

@@ -17,13 +17,13 @@ from tensordict import TensorDictBase
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from reap.collectors.background import Background
+from reap.collectors.background import Background, cut
 from reap.collectors.delivery import delivery_steps
 from reap.collectors.episodes import EpisodeQueue, next_episodes
 from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
 from reap.collectors.options import CollectorOptions, warn_of_rounding
 from reap.collectors.schedule import gather_all, scatter
-from reap.collectors.state import STATE_FORMAT, check_state
+from reap.collectors.state import STATE_FORMAT, check_state, policy_state
 from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.stats import CollectorStats, Meter
 from reap.weights.base import WeightUpdaterBase, check_weights, load_weights
@@ -76,6 +76,7 @@ class DataCollectorBase(IterableDataset[Any]):
         self._ensure_idle()
         while (batch := self._supply()) is not None:
             yield self._deliver(batch)
+            self._ensure_idle()
 
     def next(self) -> Any:
         """The next batch; None when `total_frames` are collected."""
@@ -148,6 +149,7 @@ class DataCollectorBase(IterableDataset[Any]):
             raise OptionError("start() writes to a replay buffer: expected the option replay_buffer, got None")
         self._prepare_background()
         self._background = Background(self._background_step, f"{type(self).__name__}.start")
+        self._background.start()
 
     def _prepare_background(self) -> None:
         """Make ready to collect in a thread."""
@@ -156,15 +158,13 @@ class DataCollectorBase(IterableDataset[Any]):
         """Collect and write one batch, the last one cut so that `total_frames` are not exceeded; return whether to go on."""
         budget, whole = self._options.budget, self._frames_per_batch
         left = whole if budget is None else budget - self._meter.frames
-        columns = min(left, whole) // self.batch_size[:-1].numel()
-        if not columns:
+        if left < self.batch_size[:-1].numel():
             return False
         batch = self._supply()
-        if batch is None:
+        if batch is None or (self._background is not None and self._background.is_abandoned):
             return False
         if left < whole and self._options.trajs_per_batch is None:
-            surplus = whole - batch[..., :columns].numel()
-            batch = batch[..., :columns]
+            batch, surplus = cut(batch, left)
             self._meter.discard(surplus)
             self._meter.frames -= surplus
         self._deliver(batch)
@@ -185,16 +185,23 @@ class DataCollectorBase(IterableDataset[Any]):
             yield
             return
         with self._background.pause():
+            self._background.raise_error()
             yield
 
     def async_shutdown(self, timeout: float | None = None, close_env: bool = True) -> None:
         """Stop collecting in the background and release everything; a second call does nothing.
 
         Args:
-            timeout: seconds to wait for the rollout under way; None waits for its end.
+            timeout: seconds to wait for the rollout under way; None waits for its end. One that takes longer is not
+                written any more, and what it works on is released behind it.
             close_env: close the env too.
+
+        Raises:
+            Exception: what ended the collecting in the background, if no call has raised it before.
         """
         self.shutdown(timeout, close_env)
+        if self._background is not None:
+            self._background.raise_error()
 
     # ------------------------------------------------------------------ control
 
@@ -227,7 +234,8 @@ class DataCollectorBase(IterableDataset[Any]):
             OptionError: no seed.
         """
         self._ensure_open()
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        given: Any = seed
+        if isinstance(given, bool) or not isinstance(given, int | np.integer) or not 0 <= given < 2**63:
             raise OptionError(f"seed: expected an integer from 0 to 2**63 - 1, got {seed!r}")
         return self._send_all(Seed(int(seed), static_seed))[-1]
 
@@ -275,7 +283,6 @@ class DataCollectorBase(IterableDataset[Any]):
 
         Made of tensors, numbers, strings, lists and dicts: `torch.save` it, and `torch.load` it with `weights_only=True`.
         """
-        policy = self.policy
         with self.pause():
             return {
                 "format": STATE_FORMAT,
@@ -283,7 +290,7 @@ class DataCollectorBase(IterableDataset[Any]):
                 "counters": self._meter.state(),
                 "policy_version": self._version,
                 "workers": gather_all(self._group, GetState()),
-                "policy": dict(policy.state_dict()) if isinstance(policy, nn.Module) else None,
+                "policy": policy_state(self.policy),
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -325,9 +332,11 @@ class DataCollectorBase(IterableDataset[Any]):
         if self._closed:
             return
         self._closed = True
-        if self._background is not None:
-            self._background.stop(timeout)
-        self._release(timeout, close_env)
+        release = partial(self._release, timeout, close_env)
+        if self._background is None:
+            release()
+        else:
+            self._background.stop(timeout, release)
 
     @abstractmethod
     def _release(self, timeout: float | None, close_env: bool) -> None:
@@ -337,7 +346,10 @@ class DataCollectorBase(IterableDataset[Any]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.shutdown()
+        if error is None:
+            self.async_shutdown()
+        else:
+            self.shutdown()
 
     def _ensure_open(self) -> None:
         if self._closed:

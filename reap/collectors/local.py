@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any, Unpack
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 
 from reap.collectors.assembly import Assembly, assemble
 from reap.collectors.base import DataCollectorBase
+from reap.collectors.handler import Collect
 from reap.collectors.options import SyncOptions, make_options
 from reap.collectors.schedule import gather_all
 from reap.envs.base import EnvBase
@@ -53,6 +55,8 @@ class SyncDataCollector(DataCollectorBase):
         env = build_env(create_env_fn, chosen.create_env_kwargs)
         self._owns_env = not is_env(create_env_fn)
         self._pending: PendingWeightUpdater | None = None
+        # Weights and their version change together.
+        self._weights = Lock()
         try:
             made = policy if chosen.policy_factory is None else _made_by(chosen.policy_factory)
             self._assembly: Assembly = assemble(env, made, chosen)
@@ -82,10 +86,23 @@ class SyncDataCollector(DataCollectorBase):
         if self._options.weight_updater is None:
             self._updater = self._pending = PendingWeightUpdater(private, assembly.source or assembly.policy)
 
-    def _background_step(self) -> bool:
-        if self._pending is not None:
-            self._pending.apply()
-        return super()._background_step()
+    def update_policy_weights_(self, policy_or_weights: Any = None, *, worker_ids: Any = None) -> None:
+        """Make weights current; see `DataCollectorBase`."""
+        with self._weights:
+            super().update_policy_weights_(policy_or_weights, worker_ids=worker_ids)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`; see `DataCollectorBase`."""
+        with self.pause():
+            super().load_state_dict(state)
+            if self._pending is not None:
+                self._pending.push_weights(state["policy"])
+
+    def _command(self, slot: int) -> Collect:
+        with self._weights:
+            if self._pending is not None:
+                self._pending.apply()
+            return super()._command(slot)
 
     def _next_rollout(self) -> TensorDictBase:
         pool = self._assembly.pool

@@ -6,7 +6,7 @@ import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypedDict
+from typing import Any, SupportsIndex, TypedDict
 
 import torch
 
@@ -204,30 +204,29 @@ def make_options(given: Mapping[str, Any], interaction: Any) -> CollectorOptions
     if "frames_per_batch" not in options:
         raise OptionError("frames_per_batch is required: the number of frames of each delivered batch")
     # None for a switch means its default, as in the interface that this one follows.
-    options = {
+    chosen: dict[str, Any] = {
         name: value for name, value in options.items() if value is not None or name not in (*SWITCHES, "exploration_type")
     }
-    exploration = options.setdefault("exploration_type", interaction.RANDOM)
+    exploration = chosen.setdefault("exploration_type", interaction.RANDOM)
     if not isinstance(exploration, interaction):
         raise OptionError(
             f"exploration_type: expected an ExplorationType {[kind.name for kind in interaction]}, got {exploration!r}"
         )
-    options.update({name: _integer(name, options[name]) for name in NUMBERS if name in options})
-    options.update(_devices(options))
-    return CollectorOptions(**options)
+    chosen.update({name: _integer(name, chosen[name]) for name in NUMBERS if name in chosen})
+    chosen.update(_devices(chosen))
+    return CollectorOptions(**chosen)
 
 
 def _integer(name: str, value: Any) -> int | None:
     optional = name != "frames_per_batch"
     if value is None and optional:
         return None
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise OptionError(f"{name}: expected {'an integer or None' if optional else 'a positive integer'}, got {value!r}")
-    return number
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:  # a tensor or array of another kind has the method too
+            pass
+    raise OptionError(f"{name}: expected {'an integer or None' if optional else 'a positive integer'}, got {value!r}")
 
 
 def _renamed(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from reap.errors import SpecMismatch
 
-
+NUMBERS = ("reward", "terminated", "truncated")
 RESET_VALUES = "(observation, info)"
 STEP_VALUES = "(observation, reward, terminated, truncated, info)"
 
@@ -29,9 +29,8 @@ def check_step(result: Any, space: gym.Space[Any]) -> bool:
     """
     check_values(result, "env.step", STEP_VALUES)
     check_observation(result[0], space, "env.step")
-    return all(
-        [_check_number(value, name) for value, name in zip(result[1:4], ("reward", "terminated", "truncated"), strict=True)]
-    )
+    plain = [_check_number(value, name) for value, name in zip(result[1:4], NUMBERS, strict=True)]
+    return all(plain)
 
 
 def check_values(result: Any, where: str, expected: str) -> None:

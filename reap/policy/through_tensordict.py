@@ -42,10 +42,11 @@ class TensorDictActor:
 
     def probe(self) -> Outputs:
         """Call the policy once; its outputs are the keys that it added."""
-        result = self._call()
+        result: Any = self._call()
         if not isinstance(result, TensorDictBase):
             raise SpecMismatch(
-                f"policy {type(self._policy).__name__}: expected it to return a TensorDict, or None, found {type(result).__name__}"
+                f"policy {type(self._policy).__name__}: expected it to return a TensorDict, or None, "
+                f"found {type(result).__name__}"
             )
         found = {as_key(key): value for key, value in result.items(include_nested=True, leaves_only=True)}
         return {key: value for key, value in found.items() if key not in self._stage.fields}

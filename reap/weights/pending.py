@@ -23,7 +23,6 @@ class PendingWeightUpdater(WeightUpdaterBase):
         self._policy, self._source = policy, source
         self._lock = Lock()
         self._pending: dict[str, Any] | None = None
-        self._version = self.applied_version = 0
 
     def _get_server_weights(self) -> nn.Module:
         return self._source
@@ -33,13 +32,10 @@ class PendingWeightUpdater(WeightUpdaterBase):
         copies = {name: value.detach().clone() for name, value in weights_by_name(server_weights).items()}
         with self._lock:
             self._pending = copies
-            self._version += 1
 
     def apply(self) -> None:
         """Load the latest weights, if there are any that are not loaded yet."""
         with self._lock:
             pending, self._pending = self._pending, None
-            version = self._version
         if pending is not None:
             load_weights(self._policy, pending)
-            self.applied_version = version

@@ -95,9 +95,8 @@ def test_results_stay_as_they_were(build: Callable[[], EnvBase]) -> None:
     steps = [env.reset()]
     copies = [steps[0].clone()]
     for _ in range(3):
-        steps.append(
-            env.step(step_mdp(steps[-1]).update(action(env, 1.0)) if len(steps) > 1 else steps[0].update(action(env, 1.0)))
-        )
+        current = step_mdp(steps[-1]) if len(steps) > 1 else steps[0].copy()
+        steps.append(env.step(current.update(action(env, 1.0))))
         copies.append(steps[-1].clone())
     assert all((found == kept).all() for found, kept in zip(steps, copies, strict=True))
 

@@ -1,0 +1,257 @@
+"""`check_env`: a conformance suite for envs, gymnasium's, torchrl's and those written for reap.
+
+Each fact is a function of a factory; its name and docstring are in the error if it does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from reap.buffers import DONE, FLAGS, TERMINATED, TRUNCATED, Slot, Stage, after
+from reap.collectors import SyncDataCollector
+from reap.envs import EnvBase, step_mdp
+from reap.envs.build import build_env, is_env
+from reap.envs.check_specs import check_env_specs
+from reap.errors import ClosedError
+from reap.keys import as_key, plain
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+Factory = Callable[[], EnvBase]
+COLUMNS = 24
+"""Steps of a fact that looks at episodes."""
+
+
+def check_env(create_env_fn: Any, *, seed: int = 0, seeded: bool = True) -> None:
+    """Check a dozen facts that collectors rely on, with random actions.
+
+    Args:
+        create_env_fn: a factory, or a gymnasium id: facts are checked on new envs. An env is used as it is, and closed at the end.
+        seed: the seed for envs and actions.
+        seeded: the env repeats itself after `set_seed`; False leaves out the facts that need it.
+
+    Raises:
+        AssertionError: a fact does not hold; the message begins with its name.
+
+    Example:
+        >>> check_env("CartPole-v1")
+    """
+    one = build_env(create_env_fn) if is_env(create_env_fn) else None
+    for fact in FACTS + (SEEDED_FACTS if seeded else ()) + (LAST_FACT,):
+        env = build_env(create_env_fn) if one is None else one
+        try:
+            with torch.random.fork_rng([]), _named(fact):
+                torch.manual_seed(seed)
+                if seeded:
+                    env.set_seed(seed)
+                fact(env)
+        finally:
+            if one is None:
+                env.close()
+
+
+@contextmanager
+def _named(fact: Callable[[EnvBase], None]) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise AssertionError(f"{fact.__name__}: {(fact.__doc__ or '').strip()} {type(error).__name__}: {error}") from error
+
+
+def _require(condition: bool, text: str) -> None:
+    if not condition:
+        raise AssertionError(text)
+
+
+def values_fit_the_specs(env: EnvBase) -> None:
+    """What the env returns has the keys, shapes, dtypes and ranges of its specs."""
+    check_env_specs(env)
+
+
+def a_reset_clears_all_flags(env: EnvBase) -> None:
+    """After a reset no done flag is True, in whatever state the env was."""
+    for _ in range(2):
+        first = env.reset()
+        raised = [plain(key) for key, _ in env.full_done_spec.leaves() if bool(first.get(plain(key)).any())]
+        _require(not raised, f"found {raised} True")
+        env.rand_step(first)
+
+
+def done_is_terminated_or_truncated(env: EnvBase) -> None:
+    """Beside a flag `done`, `terminated` and `truncated` say why."""
+    for stepped in _steps(env):
+        following = stepped.get("next")
+        for key, _ in env.full_done_spec.leaves():
+            if key[-1] == "done":
+                why = [following.get((*key[:-1], name), None) for name in ("terminated", "truncated")]
+                known = [flag for flag in why if flag is not None]
+                _require(not known or torch.equal(torch.stack(known).any(0), following.get(plain(key))), f"at {plain(key)!r}")
+
+
+def a_step_leaves_its_input_alone(env: EnvBase) -> None:
+    """A step changes neither the observations nor the action that it was given."""
+    acted = env.rand_action(env.reset())
+    before = acted.clone()
+    env.step(acted)
+    for key, value in before.items(include_nested=True, leaves_only=True):
+        _require(not isinstance(value, torch.Tensor) or torch.equal(value, acted.get(key)), f"{key!r} has changed")
+
+
+def results_are_not_changed_later(env: EnvBase) -> None:
+    """What a step returned stays as it is when the env is stepped on."""
+    kept: list[tuple[TensorDictBase, TensorDictBase]] = []
+    for stepped in _steps(env, 4):
+        kept.append((stepped.get("next"), stepped.get("next").clone()))
+    for found, wanted in kept:
+        _require(_equal(found, wanted), "an observation, reward or flag has changed")
+
+
+def a_partial_reset_leaves_other_rows_alone(env: EnvBase) -> None:
+    """Rows that are not in the mask `"_reset"` keep their values, and the mask is not changed."""
+    if not env.batch_size.numel() > 1 or not env.batch_size:
+        return
+    stepped = _last(env, 2)
+    current = step_mdp(stepped, reward_keys=env.reward_keys, action_keys=env.action_keys)
+    before = current.clone()
+    mask = torch.zeros(*env.batch_size, 1, dtype=torch.bool)
+    mask.view(-1)[0] = True
+    given = mask.clone()
+    after_reset = env.reset(current.set("_reset", given))
+    _require(torch.equal(mask, given), "the mask was changed")
+    for key in (plain(as_key(key)) for key, _ in env.observation_spec.leaves()):
+        lead = len(env.batch_size)
+        found, wanted = after_reset.get(key).flatten(0, lead - 1)[1:], before.get(key).flatten(0, lead - 1)[1:]
+        _require(_same(found, wanted), f"{key!r} has changed in rows that were not to be reset")
+
+
+def both_faces_agree_on_shapes(env: EnvBase) -> None:
+    """The array face writes what the TensorDict face returns: finite sizes, all rows."""
+    stage, slot = Stage(env.fields_of_stage(), tuple(env.batch_size)), Slot(env.slot_fields(), tuple(env.batch_size), 1)
+    face = env.loop_face()
+    face.bind(stage, slot)
+    face.reset_rows(None, -1)
+    for key in env.fields(env.full_action_spec):
+        slot.views(key)[0].copy_(env.rand_action().get(plain(key)))
+    ended = face.step_rows(None, 0)
+    flags = [slot.by_row(after(key)).any() for key in FLAGS]
+    _require((ended is None) == (not any(flags[1:])), "the rows that step_rows returns differ from the flags that it set")
+
+
+def rows_that_end_are_those_flagged(env: EnvBase) -> None:
+    """In a batch, `done == terminated | truncated`, and an id ends exactly where done is True."""
+    batch = _collect(env)
+    following = batch["next"]
+    _require(torch.equal(following["done"], following["terminated"] | following["truncated"]), "done differs")
+    ids = batch["collector", "traj_ids"]
+    changes = ids[..., 1:] != ids[..., :-1]
+    _require(torch.equal(changes, following["done"][..., :-1, 0]), "an id changes elsewhere than behind a done")
+
+
+def next_is_the_root_of_the_next_frame(env: EnvBase) -> None:
+    """Within an episode, what follows a frame is where the next frame starts."""
+    batch = _collect(env)
+    goes_on = ~batch["next", "done"][..., :-1, 0]
+    lead = len(env.batch_size)
+    for key, _ in env.observation_spec.leaves():
+        following = batch.get(("next", *key)).narrow(lead, 0, COLUMNS - 1)
+        root = batch.get(plain(key)).narrow(lead, 1, COLUMNS - 1)
+        _require(_same(following[goes_on], root[goes_on]), f"at {plain(key)!r}")
+
+
+def a_limit_begins_a_new_episode(env: EnvBase) -> None:
+    """With `max_frames_per_traj=3`, a reset follows every third frame of an episode, in these rows only."""
+    batch = _collect(env, max_frames_per_traj=3)
+    ids = batch["collector", "traj_ids"].flatten()
+    _require(int(ids.unique(return_counts=True)[1].max()) <= 3, "an episode has more than three frames")
+
+
+def no_gradient_and_no_inference_tensor_is_left(env: EnvBase) -> None:
+    """Batches can be trained on: ordinary tensors without a graph."""
+    for key, value in _collect(env).items(include_nested=True, leaves_only=True):
+        if isinstance(value, torch.Tensor):
+            _require(not value.requires_grad and not value.is_inference(), f"at {key!r}")
+
+
+def the_same_seed_gives_the_same_episodes(env: EnvBase) -> None:
+    """After `set_seed` with the same seed the env does the same."""
+    found = [_seeded_rewards(env) for _ in range(2)]
+    for first, second in zip(*found, strict=True):
+        _require(np.array_equal(first, second, equal_nan=True), "observations or rewards differ")
+
+
+def a_closed_env_says_so(env: EnvBase) -> None:
+    """`close` can be called twice; a closed env raises ClosedError."""
+    env.close()
+    env.close()
+    try:
+        env.reset()
+    except ClosedError:
+        return
+    raise AssertionError("reset of a closed env raised nothing")
+
+
+FACTS: tuple[Callable[[EnvBase], None], ...] = (
+    values_fit_the_specs,
+    a_reset_clears_all_flags,
+    done_is_terminated_or_truncated,
+    a_step_leaves_its_input_alone,
+    results_are_not_changed_later,
+    a_partial_reset_leaves_other_rows_alone,
+    both_faces_agree_on_shapes,
+    rows_that_end_are_those_flagged,
+    next_is_the_root_of_the_next_frame,
+    a_limit_begins_a_new_episode,
+    no_gradient_and_no_inference_tensor_is_left,
+)
+SEEDED_FACTS: tuple[Callable[[EnvBase], None], ...] = (the_same_seed_gives_the_same_episodes,)
+LAST_FACT = a_closed_env_says_so
+
+
+def _steps(env: EnvBase, count: int = COLUMNS) -> Iterator[TensorDictBase]:
+    """Steps with random actions; after an end, all rows are reset."""
+    current = env.reset()
+    for _ in range(count):
+        stepped = env.rand_step(current)
+        yield stepped
+        ended = any(bool(stepped.get(("next", *key)).any()) for key, _ in env.full_done_spec.leaves())
+        current = env.reset() if ended else step_mdp(stepped, reward_keys=env.reward_keys, action_keys=env.action_keys)
+
+
+def _last(env: EnvBase, count: int) -> TensorDictBase:
+    *_, last = _steps(env, count)
+    return last
+
+
+def _collect(env: EnvBase, **options: Any) -> TensorDictBase:
+    rows = env.batch_size.numel()
+    collector = SyncDataCollector(env, None, frames_per_batch=COLUMNS * rows, **options)
+    try:
+        return collector.next()
+    finally:
+        collector.shutdown(close_env=False)
+
+
+def _seeded_rewards(env: EnvBase) -> list[Any]:
+    env.set_seed(7)
+    torch.manual_seed(7)
+    found: list[Any] = []
+    for stepped in _steps(env):
+        keys = [*(key for key, _ in env.observation_spec.leaves()), *(key for key, _ in env.full_reward_spec.leaves())]
+        found.extend(stepped.get(("next", *key)).cpu().numpy() for key in keys)
+    return found
+
+
+def _equal(found: TensorDictBase, wanted: TensorDictBase) -> bool:
+    return all(_same(found.get(key), value) for key, value in wanted.items(include_nested=True, leaves_only=True))
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    if not isinstance(wanted, torch.Tensor):
+        return bool(found == wanted)
+    return torch.equal(found.nan_to_num(), wanted.nan_to_num()) if wanted.is_floating_point() else torch.equal(found, wanted)
