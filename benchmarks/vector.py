@@ -1,8 +1,8 @@
 """Claim: on vector envs, which step all rows in one call, reap keeps up with a loop written by hand for this env and policy.
 
-Both step the same vector env and call the same network once a column, and record the same fields as `ceiling.hand_loop`. EnvPool
-and SyncVectorEnv: rows that ended are reset by id or by mask, at once. `CartPoleVectorEnv` cannot do that: in both loops the
-step after an end is its reset step, a frame that is marked and not valid; all frames are counted here.
+Both step the same vector env and call the same network once a column, and record the same fields as `ceiling.hand_loop`.
+EnvPool and SyncVectorEnv: rows that ended are reset by id or by mask, at once. `CartPoleVectorEnv` cannot do that: in both
+loops the step after an end is its reset step, a frame that is marked and not valid; all frames are counted here.
 
 "bare loop" is what people write who let EnvPool's reset steps pass as if they were frames: it saves the resets, and its data
 hold a false transition at the end of each episode.

@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDict
+from tensordict import TensorDict
 
 from reap.buffers import SMALL, Slot
 from reap.keys import Key, nested
-from reap.layout import Array, Field
+from reap.layout import Field
+from reap.objects import copies_of, stacked
 from reap.tensordicts import make_tensordict
 
 Node = tuple[TensorDict, dict[str, Any]]
@@ -131,13 +132,15 @@ class SlotPool:
         return make_tensordict(nested(leaves), self._shape, names=self._names, device=self._device)
 
 
-def objects_of(slot: Slot, key: Key) -> NonTensorStack:
-    """A column of objects as `[*batch_shape, T]`."""
-    return _stack(slot.by_row(key).reshape((*slot.batch_shape, slot.columns)))
+def objects_of(slot: Slot, key: Key) -> Any:
+    """A column of objects as `[*batch_shape, T]`.
 
-
-def _stack(objects: Array) -> NonTensorStack:
-    return NonTensorStack(*[_stack(part) if objects.ndim > 1 else NonTensorData(part) for part in objects])
+    Those under `"next"` are copied: the stage and the next frame's root have the same objects.
+    """
+    objects = slot.by_row(key)
+    if key[0] == "next":
+        objects = copies_of(objects)
+    return stacked(objects.reshape((*slot.batch_shape, slot.columns)))
 
 
 def _nodes(tensordict: TensorDict) -> list[Node]:

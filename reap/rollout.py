@@ -21,6 +21,7 @@ from reap.buffers import IDS, MASK, STEP_COUNT, Slot, Stage, after
 from reap.envs.base import EnvBase
 from reap.errors import OptionError, SpecMismatch
 from reap.layout import Array
+from reap.objects import fill, to_states
 from reap.policy.base import Actor
 from reap.trajectories import NO_ID, NO_LIMIT, TrajectoryTracker
 
@@ -74,6 +75,7 @@ class Rollout:
             self._end = self._skip_ended
         self._lets_idle = not reset_when_done
         self._every_row = range(stage.rows)
+        self._objects = {key: array for key, array in stage.arrays.items() if stage.fields[key].is_object}
         # A step count of ours is counted in the stage; one that the env observes is carried like any observation.
         self._counted = {STEP_COUNT} & stage.initial.keys()
         # Rows that are reset when the next rollout starts; rows whose next frame is the env's own reset step, and rows
@@ -102,16 +104,21 @@ class Rollout:
         self._waiting.update(chosen)
 
     def state(self) -> dict[str, Any]:
-        """Episodes under way and, where the env offers its state, all that they need to go on: tensors, numbers and lists."""
+        """Episodes under way and, where the env offers its state, all that they need to go on: tensors, numbers and lists.
+
+        Objects that the policy sees next are part of it. Where one is no plain data, the env counts as one without state.
+        """
         if self.env.owner is not self:  # used by hand meanwhile: the next rollout begins new episodes, here and after a load
             self.restart()
             self.env.owner = self
+        objects = {"/".join(key): to_states(array) for key, array in self._objects.items()}
         return {
             "rows": len(self._every_row),
             "tracker": self.tracker.state(),
             "stage": {"/".join(key): tensor.clone() for key, tensor in self.stage.tensors.items()},
             "rows_to_reset": [sorted(rows) for rows in (self._waiting, self._skipping, self._skipped)],
-            "env": self.env.loop_state(),
+            "objects": objects,
+            "env": None if None in objects.values() else self.env.loop_state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -131,11 +138,15 @@ class Rollout:
         self.env.owner = self
         for key, tensor in self.stage.tensors.items():
             tensor.copy_(state["stage"]["/".join(key)])
+        for key, array in self._objects.items():
+            fill(array, state["objects"]["/".join(key)])
         self._waiting, self._skipping, self._skipped = (set(rows) for rows in state["rows_to_reset"])
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
-        expected = {"/".join(key): (tuple(t.shape), t.dtype) for key, t in self.stage.tensors.items()}
-        found = {name: (tuple(t.shape), t.dtype) for name, t in state["stage"].items()}
+        expected: dict[str, Any] = {"/".join(key): (tuple(t.shape), t.dtype) for key, t in self.stage.tensors.items()}
+        expected.update(dict.fromkeys(map("/".join, self._objects), "objects"))
+        found: dict[str, Any] = {name: (tuple(t.shape), t.dtype) for name, t in state["stage"].items()}
+        found.update(dict.fromkeys(state["objects"], "objects"))
         if (len(self._every_row), expected) != (state["rows"], found):
             raise SpecMismatch(
                 f"state: expected {len(self._every_row)} rows with inputs {expected}, found {state['rows']} rows with {found}; "
@@ -178,7 +189,8 @@ class Rollout:
                     break
         except BaseException as error:
             self.restart()
-            error.add_note(f"reap: raised in {Phase(control[0]).name.lower()} of {self.env!r}, column {t} of a rollout")
+            where = f"column {t}" if t >= 0 else "before the first column"
+            error.add_note(f"reap: raised in {Phase(control[0]).name.lower()} of {self.env!r}, {where} of a rollout")
             raise
         self.policy_seconds += policy_seconds
         self.env_seconds += env_seconds

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "keys", "optional", "seeds", "tensordicts"),
     ("specs", "layout", "workers"),
+    ("objects",),
     ("buffers",),
     ("pool", "trajectories", "split", "data"),
     ("envs", "policy", "stats"),

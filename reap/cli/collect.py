@@ -26,7 +26,8 @@ from reap.evaluation import EpisodeLog
 from reap.panel import progress
 from reap.stats import CollectorStats
 
-COLUMNS_PER_BATCH = 128
+COLUMNS_PER_BATCH, BATCH_BYTES = 128, 64_000_000
+"""Of a batch, at the most, where nothing else is asked for: memory stays small beside large observations."""
 
 COMPLETE, FAILED = 0, 1
 """Exit codes; after a signal it is 128 and the signal's number, as in a shell."""
@@ -101,8 +102,8 @@ def _collector(options: Collect, rows: int, columns: int) -> SyncDataCollector:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(amount.seed)
             policy = load_policy(actions.policy, env)
-        wanted = COLUMNS_PER_BATCH if amount.frames_per_batch is None else ceil(amount.frames_per_batch / rows)
-        batches = ceil(columns / wanted)
+        wanted = amount.frames_per_batch
+        batches = ceil(columns / (_columns_per_batch(env) if wanted is None else ceil(wanted / rows)))
         frames = ceil(columns / batches) * rows
         with _explained(actions):
             collector = SyncDataCollector(
@@ -118,6 +119,11 @@ def _collector(options: Collect, rows: int, columns: int) -> SyncDataCollector:
         env.close()
         raise
     return collector
+
+
+def _columns_per_batch(env: EnvBase) -> int:
+    frame = 2 * sum(field.nbytes for field in env.slot_fields().values())  # what is observed stands in a frame twice
+    return max(1, min(COLUMNS_PER_BATCH, BATCH_BYTES // max(1, frame * env.batch_size.numel())))
 
 
 def _env(env_id: str, rows: int, actions: Actions) -> EnvBase:
@@ -137,8 +143,8 @@ def _explained(actions: Actions) -> Generator[None]:
     except Exception as error:
         text = " ".join(str(error).split()) if isinstance(error, ReapError) else told(error)
         hint = ""
-        if actions.policy.endswith(".pt2"):
-            hint = " A program must be exported for any number of envs: torch.export.export(..., dynamic_shapes={...})."
+        if actions.policy.endswith(".pt2") and "dynamic_shapes" in text:
+            hint = " Export the program for any number of envs: dynamic_shapes={...: {0: torch.export.Dim('envs')}}."
         elif "categorical_action_encoding" in text:
             hint = " On the command line that is --indices."
         raise OptionError(f"--policy {actions.policy}: {text}{hint}") from error

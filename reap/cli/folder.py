@@ -95,7 +95,7 @@ class DataFolder:
     def _keep(self, complete: TensorDictBase) -> None:
         """Put files of the columns that are complete in place of those of full size; `meta.json` is the last."""
         shorter = self.path / WHOLE
-        complete.memmap(str(shorter))
+        complete.memmap(str(shorter), copy_existing=True)
         files = [file for file in shorter.rglob("*") if file.is_file() and file != shorter / META]
         for file in [*files, shorter / META]:
             file.replace(self.path / file.relative_to(shorter))
@@ -125,9 +125,9 @@ def _require_empty(path: Path) -> None:
         except OSError as error:
             raise OptionError(f"--out {path}: cannot be read: {error.strerror}") from error
         if found:
-            raise OptionError(f"--out {path}: is not empty, it holds {len(found)} entries ({found[0]}); name another folder")
+            raise OptionError(f"--out {path}: expected a new or empty folder, found {found[0]!r} in it; name another")
     elif path.exists() or path.is_symlink():
-        raise OptionError(f"--out {path}: expected a folder, found a file; name another folder")
+        raise OptionError(f"--out {path}: expected a new or empty folder, found a file; name another")
 
 
 def _not_tensors(batch: TensorDictBase) -> list[NestedKey]:

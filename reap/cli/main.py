@@ -1,7 +1,11 @@
-"""The entry point of the command `reap`, and of `python -m reap`."""
+"""The entry point of the command `reap`, and of `python -m reap`.
+
+The words are read before torch is loaded, which takes seconds: help and mistakes appear at once.
+"""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -11,7 +15,6 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from reap.cli.collect import collect
 from reap.cli.options import Collect
 from reap.errors import ReapError
 
@@ -38,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else USAGE
     try:
-        return collect(options, rich.get_console())
+        run = importlib.import_module("reap.cli.collect")
+        return run.collect(options, rich.get_console())
     except KeyboardInterrupt:
         return INTERRUPTED
     except (ReapError, ImportError) as error:

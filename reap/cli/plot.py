@@ -57,7 +57,10 @@ class Plot:
             f"{title}: {data.numel():,} frames of {envs} env{'' if envs == 1 else 's'}, {len(episodes.returns):,} episodes"
         )
         upper.suptitle(heading, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
-        _returns(upper.subplots(), episodes, envs * columns)
+        if episodes.returns:
+            _returns(upper.subplots(), episodes, envs * columns)
+        else:
+            _rewards(upper.subplots(), data)
         left, right = lower.subplots(1, 2, width_ratios=(1, 1.35))
         _lengths(left, episodes)
         _observations(right, data)
@@ -66,28 +69,40 @@ class Plot:
 
 def _returns(axes: Any, episodes: Episodes, frames: int) -> None:
     _style(axes, "frames", "return")
-    axes.set_xlim(0, frames)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    if not episodes.returns:
-        _say(axes, "no episode ended")
-        return
+    _span(axes, frames)
     x, y = np.asarray(episodes.frames), np.asarray(episodes.returns)
-    axes.scatter(x, y, s=9 if len(y) < 2000 else 3, color=DOTS, alpha=0.7, linewidths=0, label="episode")
-    window = max(1, min(100, len(y) // 10))
-    if window > 1:
+    axes.scatter(x, y, s=float(np.clip(6000 / len(y), 3, 30)), color=DOTS, alpha=0.8, linewidths=0, label="episode")
+    window = max(5, min(100, len(y) // 10))
+    if len(y) >= 2 * window:
         mean = np.convolve(y, np.full(window, 1 / window), mode="valid")
-        axes.plot(x[window - 1 :], mean, color=LINE, linewidth=1.8, label=f"mean of {window}")
+        axes.plot(x[window - 1 :], mean, color=LINE, linewidth=1.8, label=f"mean of the last {window}")
     axes.legend(loc="upper left", frameon=False, ncols=2, fontsize=9, labelcolor=INK)
     least, most = float(y.min()), float(y.max())
     room = (most - least) or max(1.0, abs(most))
     axes.set_ylim(least - 0.06 * room, most + 0.22 * room)  # the legend stands above the dots
 
 
+def _rewards(axes: Any, data: TensorDictBase) -> None:
+    """Where no episode ended: rewards, each point the mean of some neighbouring frames of all envs."""
+    _style(axes, "frames", "reward per frame")
+    _span(axes, data.numel())
+    reward = data.get(("next", "reward")).reshape(data.shape).double().mean(0).numpy()
+    parts = np.array_split(reward, min(200, len(reward)))
+    ends = np.cumsum([len(part) for part in parts]) * data.shape[0]
+    axes.plot(ends, [part.mean() for part in parts], color=LINE, linewidth=1.4)
+    axes.set_title("no episode ended: rewards", loc="left", fontsize=10, color=INK)
+
+
+def _span(axes: Any, frames: int) -> None:
+    axes.set_xlim(0, frames)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
 def _lengths(axes: Any, episodes: Episodes) -> None:
-    _style(axes, "frames in an episode", "episodes")
     if not episodes.lengths:
         _say(axes, "no episode ended")
         return
+    _style(axes, "frames in an episode", "episodes")
     lengths = np.asarray(episodes.lengths)
     least, most = int(lengths.min()), int(lengths.max())
     width = max(1, -(-(most - least + 1) // 30))  # whole frames in a bar: no gaps between bars
@@ -110,8 +125,26 @@ def _observations(axes: Any, data: TensorDictBase) -> None:
         _picture(axes, data)
         return
     names, values = found
-    _style(axes, "share of its range", "")
-    axes.set_title("where the observations lie", loc="left", fontsize=10, color=INK)
+    if np.isin(values, (0, 1)).all():
+        _shares(axes, names, values)
+    else:
+        _densities(axes, names, values)
+
+
+def _shares(axes: Any, names: list[str], values: NDArray[np.float64]) -> None:
+    _style(axes, "", "")
+    axes.set_title("share of the frames in which it is observed", loc="left", fontsize=10, color=INK)
+    axes.barh(range(len(names)), values.mean(0), color=BARS, height=0.8)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color=FAINT, linewidth=0.6)
+
+
+def _densities(axes: Any, names: list[str], values: NDArray[np.float64]) -> None:
+    _style(axes, "", "")
+    axes.set_title("where the observations lie, from the least to the greatest", loc="left", fontsize=10, color=INK)
     density = np.zeros((len(names), BINS))
     for row, column in enumerate(values.T):
         least, most = float(column.min()), float(column.max())
@@ -124,8 +157,8 @@ def _observations(axes: Any, data: TensorDictBase) -> None:
         axes.axhline(row - 0.5, color="white", linewidth=2)
     axes.set_xlim(-0.13, 1.13)
     axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.set_xticks([0, 0.5, 1], ["least", "", "greatest"])
-    axes.set_xlabel("")
+    axes.set_xticks([])
+    axes.spines[:].set_visible(False)
     axes.grid(visible=False)
 
 
@@ -179,4 +212,5 @@ def _style(axes: Any, x: str, y: str) -> None:
 
 
 def _say(axes: Any, words: str) -> None:
+    axes.set_axis_off()
     axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes, color=INK)

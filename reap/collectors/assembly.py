@@ -17,7 +17,7 @@ from reap.collectors.handler import CollectHandler
 from reap.collectors.options import CollectorOptions
 from reap.envs.base import EnvBase
 from reap.errors import OptionError, SpecMismatch
-from reap.keys import Key, as_key, plain
+from reap.keys import Key, plain
 from reap.layout import Field
 from reap.policy.base import KeptInputs, PolicyActor
 from reap.policy.choose import choose_actor
@@ -60,6 +60,8 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
     """
     env.leave_to_policy([key for key in read_keys(policy) if after(key) in written_keys(policy)])
     _refuse_rows(env, options)
+    if options.use_buffers is False:
+        env.let_shapes_change()
     stage = _first_observations(env)
     placed = None if policy is None or isinstance(policy, RandomPolicy) else _placed(policy, options)
     actor, kept = (None, None) if placed is None else _actor(placed, env, stage, options)
@@ -124,8 +126,7 @@ def _rewards(env: EnvBase) -> list[Key]:
 
 
 def _random_actions(policy: RandomPolicy, env: EnvBase) -> Composite:
-    given = policy.action_spec
-    actions = given if isinstance(given, Composite) else Composite().with_(as_key(policy.action_key), given)
+    actions = policy.actions
     expected, found = dict(env.full_action_spec.leaves()), dict(actions.leaves())
     if _layouts(expected) != _layouts(found):
         raise SpecMismatch(

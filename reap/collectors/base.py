@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,10 +22,10 @@ from reap.collectors.episodes import EpisodeQueue, next_episodes
 from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
 from reap.collectors.options import CollectorOptions, warn_of_rounding
 from reap.collectors.schedule import gather_all, scatter
-from reap.collectors.state import STATE_FORMAT, check_state, policy_state
+from reap.collectors.state import STATE_FORMAT, check_state, checked_seed, policy_state
 from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.stats import CollectorStats, Meter
-from reap.weights.base import WeightUpdaterBase, check_weights, load_weights
+from reap.weights.base import WeightUpdaterBase, load_weights
 from reap.workers.base import Call, WorkerGroup
 
 
@@ -234,10 +233,7 @@ class DataCollectorBase(IterableDataset[Any]):
             OptionError: no seed.
         """
         self._ensure_open()
-        given: Any = seed
-        if isinstance(given, bool) or not isinstance(given, int | np.integer) or not 0 <= given < 2**63:
-            raise OptionError(f"seed: expected an integer from 0 to 2**63 - 1, got {seed!r}")
-        return self._send_all(Seed(int(seed), static_seed))[-1]
+        return self._send_all(Seed(checked_seed(seed), static_seed))[-1]
 
     def update_policy_weights_(self, policy_or_weights: Any = None, *, worker_ids: Any = None) -> None:
         """Make weights current: those of the policy given at construction, or those given here.
@@ -279,7 +275,7 @@ class DataCollectorBase(IterableDataset[Any]):
         return self._send_all(Call(name, arguments))[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a collector needs to go on: counters, ids, generators, the policy's weights, and envs that offer their state.
+        """All that a collector needs to go on: counters, ids, generators, the policy's weights, envs that offer their state.
 
         Made of tensors, numbers, strings, lists and dicts: `torch.save` it, and `torch.load` it with `weights_only=True`.
         """
@@ -308,13 +304,10 @@ class DataCollectorBase(IterableDataset[Any]):
         """
         self._ensure_open()
         check_state(state, type(self).__name__, self._group.size, self.policy)
-        policy = self.policy
-        if isinstance(policy, nn.Module):
-            check_weights(policy, state["policy"])
         with self.pause():
             scatter(self._group, [SetState(own) for own in state["workers"]])
-            if isinstance(policy, nn.Module):
-                load_weights(policy, state["policy"])
+            if isinstance(self.policy, nn.Module):
+                load_weights(self.policy, state["policy"])
             self._meter.restore(state["counters"])
             self._version = state["policy_version"]
 
@@ -333,10 +326,7 @@ class DataCollectorBase(IterableDataset[Any]):
             return
         self._closed = True
         release = partial(self._release, timeout, close_env)
-        if self._background is None:
-            release()
-        else:
-            self._background.stop(timeout, release)
+        release() if self._background is None else self._background.stop(timeout, release)
 
     @abstractmethod
     def _release(self, timeout: float | None, close_env: bool) -> None:
@@ -346,10 +336,7 @@ class DataCollectorBase(IterableDataset[Any]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is None:
-            self.async_shutdown()
-        else:
-            self.shutdown()
+        self.async_shutdown() if error is None else self.shutdown()
 
     def _ensure_open(self) -> None:
         if self._closed:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,15 +85,15 @@ class EpisodeQueue:
         if self.pending_frames > self._limit:
             lengths = [len(row.complete) for row in self._rows]
             raise OptionError(
-                f"max_pending_frames={self._limit}: {self.pending_frames} frames wait for the episode of row {self._turn}, which is "
-                f"long (complete episodes that wait, by row: {lengths}); raise it, or limit episodes with max_frames_per_traj"
+                f"max_pending_frames={self._limit}: {self.pending_frames} frames wait for a long episode of row {self._turn} "
+                f"(complete episodes that wait, by row: {lengths}); raise it, or limit episodes with max_frames_per_traj"
             )
         return dropped
 
     def _add_row(self, row: Row, ids: np.ndarray, done: np.ndarray, chunk: int, offset: int) -> int:
         cuts = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), len(ids)]
         dropped = 0
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in pairwise(cuts):
             number = int(ids[start])
             if number != row.id:
                 dropped += self._drop(row)
@@ -141,7 +143,7 @@ class EpisodeQueue:
         index = np.concatenate([np.arange(bases[chunk] + start, bases[chunk] + stop) for chunk, start, stop in spans])
         chunks = [self._chunks[chunk] for chunk in used]
         whole = TensorDict.cat(chunks, 0) if len(chunks) > 1 else chunks[0]
-        batch = whole[torch.from_numpy(index)]
+        batch: Any = whole[torch.from_numpy(index)]
         batch.names = ["time"]
         return batch
 

@@ -1,14 +1,16 @@
-"""The layout of a collector's `state_dict`."""
+"""The layout of a collector's `state_dict`, and checks of what a collector goes on from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from reap.errors import OptionError
+from reap.weights.base import check_weights
 
 STATE_FORMAT = 1
 """Counts up when the layout of `state_dict` changes."""
@@ -24,8 +26,13 @@ def policy_state(policy: Any) -> dict[str, Any] | None:
     }
 
 
-def check_state(state: Mapping[str, Any], class_name: str, workers: int, policy: Any) -> None:
-    """Raise OptionError unless a state is of this format, and of a collector of this class, with as many workers."""
+def check_state(state: Any, class_name: str, workers: int, policy: Any) -> None:
+    """Check that a state is of this format, and of a collector of this class, with as many workers and the same weights.
+
+    Raises:
+        OptionError: it is of another collector.
+        SpecMismatch: it is of another policy.
+    """
     if not isinstance(state, Mapping):
         raise OptionError(f"state: expected what state_dict() gave, got {type(state).__name__}")
     expected = (STATE_FORMAT, class_name, workers, isinstance(policy, nn.Module))
@@ -35,3 +42,12 @@ def check_state(state: Mapping[str, Any], class_name: str, workers: int, policy:
             f"state: expected (format, class, workers, policy with weights) {expected}, found {found}; it belongs to another "
             "collector"
         )
+    if isinstance(policy, nn.Module):
+        check_weights(policy, state["policy"])
+
+
+def checked_seed(seed: Any) -> int:
+    """The seed, an int; raises OptionError for anything else."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise OptionError(f"seed: expected an integer from 0 to 2**63 - 1, got {seed!r}")
+    return int(seed)

@@ -28,6 +28,7 @@ from reap.envs.specs import EnvSpecs
 from reap.errors import ClosedError
 from reap.keys import Key
 from reap.seeds import next_seed
+from reap.specs import random_actions
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -150,6 +151,13 @@ class EnvBase(EnvSpecs):
     def leave_to_policy(self, keys: Sequence[Key]) -> None:
         """These keys are a policy's recurrent state: an env that returns them too leaves them out of its observations."""
 
+    def let_shapes_change(self) -> None:
+        """Observations may have another shape in each frame from now on, for good.
+
+        They become objects then, each a tensor of its own. An env whose shapes are only what its specs say, like this one,
+        goes on as it is.
+        """
+
     # ------------------------------------------------------------------ TensorDict face
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
@@ -189,13 +197,12 @@ class EnvBase(EnvSpecs):
         return finish_step(self, tensordict, self._step(tensordict))
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """A TensorDict with random actions, drawn from torch's global generator."""
-        actions = self.full_action_spec.rand()
-        return actions if tensordict is None else tensordict.update(actions)
+        """A TensorDict with random actions, drawn from torch's global generator; an `action_mask` in it is obeyed."""
+        return random_actions(self.full_action_spec, self.empty_tensordict() if tensordict is None else tensordict)
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """A step with a random action."""
-        return self.step(self.rand_action(self.empty_tensordict() if tensordict is None else tensordict))
+        return self.step(self.rand_action(tensordict))
 
     def rollout(
         self,

@@ -8,7 +8,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from reap.errors import SpecMismatch
+from reap.errors import OptionError, SpecMismatch
+from reap.keys import Key, plain
+from reap.layout import Array
 
 NUMBERS = ("reward", "terminated", "truncated")
 RESET_VALUES = "(observation, info)"
@@ -31,6 +33,34 @@ def check_step(result: Any, space: gym.Space[Any]) -> bool:
     check_observation(result[0], space, "env.step")
     plain = [_check_number(value, name) for value, name in zip(result[1:4], NUMBERS, strict=True)]
     return all(plain)
+
+
+def one_number(reward: Any) -> Any:
+    """The number in a reward, which may be an array of one element.
+
+    Raises:
+        SpecMismatch: it is something else.
+    """
+    _check_number(reward, "reward")
+    return np.asarray(reward).item()
+
+
+def fitted(value: Any, row: Array, key: Key, where: str) -> Any:
+    """A value as it is written into a row of arrays: it has the row's shape, or is one number where one is due.
+
+    Raises:
+        SpecMismatch: with the key, what was expected and what was found.
+    """
+    try:
+        array = np.asarray(value, row.dtype)
+        if array.shape == row.shape or array.size == row.size == 1:
+            return array.reshape(row.shape)
+    except (TypeError, ValueError):  # no numbers, or parts of different shapes
+        pass
+    raise SpecMismatch(
+        f"{where}: {plain(key)!r}: expected shape {row.shape}, dtype {row.dtype}, found {_describe(value)}; an observation "
+        "whose shape changes needs a collector with use_buffers=False, an info of any kind info_keys={name: NonTensor(())}"
+    )
 
 
 def check_values(result: Any, where: str, expected: str) -> None:
@@ -74,7 +104,7 @@ def check_observation(value: Any, space: gym.Space[Any], where: str, path: str =
 
 def _check_leaf(value: Any, space: gym.Space[Any], where: str, path: str) -> None:
     if not isinstance(space, spaces.Box):
-        if not space.contains(value):
+        if not _contains(space, value):
             raise _mismatch(where, path, str(space), _describe(value))
         return
     try:
@@ -92,6 +122,16 @@ def _check_leaf(value: Any, space: gym.Space[Any], where: str, path: str) -> Non
         index = _first(outside)
         bounds = f"values in [{space.low[index]}, {space.high[index]}]"
         raise _mismatch(where, path, bounds, f"{array[index]} at index {index}")
+
+
+def _contains(space: gym.Space[Any], value: Any) -> bool:
+    try:
+        return space.contains(value)
+    except NotImplementedError as error:
+        raise OptionError(
+            f"observation space {space} of {type(space)}: expected a space that says which values are in it; define its "
+            "contains(value), or wrap the env with one of gymnasium's spaces"
+        ) from error
 
 
 def _first(mask: Any) -> tuple[int, ...]:

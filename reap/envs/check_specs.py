@@ -49,7 +49,9 @@ def _check_run(env: EnvBase, check_dtype: bool, steps: int) -> None:
     check_values(first, {**observed, **flags}, f"{name}.reset", env, check_dtype=check_dtype)
     for key in flags:
         if bool(first.get(plain(key)).any()):
-            raise SpecMismatch(f"{name}.reset: {plain(key)!r}: expected no flag that is True after a reset of all rows, found one")
+            raise SpecMismatch(
+                f"{name}.reset: {plain(key)!r}: expected no flag that is True after a reset of all rows, found one"
+            )
     current = first
     for step in range(steps):
         acted = env.rand_action(current.copy())

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 
 from reap.buffers import FLAGS, TERMINATED, TRUNCATED, Slot, Stage, after
@@ -23,6 +24,7 @@ from reap.envs.ends import Ends, complete_flags, shape_flags
 from reap.envs.leaves import get_leaf, set_leaf
 from reap.errors import SpecMismatch
 from reap.keys import NestedKey, plain
+from reap.objects import copies_of, stacked, unstacked
 from reap.optional import tensordict as load_tensordict
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from reap.envs.base import EnvBase
     from reap.envs.specs import EnvSpecs
+    from reap.layout import Array
 
     Reset = Callable[[TensorDictBase | None], TensorDictBase]
     Step = Callable[[TensorDictBase], TensorDictBase]
@@ -125,10 +128,13 @@ class TensorDictFace:
     def bind(self, stage: Stage, slot: Slot) -> None:
         """Take the arrays that following calls read and write."""
         self._stage, self._slot = stage, slot
-        keys = [*self._env.fields_of_stage(), *self._env.fields(self._env.full_reward_spec)]
+        fields = {**self._env.fields_of_stage(), **self._env.fields(self._env.full_reward_spec)}
         self._next = [
-            (plain(key), slot.views(after(key)), (*stage.batch_shape, *slot.fields[after(key)].shape)) for key in keys
+            (plain(key), slot.views(after(key)), (*stage.batch_shape, *field.shape))
+            for key, field in fields.items()
+            if not field.is_object
         ]
+        self._next_objects = [(plain(key), slot.by_column(after(key))) for key, field in fields.items() if field.is_object]
         self._actions = [(plain(key), slot.views(key)) for key in self._env.fields(self._env.full_action_spec)]
         self._flags = slot.by_column(after(TERMINATED)), slot.by_column(after(TRUNCATED))
 
@@ -159,16 +165,28 @@ class TensorDictFace:
                 self._current = self._calls.begin()
             elif late:
                 self._current = self._calls.begin_rows(self._current, self._mask(late))
-            for key in self._env.fields_of_stage():
-                self._write_stage(self._stage.tensors[key], self._current.get(plain(key)), None if rows is None else list(rows))
+            for key, field in self._env.fields_of_stage().items():
+                if field.is_object:
+                    self._write_objects(self._stage.arrays[key], plain(key), rows)
+                else:
+                    self._write_stage(self._stage.tensors[key], self._current.get(plain(key)), rows)
         self._fresh.difference_update(chosen)
 
-    def _write_stage(self, target: torch.Tensor, value: torch.Tensor, rows: list[int] | None) -> None:
+    def _write_stage(self, target: torch.Tensor, value: torch.Tensor, rows: Sequence[int] | None) -> None:
         if rows is None or not self._stage.batch_shape:
             target.copy_(value)
             return
         flat = (self._stage.rows, *target.shape[len(self._stage.batch_shape) :])
-        target.view(flat)[rows] = value.reshape(flat)[rows].to(target.device)
+        chosen = list(rows)
+        target.view(flat)[chosen] = value.reshape(flat)[chosen].to(target.device)
+
+    def _write_objects(self, target: Array, key: NestedKey, rows: Sequence[int] | None) -> None:
+        chosen: Any = ... if rows is None or not self._stage.batch_shape else list(rows)
+        target[chosen] = self._objects(self._current, key).reshape(target.shape)[chosen]
+
+    def _objects(self, td: TensorDictBase, key: NestedKey) -> Array:
+        """Copies of the objects of all rows; a tensor without fixed shape is an object for each row."""
+        return copies_of(unstacked(get_leaf(td, key), self._stage.batch_shape).reshape(-1))
 
     def _mask(self, rows: Sequence[int]) -> torch.Tensor:
         mask = torch.zeros(self._stage.rows, dtype=torch.bool)
@@ -200,6 +218,8 @@ class TensorDictFace:
                 if value.shape != shape:
                     raise changed_shape(self._env, key, shape, value.shape)
                 views[t].copy_(value)
+            for key, array in self._next_objects:
+                array[t] = self._objects(following, key).reshape(array[t].shape)
             ends = self._ends.read(following)
         return None if ends is None else self._write_ends(ends, rows, t)
 
@@ -220,14 +240,22 @@ class TensorDictFace:
 def merge_rows(old: TensorDictBase, new: TensorDictBase, mask: torch.Tensor) -> TensorDictBase:
     """`new` in the rows of a mask `[*batch_size, 1]`, `old` in the others; keys of one of them as they are there."""
     merged = old.copy()
-    lead = mask.ndim - 1
-    for key, value in new.items(include_nested=True, leaves_only=True):
+    for key, value in new.items(include_nested=True, leaves_only=True, is_leaf=_is_leaf):
         kept = old.get(key, None)
-        if isinstance(value, torch.Tensor) and isinstance(kept, torch.Tensor) and kept.shape == value.shape and lead:
-            rows = mask.reshape(*mask.shape[:-1], *(1,) * (value.ndim - lead))
-            value = torch.where(rows.to(value.device), value, kept)  # noqa: PLW2901  the merged value
-        merged.set(key, value)
+        is_partial = mask.ndim > 1 and kept is not None and kept.shape == value.shape
+        merged.set(key, _merged(kept, value, mask) if is_partial else value)
     return merged
+
+
+def _is_leaf(cls: type) -> bool:
+    return issubclass(cls, torch.Tensor) or cls.__name__ in {"NonTensorData", "NonTensorStack"}
+
+
+def _merged(old: Any, new: Any, mask: torch.Tensor) -> Any:
+    shape = mask.shape[:-1]
+    if isinstance(new, torch.Tensor):
+        return torch.where(mask.reshape(*shape, *(1,) * (new.ndim - len(shape))).to(new.device), new, old)
+    return stacked(np.where(mask[..., 0].cpu().numpy(), unstacked(new, shape), unstacked(old, shape)))
 
 
 def clear_flags(env: EnvSpecs, begun: TensorDictBase) -> None:
@@ -280,6 +308,7 @@ class ArrayFace:
         batch = tuple(env.batch_size)
         self._stage = Stage(env.fields_of_stage(), batch)
         self._slot = Slot(env.slot_fields(), batch, 1)
+        self._objects = [key for key, field in self._stage.fields.items() if field.is_object]
 
     def reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         """Reset all rows, or those of the mask `"_reset"`, and return the observations of all."""
@@ -290,13 +319,23 @@ class ArrayFace:
             rows = None if bool(mask.all()) else torch.nonzero(mask).flatten().tolist()
             for key, view in self._stage.tensors.items():
                 view.copy_(tensordict.get(plain(key), view))
+            for key in self._objects:
+                if (held := tensordict.get(plain(key), None)) is not None:
+                    array = self._stage.arrays[key]
+                    array[...] = unstacked(held, self._stage.batch_shape).reshape(array.shape)
         env.bind(self._stage, self._slot)
         if rows is None or rows:
             env.reset_rows(rows, 0)
         td = env.empty_tensordict()
         for key, view in self._stage.tensors.items():
             td.set(plain(key), view.clone())
+        for key in self._objects:
+            td.set(plain(key), self._stacked(self._stage.arrays[key]))
         return td
+
+    def _stacked(self, column: Array) -> Any:
+        """One column of objects; copies, for the stage goes on."""
+        return stacked(copies_of(column).reshape(self._stage.batch_shape))
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """One column: the action goes in, what follows comes out at the root of a new TensorDict."""
@@ -307,7 +346,9 @@ class ArrayFace:
         env.bind(self._stage, slot)
         env.step_rows(None, 0)
         td = env.empty_tensordict()
-        for key in (*env.fields_of_stage(), *env.fields(env.full_reward_spec), TERMINATED, TRUNCATED):
+        for key in (*self._stage.tensors, *env.fields(env.full_reward_spec), TERMINATED, TRUNCATED):
             td.set(plain(key), slot.views(after(key))[0].clone())
+        for key in self._objects:
+            td.set(plain(key), self._stacked(slot.by_column(after(key))[0]))
         td.set("done", td.get("terminated") | td.get("truncated"))
         return td

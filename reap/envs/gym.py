@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +11,7 @@ import torch
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from reap.buffers import Slot, Stage
+from reap.envs.any_shape import with_any_shape
 from reap.envs.base import EnvBase, Rows
 from reap.envs.gym_make import Wrapping, build
 from reap.envs.gym_rows import Env, GymCalls, GymRow, GymRows, RowFormat
@@ -101,7 +103,9 @@ class GymEnv(EnvBase):
         kind = kind_of(self.wrapped) if self._is_vector and type(self.wrapped) is not SyncVectorEnv else None
         super().__init__(device=device, batch_size=(count_rows(self.wrapped),) if self._is_vector else ())
         name = "pixels" if from_pixels and pixels_only else "observation"
-        self.form = _row_format(self.wrapped, name, categorical_action_encoding, info_keys)
+        spaces = single_spaces(self.wrapped)
+        self._make_form = partial(_row_format, name=name, categorical=categorical_action_encoding, infos=_info_specs(info_keys))
+        self.form = self._make_form(self.wrapped, *spaces)
         self._set_specs(categorical_action_encoding, dtype, info_keys)
         self.row: GymRow | GymRows | VectorRows = self._make_rows(kind, name, info_keys, categorical_action_encoding)
 
@@ -119,6 +123,28 @@ class GymEnv(EnvBase):
         count = self.batch_size.numel()
         every = batched_format(form, name, space, _info_specs(info_keys), categorical=categorical, count=count)
         return VectorRows(VectorCalls(env, kind), every, form)
+
+    def let_shapes_change(self) -> None:
+        """Let observations of Box spaces, but action masks, take any shape: each becomes an object, a tensor of its own.
+
+        Raises:
+            OptionError: a vector env that has the observations of all rows in one array.
+        """
+        calls = self._calls()
+        if not calls:
+            raise OptionError(
+                f"use_buffers=False: {self!r} returns the observations of all rows in one array, where they have one shape; "
+                "use a SerialEnv, or a SyncVectorEnv"
+            )
+        _, options = self._recipe
+        observation_space, action_space = single_spaces(self.wrapped)
+        space = with_any_shape(observation_space, options["dtype"])
+        self.form = self._make_form(self.wrapped, space, action_space)
+        self._set_specs(options["categorical_action_encoding"], options["dtype"], options["info_keys"])
+        for one in calls:
+            one.expect(space)
+        rows = [GymRow(one, self.form) for one in calls]
+        self.row = GymRows(rows) if self._is_vector else rows[0]
 
     def _set_specs(self, categorical: bool, dtype: torch.dtype | None, info_keys: InfoKeys | None) -> None:
         found: dict[Key, Spec] = {}
@@ -246,14 +272,26 @@ def _info_leaf(name: str, spec: Spec) -> ObservationLeaf:
     if spec.dtype is None:
         return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cell(info.get(name)))
     zero: Any = spec.zero().numpy()
-    return ObservationLeaf((name,), gym.spaces.Space(), lambda info: info.get(name, zero))
+
+    def read(info: Any) -> Any:
+        value = info.get(name)
+        return zero if value is None else value
+
+    return ObservationLeaf((name,), gym.spaces.Space(), read)
 
 
-def _row_format(env: Any, name: str, categorical: bool, info_keys: InfoKeys | None) -> RowFormat:
-    observation_space, action_space = single_spaces(env)
+def _row_format(
+    env: Any,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    *,
+    name: str,
+    categorical: bool,
+    infos: Mapping[str, Spec],
+) -> RowFormat:
     form = RowFormat(
         observations=tuple(observation_leaves(observation_space, (name,), categorical=categorical)),
-        infos=tuple(_info_leaf(key, spec) for key, spec in _info_specs(info_keys).items()),
+        infos=tuple(_info_leaf(key, spec) for key, spec in infos.items()),
         actions=tuple(action_leaves(action_space, ("action",), categorical=categorical)),
         action_space=action_space,
     )

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium import spaces
 
 from reap.buffers import REWARD, TERMINATED, TRUNCATED, Slot, Stage, after
 from reap.envs.base import Rows, StepRows
-from reap.envs.check import check_reset, check_step
+from reap.envs.check import check_reset, check_step, fitted, one_number
 from reap.envs.values import ActionLeaf, ObservationLeaf, assemble, identity
+from reap.errors import SpecMismatch
 
 Env = gym.Env[Any, Any]
 
@@ -58,8 +58,14 @@ class GymCalls:
         self.env = env
         self.reset: Callable[[], Any] = self._first_reset
         self.step: Callable[[Any], Any] = self._first_step
+        self._space = env.observation_space
         self._checked = False
         self._seed: int | None = None
+
+    def expect(self, space: gym.Space[Any]) -> None:
+        """Check against this space, not the env's own."""
+        self._space, self._checked, self.step = space, False, self._first_step
+        self.seed(self._seed)
 
     def seed(self, seed: int | None) -> None:
         """Give the seed to the env at its next reset; None takes back one that was not used."""
@@ -73,13 +79,13 @@ class GymCalls:
     def _first_reset(self) -> Any:
         result = self.env.reset() if self._seed is None else self.env.reset(seed=self._seed)
         if not self._checked:
-            check_reset(result, self.env.observation_space)
+            check_reset(result, self._space)
         self._checked, self._seed, self.reset = True, None, self.env.reset
         return result
 
     def _first_step(self, action: Any) -> Any:
         result = self.env.step(action)
-        has_numbers = check_step(result, self.env.observation_space)
+        has_numbers = check_step(result, self._space)
         self.step = self.env.step if has_numbers else self._flat_step
         return result if has_numbers else _flat(result)
 
@@ -90,7 +96,7 @@ class GymCalls:
 def _flat(result: Any) -> Any:
     """The result of a step whose reward or flags are arrays of one element, with numbers in their place."""
     observation, reward, terminated, truncated, info = result
-    return observation, np.asarray(reward).item(), bool(terminated), bool(truncated), info
+    return observation, one_number(reward), bool(terminated), bool(truncated), info
 
 
 class RowArrays:
@@ -98,12 +104,25 @@ class RowArrays:
 
     def __init__(self, form: RowFormat, stage: Stage, slot: Slot) -> None:
         leaves = (*form.observations, *form.infos)
+        self.keys = [leaf.key for leaf in leaves]
         self.stage = [stage.arrays[leaf.key] for leaf in leaves]
         self.next = [slot.by_column(after(leaf.key)) for leaf in leaves]
         self.actions = [slot.by_column(leaf.key) for leaf in form.actions]
         self.reward = slot.by_column(after(REWARD))[..., 0]
         self.terminated = slot.by_column(after(TERMINATED))[..., 0]
         self.truncated = slot.by_column(after(TRUNCATED))[..., 0]
+
+    def begin(self, index: Any, values: Sequence[Any]) -> None:
+        """Write the first values of an episode, which must have the shapes that are expected, to rows of the stage."""
+        for key, array, value in zip(self.keys, self.stage, values, strict=True):
+            row = array[index]
+            row[...] = fitted(value, row, key, "env.reset")
+
+    def write(self, index: Any, values: Sequence[Any]) -> None:
+        """Write what followed a step, after an attempt that failed: numbers in whatever array they are, or an error."""
+        for key, array, value in zip(self.keys, self.next, values, strict=True):
+            row = array[index]
+            row[...] = fitted(value, row, key, "env.step")
 
 
 class GymRow:
@@ -129,19 +148,29 @@ class GymRow:
     def reset_rows(self, rows: Rows | None, t: int) -> None:
         """Begin a new episode."""
         observation, info = self.calls.reset()
-        for array, value in zip(self._arrays.stage, self.form.values(observation, info), strict=True):
-            array[...] = value
+        self._arrays.begin(..., self.form.values(observation, info))
 
     def _step_array(self, rows: Rows | None, t: int) -> Rows | None:
-        self._next[t], self._reward[t], terminated, truncated, _ = self.calls.step(self._decode(self._actions[t]))
+        observation, reward, terminated, truncated, _ = self.calls.step(self._decode(self._actions[t]))
+        try:
+            self._next[t], self._reward[t] = observation, reward
+        except (TypeError, ValueError):
+            self._arrays.write((t, ...), [observation])
+            self._reward[t] = one_number(reward)
         return self._end(t, terminated, truncated) if terminated or truncated else None
 
     def _step_tree(self, rows: Rows | None, t: int) -> Rows | None:
         form, arrays = self.form, self._arrays
         parts = [leaf.one(array[t]) for leaf, array in zip(form.actions, arrays.actions, strict=True)]
-        observation, self._reward[t], terminated, truncated, info = self.calls.step(assemble(form.action_space, parts))
-        for array, value in zip(arrays.next, form.values(observation, info), strict=True):
-            array[t] = value
+        observation, reward, terminated, truncated, info = self.calls.step(assemble(form.action_space, parts))
+        values = form.values(observation, info)
+        try:
+            self._reward[t] = reward
+            for array, value in zip(arrays.next, values, strict=True):
+                array[t] = value
+        except (TypeError, ValueError):
+            arrays.write((t, ...), values)
+            self._reward[t] = one_number(reward)
         return self._end(t, terminated, truncated) if terminated or truncated else None
 
     def _end(self, t: int, terminated: bool, truncated: bool) -> Rows:
@@ -195,12 +224,12 @@ class GymRows:
             raise
 
     def _reset_array(self, b: int) -> None:
-        self._stage[b], _ = self._calls[b].reset()
+        observation, _ = self._calls[b].reset()
+        self._arrays.begin((b, ...), [observation])
 
     def _reset_tree(self, b: int) -> None:
         observation, info = self._calls[b].reset()
-        for array, value in zip(self._arrays.stage, self._form.values(observation, info), strict=True):
-            array[b] = value
+        self._arrays.begin((b, ...), self._form.values(observation, info))
 
     def _step_arrays(self, rows: Rows | None, t: int) -> Rows | None:
         actions, row, rewards, calls = self._decode(self._actions[t]), self._next[t], self._rewards, self._calls
@@ -208,7 +237,11 @@ class GymRows:
         b = 0
         try:
             for b in self._every_row if rows is None else rows:
-                row[b], rewards[b], terminated, truncated, _ = calls[b].step(actions[b])
+                observation, rewards[b], terminated, truncated, _ = calls[b].step(actions[b])
+                try:
+                    row[b] = observation
+                except (TypeError, ValueError):
+                    self._arrays.write((t, b, ...), [observation])
                 if terminated or truncated:
                     self._terminated[t, b], self._truncated[t, b] = terminated, truncated
                     if ended is None:
@@ -217,28 +250,45 @@ class GymRows:
         except Exception as error:
             self._name_env(error, b)
             raise
-        self._reward[t] = rewards
+        self._write_rewards(t)
         return ended
 
     def _step_trees(self, rows: Rows | None, t: int) -> Rows | None:
         form, rewards, b = self._form, self._rewards, 0
         parts = [leaf.many(array[t]) for leaf, array in zip(form.actions, self._arrays.actions, strict=True)]
-        nexts = [array[t] for array in self._arrays.next]
-        ended: list[int] = []
+        arrays, ended = self._arrays, list[int]()
+        nexts = [array[t] for array in arrays.next]
         try:
             for b in self._every_row if rows is None else rows:
                 action = assemble(form.action_space, [part[b] for part in parts])
                 observation, rewards[b], terminated, truncated, info = self._calls[b].step(action)
-                for row, value in zip(nexts, form.values(observation, info), strict=True):
-                    row[b] = value
+                values = form.values(observation, info)
+                try:
+                    for row, value in zip(nexts, values, strict=True):
+                        row[b] = value
+                except (TypeError, ValueError):
+                    arrays.write((t, b, ...), values)
                 if terminated or truncated:
                     self._terminated[t, b], self._truncated[t, b] = terminated, truncated
                     ended.append(b)
         except Exception as error:
             self._name_env(error, b)
             raise
-        self._reward[t] = rewards
+        self._write_rewards(t)
         return ended or None
+
+    def _write_rewards(self, t: int) -> None:
+        rewards, b = self._rewards, 0
+        try:
+            self._reward[t] = rewards
+        except (TypeError, ValueError):
+            try:
+                for b, reward in enumerate(rewards):
+                    rewards[b] = one_number(reward)
+            except SpecMismatch as error:
+                self._name_env(error, b)
+                raise
+            self._reward[t] = rewards
 
     def _name_env(self, error: Exception, b: int) -> None:
         error.add_note(f"reap: in env {b} of {len(self._calls)}")

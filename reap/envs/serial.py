@@ -58,7 +58,7 @@ class SerialEnv(EnvBase):
             raise
         first = self.envs[0]
         super().__init__(device=device, batch_size=(num_workers, *first.batch_size))
-        self.observation_spec = first.observation_spec.expand(*self.batch_size)
+        self._set_observations()
         self.action_spec = first.full_action_spec.expand(*self.batch_size)
         self.reward_spec = first.full_reward_spec.expand(*self.batch_size)
         self.done_spec = first.full_done_spec.expand(*self.batch_size)
@@ -66,6 +66,16 @@ class SerialEnv(EnvBase):
         self.resets_rows = all(env.resets_rows for env in self.envs)
         self.steps_rows = all(env.steps_rows for env in self.envs)
         self._rows: GymRows | ChildRows = merge_rows(self.envs)
+
+    def _set_observations(self) -> None:
+        self.observation_spec = self.envs[0].observation_spec.expand(*self.batch_size)
+
+    def let_shapes_change(self) -> None:
+        """Let the observations of all envs change their shapes."""
+        for env in self.envs:
+            env.let_shapes_change()
+        self._set_observations()
+        self._rows = merge_rows(self.envs)
 
     def loop_face(self) -> LoopFace:
         """The rows, which step loops call themselves."""

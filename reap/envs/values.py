@@ -7,7 +7,6 @@ keep what they are given.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -17,9 +16,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from reap.envs.any_shape import AnyShape
 from reap.errors import OptionError
 from reap.keys import Key
 from reap.layout import Array
+from reap.objects import copied
 
 Read = Callable[[Any], Any]
 Decode = Callable[[Sequence[Array]], Sequence[Any]]
@@ -94,13 +95,15 @@ def _encoder(space: gym.Space[Any], categorical: bool) -> Read:
             return lambda value: value - offset
         places = np.concatenate(([0], np.cumsum(counts.reshape(-1))[:-1]))
         return lambda value: _many_hot(np.asarray(value) - offset, places, int(counts.sum()))
+    if isinstance(space, AnyShape):
+        return space.cell
     return identity if isinstance(space, spaces.Box | spaces.MultiBinary) else cell
 
 
 def cell(value: Any) -> Array:
     """An object as it is written into an array of objects: a copy, for envs may go on to change what they returned."""
     written = np.empty(1, object)
-    written[0] = value if isinstance(value, str) else copy.deepcopy(value)
+    written[0] = copied(value)
     return written
 
 

@@ -39,6 +39,7 @@ class VectorRows:
         self._every_row = range(calls.count)
         self._decode = form.actions[0].many
         self._step_all = self._step_array if form.is_array else self._step_tree
+        self._write_first = self._write_first_array if form.is_array else self._write_first_tree
         self._same_step = calls.kind.mode is Mode.SAME_STEP
         self.step_rows: StepRows = self._step_all
         if self._same_step:
@@ -53,7 +54,7 @@ class VectorRows:
     def bind(self, stage: Stage, slot: Slot) -> None:
         """Take the arrays that following calls read and write."""
         arrays = self._arrays = RowArrays(self._form, stage, slot)
-        self._next, self._actions = arrays.next[0], arrays.actions[0]
+        self._stage, self._next, self._actions = arrays.stage[0], arrays.next[0], arrays.actions[0]
         self._reward, self._terminated, self._truncated = arrays.reward, arrays.terminated, arrays.truncated
 
     # ------------------------------------------------------------------ resets
@@ -68,7 +69,8 @@ class VectorRows:
         Raises:
             OptionError: some rows, of an env that can only reset all.
         """
-        fresh, calls = self._take_fresh(rows), self.calls
+        calls = self.calls
+        fresh = self._take_fresh(rows) if self._fresh_rows else None
         if fresh:
             self._write_first(*self._fresh, fresh, fresh)
             done = set(fresh)
@@ -78,8 +80,9 @@ class VectorRows:
         if rows is None:
             self._write_first(*calls.reset(), ..., ...)
         else:
-            observation, info, where = calls.reset_some(rows)
-            self._write_first(observation, info, rows, where)
+            chosen = np.asarray(rows)
+            observation, info, where = calls.reset_some(chosen)
+            self._write_first(observation, info, chosen, where)
 
     def _take_fresh(self, rows: Rows | None) -> list[int]:
         """Those of the rows that are at the start of an episode already."""
@@ -91,13 +94,17 @@ class VectorRows:
         self._fresh_rows = [b for b in fresh if b not in chosen]
         return [b for b in fresh if b in chosen]
 
-    def _write_first(self, observation: Any, info: Any, rows: Any, where: Any) -> None:
+    def _write_first_array(self, observation: Any, info: Any, rows: Any, where: Any) -> None:
+        self._stage[rows] = observation[where]
+
+    def _write_first_tree(self, observation: Any, info: Any, rows: Any, where: Any) -> None:
         for array, values in zip(self._arrays.stage, self._form.values(observation, info), strict=True):
             array[rows] = values[where]
 
     # ------------------------------------------------------------------ steps
 
     def _step_array(self, rows: Rows | None, t: int) -> Rows | None:
+        """The hot path: an observation of one array, and all rows."""
         self._next[t], self._reward[t], terminated, truncated, info = result = self.calls.step(self._decode(self._actions[t]))
         if TRUE in terminated.tobytes() or TRUE in truncated.tobytes():
             return self._end(t, result[0], terminated, truncated, info)

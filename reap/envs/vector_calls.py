@@ -86,8 +86,11 @@ class VectorCalls:
             self._has_reset = True
         return result
 
-    def reset_some(self, rows: Rows) -> tuple[Any, Any, Any]:
+    def reset_some(self, rows: Any) -> tuple[Any, Any, Any]:
         """Reset some rows and no others.
+
+        Args:
+            rows: their numbers, an int array.
 
         Returns:
             Observation, info, and where in them these rows are.
@@ -97,10 +100,10 @@ class VectorCalls:
         """
         if not self.kind.takes_mask:
             raise OptionError(
-                f"{self.env} can only reset all of its rows at once, not {list(rows)}: it is not known to honour a reset mask"
+                f"{self.env} can only reset all of its rows at once, not {rows.tolist()}: it is not known to honour a reset mask"
             )
         if self.kind.takes_ids:
-            return *self.env.reset(np.asarray(rows, np.int32)), slice(len(rows))
+            return *self.env.reset(rows.astype(np.int32)), slice(len(rows))
         mask = np.zeros(self.count, bool)
         mask[rows] = True
         options = ResetOptions(reset_mask=mask)

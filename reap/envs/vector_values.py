@@ -16,6 +16,7 @@ from gymnasium import spaces
 from reap.envs.gym_rows import RowFormat
 from reap.envs.values import ActionLeaf, ObservationLeaf, Read, identity, observation_leaves
 from reap.layout import Array
+from reap.objects import copied
 from reap.specs import Spec
 
 
@@ -55,10 +56,20 @@ def _encoder(space: gym.Space[Any], categorical: bool) -> Read:
         part = np.repeat(np.arange(len(counts)), counts)
         value = np.concatenate([np.arange(n) + first for n, first in zip(counts, offset, strict=True)])
         return lambda values: np.equal(np.asarray(values).reshape(len(values), -1)[:, part], value)
-    return identity
+    return identity if isinstance(space, spaces.Box | spaces.MultiBinary) else cells
+
+
+def cells(values: Any) -> Array:
+    """Objects, one for each row, as they are written into a column of objects."""
+    written = np.empty((len(values), 1), object)
+    for b, value in enumerate(values):
+        written[b, 0] = copied(value)
+    return written
 
 
 def _info_leaf(name: str, spec: Spec, count: int) -> ObservationLeaf:
+    if spec.dtype is None:
+        return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cells(_info_objects(info, name, count)))
     zero = np.asarray(spec.zero().numpy())
     nothing, mask_name = np.broadcast_to(zero, (count, *zero.shape)), "_" + name
 
@@ -74,6 +85,13 @@ def _info_leaf(name: str, spec: Spec, count: int) -> ObservationLeaf:
         return values
 
     return ObservationLeaf((name,), gym.spaces.Space(), read)
+
+
+def _info_objects(info: Any, name: str, count: int) -> list[Any]:
+    value, mask = info.get(name), info.get("_" + name)
+    if value is None:
+        return [None] * count
+    return list(value) if mask is None else [one if there else None for one, there in zip(value, mask, strict=True)]
 
 
 def _action_decoder(leaf: ActionLeaf, categorical: bool) -> Callable[[Array], Any]:

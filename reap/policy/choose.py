@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, TensorDictModuleBase
 from tensordict.nn.probabilistic import interaction_type, set_interaction_type
@@ -16,8 +15,9 @@ from reap.buffers import FLAGS, Stage
 from reap.errors import SpecMismatch
 from reap.keys import Key
 from reap.policy.base import KeptInputs, PolicyActor
-from reap.policy.plain import PlainActor, match_arguments, optional_arguments, name_of
+from reap.policy.plain import PlainActor, match_arguments, name_of, optional_arguments
 from reap.policy.probe import explained, output_fields
+from reap.policy.ragged import RaggedActor, object_inputs, reads_objects
 from reap.policy.states import add_shown_states, add_states, missing_states, no_initial_state, read_keys
 from reap.policy.steps import Plan
 from reap.policy.through_tensordict import TensorDictActor
@@ -63,14 +63,21 @@ def choose_actor(
         if trust or takes_tensordict(policy):
             if missing_states(stage, policy):
                 _find_states(policy, target, stage)
+            if reads_objects(policy, stage):
+                return _probe(TensorDictActor(target, stage, object_inputs(stage)), None, policy, actions, stage)
             plan = unwrap(policy, stage, chosen) if called is None else None
             return _probe(TensorDictActor(target, stage), plan, policy, actions, stage)
         action = next(key for key, _ in actions.leaves())
         if optional := optional_arguments(policy, _arguments(stage)):
-            without = PlainActor(target, stage, match_arguments(policy, _arguments(stage)), action)
+            without = _by_arguments(target, stage, match_arguments(policy, _arguments(stage)), action)
             add_shown_states(stage, optional, Trial(without.probe, policy, stage).outputs)
-        actor = PlainActor(target, stage, match_arguments(policy, _arguments(stage)), action)
+        actor = _by_arguments(target, stage, match_arguments(policy, _arguments(stage)), action)
         return _probe(actor, None, policy, actions, stage)
+
+
+def _by_arguments(policy: Callable[..., Any], stage: Stage, reads: Sequence[Key], action: Key) -> PolicyActor:
+    has_objects = any(stage.fields[key].is_object for key in reads)
+    return (RaggedActor if has_objects else PlainActor)(policy, stage, reads, action)
 
 
 def _arguments(stage: Stage) -> list[Key]:

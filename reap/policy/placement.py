@@ -75,5 +75,12 @@ class _Staged:
     def __init__(self, policy: Callable[..., Any], device: torch.device) -> None:
         self._policy, self._device = policy, device
 
-    def __call__(self, *inputs: torch.Tensor | TensorDictBase) -> Any:
-        return self._policy(*[value.to(self._device, non_blocking=True) for value in inputs])
+    def __call__(self, *inputs: Any) -> Any:
+        return self._policy(*[_moved(value, self._device) for value in inputs])
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """A tensor, TensorDict or list of tensors on the device; other objects as they are."""
+    if isinstance(value, torch.Tensor | TensorDictBase):
+        return value.to(device, non_blocking=True)
+    return [_moved(item, device) for item in value] if isinstance(value, list) else value

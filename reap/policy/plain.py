@@ -46,7 +46,7 @@ class PlainActor:
         result = self._policy(*self._inputs)
         if isinstance(result, torch.Tensor):
             self.act = self._act_tensor
-        return self._as_outputs(result)
+        return as_outputs(result, self._action)
 
     def fix_outputs(self, outputs: Mapping[Key, Field]) -> None:
         """Take the outputs found by the probe."""
@@ -67,12 +67,12 @@ class PlainActor:
         self._views[t].copy_(self._policy(*self._inputs))
 
     def _act_outputs(self, t: int) -> None:
-        self._writer.write(t, self._as_outputs(self._policy(*self._inputs)))
+        self._writer.write(t, as_outputs(self._policy(*self._inputs), self._action))
 
-    def _as_outputs(self, result: Any) -> Outputs:
-        if isinstance(result, Mapping):
-            return _flat(result)
-        return {self._action: result}
+
+def as_outputs(result: Any, action: Key) -> Outputs:
+    """What a policy returned, by key: the action under its key, or a dict of outputs."""
+    return _flat(result) if isinstance(result, Mapping) else {action: result}
 
 
 def _flat(tree: Mapping[Any, Any], prefix: Key = ()) -> dict[Key, Any]:

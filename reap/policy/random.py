@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from reap.buffers import Slot, Stage
-from reap.keys import Key, NestedKey
+from reap.keys import Key, NestedKey, as_key
 from reap.layout import Field
-from reap.specs import Composite, Spec
+from reap.specs import Composite, Spec, mask_keys, random_actions
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
-
-ACTION_MASK: Key = ("action_mask",)
 
 
 class RandomPolicy:
@@ -34,12 +32,15 @@ class RandomPolicy:
         self.action_spec = action_spec
         self.action_key = action_key
 
+    @property
+    def actions(self) -> Composite:
+        """The specs of the actions under their keys."""
+        given = self.action_spec
+        return given if isinstance(given, Composite) else Composite().with_(as_key(self.action_key), given)
+
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write random actions into the TensorDict, from torch's global generator."""
-        if isinstance(self.action_spec, Composite):
-            return tensordict.update(self.action_spec.rand())
-        mask = tensordict.get("action_mask", None)
-        return tensordict.set(self.action_key, self.action_spec.rand(mask=mask))
+        """Write random actions into the TensorDict, from torch's global generator; an `action_mask` in it is obeyed."""
+        return random_actions(self.actions, tensordict)
 
     def __repr__(self) -> str:
         return f"RandomPolicy({self.action_spec})"
@@ -60,17 +61,18 @@ class RandomActor:
         own = {key: Field(tuple(s.shape[lead:]), s.dtype or torch.float32) for key, s in self._specs.items()}
         self.outputs: Mapping[Key, Field] = {**own, **(outputs or {})}
         self._zeros = tuple(key for key in self.outputs if key not in self._specs)
-        self._mask = stage.tensors.get(ACTION_MASK)
+        masks = mask_keys(self._specs, stage.tensors)
+        self._masks = {key: stage.tensors[mask] for key, mask in masks.items()}
         self.generator = torch.Generator()
-        self._views: list[tuple[Spec, Sequence[torch.Tensor]]] = []
+        self._views: list[tuple[Spec, Sequence[torch.Tensor], torch.Tensor | None]] = []
 
     def bind(self, slot: Slot) -> None:
         """Take the slot that following calls write; the outputs of the policy are zero in it."""
-        self._views = [(spec, slot.views(key)) for key, spec in self._specs.items()]
+        self._views = [(spec, slot.views(key), self._masks.get(key)) for key, spec in self._specs.items()]
         for key in self._zeros:
             slot.by_row(key)[...] = 0
 
     def act(self, t: int) -> None:
         """Draw the actions of column `t`."""
-        for spec, views in self._views:
-            views[t].copy_(spec.rand(generator=self.generator, mask=self._mask))
+        for spec, views, mask in self._views:
+            views[t].copy_(spec.rand(generator=self.generator, mask=mask))

@@ -26,19 +26,21 @@ class TensorDictActor:
     Args:
         policy: takes a TensorDict; returns it or another one, or None for the one it was given.
         stage: what the TensorDict holds.
+        inputs: makes a TensorDict of the stage; one of its tensors unless given.
     """
 
     kind = "tensordict"
 
-    def __init__(self, policy: Callable[[TensorDictBase], Any], stage: Stage) -> None:
+    def __init__(
+        self, policy: Callable[[TensorDictBase], Any], stage: Stage, inputs: Callable[[], TensorDictBase] | None = None
+    ) -> None:
         self.outputs: Mapping[Key, Field] = {}
         self.reads: Sequence[Key] = tuple(stage.tensors)
         self._policy = policy
         self._stage = stage
-        self._shape = torch.Size(stage.batch_shape)
-        self._tree = nested(stage.tensors)
         self._writer = OutputWriter({})
-        self._inputs: Callable[[], TensorDictBase] = partial(make_tensordict, self._tree, self._shape)
+        tensors = partial(make_tensordict, nested(stage.tensors), torch.Size(stage.batch_shape))
+        self._inputs: Callable[[], TensorDictBase] = inputs or tensors
 
     def probe(self) -> Outputs:
         """Call the policy once; its outputs are the keys that it added."""

@@ -18,6 +18,7 @@ from reap.specs.composite import Composite
 from reap.specs.continuous import Bounded, Unbounded
 from reap.specs.conversion import spec_from_space
 from reap.specs.indices import Categorical, MultiCategorical
+from reap.specs.masks import mask_keys, random_actions
 from reap.specs.nontensor import NonTensor
 from reap.specs.onehot import MultiOneHot, OneHot
 
@@ -33,5 +34,7 @@ __all__ = [
     "Spec",
     "TensorSpec",
     "Unbounded",
+    "mask_keys",
+    "random_actions",
     "spec_from_space",
 ]

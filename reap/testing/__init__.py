@@ -1,5 +1,6 @@
 """Toy envs and policies whose data can be told in advance, for tests of collectors and of code built on them."""
 
+from reap.testing.collector_checks import check_collector
 from reap.testing.envs import Count, CountTL, Crash, DictCount, DiscreteCount, Id, KeepActions, Masked, Noise, Reuse
 from reap.testing.policies import BN, Const, DictPolicy, KeepInputs, MLPPolicy
 from reap.testing.rows import IdRows
@@ -21,4 +22,5 @@ __all__ = [
     "Masked",
     "Noise",
     "Reuse",
+    "check_collector",
 ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from reap.buffers import DONE, FLAGS, TERMINATED, TRUNCATED, Slot, Stage, after
+from reap.buffers import FLAGS, Slot, Stage, after
 from reap.collectors import SyncDataCollector
 from reap.envs import EnvBase, step_mdp
 from reap.envs.build import build_env, is_env

@@ -17,8 +17,8 @@ import torch
 from reap.buffers import FLAGS, Slot, Stage, after
 from reap.envs.adapters.torchrl_specs import composite_from_torchrl
 from reap.envs.base import EnvBase, LoopFace
-from reap.envs.leaves import get_leaf
 from reap.envs.faces import TensorDictCalls, TensorDictFace
+from reap.envs.leaves import get_leaf
 from reap.errors import OptionError
 from reap.keys import Key, as_key, plain
 from reap.specs import Composite

@@ -29,22 +29,28 @@ def composite_from_torchrl(spec: Any, shape: tuple[int, ...]) -> Composite:
     """A Composite of torchrl's as one of reap's, all of its leaves starting with `shape`.
 
     Raises:
-        OptionError: a leaf changes its shape, or is of a class that is not known.
+        OptionError: a leaf is of a class that is not known, or parts of it have different shapes.
     """
     result = Composite(shape=shape)
     for key, leaf in spec.items(include_nested=True, leaves_only=True):
-        result = result.with_(as_key(key), spec_from_torchrl(leaf, as_key(key)))
+        name = as_key(key)
+        changes = any(size < 0 for size in leaf.shape)
+        if changes and any(_is_stack(spec[name[:end]]) for end in range(1, len(name))):
+            raise OptionError(
+                f"{plain(name)!r}: expected equal shapes in all parts of a stack, found {tuple(leaf.shape)}; pad them in a "
+                "transform of the env, or put the parts under keys of their own"
+            )
+        result = result.with_(name, NonTensor(shape) if changes else spec_from_torchrl(leaf, name))
     return result
+
+
+def _is_stack(spec: Any) -> bool:
+    return any(cls.__name__ == "StackedComposite" for cls in type(spec).__mro__)
 
 
 def spec_from_torchrl(spec: Any, key: Key) -> Spec:
     """A leaf of torchrl's as one of reap's."""
     shape = tuple(spec.shape)
-    if any(size < 0 for size in shape):
-        raise OptionError(
-            f"{plain(key)!r}: expected a fixed shape, found {shape}: values that change their shape cannot be stored; "
-            "pad them in a transform of the env"
-        )
     names = [cls.__name__ for cls in type(spec).__mro__]
     name = next((name for name in names if name in _FROM_TORCHRL), None)
     if name is None:

@@ -1,0 +1,103 @@
+"""What `check_collector` makes of batches: the frames of each env in their order, and comparisons that say what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from reap.buffers import MASK
+from reap.collectors.base import DataCollectorBase
+
+MakeCollector = Callable[..., DataCollectorBase]
+Place = tuple[int, int, int]
+
+FRAMES = 24
+"""Frames of a batch."""
+
+FLAG_NAMES = ("done", "terminated", "truncated")
+
+
+@contextmanager
+def collecting(make: MakeCollector, env: Any, policy: Any, **options: Any) -> Generator[DataCollectorBase]:
+    """A collector, shut down behind the body."""
+    collector = make(env, policy, frames_per_batch=FRAMES, **options)
+    try:
+        yield collector
+    finally:
+        collector.shutdown()
+
+
+def take(collector: DataCollectorBase, count: int) -> list[TensorDictBase]:
+    """The next batches."""
+    return [collector.next() for _ in range(count)]
+
+
+def raised(call: Callable[[], Any]) -> Exception | None:
+    """The exception that a call raises; None if it returns."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001  what it raises is looked at
+        return error
+    return None
+
+
+def _valid(batch: TensorDictBase) -> TensorDictBase:
+    flat, mask = batch.reshape(-1), batch.get(MASK, None)
+    return flat if mask is None else flat[mask.reshape(-1)]
+
+
+def frames_of(batches: Iterable[TensorDictBase]) -> Generator[tuple[Place, TensorDictBase]]:
+    """Every valid frame, behind the env, episode and step that it was observed in."""
+    for batch in batches:
+        for frame in _valid(batch).unbind(0):
+            number, episode, step = frame["observation"][:3].long().tolist()
+            yield (number, episode, step), frame
+
+
+def by_env(batches: Iterable[TensorDictBase]) -> dict[int, list[TensorDictBase]]:
+    """The frames of each env, in their order."""
+    found: dict[int, list[TensorDictBase]] = {}
+    for (number, _, _), frame in frames_of(batches):
+        found.setdefault(number, []).append(frame)
+    return found
+
+
+def together(
+    one: Mapping[int, Sequence[TensorDictBase]], other: Mapping[int, Sequence[TensorDictBase]], key: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The values of a key in the frames that two streams have in common: of each env, those that both have got to."""
+    pairs = [pair for number in sorted({*one} & {*other}) for pair in zip(one[number], other[number], strict=False)]
+    return torch.stack([a[key] for a, _ in pairs]), torch.stack([b[key] for _, b in pairs])
+
+
+def layout_of(batch: TensorDictBase) -> dict[Any, Any]:
+    """Shape and dtype of a batch under each key."""
+    leaves = batch.items(include_nested=True, leaves_only=True)
+    return {key: (tuple(value.shape), value.dtype) for key, value in sorted(leaves, key=lambda leaf: str(leaf[0]))}
+
+
+def require_complete(batches: Sequence[TensorDictBase], length: Callable[[int, int], int]) -> None:
+    """Each env's frames are the steps of one episode after the other."""
+    expected: dict[int, tuple[int, int]] = {}
+    for place, _ in frames_of(batches):
+        number, episode, step = place
+        require_same(f"a frame of env {number}", "(episode, step)", expected.get(number, (episode, 0)), (episode, step))
+        expected[number] = (episode, step + 1) if step + 1 < length(number, episode) else (episode + 1, 0)
+
+
+def require_equal(where: str, key: Any, expected: torch.Tensor, found: torch.Tensor) -> None:
+    """Raise AssertionError unless two tensors are equal; the first difference is named."""
+    if not torch.equal(expected, found):
+        first = (expected != found).nonzero()[:1].flatten().tolist()
+        raise AssertionError(f"{where}, {key!r}: expected {expected[tuple(first)]}, found {found[tuple(first)]} at {first}")
+
+
+def require_same(where: Any, what: str, expected: Any, found: Any) -> None:
+    """Raise AssertionError unless what was found is what was expected; `where` is a place or words."""
+    if expected != found:
+        place = "frame (env {}, episode {}, step {})".format(*where) if isinstance(where, tuple) else where
+        raise AssertionError(f"{place}: {what}: expected {expected}, found {found}")
