@@ -198,6 +198,7 @@ class Rollout:
         return self._finish(slot, t + 1)
 
     def _start(self, slot: Slot, actor: Actor) -> None:
+        self.env.ensure_open()
         slot.clear_flags()
         self._face.bind(self.stage, slot)
         actor.bind(slot)

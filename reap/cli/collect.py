@@ -103,14 +103,13 @@ def _collector(options: Collect, rows: int, columns: int) -> SyncDataCollector:
             torch.manual_seed(amount.seed)
             policy = load_policy(actions.policy, env)
         wanted = amount.frames_per_batch
-        batches = ceil(columns / (_columns_per_batch(env) if wanted is None else ceil(wanted / rows)))
-        frames = ceil(columns / batches) * rows
+        frames = rows * _even(columns, _columns_per_batch(env) if wanted is None else ceil(wanted / rows))
         with _explained(actions):
             collector = SyncDataCollector(
                 env,
                 policy,
                 frames_per_batch=frames,
-                total_frames=frames * batches,
+                total_frames=ceil(rows * columns / frames) * frames,
                 max_frames_per_traj=amount.max_frames_per_traj,
                 exploration_type=getattr(ExplorationType, actions.exploration.upper()),
             )
@@ -124,6 +123,13 @@ def _collector(options: Collect, rows: int, columns: int) -> SyncDataCollector:
 def _columns_per_batch(env: EnvBase) -> int:
     frame = 2 * sum(field.nbytes for field in env.slot_fields().values())  # what is observed stands in a frame twice
     return max(1, min(COLUMNS_PER_BATCH, BATCH_BYTES // max(1, frame * env.batch_size.numel())))
+
+
+def _even(columns: int, most: int) -> int:
+    """Columns of a batch so that the last one is whole, if a number not far below `most` does that."""
+    if columns <= most:
+        return columns
+    return next((count for count in range(most, most // 2, -1) if columns % count == 0), most)
 
 
 def _env(env_id: str, rows: int, actions: Actions) -> EnvBase:

@@ -111,11 +111,13 @@ def _lengths(axes: Any, episodes: Episodes) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.yaxis.get_major_locator().set_params(integer=True)
     median = float(np.median(lengths))
+    is_left = median > (least + most) / 2  # of the line, where there is room
     axes.axvline(median, color=LINE, linewidth=1.6)
+    place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "top"}
+    words = f"median {median:,.0f}"
     axes.annotate(
-        f"median {median:,.0f}", (median, 1), (5, -4), xycoords=("data", "axes fraction"), textcoords="offset points",
-        va="top", fontsize=9, color=LINE,
-    )  # fmt: skip
+        words, (median, 1), (-5 if is_left else 5, -4), ha="right" if is_left else "left", fontsize=9, color=LINE, **place
+    )
 
 
 def _observations(axes: Any, data: TensorDictBase) -> None:

@@ -97,7 +97,9 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
 
 
 def _refuse_rows(env: EnvBase, options: CollectorOptions) -> None:
-    """Raise OptionError for options that need rows to be reset, or stepped, one without the others."""
+    """Raise OptionError for an env without rows, or options that need rows to be reset, or stepped, one without the others."""
+    if not env.batch_size.numel():
+        raise OptionError(f"{env!r}: expected at least one row, found batch size {tuple(env.batch_size)}")
     if options.limit is not None and (env.resets_itself or not env.resets_rows):
         raise OptionError(
             f"max_frames_per_traj={options.limit}: {env!r} cannot reset one row without the others; limit the episodes where "
@@ -186,6 +188,12 @@ def _refuse_collisions(outputs: Mapping[Key, Field], taken: set[Key]) -> None:
     collisions = [plain(key) for key in outputs if key in taken]
     if collisions:
         raise SpecMismatch(f"policy: outputs {collisions} collide with keys of every batch; give them other names")
+    every = taken | outputs.keys()
+    nodes = {key[:i]: key for key in every for i in range(1, len(key))}
+    halves = {plain(nodes[key]): plain(key) for key in every if key in nodes}
+    if halves:
+        inner, outer = next(iter(halves.items()))
+        raise SpecMismatch(f"policy: outputs: {outer!r} cannot be a tensor and hold {inner!r}; give them other names")
 
 
 def _hooks(stage: Stage, options: CollectorOptions) -> list[Hook]:

@@ -7,10 +7,10 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from math import ceil
+from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import nn
@@ -22,7 +22,7 @@ from reap.collectors.episodes import EpisodeQueue, next_episodes
 from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
 from reap.collectors.options import CollectorOptions, warn_of_rounding
 from reap.collectors.schedule import gather_all, scatter
-from reap.collectors.state import STATE_FORMAT, check_state, checked_seed, policy_state
+from reap.collectors.state import STATE_FORMAT, check_state, checked_rows, checked_seed, policy_state
 from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.stats import CollectorStats, Meter
 from reap.weights.base import WeightUpdaterBase, load_weights
@@ -53,12 +53,12 @@ class DataCollectorBase(IterableDataset[Any]):
         self._meter = Meter()
         self._steps = delivery_steps(options)
         self._closed = False
+        self._collecting = Lock()
         self._version = 0
         self._background: Background | None = None
-        self._supply = self._next_batch
+        self._queue: EpisodeQueue | None = None
         if options.trajs_per_batch is not None:
-            queue = EpisodeQueue(options.trajs_per_batch, options.traj_format, options.max_pending_frames)
-            self._supply = partial(next_episodes, queue, self._next_batch, self._meter.discard)
+            self._queue = EpisodeQueue(options.trajs_per_batch, options.traj_format, options.max_pending_frames)
         self._updater = updater
         if updater is not None:
             updater.register_collector(self)
@@ -101,16 +101,25 @@ class DataCollectorBase(IterableDataset[Any]):
             raise TypeError("a collector with trajs_per_batch has no length: it depends on how long the episodes are")
         return ceil(budget / self._frames_per_batch)
 
+    def _supply(self) -> TensorDictBase | None:
+        queue = self._queue
+        return self._next_batch() if queue is None else next_episodes(queue, self._next_batch, self._meter.discard)
+
     def _next_batch(self) -> TensorDictBase | None:
         budget = self._options.budget
         return None if budget is not None and self._meter.frames >= budget else self._collect()
 
     def _collect(self) -> TensorDictBase:
-        self._meter.enter()
+        if not self._collecting.acquire(blocking=False):
+            raise CallOrderError(
+                f"this {type(self).__name__} is collecting already, for another thread, or its own env or policy asks for a batch"
+            )
         try:
+            self._meter.enter()
             batch = self._next_rollout()
         finally:
             self._meter.leave()
+            self._collecting.release()
         self._meter.batches += 1
         return batch
 
@@ -213,11 +222,13 @@ class DataCollectorBase(IterableDataset[Any]):
         """Begin new episodes with the next batch.
 
         Args:
-            index: a row or a list of rows; all if None.
+            index: a row, a list of rows, or a mask with one bool per row; all if None.
+
+        Raises:
+            OptionError: something else, or a row that is not there.
         """
         self._ensure_open()
-        rows = None if index is None else np.atleast_1d(np.asarray(index, np.int64)).tolist()
-        self._send_all(Reset(rows))
+        self._send_all(Reset(None if index is None else checked_rows(index)))
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed envs and generators; new episodes begin with the next batch.

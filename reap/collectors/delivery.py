@@ -44,6 +44,12 @@ def mark_truncated(batch: TensorDictBase) -> TensorDictBase:
     return batch
 
 
+def split(batch: TensorDictBase) -> TensorDictBase:
+    """The trajectories of a batch, as ordinary tensors whatever mode the caller is in."""
+    with torch.inference_mode(mode=False):
+        return split_trajectories(batch)
+
+
 def write_batch(buffer: Extendable, batch: TensorDictBase) -> None:
     """Write a whole batch to a buffer."""
     buffer.extend(batch)
@@ -65,7 +71,7 @@ def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:
     if options.set_truncated:
         steps.append(mark_truncated)
     if options.split_trajs:
-        steps.append(split_trajectories)
+        steps.append(split)
     if options.postproc is not None:
         steps.append(options.postproc)
     if options.storing_device is not None and not options.stores_here:
@@ -81,4 +87,5 @@ def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:
 
 
 def _to_device(device: torch.device, batch: TensorDict) -> TensorDictBase:
-    return batch.to(device)
+    with torch.inference_mode(mode=False):
+        return batch.to(device)

@@ -85,7 +85,7 @@ class EpisodeQueue:
         if self.pending_frames > self._limit:
             lengths = [len(row.complete) for row in self._rows]
             raise OptionError(
-                f"max_pending_frames={self._limit}: {self.pending_frames} frames wait for a long episode of row {self._turn} "
+                f"max_pending_frames={self._limit}: {self.pending_frames} frames wait for a long episode of row {lengths.index(min(lengths))} "
                 f"(complete episodes that wait, by row: {lengths}); raise it, or limit episodes with max_frames_per_traj"
             )
         return dropped
@@ -169,5 +169,8 @@ def next_episodes(
         if rollout is None:
             discard(queue.pending_frames)
             return None
-        discard(queue.add(rollout))
-    return queue.take()
+        with torch.inference_mode(mode=False):
+            discard(queue.add(rollout))
+    # Ordinary tensors, whatever mode the caller is in.
+    with torch.inference_mode(mode=False):
+        return queue.take()

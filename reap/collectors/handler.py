@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from reap.buffers import VERSION, Slot
 from reap.envs.base import EnvBase
@@ -118,6 +117,8 @@ class CollectHandler:
         self._actor, self._random = actor, random
         self._policy, self._kept, self._exploration = policy, kept, exploration
         self._grad_mode: type[AbstractContextManager[Any]] = torch.inference_mode
+        if actor is not None and actor.enables_grad:
+            self._grad_mode = torch.no_grad
         self._random_state: torch.Tensor | None = None
         self._following_seed: int | None = None
         self._static_seed = False
@@ -195,7 +196,7 @@ class CollectHandler:
             self._kept = None
         if not self._walked:
             self._walked = True
-            if isinstance(self._policy, nn.Module) and detach_inference_tensors(self._policy):
+            if detach_inference_tensors(self._policy):
                 self._grad_mode = torch.no_grad
 
     def act_in_thread(self, actor: PolicyActor | None, kept: KeptInputs | None, policy: Callable[..., Any]) -> None:

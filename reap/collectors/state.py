@@ -1,4 +1,4 @@
-"""The layout of a collector's `state_dict`, and checks of what a collector goes on from."""
+"""The layout of a collector's `state_dict`, and checks of what collectors are given: states, seeds, rows."""
 
 from __future__ import annotations
 
@@ -51,3 +51,13 @@ def checked_seed(seed: Any) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise OptionError(f"seed: expected an integer from 0 to 2**63 - 1, got {seed!r}")
     return int(seed)
+
+
+def checked_rows(index: Any) -> list[int]:
+    """The rows of a row, a list of rows or a mask; raises OptionError for anything else."""
+    given = np.atleast_1d(np.asarray(index))
+    if given.dtype == np.bool_:
+        given = np.flatnonzero(given)
+    if given.size and given.dtype.kind not in "iu":
+        raise OptionError(f"reset: expected a row, a list of rows or a mask with one bool per row, got {index!r}")
+    return given.reshape(-1).astype(np.int64).tolist()

@@ -35,14 +35,14 @@ def check_step(result: Any, space: gym.Space[Any]) -> bool:
     return all(plain)
 
 
-def one_number(reward: Any) -> Any:
-    """The number in a reward, which may be an array of one element.
+def one_number(value: Any, name: str = "reward") -> Any:
+    """The number in a reward or a flag, which may be an array of one element.
 
     Raises:
         SpecMismatch: it is something else.
     """
-    _check_number(reward, "reward")
-    return np.asarray(reward).item()
+    _check_number(value, name)
+    return np.asarray(value).item()
 
 
 def fitted(value: Any, row: Array, key: Key, where: str) -> Any:

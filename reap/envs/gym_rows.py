@@ -96,7 +96,9 @@ class GymCalls:
 def _flat(result: Any) -> Any:
     """The result of a step whose reward or flags are arrays of one element, with numbers in their place."""
     observation, reward, terminated, truncated, info = result
-    return observation, one_number(reward), bool(terminated), bool(truncated), info
+    # Flags too: a list or a tuple is never false, whatever is in it.
+    ends = bool(one_number(terminated, "terminated")), bool(one_number(truncated, "truncated"))
+    return observation, one_number(reward), *ends, info
 
 
 class RowArrays:

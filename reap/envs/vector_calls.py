@@ -100,7 +100,8 @@ class VectorCalls:
         """
         if not self.kind.takes_mask:
             raise OptionError(
-                f"{self.env} can only reset all of its rows at once, not {rows.tolist()}: it is not known to honour a reset mask"
+                f"{self.env} can only reset all of its rows at once, not {rows.tolist()}: it is not known "
+                "to honour a reset mask"
             )
         if self.kind.takes_ids:
             return *self.env.reset(rows.astype(np.int32)), slice(len(rows))

@@ -37,10 +37,12 @@ class PolicyActor(Actor, Protocol):
     Attributes:
         kind: "plain", "tensordict" or "unwrapped", as `repr(collector)` shows it.
         reads: keys of the stage that the policy is given.
+        enables_grad: the policy differentiates inside of its forward, which inference mode would not let it do.
     """
 
     kind: str
     reads: Sequence[Key]
+    enables_grad: bool
 
     def probe(self) -> Outputs:
         """Call the policy once on the stage and return its outputs, without writing them."""

@@ -106,6 +106,7 @@ def _probe(
     where = f"policy {name_of(policy)}"
     with explained(policy, stage, actor.reads, where):
         trial = Trial(actor.probe, policy, stage)
+    actor.enables_grad = trial.enables_grad
     actor.fix_outputs(output_fields(trial.outputs, actions, stage, where))
     if plan is not None and is_lazy:  # the first call drew the parameters: its random state is another one
         trial = Trial(actor.probe, policy, stage)

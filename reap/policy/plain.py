@@ -30,6 +30,7 @@ class PlainActor:
     """
 
     kind = "plain"
+    enables_grad = False
 
     def __init__(self, policy: Callable[..., Any], stage: Stage, reads: Sequence[Key], action: Key) -> None:
         self.outputs: Mapping[Key, Field] = {}

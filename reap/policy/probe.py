@@ -23,11 +23,13 @@ def untouched(module: nn.Module | None) -> Generator[None]:
     """Run the body under `no_grad`, then restore generators, parameters and buffers."""
     random_state = torch.get_rng_state()
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    kept = _values(module)
+    kept, buffers = _values(module), _buffers(module)
     try:
         with torch.no_grad():
             yield
     finally:
+        for store, before in buffers:
+            store.update(before)
         torch.set_rng_state(random_state)
         if cuda_states is not None:
             torch.cuda.set_rng_state_all(cuda_states)
@@ -41,6 +43,15 @@ def _values(module: nn.Module | None) -> list[tuple[torch.Tensor, torch.Tensor]]
         return []
     tensors = [*module.parameters(), *module.buffers()]
     return [(tensor, tensor.detach().clone()) for tensor in tensors if not nn.parameter.is_lazy(tensor)]
+
+
+def _buffers(module: nn.Module | None) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Where a module's parts keep buffers, and which: a policy may put others in their place, and not just change their values.
+
+    TorchScript keeps its buffers elsewhere, and changes them in place only.
+    """
+    stores = [vars(part).get("_buffers") for part in module.modules()] if module is not None else []
+    return [(store, dict(store)) for store in stores if store]
 
 
 @contextmanager

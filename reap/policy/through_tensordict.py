@@ -30,6 +30,7 @@ class TensorDictActor:
     """
 
     kind = "tensordict"
+    enables_grad = False
 
     def __init__(
         self, policy: Callable[[TensorDictBase], Any], stage: Stage, inputs: Callable[[], TensorDictBase] | None = None

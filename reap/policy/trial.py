@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from reap.buffers import Stage
 from reap.keys import Key
@@ -24,15 +25,20 @@ class Trial:
 
     Attributes:
         outputs: copies of what the call returned.
+        enables_grad: the call did something with gradients enabled, although it was made without.
     """
 
     def __init__(self, call: Callable[[], Outputs], policy: Any, stage: Stage) -> None:
         before = {key: tensor.clone() for key, tensor in stage.tensors.items()}
+        watch = _GradWatch()
         with untouched(policy if isinstance(policy, nn.Module) else None):
-            self.outputs: dict[Key, Any] = {key: _copy(value) for key, value in call().items()}
+            with watch:
+                found = call()
+            self.outputs: dict[Key, Any] = {key: _copy(value) for key, value in found.items()}
             self._random = _random_states()
             for key, value in before.items():
                 stage.tensors[key].copy_(value)
+        self.enables_grad = watch.has_seen_grad
 
     def agrees(self, other: Trial) -> bool:
         """Whether the outputs, all of them tensors, and the random states have the same bits."""
@@ -40,6 +46,18 @@ class Trial:
         if mine.keys() != theirs.keys() or not all(_same_bits(mine[key], theirs[key]) for key in mine):
             return False
         return all(map(torch.equal, self._random, other._random))
+
+
+class _GradWatch(TorchFunctionMode):
+    """Notes whether gradients are enabled in any call of a torch function in the body."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_seen_grad = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.has_seen_grad = self.has_seen_grad or torch.is_grad_enabled()
+        return func(*args, **(kwargs or {}))
 
 
 def _copy(value: Any) -> Any:

@@ -51,6 +51,7 @@ class UnwrappedActor:
 
     def __init__(self, plan: Plan, stage: Stage, fallback: PolicyActor) -> None:
         self.kind = "unwrapped"
+        self.enables_grad = fallback.enables_grad
         self.reads: Sequence[Key] = tuple(plan.reads)
         self.outputs: Mapping[Key, Field] = {}
         self._plan = plan

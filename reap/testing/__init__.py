@@ -1,5 +1,6 @@
 """Toy envs and policies whose data can be told in advance, for tests of collectors and of code built on them."""
 
+from reap.testing.checks import check_env
 from reap.testing.collector_checks import check_collector
 from reap.testing.envs import Count, CountTL, Crash, DictCount, DiscreteCount, Id, KeepActions, Masked, Noise, Reuse
 from reap.testing.policies import BN, Const, DictPolicy, KeepInputs, MLPPolicy
@@ -23,4 +24,5 @@ __all__ = [
     "Noise",
     "Reuse",
     "check_collector",
+    "check_env",
 ]

@@ -18,7 +18,8 @@ from reap.envs import EnvBase, step_mdp
 from reap.envs.build import build_env, is_env
 from reap.envs.check_specs import check_env_specs
 from reap.errors import ClosedError
-from reap.keys import as_key, plain
+from reap.keys import plain
+from reap.objects import unstacked
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -124,7 +125,7 @@ def a_partial_reset_leaves_other_rows_alone(env: EnvBase) -> None:
     given = mask.clone()
     after_reset = env.reset(current.set("_reset", given))
     _require(torch.equal(mask, given), "the mask was changed")
-    for key in (plain(as_key(key)) for key, _ in env.observation_spec.leaves()):
+    for key in (plain(key) for key, spec in env.observation_spec.leaves() if spec.dtype is not None):
         lead = len(env.batch_size)
         found, wanted = after_reset.get(key).flatten(0, lead - 1)[1:], before.get(key).flatten(0, lead - 1)[1:]
         _require(_same(found, wanted), f"{key!r} has changed in rows that were not to be reset")
@@ -158,9 +159,14 @@ def next_is_the_root_of_the_next_frame(env: EnvBase) -> None:
     batch = _collect(env)
     goes_on = ~batch["next", "done"][..., :-1, 0]
     lead = len(env.batch_size)
-    for key, _ in env.observation_spec.leaves():
-        following = batch.get(("next", *key)).narrow(lead, 0, COLUMNS - 1)
-        root = batch.get(plain(key)).narrow(lead, 1, COLUMNS - 1)
+    for key, spec in env.observation_spec.leaves():
+        following, root = batch.get(("next", *key)), batch.get(plain(key))
+        if spec.dtype is None:
+            shape = (*env.batch_size, COLUMNS)
+            pairs = zip(unstacked(following, shape)[..., :-1][goes_on], unstacked(root, shape)[..., 1:][goes_on], strict=True)
+            _require(all(_same(one, other) for one, other in pairs), f"at {plain(key)!r}")
+            continue
+        following, root = following.narrow(lead, 0, COLUMNS - 1), root.narrow(lead, 1, COLUMNS - 1)
         _require(_same(following[goes_on], root[goes_on]), f"at {plain(key)!r}")
 
 
@@ -242,7 +248,7 @@ def _seeded_rewards(env: EnvBase) -> list[Any]:
     torch.manual_seed(7)
     found: list[Any] = []
     for stepped in _steps(env):
-        keys = [*(key for key, _ in env.observation_spec.leaves()), *(key for key, _ in env.full_reward_spec.leaves())]
+        keys = [key for key, spec in (*env.observation_spec.leaves(), *env.full_reward_spec.leaves()) if spec.dtype is not None]
         found.extend(stepped.get(("next", *key)).cpu().numpy() for key in keys)
     return found
 
@@ -253,5 +259,5 @@ def _equal(found: TensorDictBase, wanted: TensorDictBase) -> bool:
 
 def _same(found: Any, wanted: Any) -> bool:
     if not isinstance(wanted, torch.Tensor):
-        return bool(found == wanted)
+        return bool(np.array_equal(found, wanted)) if isinstance(wanted, np.ndarray) else bool(found == wanted)
     return torch.equal(found.nan_to_num(), wanted.nan_to_num()) if wanted.is_floating_point() else torch.equal(found, wanted)

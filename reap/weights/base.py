@@ -137,7 +137,10 @@ def load_weights(policy: nn.Module, weights: nn.Module | TensorDictBase | Mappin
 def check_weights(policy: nn.Module, weights: Any) -> None:
     """Raise OptionError or SpecMismatch if `load_weights` would."""
     given, own = weights_by_name(weights), weights_by_name(policy)
-    unknown, missing = sorted(set(given) - set(own)), sorted(set(dict(policy.named_parameters())) - set(given))
+    # A parameter that several layers share has several names; one of them will do.
+    found = {id(own[name]) for name in given if name in own}
+    unknown = sorted(set(given) - set(own))
+    missing = sorted(name for name, parameter in policy.named_parameters() if id(parameter) not in found)
     if unknown or missing:
         raise SpecMismatch(f"weights: expected the names of the policy; missing {missing}, unknown {unknown}")
     for name, value in given.items():
@@ -148,7 +151,8 @@ def check_weights(policy: nn.Module, weights: Any) -> None:
 def weights_by_name(weights: Any) -> dict[str, torch.Tensor]:
     """Parameters and buffers of a module, a TensorDict of parameters or a state dict, by their dotted names."""
     if isinstance(weights, nn.Module):
-        return {**dict(weights.named_parameters()), **dict(weights.named_buffers())}
+        parameters = weights.named_parameters(remove_duplicate=False)
+        return {**dict(parameters), **dict(weights.named_buffers(remove_duplicate=False))}
     if isinstance(weights, TensorDictBase):
         return {".".join(_names(key)): value for key, value in weights.items(include_nested=True, leaves_only=True)}
     if isinstance(weights, Mapping):

@@ -1,4 +1,4 @@
-"""Collecting in a thread: `start`, `is_running`, `pause`, `async_shutdown`. Events, never sleeps; whatever waits has a limit."""
+"""Collecting in a thread: `start`, `is_running`, `pause`, `async_shutdown`. No sleeps, and a limit on whatever waits."""
 
 from __future__ import annotations
 
@@ -241,15 +241,14 @@ def test_the_budget_of_four_envs_is_kept_to_whole_columns(total: int, written: i
     assert columns[..., 0].tolist() == [list(range(written // 4))] * 4
 
 
+@pytest.mark.filterwarnings("ignore:total_frames=")
 def test_the_budget_counts_valid_frames() -> None:
     """Resets of the env's own are no frames, whatever column the end of the budget falls on."""
     for total in range(100, 112, 3):
         buffer = Buffer()
         env = GymEnv("CartPole-v1", num_envs=2, vectorization_mode="vector_entry_point")
-        with (
-            pytest.warns(UserWarning, match="total_frames"),
-            SyncDataCollector(env, frames_per_batch=40, total_frames=total, replay_buffer=buffer) as collector,
-        ):
+        options: Any = {"frames_per_batch": 40, "total_frames": total, "replay_buffer": buffer}
+        with SyncDataCollector(env, **options) as collector:
             collector.start()
             wait_for_end(collector)
             valid = sum(int(batch["collector", "mask"].sum()) for batch in buffer.batches)
@@ -344,7 +343,7 @@ def test_an_update_does_not_wait_for_the_rollout_under_way() -> None:
         buffer.allow(100)
     assert actions(buffer.batches[0]) == [0] * 4, "one rollout, one version"
     assert actions(buffer.batches[1]) == [3] * 4
-    assert float(policy.w) == 0, "given weights go to the private copy, not into the caller's module"
+    assert policy.w.tolist() == [0], "given weights go to the private copy, not into the caller's module"
 
 
 def test_an_update_after_the_end_is_used_by_rollouts_that_follow() -> None:
@@ -377,23 +376,19 @@ def test_a_policy_that_changes_while_it_acts_changes_in_the_copy() -> None:
 
 
 def test_load_state_dict_reaches_the_copy() -> None:
-    saved = collecting(Buffer(), policy=Const(5.0), total_frames=400)
+    saved = collecting(Buffer(), policy=Const(5.0))
     saved.next()
-    policy, buffer = Const(0.0), Buffer(0)
-    with collecting(buffer, policy=policy, total_frames=400) as collector:
+    policy, buffer = Const(0.0), Buffer()
+    with collecting(buffer, policy=policy) as collector:
         collector.start()
-        buffer.wait_for_arrival(1)
-        buffer.allow(1)
-        buffer.wait_for_arrival(2)
-        loading = in_thread(lambda: collector.load_state_dict(saved.state_dict()))
-        buffer.allow(1)
-        join(loading)
-        buffer.allow(1000)
-        wait_for_end(collector)
-        assert collector.stats().frames == 400
-    assert float(policy.w) == 5
-    assert actions(buffer.batches[-1]) == [5] * 4
-    assert {tuple(actions(batch)) for batch in buffer.batches} == {(0,) * 4, (5,) * 4}
+        buffer.wait_for_writes(1)
+        collector.load_state_dict(saved.state_dict())
+        with collector.pause():
+            written = len(buffer.batches)
+        buffer.wait_for_writes(written + 1)
+    assert policy.w.tolist() == [5]
+    assert actions(buffer.batches[0]) == [0] * 4
+    assert actions(buffer.batches[written]) == [5] * 4
 
 
 # ---------------------------------------------------------------------- pause
@@ -499,20 +494,14 @@ def test_d11_a_checkpoint_agrees_with_the_buffer() -> None:
 
 
 def test_reset_seed_and_calls_come_between_two_rollouts() -> None:
-    buffer = Buffer(0)
-    with collecting(buffer, Count(1000)) as collector:
+    buffer = Buffer()
+    with collecting(buffer, Count(100_000)) as collector:
         collector.start()
-        for number, call in enumerate(
-            [collector.reset, lambda: collector.set_seed(3), lambda: collector.getattr_env("steps")], 1
-        ):
-            buffer.wait_for_arrival(number)
-            calling = in_thread(call)
-            with collector._background._state:
-                collector._background._state.wait_for(lambda: collector._background._pauses, 0.01)
-            buffer.allow()
-            join(calling)
-        buffer.wait_for_arrival(4)
-        buffer.allow(1000)
+        # Episodes are long enough for none to end here.
+        for call in (collector.reset, lambda: collector.set_seed(3), lambda: collector.getattr_env("steps")):
+            buffer.wait_for_writes(len(buffer) // 4 + 1)
+            call()
+        buffer.wait_for_writes(len(buffer) // 4 + 2)
     ids = [int(batch["collector", "traj_ids"][0]) for batch in buffer.batches]
     assert sorted(set(ids)) == [0, 1, 2]
     for batch in buffer.batches:
@@ -526,7 +515,7 @@ def test_call_env_and_attributes() -> None:
         collector.start()
         assert collector.getattr_env("length") == 5
         assert collector.call_env("is_over_time") is False
-        assert float(collector.getattr_policy("w")) == 0
+        assert collector.getattr_policy("w").tolist() == [0]
         assert collector.getattr_policy("w") is not collector.policy.w
 
 
@@ -584,6 +573,7 @@ def test_stats_while_it_runs() -> None:
 class BrokenBuffer(Buffer):
     def extend(self, data: Any) -> None:
         if self.arrived == 2:
+            self.arrived += 1
             raise RuntimeError("the disk is full")
         super().extend(data)
 
@@ -827,15 +817,16 @@ EXIT = """
     policy = torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
     collector = SyncDataCollector(Slow(5), policy, frames_per_batch=8, replay_buffer=Buffer())
     collector.start()
-    assert written.wait(20)
+    assert written.wait(60)
     {end}
 """
 
 
-@pytest.mark.parametrize(("stuck", "end", "code"), [(False, "", 0), (True, "", 0), (False, "raise SystemExit(3)", 3)])
+@pytest.mark.parametrize(("stuck", "end", "code"), [(False, "", 0), (True, "raise SystemExit(3)", 3)])
+@pytest.mark.timeout(100)
 def test_the_interpreter_ends_silently_with_a_thread_that_runs(stuck: bool, end: str, code: int) -> None:
     script = textwrap.dedent(EXIT.format(stuck=stuck, end=end))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=25, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 

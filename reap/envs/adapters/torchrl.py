@@ -62,6 +62,9 @@ class TorchRLEnv(EnvBase):
         self.action_spec = composite_from_torchrl(env.full_action_spec, size)
         self.reward_spec = composite_from_torchrl(env.full_reward_spec, size)
         self.done_spec = composite_from_torchrl(env.full_done_spec, size)
+        objects = [plain(key) for key, spec in self.full_action_spec.leaves() if spec.dtype is None]
+        if objects:
+            raise OptionError(f"{type(env).__name__}: expected actions that are tensors, found {objects} which are objects")
         taken = [plain(key) for key in self.fields_of_stage() if key[0] in {"next", "collector"} or key in FLAGS]
         if taken:
             raise OptionError(f"{type(env).__name__}: observations {taken} have names that batches use; rename them")
