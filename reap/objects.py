@@ -40,7 +40,7 @@ def copied(value: Any) -> Any:
 
 def copies_of(objects: Array) -> Array:
     """An array of copies of the objects in an array."""
-    return np.asarray(_copies(objects), object)
+    return _copies(objects, out=np.empty(objects.shape, object))
 
 
 _copies = np.frompyfunc(copied, 1, 1)

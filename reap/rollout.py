@@ -157,6 +157,7 @@ class Rollout:
 
     def fill(self, slot: Slot, actor: Actor) -> int:
         """Record one rollout; return the number of valid frames, which is less than the slot's when it was ended early."""
+        self.env.ensure_open()
         step, control, hooks = self._face.step_rows, self.control, self._hooks
         tracker, clock, columns = self.tracker, perf_counter, slot.columns
         t, stopped = -1, False
@@ -198,7 +199,6 @@ class Rollout:
         return self._finish(slot, t + 1)
 
     def _start(self, slot: Slot, actor: Actor) -> None:
-        self.env.ensure_open()
         slot.clear_flags()
         self._face.bind(self.stage, slot)
         actor.bind(slot)

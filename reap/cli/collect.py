@@ -103,7 +103,7 @@ def _collector(options: Collect, rows: int, columns: int) -> SyncDataCollector:
             torch.manual_seed(amount.seed)
             policy = load_policy(actions.policy, env)
         wanted = amount.frames_per_batch
-        frames = rows * _even(columns, _columns_per_batch(env) if wanted is None else ceil(wanted / rows))
+        frames = rows * (_even(columns, _columns_per_batch(env)) if wanted is None else min(columns, ceil(wanted / rows)))
         with _explained(actions):
             collector = SyncDataCollector(
                 env,

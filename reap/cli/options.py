@@ -12,6 +12,13 @@ EnvId = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV_ID")]
 Count = Annotated[int, tyro.conf.arg(metavar="N")]
 OptionalCount = Annotated[int | None, tyro.conf.arg(metavar="N")]
 
+POLICY = (
+    "random: random actions. FILE.py:FACTORY: imports the file and calls FACTORY(env), or FACTORY() if it takes no argument, "
+    "which returns a module or function. FILE.pt2: a program of torch.export.save; nothing in it is run but torch's "
+    "operators. Pickles (.pt, .pkl) are refused: they can run any code."
+)
+"""Not a docstring of the option: those keep their line breaks."""
+
 
 @dataclass(frozen=True)
 class Amount:
@@ -33,10 +40,7 @@ class Amount:
 class Actions:
     """Who acts."""
 
-    policy: Annotated[str, tyro.conf.arg(metavar="random|FILE.py:FACTORY|FILE.pt2")] = "random"
-    """random: random actions. FILE.py:FACTORY: imports the file and calls FACTORY(env), or FACTORY() if it takes no
-    argument, which returns a module or function. FILE.pt2: a program of torch.export.save; nothing in it is run but
-    torch's operators. Pickles (.pt, .pkl) are refused: they can run any code."""
+    policy: Annotated[str, tyro.conf.arg(metavar="random|FILE.py:FACTORY|FILE.pt2", help=POLICY)] = "random"
     exploration: Literal["random", "deterministic", "mean", "mode"] = "random"
     """How a policy with distributions chooses. Others choose as they are written."""
     indices: bool = False

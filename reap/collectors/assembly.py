@@ -162,7 +162,8 @@ def _actor(placed: Placement, env: EnvBase, stage: Stage, options: CollectorOpti
 
 
 def _fields(env: EnvBase, stage: Stage, outputs: Mapping[Key, Field], options: CollectorOptions) -> dict[Key, Field]:
-    counted = options.limit is not None and STEP_COUNT not in env.fields_of_stage()
+    # Where the policy reads it, the stage has one of ours.
+    counted = STEP_COUNT in stage.initial or (options.limit is not None and STEP_COUNT not in env.fields_of_stage())
     ends_early = not options.reset_when_done or options.interruptor is not None or env.resets_itself
     flags = {key: Field((1,), torch.bool) for key in FLAGS}
     fields = {**stage.fields, **{key: field for key, field in outputs.items() if key[0] != "next"}, **flags}

@@ -7,7 +7,6 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from math import ceil
-from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,7 +20,7 @@ from reap.collectors.delivery import delivery_steps
 from reap.collectors.episodes import EpisodeQueue, next_episodes
 from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
 from reap.collectors.options import CollectorOptions, warn_of_rounding
-from reap.collectors.schedule import gather_all, scatter
+from reap.collectors.schedule import Alone, gather_all, scatter
 from reap.collectors.state import STATE_FORMAT, check_state, checked_rows, checked_seed, policy_state
 from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.stats import CollectorStats, Meter
@@ -53,7 +52,7 @@ class DataCollectorBase(IterableDataset[Any]):
         self._meter = Meter()
         self._steps = delivery_steps(options)
         self._closed = False
-        self._collecting = Lock()
+        self._alone = Alone(type(self).__name__)
         self._version = 0
         self._background: Background | None = None
         self._queue: EpisodeQueue | None = None
@@ -102,24 +101,19 @@ class DataCollectorBase(IterableDataset[Any]):
         return ceil(budget / self._frames_per_batch)
 
     def _supply(self) -> TensorDictBase | None:
-        queue = self._queue
-        return self._next_batch() if queue is None else next_episodes(queue, self._next_batch, self._meter.discard)
+        return self._next_batch() if self._queue is None else next_episodes(self._queue, self._next_batch, self._meter.discard)
 
     def _next_batch(self) -> TensorDictBase | None:
         budget = self._options.budget
         return None if budget is not None and self._meter.frames >= budget else self._collect()
 
     def _collect(self) -> TensorDictBase:
-        if not self._collecting.acquire(blocking=False):
-            raise CallOrderError(
-                f"this {type(self).__name__} is collecting already, for another thread, or its own env or policy asks for a batch"
-            )
-        try:
+        with self._alone:
             self._meter.enter()
-            batch = self._next_rollout()
-        finally:
-            self._meter.leave()
-            self._collecting.release()
+            try:
+                batch = self._next_rollout()
+            finally:
+                self._meter.leave()
         self._meter.batches += 1
         return batch
 
@@ -388,8 +382,7 @@ class DataCollectorBase(IterableDataset[Any]):
     @property
     def total_frames(self) -> int:
         """Frames to collect in all, as given; -1 if there is no end."""
-        budget = self._options.budget
-        return -1 if budget is None else budget
+        return -1 if self._options.budget is None else self._options.budget
 
     @property
     def num_workers(self) -> int:

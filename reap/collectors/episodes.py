@@ -84,8 +84,9 @@ class EpisodeQueue:
         self._release([(chunk, 0, 0)])
         if self.pending_frames > self._limit:
             lengths = [len(row.complete) for row in self._rows]
+            late = lengths.index(min(lengths))
             raise OptionError(
-                f"max_pending_frames={self._limit}: {self.pending_frames} frames wait for a long episode of row {lengths.index(min(lengths))} "
+                f"max_pending_frames={self._limit}: {self.pending_frames} frames wait for a long episode of row {late} "
                 f"(complete episodes that wait, by row: {lengths}); raise it, or limit episodes with max_frames_per_traj"
             )
         return dropped

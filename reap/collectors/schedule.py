@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 
+from reap.errors import CallOrderError
 from reap.workers.base import Command, Reply, WorkerGroup
 
 
@@ -22,3 +24,24 @@ def scatter(group: WorkerGroup, commands: Sequence[Command]) -> list[Reply]:
         worker, replies[worker] = group.ready(waiting)
         waiting.discard(worker)
     return [replies[worker] for worker in range(group.size)]
+
+
+class Alone:
+    """Lets one rollout at a time be collected: rows that two threads step at once would be in no order.
+
+    Args:
+        name: the collector's class, for the error.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise CallOrderError(
+                f"this {self._name} is collecting already: for another thread, or its own env or policy asked it to"
+            )
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def check_env_specs(env: Any, *, check_dtype: bool = True, seed: int | None = None, steps: int = 3) -> None:
-    """Reset an env, step it with random actions, and compare all it returns with its specs: keys, shapes, dtypes, ranges, devices.
+    """Compare what an env returns with its specs: keys, shapes, dtypes, ranges, devices.
+
+    It is reset and stepped with random actions.
 
     Args:
         env: an env of reap's, gymnasium's or torchrl's, or a gymnasium id.

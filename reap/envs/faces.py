@@ -139,7 +139,7 @@ class TensorDictFace:
         self._flags = slot.by_column(after(TERMINATED)), slot.by_column(after(TRUNCATED))
 
     def forget(self) -> None:
-        """Rows that the last step has reset are reset again when that is asked for: a seed was given, or the env used by hand."""
+        """Rows that the last step has reset are reset again when asked for: the env was given a seed, or used by hand."""
         self._fresh.clear()
 
     def state(self) -> dict[str, Any]:

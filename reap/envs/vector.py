@@ -123,7 +123,7 @@ class VectorRows:
             array[t, rows] = values[: len(rows)]
         self._reward[t, rows] = reward
         self._terminated[t, rows], self._truncated[t, rows] = terminated, truncated
-        ended = np.flatnonzero(terminated | truncated).tolist()
+        ended = (terminated | truncated).nonzero()[0].tolist()
         return [rows[i] for i in ended] or None
 
     def _step_and_forget(self, rows: Rows | None, t: int) -> Rows | None:
@@ -156,7 +156,7 @@ class VectorRows:
 
     def _end(self, t: int, observation: Any, terminated: Array, truncated: Array, info: Any) -> Rows:
         self._terminated[t], self._truncated[t] = terminated, truncated
-        ended: list[int] = np.flatnonzero(terminated | truncated).tolist()
+        ended: list[int] = (terminated | truncated).nonzero()[0].tolist()
         if self._same_step:
             self._fresh_rows, self._fresh = ended, (observation, info)
             self._write_final(ended, t, info)

@@ -15,10 +15,10 @@ from reap.buffers import FLAGS, Stage
 from reap.errors import SpecMismatch
 from reap.keys import Key
 from reap.policy.base import KeptInputs, PolicyActor
-from reap.policy.plain import PlainActor, match_arguments, name_of, optional_arguments
+from reap.policy.plain import PlainActor, argument_keys, match_arguments, name_of, optional_arguments
 from reap.policy.probe import explained, output_fields
 from reap.policy.ragged import RaggedActor, object_inputs, reads_objects
-from reap.policy.states import add_shown_states, add_states, missing_states, no_initial_state, read_keys
+from reap.policy.states import add_shown_states, add_states, check_states, missing_states, no_initial_state, read_keys
 from reap.policy.steps import Plan
 from reap.policy.through_tensordict import TensorDictActor
 from reap.policy.trial import Trial
@@ -59,7 +59,7 @@ def choose_actor(
     chosen = interaction_type() if interaction is None else interaction
     target = policy if called is None else called
     with set_interaction_type(chosen):
-        add_states(stage, policy)
+        add_states(stage, policy, argument_keys(policy))
         if trust or takes_tensordict(policy):
             if missing_states(stage, policy):
                 _find_states(policy, target, stage)
@@ -69,9 +69,9 @@ def choose_actor(
             return _probe(TensorDictActor(target, stage), plan, policy, actions, stage)
         action = next(key for key, _ in actions.leaves())
         if optional := optional_arguments(policy, _arguments(stage)):
-            without = _by_arguments(target, stage, match_arguments(policy, _arguments(stage)), action)
+            without = _by_arguments(target, stage, match_arguments(policy, _arguments(stage), stage.initial), action)
             add_shown_states(stage, optional, Trial(without.probe, policy, stage).outputs)
-        actor = _by_arguments(target, stage, match_arguments(policy, _arguments(stage)), action)
+        actor = _by_arguments(target, stage, match_arguments(policy, _arguments(stage), stage.initial), action)
         return _probe(actor, None, policy, actions, stage)
 
 
@@ -107,7 +107,9 @@ def _probe(
     with explained(policy, stage, actor.reads, where):
         trial = Trial(actor.probe, policy, stage)
     actor.enables_grad = trial.enables_grad
-    actor.fix_outputs(output_fields(trial.outputs, actions, stage, where))
+    outputs = output_fields(trial.outputs, actions, stage, where)
+    check_states(stage, outputs, where)
+    actor.fix_outputs(outputs)
     if plan is not None and is_lazy:  # the first call drew the parameters: its random state is another one
         trial = Trial(actor.probe, policy, stage)
     is_plan_right = plan is not None and _agrees(plan, trial, policy, stage)

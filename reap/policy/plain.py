@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -84,12 +84,13 @@ def _flat(tree: Mapping[Any, Any], prefix: Key = ()) -> dict[Key, Any]:
     return found
 
 
-def match_arguments(policy: Callable[..., Any], known: Sequence[Key]) -> list[Key]:
+def match_arguments(policy: Callable[..., Any], known: Sequence[Key], states: Collection[Key] = ()) -> list[Key]:
     """The keys that a policy's arguments are taken from: by name, else the only observation.
 
     Args:
         policy: the module or function.
         known: keys of the stage that may be arguments, the observations first.
+        states: those of them that are no observations; they are taken by name only.
 
     Raises:
         OptionError: an argument has no name that is known, and there is not just one observation for one argument.
@@ -97,6 +98,9 @@ def match_arguments(policy: Callable[..., Any], known: Sequence[Key]) -> list[Ke
     names = {**{key[-1]: key for key in known}, **{"_".join(key): key for key in known}}
     parameters = _parameters(policy)
     required = [p.name for p in parameters if p.default is inspect.Parameter.empty]
+    observations = [key for key in known if key not in states]
+    if required and len(observations) == 1 < len(known):
+        names.setdefault(required[0], observations[0])
     if required and all(name in names for name in required):
         taken = list(takewhile(lambda p: p.name in names, parameters))
         late = [p.name for p in parameters[len(taken) :] if p.name in names]
@@ -112,7 +116,21 @@ def match_arguments(policy: Callable[..., Any], known: Sequence[Key]) -> list[Ke
     raise OptionError(
         f"policy {name_of(policy)}: expected arguments named after the env's observations {shown}, found {required}; rename "
         "the arguments, or wrap it: TensorDictModule(policy, in_keys=[...], out_keys=['action'])"
+        f"{_state_hint(required, names, observations)}"
     )
+
+
+def _state_hint(required: Sequence[str], names: Mapping[str, Key], observations: Sequence[Key]) -> str:
+    """What to do where all observations are arguments, and there are more: those may be recurrent states."""
+    unknown = [name for name in required if name not in names]
+    if not unknown or set(observations) - {names.get(name) for name in required}:
+        return ""
+    return f"; if {unknown} is a recurrent state, tell it: policy.initial_state = {{{unknown[0]!r}: torch.zeros(hidden_size)}}"
+
+
+def argument_keys(policy: Callable[..., Any]) -> list[Key]:
+    """The names of a policy's arguments, as keys."""
+    return [(p.name,) for p in _parameters(policy)]
 
 
 def optional_arguments(policy: Callable[..., Any], known: Sequence[Key]) -> list[Key]:

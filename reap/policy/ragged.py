@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from tensordict import TensorDictBase
 
@@ -40,6 +39,7 @@ class RaggedActor:
     """
 
     kind = "ragged"
+    enables_grad = False
 
     def __init__(self, policy: Callable[..., Any], stage: Stage, reads: Sequence[Key], action: Key) -> None:
         self.outputs: Mapping[Key, Field] = {}

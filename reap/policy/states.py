@@ -16,14 +16,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
 from torch import nn
 
 from reap.buffers import IS_INIT, STEP_COUNT, Stage, after
-from reap.errors import OptionError
+from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, as_key, plain
 from reap.layout import Array, Field
 from reap.policy.base import Outputs
 from reap.specs import Spec
+from reap.specs.faults import layout_text
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,15 @@ class State:
     initial: Any = 0
 
 
-def add_states(stage: Stage, policy: Any) -> None:
-    """Extend the stage by what a policy reads besides observations: `is_init`, `step_count`, states whose form it declares."""
-    wanted = read_keys(policy)
+def add_states(stage: Stage, policy: Any, arguments: Iterable[Key] = ()) -> None:
+    """Extend the stage by what a policy reads besides observations: `is_init`, `step_count`, states whose form it declares.
+
+    Args:
+        stage: the policy's inputs.
+        policy: the policy.
+        arguments: the names of its arguments, as keys.
+    """
+    wanted = {*read_keys(policy), *arguments}
     found = {key: state for key, state in declared_states(policy).items() if key not in stage.fields}
     if IS_INIT in wanted:
         found.setdefault(IS_INIT, State(Field((1,), torch.bool), True))
@@ -81,12 +89,50 @@ def written_keys(policy: Any) -> list[Key]:
 def declared_states(policy: Any) -> dict[Key, State]:
     """The states whose form a policy declares."""
     found: dict[Key, State] = {}
-    for key, value in (getattr(policy, "initial_state", None) or {}).items():
+    declared = getattr(policy, "initial_state", None)
+    if declared is not None and not isinstance(declared, Mapping):
+        raise OptionError(f"initial_state: expected a dict from keys to one row's state each, got {declared!r}")
+    for key, value in (declared or {}).items():
         found[as_key(key)] = _from_declaration(value, key)
     for make_primer in _primers(policy):
-        for key, spec in make_primer().primers.items(True, True):
-            found.setdefault(as_key(key), State(Field(tuple(spec.shape), spec.dtype)))
+        primer = make_primer()
+        for key, spec in primer.primers.items(True, True):
+            if as_key(key) not in found:
+                found[as_key(key)] = State(Field(tuple(spec.shape), spec.dtype), _default(primer, key))
     return found
+
+
+def check_states(stage: Stage, outputs: Mapping[Key, Field], where: str) -> None:
+    """Check that a policy writes the states that it reads, in the form in which they begin.
+
+    Raises:
+        SpecMismatch: a state is not written, and would stay what it is at the start, or has another shape or dtype.
+    """
+    for key in stage.initial.keys() - {IS_INIT, STEP_COUNT}:
+        expected, found = stage.fields[key], outputs.get(after(key))
+        name = f"{where}: recurrent state {plain(key)!r}"
+        if found is None:
+            raise SpecMismatch(
+                f"{name}: expected the policy to return it under {plain(after(key))!r}, found outputs "
+                f"{list(map(plain, outputs))}"
+            )
+        if (expected.shape, expected.dtype) != (found.shape, found.dtype):
+            raise SpecMismatch(
+                f"{name}: expected {layout_text(expected.shape, expected.dtype)}, as it begins, found "
+                f"{layout_text(found.shape, found.dtype)} in what the policy returns; make policy.initial_state the same"
+            )
+
+
+def _default(primer: Any, key: Any) -> Any:
+    """What a primer of torchrl's fills in where an episode begins."""
+    default = getattr(primer, "default_value", 0)
+    value = default[key] if isinstance(default, Mapping | TensorDictBase) else default
+    if getattr(primer, "random", None) or callable(value):
+        raise OptionError(
+            f"recurrent state {key!r}: expected a primer that begins it with a number or a tensor, found one that draws or "
+            f"computes it; tell it: policy.initial_state = {{{key!r}: torch.zeros(hidden_size)}}"
+        )
+    return _array(value) if isinstance(value, torch.Tensor) else value
 
 
 def _primers(policy: Any) -> Iterator[Callable[[], Any]]:

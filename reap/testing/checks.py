@@ -5,14 +5,14 @@ Each fact is a function of a factory; its name and docstring are in the error if
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from reap.buffers import FLAGS, Slot, Stage, after
+from reap.buffers import DONE, FLAGS, IDS, Slot, Stage, after
 from reap.collectors import SyncDataCollector
 from reap.envs import EnvBase, step_mdp
 from reap.envs.build import build_env, is_env
@@ -33,7 +33,7 @@ def check_env(create_env_fn: Any, *, seed: int = 0, seeded: bool = True) -> None
     """Check a dozen facts that collectors rely on, with random actions.
 
     Args:
-        create_env_fn: a factory, or a gymnasium id: facts are checked on new envs. An env is used as it is, and closed at the end.
+        create_env_fn: a factory, or a gymnasium id: each fact is checked on a new env. An env is used for all, and closed.
         seed: the seed for envs and actions.
         seeded: the env repeats itself after `set_seed`; False leaves out the facts that need it.
 
@@ -58,7 +58,7 @@ def check_env(create_env_fn: Any, *, seed: int = 0, seeded: bool = True) -> None
 
 
 @contextmanager
-def _named(fact: Callable[[EnvBase], None]) -> Iterator[None]:
+def _named(fact: Callable[[EnvBase], None]) -> Generator[None]:
     try:
         yield
     except Exception as error:
@@ -106,9 +106,7 @@ def a_step_leaves_its_input_alone(env: EnvBase) -> None:
 
 def results_are_not_changed_later(env: EnvBase) -> None:
     """What a step returned stays as it is when the env is stepped on."""
-    kept: list[tuple[TensorDictBase, TensorDictBase]] = []
-    for stepped in _steps(env, 4):
-        kept.append((stepped.get("next"), stepped.get("next").clone()))
+    kept = [(stepped.get("next"), stepped.get("next").clone()) for stepped in _steps(env, 4)]
     for found, wanted in kept:
         _require(_equal(found, wanted), "an observation, reward or flag has changed")
 
@@ -147,17 +145,17 @@ def both_faces_agree_on_shapes(env: EnvBase) -> None:
 def rows_that_end_are_those_flagged(env: EnvBase) -> None:
     """In a batch, `done == terminated | truncated`, and an id ends exactly where done is True."""
     batch = _collect(env)
-    following = batch["next"]
-    _require(torch.equal(following["done"], following["terminated"] | following["truncated"]), "done differs")
-    ids = batch["collector", "traj_ids"]
+    done, terminated, truncated = (batch.get(after(key)) for key in FLAGS)
+    _require(torch.equal(done, terminated | truncated), "done differs")
+    ids = batch.get(IDS)
     changes = ids[..., 1:] != ids[..., :-1]
-    _require(torch.equal(changes, following["done"][..., :-1, 0]), "an id changes elsewhere than behind a done")
+    _require(torch.equal(changes, done[..., :-1, 0]), "an id changes elsewhere than behind a done")
 
 
 def next_is_the_root_of_the_next_frame(env: EnvBase) -> None:
     """Within an episode, what follows a frame is where the next frame starts."""
     batch = _collect(env)
-    goes_on = ~batch["next", "done"][..., :-1, 0]
+    goes_on = ~batch.get(after(DONE))[..., :-1, 0]
     lead = len(env.batch_size)
     for key, spec in env.observation_spec.leaves():
         following, root = batch.get(("next", *key)), batch.get(plain(key))
@@ -173,7 +171,7 @@ def next_is_the_root_of_the_next_frame(env: EnvBase) -> None:
 def a_limit_begins_a_new_episode(env: EnvBase) -> None:
     """With `max_frames_per_traj=3`, a reset follows every third frame of an episode, in these rows only."""
     batch = _collect(env, max_frames_per_traj=3)
-    ids = batch["collector", "traj_ids"].flatten()
+    ids: Any = batch.get(IDS).flatten()
     _require(int(ids.unique(return_counts=True)[1].max()) <= 3, "an episode has more than three frames")
 
 
@@ -206,8 +204,8 @@ FACTS: tuple[Callable[[EnvBase], None], ...] = (
     values_fit_the_specs,
     a_reset_clears_all_flags,
     done_is_terminated_or_truncated,
-    a_step_leaves_its_input_alone,
     results_are_not_changed_later,
+    a_step_leaves_its_input_alone,
     a_partial_reset_leaves_other_rows_alone,
     both_faces_agree_on_shapes,
     rows_that_end_are_those_flagged,

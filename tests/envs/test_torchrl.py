@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModule
+from tensordict.nn import TensorDictModule, TensorDictSequential
 
 from reap.collectors import SyncDataCollector
 from reap.envs import GymEnv, SerialEnv, check_env_specs
@@ -110,7 +110,7 @@ def test_parallel_envs_are_stepped_and_reset_in_their_processes() -> None:
 
 
 def test_a_limit_resets_its_rows_and_no_others() -> None:
-    env = envs.TransformedEnv(envs.SerialEnv(2, [cartpole, lambda: cartpole()]), envs.StepCounter())
+    env = envs.TransformedEnv(envs.SerialEnv(2, cartpole), envs.StepCounter())
     with SyncDataCollector(env, one_hot, frames_per_batch=80, max_frames_per_traj=7) as collector:
         batch = collector.next()
     steps, following = batch["step_count"].squeeze(-1), batch["next"]
@@ -133,7 +133,9 @@ class Agents(TorchRLBase):
         self.observation_spec = specs.Composite(agents=specs.Composite(group, shape=(size, 2)), shape=(size,))
         several = {"move": specs.Unbounded(shape), "speak": specs.Categorical(4, shape=(size, 2))}
         self.action_spec = specs.Composite(agents=specs.Composite(several, shape=(size, 2)), shape=(size,))
-        self.reward_spec = specs.Composite(agents=specs.Composite(reward=specs.Unbounded(shape), shape=(size, 2)), shape=(size,))
+        self.reward_spec = specs.Composite(
+            agents=specs.Composite(reward=specs.Unbounded(shape), shape=(size, 2)), shape=(size,)
+        )
         done: dict[str, Any] = {"agents": specs.Composite(done=flag, terminated=flag.clone(), shape=(size, 2))}
         if has_root:
             root = specs.Categorical(2, shape=(size, 1), dtype=torch.bool)
@@ -253,9 +255,7 @@ def lstm(features: int) -> Any:
 def test_a17_a_primer_in_the_env_leaves_the_state_to_the_policy() -> None:
     """As torchrl's documentation builds it: the LSTM's state is carried in the env by a TensorDictPrimer."""
     module = lstm(4)
-    head = TensorDictModule(lambda hidden: one_hot(hidden), in_keys=["hidden"], out_keys=["action"])
-    policy = torch.nn.Sequential()
-    policy = __import__("tensordict").nn.TensorDictSequential(module, head)
+    policy = TensorDictSequential(module, TensorDictModule(one_hot, in_keys=["hidden"], out_keys=["action"]))
     found: list[TensorDictBase] = []
     for with_primer in (True, False):
         transforms = [envs.InitTracker(), *([module.make_tensordict_primer()] if with_primer else [])]
@@ -377,7 +377,7 @@ def test_agents_of_different_shapes_are_refused_by_name() -> None:
         def __init__(self) -> None:
             super().__init__()
             parts = [specs.Composite(seen=specs.Unbounded((size,))) for size in (2, 3)]
-            self.observation_spec = specs.Composite(agents=specs.stack_specs(parts) if False else torch.stack(parts))
+            self.observation_spec = specs.Composite(agents=torch.stack(parts))
 
     with pytest.raises(OptionError, match=r"'agents', 'seen'.*pad them"):
         build_env(Uneven())
@@ -397,7 +397,7 @@ REAP_ENVS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", REAP_ENVS)
-def test_torchrl_accepts_envs_of_reap(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_torchrl_accepts_envs_of_reap(name: str) -> None:
     env = REAP_ENVS[name]().as_torchrl()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

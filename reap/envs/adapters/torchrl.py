@@ -200,15 +200,19 @@ def _input_keys(env: Any) -> list[Key]:
 
 def _transforms(env: Any) -> Iterator[Any]:
     """The transforms of a TransformedEnv, one by one, and of the envs within it."""
-    while "transform" in getattr(env, "_modules", {}):
+    while _is_transformed(env):
         yield from (part for part in env.transform.modules() if hasattr(part, "in_keys"))
         env = env.base_env
 
 
 def _innermost(env: Any) -> Any:
-    while "transform" in getattr(env, "_modules", {}):
+    while _is_transformed(env):
         env = env.base_env
     return env
+
+
+def _is_transformed(env: Any) -> bool:
+    return any(cls.__name__ == "TransformedEnv" for cls in type(env).__mro__)
 
 
 def _tree(leaves: dict[Key, Any], shape: tuple[int, ...]) -> Composite:

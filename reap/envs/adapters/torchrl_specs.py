@@ -94,19 +94,18 @@ def spec_to_torchrl(spec: Spec) -> Any:
     if isinstance(spec, Composite):
         leaves = {name: spec_to_torchrl(leaf) for name, leaf in spec.items()}
         return data.Composite(leaves, shape=spec.shape, device=spec.device)
-    common = {"shape": spec.shape, "device": spec.device, "dtype": spec.dtype}
-    if isinstance(spec, Bounded):
-        return data.Bounded(spec.low.clone(), spec.high.clone(), **common)
-    if isinstance(spec, Unbounded):
-        return data.Unbounded(**common)
-    if isinstance(spec, OneHot):
-        return data.OneHot(spec.space.n, **common)
-    if isinstance(spec, MultiOneHot):
-        return data.MultiOneHot([box.n for box in spec.space], **common)
-    if isinstance(spec, Categorical):
-        return data.Categorical(spec.n, **common)
-    if isinstance(spec, MultiCategorical):
-        return data.MultiCategorical(spec.nvec.clone(), **common)
-    if isinstance(spec, Binary):
-        return data.Binary(spec.shape[-1] if spec.shape else 1, **common)
-    return data.NonTensor(shape=spec.shape, device=spec.device, example_data=getattr(spec, "example_data", None))
+    if isinstance(spec, NonTensor):
+        return data.NonTensor(shape=spec.shape, device=spec.device, example_data=spec.example_data)
+    name, arguments = _TO_TORCHRL[type(spec)](spec)
+    return getattr(data, name)(*arguments, shape=spec.shape, device=spec.device, dtype=spec.dtype)
+
+
+_TO_TORCHRL: Mapping[type[Spec], Callable[[Any], tuple[str, tuple[Any, ...]]]] = {
+    Bounded: lambda spec: ("Bounded", (spec.low.clone(), spec.high.clone())),
+    Unbounded: lambda _: ("Unbounded", ()),
+    OneHot: lambda spec: ("OneHot", (spec.space.n,)),
+    MultiOneHot: lambda spec: ("MultiOneHot", ([box.n for box in spec.space],)),
+    Categorical: lambda spec: ("Categorical", (spec.n,)),
+    MultiCategorical: lambda spec: ("MultiCategorical", (spec.nvec.clone(),)),
+    Binary: lambda spec: ("Binary", (spec.shape[-1] if spec.shape else 1,)),
+}
