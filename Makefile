@@ -8,7 +8,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench check format
+.PHONY: help demo test test-oldest bench check format
 
 PYTHON ?=
 ARGS ?=
@@ -30,6 +30,7 @@ $(shell test "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" && $(PY) -c "" 2>/dev/
 help:
 	@echo "make demo    train PPO on CartPole-v1 with live progress; writes the learning curve"
 	@echo "make test    make check, then all tests and doctests"
+	@echo "make test-oldest  the tests again, with the oldest torchrl, tensordict and gymnasium that reap works with"
 	@echo "make bench   measure reap against hand-written loops and installed peers"
 	@echo "make check   ruff and pyright"
 	@echo "make format  let ruff rewrite what it can"
@@ -42,6 +43,21 @@ bench: $(STAMP)
 
 test: check
 	$(PY) -m pytest $(ARGS)
+
+# In a virtual environment of its own. torchrl's own GymEnv refuses gymnasium 1.0, so that its tests get 1.1.
+OLDEST := .venv-oldest
+OLD_GYM := $(OLDEST)/gymnasium-1.1
+OLD_PYTEST := $(OLDEST)/bin/python -m pytest -p no:cacheprovider -o 'testpaths=tests'
+
+test-oldest: $(OLDEST)/.installed
+	$(OLD_PYTEST) --ignore=tests/envs/test_torchrl.py --ignore=tests/test_optional.py $(ARGS)
+	PYTHONPATH=$(OLD_GYM) $(OLD_PYTEST) tests/envs/test_torchrl.py
+
+$(OLDEST)/.installed: $(STAMP) constraints-oldest.txt
+	rm -rf $(OLDEST) && $(PY) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install $(if $(CI),--quiet) --constraint constraints-oldest.txt --editable '.[dev]'
+	$(OLDEST)/bin/python -m pip install --quiet --no-deps --target $(OLD_GYM) gymnasium==1.1.0
+	touch $@
 
 check: $(STAMP)
 	$(PY) -m ruff check .

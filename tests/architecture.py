@@ -237,13 +237,16 @@ def utils_are_doors(source: Source) -> list[str]:
     return [f"line {node.lineno}: code in {source.name}, which only passes on names" for node in code]
 
 
+KNOWN_MAYBE = frozenset({"_maybe_map_weights", "step_and_maybe_reset"})
+
+
 def no_maybe(source: Source) -> list[str]:
-    """The caller decides whether, the callee does it; `_maybe_map_weights` is a documented public method."""
+    """The caller decides whether, the callee does it; these are documented names, the latter of torchrl's."""
     tokens = tokenize.generate_tokens(io.StringIO(source.text).readline)
     return [
         f"line {token.start[0]}: {token.string}; the caller decides whether, the callee does it"
         for token in tokens
-        if token.type == tokenize.NAME and "_maybe_" in token.string and token.string != "_maybe_map_weights"
+        if token.type == tokenize.NAME and "_maybe_" in token.string and token.string not in KNOWN_MAYBE
     ]
 
 

@@ -114,6 +114,9 @@ def _refuse_rows(env: EnvBase, options: CollectorOptions) -> None:
 
 def _first_observations(env: EnvBase) -> Stage:
     batch = tuple(env.batch_size)
+    for name in ("observation_spec", "full_action_spec"):
+        if not any(True for _ in getattr(env, name).leaves()):
+            raise OptionError(f"{env!r}: {name.removeprefix('full_')} is empty; set it in the env's __init__")
     stage = Stage(env.fields_of_stage(), batch)
     face = env.loop_face()
     face.bind(stage, Slot(env.slot_fields(), batch, 1))

@@ -25,7 +25,7 @@ from reap.envs.adapters.as_torchrl import as_torchrl
 from reap.envs.episodes import finish_reset, finish_step, rollout, with_own_mask
 from reap.envs.faces import ArrayFace, OwnCalls, TensorDictCalls, TensorDictFace
 from reap.envs.specs import EnvSpecs
-from reap.errors import ClosedError
+from reap.errors import ClosedError, OptionError
 from reap.keys import Key
 from reap.seeds import next_seed
 from reap.specs import random_actions
@@ -279,6 +279,16 @@ class EnvBase(EnvSpecs):
         self.load_state_dict(deepcopy(state["env"]))
         if self._is_by_tensordict:
             self._made_face().load_state(state["current"])
+
+    def another(self) -> EnvBase:
+        """A new env built as this one was.
+
+        Raises:
+            OptionError: this env cannot be built again.
+        """
+        raise OptionError(
+            f"{self!r} stands for several rows, but it is one env: give a factory of it instead, lambda: {type(self).__name__}(...)"
+        )
 
     @property
     def closed(self) -> bool:

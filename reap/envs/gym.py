@@ -236,6 +236,11 @@ class GymEnv(EnvBase):
             self.wrapped.close()
         super().close()
 
+    def another(self) -> EnvBase:
+        """A new env of the same id and options; an env that was given as an object cannot be built again."""
+        env, options = self._recipe
+        return _rebuild(type(self), env, options) if isinstance(env, str) else super().another()
+
     def __reduce__(self) -> tuple[Any, ...]:
         env, options = self._recipe
         return _rebuild, (type(self), env, options)

@@ -9,7 +9,7 @@ import torch
 
 from reap.buffers import Slot, Stage
 from reap.envs.base import EnvBase, LoopFace, Rows, StepRows
-from reap.envs.build import build_env
+from reap.envs.build import build_env, is_env
 from reap.envs.gym import GymEnv
 from reap.envs.gym_rows import GymRow, GymRows
 from reap.errors import OptionError, SpecMismatch
@@ -49,8 +49,10 @@ class SerialEnv(EnvBase):
         self._recipe = (num_workers, create_env_fn, create_env_kwargs, device)
         self.envs: list[EnvBase] = []
         try:
-            for factory, given in zip(factories, kwargs, strict=True):
-                self.envs.append(build_env(factory, given))
+            for number, (factory, given) in enumerate(zip(factories, kwargs, strict=True)):
+                env = build_env(factory, given)
+                is_given_again = is_env(factory) and any(factory is other for other in factories[:number])
+                self.envs.append(env.another() if is_given_again else env)
                 _require_equal(self.envs[0], self.envs[-1], len(self.envs) - 1)
         except BaseException:
             for env in self.envs:
@@ -142,6 +144,10 @@ class SerialEnv(EnvBase):
         for env in self.envs:
             env.close()
         super().close()
+
+    def another(self) -> EnvBase:
+        """A new batch of envs from the same factories."""
+        return _rebuild(type(self), *self._recipe)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), *self._recipe)

@@ -14,7 +14,7 @@ from reap.errors import SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Field
 from reap.policy.base import Outputs
-from reap.specs import Bounded, Composite, Spec
+from reap.specs import Bounded, Categorical, Composite, OneHot, Spec
 from reap.specs.faults import dtype_name, layout_text
 
 
@@ -133,7 +133,17 @@ def check_action(action: torch.Tensor, spec: Spec, key: Key, where: str) -> None
         if action.is_floating_point() and bool(action.isnan().any()):
             raise SpecMismatch(f"{where}: {plain(key)!r}: expected numbers, found NaN in the first action")
         return
+    if action.is_floating_point() and isinstance(spec, OneHot | Categorical) and not _is_one_hot(action):
+        form = f"one_hot(value.argmax(-1), {spec.space.n})" if isinstance(spec, OneHot) else "value.argmax(-1)"
+        raise SpecMismatch(
+            f"{where}: {plain(key)!r}: expected a choice of {spec.space.n}, dtype {spec.dtype}, found shape {tuple(action.shape)}, "
+            f"dtype {action.dtype}. If these are logits or scores, give {form}"
+        )
     spec.validate(action, key=str(plain(key)), where=where)
+
+
+def _is_one_hot(action: torch.Tensor) -> bool:
+    return bool(((action == 0) | (action == 1)).all()) and bool((action.sum(-1) == 1).all())
 
 
 def run_probe(

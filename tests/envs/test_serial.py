@@ -246,3 +246,20 @@ def test_it_pickles_as_its_recipe() -> None:
 
 def test_repr() -> None:
     assert repr(SerialEnv(2, lambda: Count(3))) == "SerialEnv(2, GymEnv(<Count instance>))"
+
+
+# ---------------------------------------------------------------------- one env given for several rows
+
+
+@pytest.mark.parametrize("given", [GymEnv("CartPole-v1"), [GymEnv("CartPole-v1")] * 2], ids=["one", "list"])
+def test_an_env_by_id_is_built_again_for_each_row(given: Any) -> None:
+    with SerialEnv(2, given) as env:
+        assert env.envs[0].wrapped.unwrapped is not env.envs[1].wrapped.unwrapped
+        env.set_seed(3)
+        first = env.reset()["observation"]
+    assert not torch.equal(first[0], first[1])
+
+
+def test_an_env_that_is_an_object_cannot_stand_for_several_rows() -> None:
+    with pytest.raises(OptionError, match="stands for several rows, but it is one env: give a factory"):
+        SerialEnv(2, gym.make("CartPole-v1"))

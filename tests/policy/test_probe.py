@@ -310,3 +310,24 @@ def test_lazy_layers_of_an_unwrapped_policy() -> None:
     assert "(unwrapped)" in repr(collector)
     assert net[2].weight.shape == (1, 4)
     assert torch.equal(collector.next()["action"][0], net(torch.zeros(1)).detach())
+
+
+# ---------------------------------------------------------------------- scores where a choice is due
+
+
+@pytest.mark.parametrize(
+    ("encoding", "advice"), [(False, r"give one_hot\(value.argmax\(-1\), 2\)"), (True, r"give value.argmax\(-1\)")]
+)
+def test_logits_are_not_an_action(encoding: bool, advice: str) -> None:
+    with pytest.raises(SpecMismatch, match=f"expected a choice of 2, .* found shape .* If these are logits or scores, {advice}"):
+        SyncDataCollector(
+            "CartPole-v1",
+            nn.Linear(4, 2),
+            frames_per_batch=4,
+            create_env_kwargs={"categorical_action_encoding": encoding},
+        )
+
+
+def test_an_exact_one_hot_of_floats_is_to_be_cast() -> None:
+    with pytest.raises(SpecMismatch, match="Cast it"):
+        SyncDataCollector("CartPole-v1", lambda observation: torch.tensor([1.0, 0.0]), frames_per_batch=4)

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
+from tensordict.nn import (
+    InteractionType,
+    ProbabilisticTensorDictModule,
+    TensorDictModule,
+    TensorDictSequential,
+    set_interaction_type,
+)
 from torch import nn
 
 from reap.collectors import SyncDataCollector
@@ -91,7 +97,10 @@ class Cell(nn.Module):
         return following[..., :1], following
 
 
-def by_tensordict(initial: Any = torch.linspace(-1, 1, SIZE)) -> TensorDictModule:
+ROW = torch.linspace(-1, 1, SIZE)
+
+
+def by_tensordict(initial: Any = ROW) -> TensorDictModule:
     policy = TensorDictModule(Cell(), ["observation", ("memory", "h")], ["action", ("next", "memory", "h")])
     if initial is not None:
         policy.initial_state = {("memory", "h"): initial}
@@ -101,7 +110,7 @@ def by_tensordict(initial: Any = torch.linspace(-1, 1, SIZE)) -> TensorDictModul
 def in_sequence() -> TensorDictSequential:
     policy = TensorDictSequential(
         TensorDictModule(Cell(), ["observation", "h"], ["loc", ("next", "h")]),
-        TensorDictModule(lambda loc: torch.ones_like(loc), ["loc"], ["scale"]),
+        TensorDictModule(torch.ones_like, ["loc"], ["scale"]),
         ProbabilisticTensorDictModule(
             ["loc", "scale"], ["action"], distribution_class=torch.distributions.Normal, return_log_prob=True
         ),
@@ -122,7 +131,6 @@ def torchrl_module(name: str) -> TensorDictSequential:
     return TensorDictSequential(recurrent, TensorDictModule(nn.Linear(SIZE, 1), ["features"], ["action"]))
 
 
-ROW = torch.linspace(-1, 1, SIZE)
 POLICIES: dict[str, tuple[Callable[[], Any], Mapping[Any, torch.Tensor]]] = {
     "a tensor": (lambda: declared(ROW), {("h",): ROW}),
     "a shape": (lambda: declared((SIZE,)), {("h",): torch.zeros(SIZE)}),
@@ -157,6 +165,11 @@ def made(name: str) -> Any:
     return POLICIES[name][0]()
 
 
+def collector_of(env: str, policy: Any, columns: int = 7, **options: Any) -> SyncDataCollector:
+    made_env = ENVS[env]()
+    return SyncDataCollector(made_env, policy, frames_per_batch=columns * made_env.batch_size.numel(), **options)
+
+
 # ---------------------------------------------------------------------- against a loop written by hand
 
 
@@ -180,7 +193,7 @@ def by_hand(policy: Any, env: EnvBase, initial: Mapping[Any, torch.Tensor], colu
     now = env.reset()
     for _ in range(columns):
         inputs = {("observation",): now["observation"].clone(), **states, ("is_init",): is_init}
-        with torch.inference_mode():
+        with torch.inference_mode(), set_interaction_type(InteractionType.RANDOM):
             outputs = call(policy, dict(inputs), batch)
         following = {key: outputs["next", *key].clone() for key in states}
         stepped = env.step(now.select("observation").set("action", outputs["action",].clone()))
@@ -205,16 +218,14 @@ def test_a17_equal_to_a_loop_by_hand_bit_for_bit(name: str, env: str) -> None:
     initial = POLICIES[name][1]
     wanted = by_hand(made(name), ENVS[env](), initial, 24)
     for columns in (24, 5):
-        collector = SyncDataCollector(
-            ENVS[env](), made(name), frames_per_batch=columns * max(1, ENVS[env]().batch_size.numel())
-        )
+        collector = collector_of(env, made(name), columns)
         torch.manual_seed(SEED)
         batches = [collector.next() for _ in range(-(-24 // columns))]
         found = torch.cat(batches, -1)[..., :24]
         for key, value in wanted.items():
             if key != ("is_init",) or "is_init" in found.keys():
                 assert torch.equal(found[key], value), key
-        assert ("is_init" in found.keys()) is name.endswith("Module") and not name.startswith("Tensor")
+        assert ("is_init" in found.keys()) is (name in {"LSTMModule", "GRUModule"})
 
 
 def test_torchrl_modules_are_called_with_is_init() -> None:
@@ -248,11 +259,11 @@ def assert_carried(batches: list[Any], initial: Mapping[Any, torch.Tensor]) -> N
     assert starts > rows.shape[0]
 
 
-def collected(
-    env: str, name: str, between: Callable[[SyncDataCollector, int], Any] = lambda *_: None, **options: Any
-) -> list[Any]:
-    rows = max(1, ENVS[env]().batch_size.numel())
-    collector = SyncDataCollector(ENVS[env](), made(name), frames_per_batch=7 * rows, **options)
+Between = Callable[[SyncDataCollector, int], Any]
+
+
+def collected(env: str, name: str, between: Between = lambda *_: None, **options: Any) -> list[Any]:
+    collector = collector_of(env, made(name), **options)
     batches: list[Any] = []
     for number in range(6):
         batches.append(collector.next())
@@ -276,7 +287,7 @@ def test_a17_carried_from_frame_to_frame(name: str, env: str, options: str) -> N
     assert_carried(collected(env, name, **OPTIONS[options]), POLICIES[name][1])
 
 
-BETWEEN: dict[str, Callable[[SyncDataCollector, int], Any]] = {
+BETWEEN: dict[str, Between] = {
     "reset": lambda collector, number: collector.reset(),
     "reset of a row": lambda collector, number: collector.reset(0),
     "reset of rows": lambda collector, number: collector.reset([0, 2]) if collector.env.batch_size else None,
@@ -345,11 +356,6 @@ def test_step_count_and_is_init_as_inputs() -> None:
 
 def by_name_to_tuple(observation: Any, step_count: Any, is_init: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return step_count.float(), is_init & True
-
-
-def collector_of(env: str, policy: Any, **options: Any) -> SyncDataCollector:
-    rows = max(1, ENVS[env]().batch_size.numel())
-    return SyncDataCollector(ENVS[env](), policy, frames_per_batch=7 * rows, **options)
 
 
 def test_step_count_begins_anew_after_random_actions_and_resets() -> None:
@@ -453,8 +459,8 @@ def test_a_tensordict_module_whose_state_is_not_told() -> None:
         collector_of("serial", by_tensordict(None))
     assert str(caught.value) == (
         "policy TensorDictModule: reads the recurrent state [('memory', 'h')], whose shape is not known and without which it "
-        "cannot be called; tell it: policy.initial_state = {('memory', 'h'): torch.zeros(hidden_size)}, one row's state without "
-        "batch dimensions"
+        "cannot be called; tell it: policy.initial_state = {('memory', 'h'): torch.zeros(hidden_size)}, one row's state "
+        "without batch dimensions"
     )
     assert caught.value.__cause__ is not None
 
