@@ -39,7 +39,9 @@ def mask_keys(actions: Mapping[Key, Spec], known: Collection[Key]) -> dict[Key, 
         places: list[Key] = [(*key[:-1], NAME), (NAME, *key[1:])]
         if len(choices) == 1:
             places.append((NAME,))
-        found.update({key: place for place in reversed(places) if place in known})
+        lying = [place for place in places if place in known]
+        if lying:
+            found[key] = lying[0]
     return found
 
 

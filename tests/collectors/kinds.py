@@ -102,8 +102,7 @@ def wrapped(factory: Factory, number: int) -> gym.Env:
 
 KINDS: dict[str, Callable[[Factory], EnvBase]] = {
     "gym": lambda factory: GymEnv(factory(0)),
-    "wrapped": lambda factory: GymEnv(wrapped(factory, 3)),
-    "frame skip": lambda factory: GymEnv(factory(1), frame_skip=1),
+    "wrapped": lambda factory: GymEnv(wrapped(factory, 3), frame_skip=1),
     "serial": lambda factory: SerialEnv(3, made(factory, 3)),
     "serial of wrapped": lambda factory: SerialEnv(2, made(partial(wrapped, factory), 2)),
     "vector": lambda factory: GymEnv(SyncVectorEnv(made(factory, 3))),

@@ -262,7 +262,8 @@ FIXED = (4,)
 @pytest.mark.parametrize("shape", [(5,), (3,), (2, 4), (2, 2), (4, 1)])
 @pytest.mark.parametrize(("cls", "key"), [(Changes, "observation"), (ChangesInDict, "a")])
 def test_a_shape_that_changes_in_a_step(cls: Any, key: str, shape: Any) -> None:
-    text = rf"env.step: '{key}': expected shape \(4,\), dtype float32, found .*shape \({', '.join(map(str, shape))}.*use_buffers=False"
+    found = ", ".join(map(str, shape))
+    text = rf"env.step: '{key}': expected shape \(4,\), dtype float32, found .*shape \({found}.*use_buffers=False"
     envs = [lambda: cls(FIXED), lambda: cls(FIXED, FIXED, FIXED, shape)]
     with pytest.raises(SpecMismatch, match=text) as raised:
         SyncDataCollector(SerialEnv(2, envs), frames_per_batch=12).next()

@@ -119,10 +119,15 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Callable[[SyncDataCollector], Any]]] 
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["wrapped", "serial", "custom batched", "serial of customs"])
 def test_the_stream_goes_on(kind: str, scenario: str) -> None:
     options, checkpoint = SCENARIOS[scenario]
     assert_goes_on(lambda: collector_of(KINDS[kind](Marked), **options), checkpoint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_stream_goes_on_with_every_kind_of_env(kind: str) -> None:
+    assert_goes_on(lambda: collector_of(KINDS[kind](Marked), max_frames_per_traj=5), then(lambda collector: collector.reset(0)))
 
 
 @pytest.mark.parametrize("kind", ["gym", "serial", "custom batched", "serial of customs"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
 from gymnasium import spaces

@@ -319,7 +319,9 @@ def test_lazy_layers_of_an_unwrapped_policy() -> None:
     ("encoding", "advice"), [(False, r"give one_hot\(value.argmax\(-1\), 2\)"), (True, r"give value.argmax\(-1\)")]
 )
 def test_logits_are_not_an_action(encoding: bool, advice: str) -> None:
-    with pytest.raises(SpecMismatch, match=f"expected a choice of 2, .* found shape .* If these are logits or scores, {advice}"):
+    with pytest.raises(
+        SpecMismatch, match=f"expected a choice of 2, .* found shape .* If these are logits or scores, {advice}"
+    ):
         SyncDataCollector(
             "CartPole-v1",
             nn.Linear(4, 2),

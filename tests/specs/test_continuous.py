@@ -133,9 +133,7 @@ def test_rand_of_whole_numbers_reaches_both_bounds_uniformly():
     assert float(((counts - 2000) ** 2 / 2000).sum()) < 25.7  # chi-square, 5 degrees of freedom, p = 1e-4
 
 
-@pytest.mark.parametrize(
-    ("low", "high"), [(-(2**63), 2**63 - 1), (-(2**63), 0), (-(2**62), 2**63 - 1), (0, 2**63 - 1), (5, 5)]
-)
+@pytest.mark.parametrize(("low", "high"), [(-(2**63), 2**63 - 1), (-(2**63), 0), (-(2**62), 2**63 - 1), (0, 2**63 - 1), (5, 5)])
 def test_rand_of_the_widest_whole_numbers(low, high):
     spec = Bounded(low, high, (), dtype=torch.int64)
     values = spec.rand(2_000, generator=seeded())
@@ -373,8 +371,6 @@ def test_immutable():
 def test_repr():
     assert repr(Bounded(-1, 1, 3)) == "Bounded(low=-1.0, high=1.0, shape=(3,), dtype=float32)"
     assert repr(Bounded(-4.8, 4.8, 1)) == "Bounded(low=-4.8, high=4.8, shape=(1,), dtype=float32)"
-    assert repr(Bounded(0, torch.tensor([1.0, 2.0]))) == (
-        "Bounded(low=0.0, high=[1.0, 2.0], shape=(2,), dtype=float32)"
-    )
+    assert repr(Bounded(0, torch.tensor([1.0, 2.0]))) == ("Bounded(low=0.0, high=[1.0, 2.0], shape=(2,), dtype=float32)")
     assert repr(Bounded(0, torch.arange(1.0, 10.0))) == "Bounded(low=0.0, high=1.0..9.0, shape=(9,), dtype=float32)"
     assert repr(Unbounded(3, device="meta")) == "Unbounded(shape=(3,), dtype=float32, device='meta')"
