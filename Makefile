@@ -44,13 +44,15 @@ bench: $(STAMP)
 test: check
 	$(PY) -m pytest $(ARGS)
 
-# In a virtual environment of its own. torchrl's own GymEnv refuses gymnasium 1.0, so that its tests get 1.1.
+# In a virtual environment of its own. torchrl's own GymEnv refuses gymnasium 1.0, so that its tests get 1.1. Left out:
+# the documentation's examples, written for today's ids of gymnasium, and a kind of tensor that tensordict 0.10 cannot hold.
 OLDEST := .venv-oldest
 OLD_GYM := $(OLDEST)/gymnasium-1.1
 OLD_PYTEST := $(OLDEST)/bin/python -m pytest -p no:cacheprovider -o 'testpaths=tests'
 
 test-oldest: $(OLDEST)/.installed
-	$(OLD_PYTEST) --ignore=tests/envs/test_torchrl.py --ignore=tests/test_optional.py $(ARGS)
+	$(OLD_PYTEST) --ignore=tests/envs/test_torchrl.py --ignore=tests/test_optional.py --ignore=tests/test_readme.py \
+	  --deselect tests/test_split.py::test_tensors_without_batch_dims_stay $(ARGS)
 	PYTHONPATH=$(OLD_GYM) $(OLD_PYTEST) tests/envs/test_torchrl.py
 
 $(OLDEST)/.installed: $(STAMP) constraints-oldest.txt

@@ -25,6 +25,7 @@ import overhead
 import pong
 import tensordict_policies
 import torch
+import torchrl_envs
 import tyro
 import vector
 from pairs import Measurement, Pair, measure, note
@@ -32,8 +33,15 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-Name = Literal["cartpole", "tensordict_policies", "pong", "vector", "overhead"]
-FILES = {"cartpole": cartpole, "tensordict_policies": tensordict_policies, "pong": pong, "vector": vector, "overhead": overhead}
+Name = Literal["cartpole", "tensordict_policies", "pong", "vector", "torchrl_envs", "overhead"]
+FILES = {
+    "cartpole": cartpole,
+    "tensordict_policies": tensordict_policies,
+    "pong": pong,
+    "vector": vector,
+    "torchrl_envs": torchrl_envs,
+    "overhead": overhead,
+}
 PACKAGES = ("torch", "tensordict", "numpy", "gymnasium", "ale-py", "envpool", "stable-baselines3", "torchrl")
 
 WIDTH = 120

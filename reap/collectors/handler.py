@@ -122,7 +122,8 @@ class CollectHandler:
         self._random_state: torch.Tensor | None = None
         self._following_seed: int | None = None
         self._static_seed = False
-        self._is_in_thread = False
+        self.is_in_thread = False
+        """Rollouts leave torch's generator alone: it is one for all threads of the process."""
         self._was_random = False
         self._walked = False
         self._handlers: dict[type, Callable[[Any], Any]] = {
@@ -179,7 +180,7 @@ class CollectHandler:
 
     @contextmanager
     def _own_random_state(self) -> Generator[None]:
-        if self._random_state is None or self._is_in_thread:
+        if self._random_state is None or self.is_in_thread:
             yield
             return
         callers_state = torch.get_rng_state()
@@ -199,10 +200,9 @@ class CollectHandler:
             if detach_inference_tensors(self._policy):
                 self._grad_mode = torch.no_grad
 
-    def act_in_thread(self, actor: PolicyActor | None, kept: KeptInputs | None, policy: Callable[..., Any]) -> None:
-        """Act with a private policy, and leave torch's generator alone: it is one for all threads of the process."""
+    def act_with(self, actor: PolicyActor | None, kept: KeptInputs | None, policy: Callable[..., Any]) -> None:
+        """Act with another policy: a private copy."""
         self._actor, self._kept, self._policy = actor, kept, policy
-        self._is_in_thread = True
 
     def _reset(self, command: Reset) -> None:
         self.rollout.restart(command.rows)

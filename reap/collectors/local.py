@@ -78,11 +78,12 @@ class SyncDataCollector(DataCollectorBase):
 
     def _prepare_background(self) -> None:
         assembly = self._assembly
+        assembly.handler.is_in_thread = True
         if not isinstance(assembly.policy, nn.Module):
             return
         private = copy.deepcopy(assembly.policy)
         actor, kept = assembly.actor_for(private)
-        assembly.handler.act_in_thread(actor, kept, private)
+        assembly.handler.act_with(actor, kept, private)
         if self._options.weight_updater is None:
             self._updater = self._pending = PendingWeightUpdater(private, assembly.source or assembly.policy)
 

@@ -76,10 +76,10 @@ class CollectorOptions:
         exploration_type: how probabilistic policies choose (an `ExplorationType`).
         return_same_td: deliver the same memory each time, valid until the next batch.
         set_truncated: mark the last valid frame of each row in a batch truncated and done.
-        use_buffers: False lets observations change their shape: those of Box spaces are then objects, a tensor for each frame, in a
-            `NonTensorStack`. `batch[3]["observation"]` is the tensor of a frame, `batch["observation"]` a list of them, of which
-            `torch.nested.nested_tensor(list(...), layout=torch.jagged)` makes one tensor. A policy called with tensors gets the
-            frame's own from a single env, and from a batch of envs a list with one for each row; one called with a
+        use_buffers: False lets observations change their shape: those of Box spaces are then objects, a tensor for each frame,
+            in a `NonTensorStack`. `batch[3]["observation"]` is the tensor of a frame, `batch["observation"]` a list of them, of
+            which `torch.nested.nested_tensor(list(...), layout=torch.jagged)` makes one tensor. A policy called with tensors
+            gets the frame's own from a single env, and from a batch of envs a list with one for each row; one called with a
             TensorDict finds them in it. Objects stay on the CPU.
         replay_buffer: where batches are written; iteration then yields None.
         extend_buffer: write whole batches; otherwise one column of the batch at a time.

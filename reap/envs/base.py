@@ -286,9 +286,8 @@ class EnvBase(EnvSpecs):
         Raises:
             OptionError: this env cannot be built again.
         """
-        raise OptionError(
-            f"{self!r} stands for several rows, but it is one env: give a factory of it instead, lambda: {type(self).__name__}(...)"
-        )
+        factory = f"lambda: {type(self).__name__}(...)"
+        raise OptionError(f"{self!r} stands for several rows, but it is one env: give a factory of it instead, {factory}")
 
     @property
     def closed(self) -> bool:

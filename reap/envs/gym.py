@@ -35,7 +35,8 @@ class GymEnv(EnvBase):
 
     Observations: Box as they are; Discrete one-hot int64, or indices int64 with `categorical_action_encoding`;
     MultiDiscrete and MultiBinary likewise; the entries of a Dict at the root under their own names, nested ones nested; those
-    of a Tuple under `("observation", "0")`, .... Actions the same under `"action"`.
+    of a Tuple under `("observation", "0")`, .... Actions the same under `"action"`. What has no fixed shape or dtype (Text, Graph,
+    Sequence, OneOf, infos whose spec is `NonTensor`) is kept as Python objects, in a `NonTensorStack`.
 
     The rows of a vector env are its envs, batch size `[n]`. Rows that ended are reset alone where the class is known to do
     that: `SyncVectorEnv`, `AsyncVectorEnv`, EnvPool, also under most of gymnasium's wrappers. Other classes reset their rows in
@@ -46,7 +47,7 @@ class GymEnv(EnvBase):
         env: an id, or an env or vector env that is used as it is.
         categorical_action_encoding: discrete actions and observations as indices, not one-hot.
         dtype: dtype for float observations, which MuJoCo has as float64; cast when they are written.
-        info_keys: values of `info` kept as observations: names (scalars, float32), or name to spec; zeros where absent.
+        info_keys: values of `info` kept as observations: names (scalars, float32), or name to spec; zeros where absent or None.
         from_pixels: render each step, as `"pixels"` `[height, width, 3]` uint8.
         pixels_only: with `from_pixels`, leave out the env's own observation.
         frame_skip: times that each action is repeated; rewards are summed.
@@ -84,8 +85,7 @@ class GymEnv(EnvBase):
         num_envs: int = 0,
         **kwargs: Any,
     ) -> None:
-        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            raise OptionError(f"dtype: expected a floating torch.dtype, for float observations, got {dtype!r}")
+        _check_dtype(dtype)
         options: dict[str, Any] = {
             "categorical_action_encoding": categorical_action_encoding,
             "dtype": dtype,
@@ -257,6 +257,11 @@ class GymEnv(EnvBase):
 
 class GymWrapper(GymEnv):
     """A gymnasium env that exists already; the options are those of `GymEnv`."""
+
+
+def _check_dtype(dtype: Any) -> None:
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise OptionError(f"dtype: expected a floating torch.dtype, for float observations, got {dtype!r}")
 
 
 def _rebuild(cls: type[GymEnv], env: Any, options: dict[str, Any]) -> GymEnv:

@@ -46,7 +46,7 @@ NAMES_OF_WRAPPERS = (
     "VectorizeTransformObservation",
     "VectorizeTransformReward",
 )
-PASS_MASKS = frozenset(getattr(wrappers, name) for name in NAMES_OF_WRAPPERS if hasattr(wrappers, name))
+PASS_MASKS = frozenset(getattr(wrappers, name) for name in NAMES_OF_WRAPPERS if HAS_MODES and hasattr(wrappers, name))
 """Wrappers that pass a mask on and keep nothing of the rows that stay, by their source."""
 PASS_MASKS_TO_POOL = frozenset(
     w for w in PASS_MASKS if w.__name__ in {"ClipReward", "RecordEpisodeStatistics", "TransformReward"}

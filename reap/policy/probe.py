@@ -136,8 +136,8 @@ def check_action(action: torch.Tensor, spec: Spec, key: Key, where: str) -> None
     if action.is_floating_point() and isinstance(spec, OneHot | Categorical) and not _is_one_hot(action):
         form = f"one_hot(value.argmax(-1), {spec.space.n})" if isinstance(spec, OneHot) else "value.argmax(-1)"
         raise SpecMismatch(
-            f"{where}: {plain(key)!r}: expected a choice of {spec.space.n}, dtype {spec.dtype}, found shape {tuple(action.shape)}, "
-            f"dtype {action.dtype}. If these are logits or scores, give {form}"
+            f"{where}: {plain(key)!r}: expected a choice of {spec.space.n}, dtype {spec.dtype}, "
+            f"found shape {tuple(action.shape)}, dtype {action.dtype}. If these are logits or scores, give {form}"
         )
     spec.validate(action, key=str(plain(key)), where=where)
 

@@ -23,9 +23,9 @@ class Marked(Id):
 
     Example:
         >>> env = Marked(3)
-        >>> number, episode, step, draw = env.reset(seed=0)[0]
-        >>> (number, episode, step), 0 <= draw < 2**20
-        ((3.0, 0.0, 0.0), True)
+        >>> *place, draw = env.reset(seed=0)[0].tolist()
+        >>> place, 0 <= draw < 2**20
+        ([3.0, 0.0, 0.0], True)
     """
 
     observation_space = spaces.Box(0, 2.0**20, (4,), np.float32)

@@ -538,13 +538,22 @@ def test_calls_in_the_thread_itself_do_not_wait_for_it() -> None:
 
 def test_the_callers_generator_is_left_alone() -> None:
     """It is one for all threads: neither a seed from before nor one that is given meanwhile swaps another in."""
+    seen: list[torch.Tensor] = []
+
+    def policy(observation: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_rng_state())
+        return observation
+
     buffer = Buffer()
-    with collecting(buffer, init_random_frames=8) as collector:
+    with collecting(buffer, policy=policy, init_random_frames=8) as collector:
         collector.set_seed(3)
         state = torch.get_rng_state()
+        seen.clear()
         collector.start()
         collector.set_seed(4)
         buffer.wait_for_writes(len(buffer) // 4 + 5)
+    assert len(seen) > 8
+    assert all(torch.equal(one, state) for one in seen)
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -78,7 +78,7 @@ def assert_goes_on(
     told = collector.stats()
     another = make()
     another.set_seed(99)
-    another.next()
+    take(another, 3)
     another.load_state_dict(state)
     another.stats()
     torch.manual_seed(3)
@@ -162,10 +162,15 @@ def test_rows_that_wait_for_the_others() -> None:
 
 
 def test_an_env_that_was_used_by_hand_before_the_checkpoint() -> None:
-    assert_goes_on(
-        lambda: collector_of(KINDS["serial"](Marked)),
-        then(lambda collector: collector.env.rollout(3, break_when_any_done=False)),
-    )
+    def use(collector: SyncDataCollector) -> None:
+        seeded(collector)
+        collector.env.rollout(3, break_when_any_done=False)
+
+    assert_goes_on(lambda: collector_of(KINDS["serial"](Marked)), use)
+    collector = collector_of(KINDS["serial"](Marked))
+    use(collector)
+    collector.state_dict()
+    assert collector.next()["observation"][:, 0, 2].tolist() == [0, 0, 0], "new episodes begin"
 
 
 @pytest.mark.parametrize("policy", [Told, Drawing, Recall, lambda: None])

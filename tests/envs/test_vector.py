@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
 
 from reap import GymEnv, SerialEnv, SyncDataCollector
@@ -18,6 +18,7 @@ from tests.envs.vector_envs import (
     KINDS,
     MODES,
     ROWS,
+    AutoresetMode,
     act,
     act_on_tag,
     assert_equal,
@@ -25,6 +26,7 @@ from tests.envs.vector_envs import (
     factories,
     ids_of,
     make_vector,
+    needs_modes,
 )
 
 # Worker processes of AsyncVectorEnv are forked.
@@ -167,7 +169,7 @@ def test_static_seed_gives_all_rows_the_same() -> None:
 # ---------------------------------------------------------------------- by id
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=needs_modes)])
 def test_num_envs_equals_serial_env(mode: str) -> None:
     env = GymEnv("CartPole-v1", num_envs=3, vectorization_mode=mode)
     with (
@@ -274,6 +276,7 @@ def test_attributes_and_methods_of_the_envs() -> None:
             assert [observation[0] for observation in made.call("_observe")] == [0, 1, 2]
 
 
+@needs_modes
 def test_ids_are_unique_over_rows_and_batches() -> None:
     with collected(vector("wrapped", AutoresetMode.SAME_STEP), frames_per_batch=21) as collector:
         seen: dict[int, tuple[int, int]] = {}

@@ -13,7 +13,7 @@ from gymnasium.wrappers import vector as wrappers
 
 from reap import GymEnv, SerialEnv, SyncDataCollector
 from reap.errors import OptionError
-from tests.envs.vector_envs import ROWS, act, assert_equal, collected, factories, ids_of, leaves, valid
+from tests.envs.vector_envs import ROWS, act, assert_equal, collected, factories, ids_of, leaves, needs_modes, valid
 
 needs_envpool = pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")
 # EnvPool's spaces are of float64 and become float32.
@@ -218,6 +218,7 @@ def test_other_spaces(name: str) -> None:
 
 
 @needs_envpool
+@needs_modes
 def test_statistics_around_it_agree_with_ours() -> None:
     recorded = wrappers.RecordEpisodeStatistics(make_pool(max_episode_steps=15))
     with collected(recorded, None, seed=None, frames_per_batch=400) as collector:
@@ -231,7 +232,7 @@ def test_statistics_around_it_agree_with_ours() -> None:
 def test_wrappers_of_observations_keep_the_reset_steps() -> None:
     """EnvPool gives the rows of a mask only, which such wrappers do not expect: nothing is reset by mask."""
 
-    class Twice(gym.vector.VectorObservationWrapper[Any, Any, Any, Any]):
+    class Twice(gym.vector.VectorObservationWrapper):
         def observations(self, observations: Any) -> Any:
             return 2 * observations
 

@@ -8,15 +8,25 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import vector as wrappers
 
 from reap import GymEnv, SerialEnv, SyncDataCollector
 from reap.collectors.utils import split_trajectories
 from reap.envs import EnvBase
 from reap.errors import OptionError, SpecMismatch
-from tests.envs.vector_envs import ROWS, OneGenerator, collected, factories, ids_of, leaves, valid
+from tests.envs.vector_envs import (
+    MODES,
+    ROWS,
+    AutoresetMode,
+    OneGenerator,
+    collected,
+    factories,
+    ids_of,
+    leaves,
+    needs_modes,
+    valid,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -130,6 +140,7 @@ def test_a_class_that_ignores_masks_is_never_asked_for_some_rows(lengths: list[i
     assert (batch["next", "reward"] >= 0).all()
 
 
+@needs_modes
 def test_same_step_mode_of_an_unknown_class_loses_nothing() -> None:
     env = OneGenerator(mode=AutoresetMode.SAME_STEP)
     with collected(env, None, seed=None, frames_per_batch=4 * ROWS) as collector:
@@ -162,7 +173,7 @@ def test_a_recurrent_state_begins_behind_the_reset_step() -> None:
     assert batch["is_init"].squeeze(-1)[valid(batch)].tolist() == torch.tensor(expected)[valid(batch)].tolist()
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, pytest.param(AutoresetMode.SAME_STEP, marks=needs_modes)])
 def test_what_needs_rows_one_by_one_is_refused(mode: AutoresetMode) -> None:
     for options, message in (
         ({"max_frames_per_traj": 5}, "max_frames_per_traj=5: .* cannot reset one row without the others"),
@@ -206,7 +217,7 @@ def test_reset_at_each_iter_and_collector_reset() -> None:
 # ---------------------------------------------------------------------- wrappers
 
 
-@pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_record_episode_statistics_agree_with_ours(kind: Any, mode: AutoresetMode) -> None:
     recorded = wrappers.RecordEpisodeStatistics(kind(factories(), autoreset_mode=mode))
@@ -222,6 +233,7 @@ def test_record_episode_statistics_agree_with_ours(kind: Any, mode: AutoresetMod
         assert recorded.episode_count == len(ours) > 40
 
 
+@needs_modes
 def test_record_episode_statistics_agree_around_a_class_that_resets_itself() -> None:
     recorded = wrappers.RecordEpisodeStatistics(cart_pole())
     with collected(recorded, None, frames_per_batch=400) as collector:
@@ -232,6 +244,7 @@ def test_record_episode_statistics_agree_around_a_class_that_resets_itself() -> 
         )
 
 
+@needs_modes
 def test_normalisers_see_each_observation_once() -> None:
     counted = wrappers.NormalizeObservation(SyncVectorEnv(factories()))
     env = GymEnv(counted, categorical_action_encoding=True)
@@ -243,6 +256,7 @@ def test_normalisers_see_each_observation_once() -> None:
         assert batch["next", "observation"].dtype == torch.float32
 
 
+@needs_modes
 def test_normalize_reward_keeps_the_returns_of_rows_that_go_on() -> None:
     def make() -> Any:
         return wrappers.NormalizeReward(SyncVectorEnv(factories()), gamma=0.5)
@@ -261,6 +275,7 @@ def test_normalize_reward_keeps_the_returns_of_rows_that_go_on() -> None:
     assert torch.equal(batch["next", "reward"].squeeze(-1)[mask], torch.from_numpy(rewards).float()[mask])
 
 
+@needs_modes
 def test_disabled_mode_needs_wrappers_and_classes_that_honour_masks() -> None:
     env = wrappers.NormalizeReward(SyncVectorEnv(factories(), autoreset_mode=AutoresetMode.DISABLED))
     for given in (env, OneGenerator(mode=AutoresetMode.DISABLED)):
@@ -268,6 +283,7 @@ def test_disabled_mode_needs_wrappers_and_classes_that_honour_masks() -> None:
             GymEnv(given)
 
 
+@needs_modes
 def test_an_env_that_does_not_say_when_it_resets_is_refused() -> None:
     env = OneGenerator()
     env.metadata = {}
@@ -283,6 +299,7 @@ def test_an_env_that_does_not_say_when_it_resets_is_refused() -> None:
         VectorEnv.metadata.clear()
 
 
+@needs_modes
 def test_async_workers_that_reset_twice_are_refused() -> None:
     env = AsyncVectorEnv(factories(), shared_memory=False)
     try:
@@ -296,6 +313,7 @@ def test_async_workers_that_reset_twice_are_refused() -> None:
             assert collector.next().batch_size == (ROWS, 10)
 
 
+@needs_modes
 def test_final_observations_must_be_there() -> None:
     class Silent(OneGenerator):
         def step(self, actions: Any) -> Any:
@@ -375,4 +393,3 @@ def test_an_own_env_that_resets_itself() -> None:
         ("collector", "traj_ids"),
     ):
         assert torch.equal(batches[0][key], batches[1][key]), key
-    assert CartPoleVectorEnv.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP

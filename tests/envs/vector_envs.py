@@ -9,17 +9,21 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import vector as wrappers
 from tensordict import TensorDictBase
 
 from reap import SyncDataCollector
+from reap.envs.vector_kinds import HAS_MODES, Mode
 
+AutoresetMode: Any = gym.vector.AutoresetMode if HAS_MODES else Mode
 ROWS = 3
-MODES = tuple(AutoresetMode)
+MODES: tuple[Any, ...] = tuple(AutoresetMode) if HAS_MODES else ()
+needs_modes = pytest.mark.skipif(not HAS_MODES, reason="this gymnasium has no autoreset modes and no reset masks")
 KINDS = ("sync", "wrapped", "async")
 
 
