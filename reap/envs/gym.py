@@ -35,8 +35,8 @@ class GymEnv(EnvBase):
 
     Observations: Box as they are; Discrete one-hot int64, or indices int64 with `categorical_action_encoding`;
     MultiDiscrete and MultiBinary likewise; the entries of a Dict at the root under their own names, nested ones nested; those
-    of a Tuple under `("observation", "0")`, .... Actions the same under `"action"`. What has no fixed shape or dtype (Text, Graph,
-    Sequence, OneOf, infos whose spec is `NonTensor`) is kept as Python objects, in a `NonTensorStack`.
+    of a Tuple under `("observation", "0")`, .... Actions the same under `"action"`. What has no fixed shape or dtype (Text,
+    Graph, Sequence, OneOf, infos whose spec is `NonTensor`) is kept as Python objects, in a `NonTensorStack`.
 
     The rows of a vector env are its envs, batch size `[n]`. Rows that ended are reset alone where the class is known to do
     that: `SyncVectorEnv`, `AsyncVectorEnv`, EnvPool, also under most of gymnasium's wrappers. Other classes reset their rows in
