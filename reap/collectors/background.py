@@ -65,7 +65,11 @@ class Background:
 
     @contextmanager
     def pause(self) -> Generator[None]:
-        """No step is under way in the body; in the thread itself, which would wait for its own step, this does nothing."""
+        """No step is under way in the body; in the thread itself, which would wait for its own step, this does nothing.
+
+        Raises:
+            Exception: what the step raised that was waited for.
+        """
         if current_thread() is self._thread:
             yield
             return
@@ -73,6 +77,7 @@ class Background:
             self._pauses += 1
             self._state.wait_for(lambda: not self._is_busy)
         try:
+            self.raise_error()
             yield
         finally:
             with self._state:

@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset
 
 from reap.collectors.background import Background, cut
 from reap.collectors.delivery import delivery_steps
-from reap.collectors.episodes import EpisodeQueue, next_episodes
+from reap.collectors.episodes import make_queue, next_episodes
 from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
 from reap.collectors.options import CollectorOptions, warn_of_rounding
 from reap.collectors.schedule import Alone, gather_all, scatter
@@ -55,9 +55,7 @@ class DataCollectorBase(IterableDataset[Any]):
         self._alone = Alone(type(self).__name__)
         self._version = 0
         self._background: Background | None = None
-        self._queue: EpisodeQueue | None = None
-        if options.trajs_per_batch is not None:
-            self._queue = EpisodeQueue(options.trajs_per_batch, options.traj_format, options.max_pending_frames)
+        self._queue = make_queue(options.trajs_per_batch, options.traj_format, options.max_pending_frames)
         self._updater = updater
         if updater is not None:
             updater.register_collector(self)
@@ -187,7 +185,6 @@ class DataCollectorBase(IterableDataset[Any]):
             yield
             return
         with self._background.pause():
-            self._background.raise_error()
             yield
 
     def async_shutdown(self, timeout: float | None = None, close_env: bool = True) -> None:
@@ -292,6 +289,7 @@ class DataCollectorBase(IterableDataset[Any]):
                 "policy_version": self._version,
                 "workers": gather_all(self._group, GetState()),
                 "policy": policy_state(self.policy),
+                "episodes": None if self._queue is None else self._queue.state(),
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -315,6 +313,8 @@ class DataCollectorBase(IterableDataset[Any]):
                 load_weights(self.policy, state["policy"])
             self._meter.restore(state["counters"])
             self._version = state["policy_version"]
+            if self._queue is not None and not self._queue.load_state(state["episodes"]):
+                gather_all(self._group, Reset())  # those under way lack the frames that waited for their end
 
     def stats(self) -> CollectorStats:
         """What was collected so far; the list of finished episodes begins anew with each call."""

@@ -9,15 +9,15 @@ delivered first, short episodes would come too often, for a row that has one del
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
 from reap.buffers import DONE, IDS, after
 from reap.errors import OptionError
@@ -116,6 +116,32 @@ class EpisodeQueue:
         row.open = []
         return frames
 
+    def state(self) -> dict[str, Any] | None:
+        """The episodes that wait, complete or under way: tensors, numbers and lists; None where frames hold other objects."""
+        chunks: dict[int, list[tuple[Any, torch.Tensor]]] = {}
+        for number, frames in self._chunks.items():
+            if any(map(is_non_tensor, frames.values(include_nested=True))):
+                return None
+            leaves = frames.items(include_nested=True, leaves_only=True)
+            chunks[number] = [(key, value.clone()) for key, value in leaves]
+        rows = [{"id": row.id, "open": list(row.open), "complete": list(row.complete)} for row in self._rows]
+        return {"turn": self._turn, "number": self._number, "pending": self.pending_frames, "rows": rows, "chunks": chunks}
+
+    def load_state(self, state: Mapping[str, Any] | None) -> bool:
+        """Let the episodes of a state wait in place of those that do; return False for None, and let none wait."""
+        given = state or {"turn": 0, "number": 0, "pending": 0, "rows": [], "chunks": {}}
+        self._turn, self._number, self.pending_frames = given["turn"], given["number"], given["pending"]
+        self._rows = [Row(deque(row["complete"]), list(row["open"]), row["id"]) for row in given["rows"]]
+        self._chunks = {}
+        for number, leaves in given["chunks"].items():
+            chunk = TensorDict({}, batch_size=[leaves[0][1].shape[0]])
+            for key, value in leaves:
+                chunk.set(key, value.clone())
+            self._chunks[number] = chunk
+        spans = [span for row in self._rows for episode in (*row.complete, row.open) for span in episode]
+        self._uses = dict(Counter(chunk for chunk, _, _ in spans))
+        return state is not None
+
     @property
     def is_ready(self) -> bool:
         """Whether a batch can be taken."""
@@ -153,6 +179,11 @@ class EpisodeQueue:
             self._uses[chunk] -= 1
         for chunk in [chunk for chunk, uses in self._uses.items() if not uses]:
             del self._chunks[chunk], self._uses[chunk]
+
+
+def make_queue(count: int | None, form: str, max_pending_frames: int) -> EpisodeQueue | None:
+    """A queue, or None without a count."""
+    return None if count is None else EpisodeQueue(count, form, max_pending_frames)
 
 
 def next_episodes(

@@ -517,3 +517,52 @@ def test_a_collector_that_is_shut_down() -> None:
     for call in (collector.state_dict, lambda: collector.load_state_dict(state)):
         with pytest.raises(ClosedError):
             call()
+
+
+# ---------------------------------------------------------------------- whole episodes
+
+
+@pytest.mark.parametrize("form", ["padded", "cat"])
+@pytest.mark.parametrize("kind", ["gym", "serial", "custom batched"])
+def test_episodes_that_wait_are_part_of_the_state(kind: str, form: str) -> None:
+    def make() -> SyncDataCollector:
+        return collector_of(KINDS[kind](Marked), trajs_per_batch=4, traj_format=form)
+
+    for batches in range(4):
+        assert_goes_on(make, lambda collector, batches=batches: seeded(collector, batches), batches=4)
+
+
+def wholes(batches: list[Any]) -> list[list[float]]:
+    """The steps of each episode of batches of format "cat"."""
+    found: list[list[float]] = []
+    last = None
+    for step, number in ((frame["observation"][2], frame["collector", "traj_ids"]) for batch in batches for frame in batch):
+        if not found or number != last:
+            found.append([])
+        last = number
+        found[-1].append(float(step))
+    return found
+
+
+def test_episodes_are_whole_behind_a_resume_without_their_beginnings() -> None:
+    """A state of a collector without `trajs_per_batch` has no frames of the episodes under way: others begin."""
+    collector = collector_of(KINDS["serial"](Marked))
+    seeded(collector)
+    resumed = collector_of(KINDS["serial"](Marked), trajs_per_batch=4, traj_format="cat")
+    take(resumed, 3)
+    resumed.load_state_dict(saved(collector.state_dict()))
+    episodes = wholes(take(resumed, 3))
+    assert len(episodes) == 12
+    assert all(steps == list(range(len(steps))) for steps in episodes)
+
+
+def test_episodes_of_an_env_without_a_state_are_whole() -> None:
+    def make() -> SyncDataCollector:
+        return collector_of(SerialEnv(3, made(Id, 3)), Const(), trajs_per_batch=4, traj_format="cat", frames_per_batch=12)
+
+    collector = make()
+    take(collector, 2)
+    resumed = make()
+    take(resumed, 3)
+    resumed.load_state_dict(saved(collector.state_dict()))
+    assert all(steps == list(range(len(steps))) for steps in wholes(take(resumed, 4)))
