@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Any
 
 import gymnasium as gym
+from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.wrappers import vector as wrappers
 
@@ -130,7 +131,7 @@ def kind_of(env: Any) -> Kind:
 
     Raises:
         OptionError: it gives batches of rows as they get ready, does not say when it resets rows, resets none and is not known
-            to honour a mask, or has a fault that makes resets appear twice.
+            to honour a mask, or has a fault that makes resets appear twice or texts stand still.
     """
     *outer, base = layers(env)
     pool = is_envpool(base)
@@ -152,6 +153,11 @@ def kind_of(env: Any) -> Kind:
             "AsyncVectorEnv(shared_memory=False) in NEXT_STEP mode resets rows a second time after a reset, by a fault of "
             "gymnasium's workers; use shared_memory=True, or autoreset_mode SAME_STEP or DISABLED"
         )
+    if type(base) is AsyncVectorEnv and base.shared_memory and _has_text(base.single_observation_space):
+        raise OptionError(
+            "AsyncVectorEnv(shared_memory=True) returns the same text in every step, by a fault of gymnasium's; use "
+            "shared_memory=False with autoreset_mode SAME_STEP or DISABLED, or a SyncVectorEnv"
+        )
     return Kind(
         mode,
         takes_mask=not unknown,
@@ -159,6 +165,13 @@ def kind_of(env: Any) -> Kind:
         returns_chosen=pool,
         seeds_rows=isinstance(base, SyncVectorEnv | AsyncVectorEnv),
     )
+
+
+def _has_text(space: gym.Space[Any]) -> bool:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        return any(map(_has_text, parts))
+    return isinstance(space, spaces.Text)
 
 
 def _refuse_pool(pool: Any) -> None:

@@ -91,7 +91,16 @@ def _info_objects(info: Any, name: str, count: int) -> list[Any]:
     value, mask = info.get(name), info.get("_" + name)
     if value is None:
         return [None] * count
-    return list(value) if mask is None else [one if there else None for one, there in zip(value, mask, strict=True)]
+    return [_of_row(value, b) if mask is None or mask[b] else None for b in range(count)]
+
+
+def _of_row(value: Any, b: int) -> Any:
+    """One row's part of an info; gymnasium makes one dict of the rows' dicts, with masks beside the values."""
+    if not isinstance(value, dict):
+        return value[b]
+    masks = {"_" + str(name) for name in value}
+    present = {name: value.get(f"_{name}") for name in value if name not in masks}
+    return {name: _of_row(value[name], b) for name, mask in present.items() if mask is None or mask[b]}
 
 
 def _action_decoder(leaf: ActionLeaf, categorical: bool) -> Callable[[Array], Any]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.spaces import GraphInstance
+from gymnasium.vector import AsyncVectorEnv
 from tensordict import NonTensorStack
 from tensordict.nn import TensorDictModule
 
@@ -19,9 +20,15 @@ from reap.collectors import SyncDataCollector
 from reap.collectors.utils import split_trajectories
 from reap.data import NonTensor, Unbounded
 from reap.envs import GymEnv, SerialEnv, check_env_specs
-from reap.errors import SpecMismatch
+from reap.envs.vector_kinds import HAS_MODES
+from reap.errors import OptionError, SpecMismatch
 from reap.objects import copied, from_state, stacked, to_state, to_states, unstacked
 from reap.testing import Const, Count
+
+if HAS_MODES:
+    from gymnasium.vector import AutoresetMode
+
+needs_modes = pytest.mark.skipif(not HAS_MODES, reason="this gymnasium has no autoreset modes")
 
 
 class Says(Count):
@@ -112,6 +119,44 @@ def test_an_object_that_cannot_be_copied() -> None:
     with pytest.raises(TypeError, match="pickle") as raised:
         collect(tells(threading.Lock()), 2)
     assert any("cannot be copied and recorded" in note for note in raised.value.__notes__)
+
+
+class TellsAll(Count):
+    """`Count` whose info has a dict, the entries of which come and go."""
+
+    def step(self, action: Any) -> Any:
+        entries = {"n": self.steps + 1, **({"odd": "yes", "deep": {"n": self.steps}} if self.steps % 2 == 0 else {})}
+        return *super().step(action)[:4], {"x": entries}
+
+
+@needs_modes
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_dicts_in_the_infos_of_a_vector_env(mode: str) -> None:
+    env = AsyncVectorEnv([lambda: TellsAll(3), lambda: TellsAll(4)], autoreset_mode=AutoresetMode(mode))
+    with SyncDataCollector(GymEnv(env, info_keys={"x": NonTensor(())}), frames_per_batch=8) as collector:
+        batch = collector.next()
+    assert batch is not None
+    entries = [{"n": k + 1, **({"odd": "yes", "deep": {"n": k}} if k % 2 == 0 else {})} for k in range(4)]
+    assert batch["next", "x"] == [[*entries[:3], entries[0]], entries]
+
+
+@needs_modes
+@pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
+def test_texts_of_a_vector_env(mode: str) -> None:
+    def create(**options: Any) -> AsyncVectorEnv:
+        return AsyncVectorEnv([lambda: Says(2), lambda: Says(3)], autoreset_mode=AutoresetMode(mode), **options)
+
+    with SyncDataCollector(GymEnv(create(shared_memory=False)), frames_per_batch=8) as collector:
+        batch = collector.next()
+    assert batch is not None
+    assert batch["observation"] == [["0", "1", "0", "1"], ["0", "1", "2", "0"]]
+    assert batch["next", "observation"] == [["1", "2", "1", "2"], ["1", "2", "3", "1"]]
+    env = create()
+    try:
+        with pytest.raises(OptionError, match="same text in every step.*shared_memory=False"):
+            GymEnv(env)
+    finally:
+        env.close()
 
 
 # ---------------------------------------------------------------------- batches

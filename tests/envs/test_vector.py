@@ -8,13 +8,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
 
 from reap import GymEnv, SerialEnv, SyncDataCollector
 from reap.data import Unbounded
 from reap.errors import OptionError, SpecMismatch
 from tests.envs.vector_envs import (
+    CONTEXT,
     KINDS,
     MODES,
     ROWS,
@@ -25,12 +26,10 @@ from tests.envs.vector_envs import (
     collected,
     factories,
     ids_of,
+    make_async,
     make_vector,
     needs_modes,
 )
-
-# Worker processes of AsyncVectorEnv are forked.
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -41,6 +40,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "split_trajs": {"split_trajs": True},
     "one_column": {"frames_per_batch": ROWS},
 }
+OWN_KEYWORDS = {"sync": {}, "async": {"context": CONTEXT}}
 every_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 
 
@@ -83,7 +83,7 @@ def test_a_seed_begins_new_episodes(kind: str, mode: AutoresetMode) -> None:
         return [lambda: gym.make("CartPole-v1", max_episode_steps=12)] * ROWS
 
     env: Any = (
-        AsyncVectorEnv(make_rows(), autoreset_mode=mode) if kind == "async" else SyncVectorEnv(make_rows(), autoreset_mode=mode)
+        make_async(make_rows(), autoreset_mode=mode) if kind == "async" else SyncVectorEnv(make_rows(), autoreset_mode=mode)
     )
     env = wrappers.ClipReward(env, 0, 1) if kind == "wrapped" else env
     makers = [lambda make=make: GymEnv(make()) for make in make_rows()]
@@ -171,7 +171,7 @@ def test_static_seed_gives_all_rows_the_same() -> None:
 
 @pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=needs_modes)])
 def test_num_envs_equals_serial_env(mode: str) -> None:
-    env = GymEnv("CartPole-v1", num_envs=3, vectorization_mode=mode)
+    env = GymEnv("CartPole-v1", num_envs=3, vectorization_mode=mode, vector_kwargs=OWN_KEYWORDS[mode])
     with (
         collected(SerialEnv(3, "CartPole-v1"), None, frames_per_batch=90, max_frames_per_traj=17) as expected,
         collected(env, None, frames_per_batch=90, max_frames_per_traj=17) as found,
@@ -269,7 +269,7 @@ def test_envs_of_a_batch_begin_anew_in_one_way() -> None:
 
 
 def test_attributes_and_methods_of_the_envs() -> None:
-    for env in (SyncVectorEnv(factories()), AsyncVectorEnv(factories()), wrappers.ClipReward(SyncVectorEnv(factories()), 0, 1)):
+    for env in (SyncVectorEnv(factories()), make_async(factories()), wrappers.ClipReward(SyncVectorEnv(factories()), 0, 1)):
         with GymEnv(env) as made:
             assert made.get_attribute("number") == [0, 1, 2]
             made.reset()

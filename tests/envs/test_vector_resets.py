@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import vector as wrappers
 
 from reap import GymEnv, SerialEnv, SyncDataCollector
@@ -24,11 +24,10 @@ from tests.envs.vector_envs import (
     factories,
     ids_of,
     leaves,
+    make_async,
     needs_modes,
     valid,
 )
-
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 DONE = ("next", "done")
 
@@ -218,7 +217,7 @@ def test_reset_at_each_iter_and_collector_reset() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.parametrize("kind", [SyncVectorEnv, make_async])
 def test_record_episode_statistics_agree_with_ours(kind: Any, mode: AutoresetMode) -> None:
     recorded = wrappers.RecordEpisodeStatistics(kind(factories(), autoreset_mode=mode))
     env = GymEnv(recorded, categorical_action_encoding=True)
@@ -301,14 +300,14 @@ def test_an_env_that_does_not_say_when_it_resets_is_refused() -> None:
 
 @needs_modes
 def test_async_workers_that_reset_twice_are_refused() -> None:
-    env = AsyncVectorEnv(factories(), shared_memory=False)
+    env = make_async(factories(), shared_memory=False)
     try:
         with pytest.raises(OptionError, match="shared_memory=True"):
             GymEnv(env)
     finally:
         env.close()
     for mode in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED):
-        env = GymEnv(AsyncVectorEnv(factories(), shared_memory=False, autoreset_mode=mode), categorical_action_encoding=True)
+        env = GymEnv(make_async(factories(), shared_memory=False, autoreset_mode=mode), categorical_action_encoding=True)
         with collected(env, frames_per_batch=30) as collector:
             assert collector.next().batch_size == (ROWS, 10)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +24,9 @@ from reap.envs.vector_kinds import HAS_MODES, Mode
 AutoresetMode: Any = gym.vector.AutoresetMode if HAS_MODES else Mode
 ROWS = 3
 MODES: tuple[Any, ...] = tuple(AutoresetMode) if HAS_MODES else ()
+# Not by fork, for other tests leave threads; nor by spawn, which torchrl makes the default, and which imports torch each time.
+CONTEXT = "forkserver"
+multiprocessing.set_forkserver_preload(["tests.envs.vector_envs"])
 needs_modes = pytest.mark.skipif(not HAS_MODES, reason="this gymnasium has no autoreset modes and no reset masks")
 KINDS = ("sync", "wrapped", "async")
 
@@ -78,10 +82,14 @@ def factories(rows: int = ROWS, kind: str = "box") -> list[Any]:
     return [partial(Tagged, number, kind=kind) for number in range(rows)]
 
 
+def make_async(env_fns: list[Any], **keywords: Any) -> AsyncVectorEnv:
+    return AsyncVectorEnv(env_fns, context=CONTEXT, **keywords)
+
+
 def make_vector(kind: str, mode: AutoresetMode, *, env_kind: str = "box") -> VectorEnv[Any, Any, Any]:
     """A vector env of tagged envs: plain, in a wrapper that changes nothing, or in processes."""
     if kind == "async":
-        return AsyncVectorEnv(factories(kind=env_kind), autoreset_mode=mode)
+        return make_async(factories(kind=env_kind), autoreset_mode=mode)
     env = SyncVectorEnv(factories(kind=env_kind), autoreset_mode=mode)
     return env if kind == "sync" else wrappers.TransformReward(env, lambda reward: reward)
 
