@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from reap.buffers import FLAGS
 from reap.envs.leaves import get_leaf
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from reap.envs.specs import EnvSpecs
 
-Flags = dict[str, list[torch.Tensor]]
+Flags = NDArray[Any]
 
 
 class Ends:
@@ -45,7 +47,7 @@ class Ends:
         has_one = all(spec.shape.numel() == 1 for _, spec in env.full_done_spec.leaves())
         self._is_any: Callable[[torch.Tensor], Any] = torch.Tensor.item if has_one else torch.Tensor.any
 
-    def read(self, td: TensorDictBase) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def read(self, td: TensorDictBase) -> tuple[Flags, Flags] | None:
         """Terminated and truncated `[E]` of the rows, or None where no flag is True."""
         for key in self._any:
             value = get_leaf(td, key)
@@ -53,22 +55,27 @@ class Ends:
                 break
         else:
             return None
-        terminated = torch.zeros(self._rows, dtype=torch.bool)
-        truncated = terminated.clone()
+        terminated, truncated = np.zeros(self._rows, bool), np.zeros(self._rows, bool)
         for group in self._groups:
             ended = self._read_group({name: value for name, key in group if (value := get_leaf(td, key)) is not None})
             terminated |= ended[0]
             truncated |= ended[1]
         return terminated, truncated
 
-    def _read_group(self, found: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = {name: value.detach().cpu().reshape(self._rows, -1).any(1) for name, value in found.items()}
-        none = torch.zeros(self._rows, dtype=torch.bool)
+    def _read_group(self, found: Mapping[str, torch.Tensor]) -> tuple[Flags, Flags]:
+        rows = {name: self._any_of_row(value) for name, value in found.items()}
+        none = np.zeros(self._rows, bool)
         terminated, truncated = rows.pop("terminated", none), rows.pop("truncated", none)
-        rest = torch.stack([none, *rows.values()]).any(0) & ~(terminated | truncated)
+        done: Flags = none
+        for flags in rows.values():
+            done = done | flags
+        rest = done & ~(terminated | truncated)
         if "terminated" in found and "truncated" not in found:
             return terminated, truncated | rest
         return terminated | rest, truncated
+
+    def _any_of_row(self, flags: torch.Tensor) -> Flags:
+        return np.logical_or.reduce(flags.detach().cpu().numpy().reshape(self._rows, -1), axis=1)
 
 
 def deciding_groups(keys: Sequence[Key]) -> dict[Key, list[str]]:

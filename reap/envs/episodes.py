@@ -83,7 +83,7 @@ def rollout(
             break
         current = step_mdp(stepped, reward_keys=env.reward_keys, action_keys=env.action_keys)
         if ended is not None:
-            done = ended[0] | ended[1]
+            done = torch.from_numpy(ended[0] | ended[1])
             current = env.reset(current.set("_reset", done.view(*env.batch_size, 1)))
     stacked = load_tensordict().stack(steps, len(env.batch_size))
     stacked.refine_names(..., "time")
