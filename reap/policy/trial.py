@@ -25,7 +25,7 @@ class Trial:
 
     Attributes:
         outputs: copies of what the call returned.
-        enables_grad: the call did something with gradients enabled, although it was made without.
+        enables_grad: the call computed something that requires a gradient, although it was made without.
     """
 
     def __init__(self, call: Callable[[], Outputs], policy: Any, stage: Stage) -> None:
@@ -49,15 +49,21 @@ class Trial:
 
 
 class _GradWatch(TorchFunctionMode):
-    """Notes whether gradients are enabled in any call of a torch function in the body."""
+    """Notes whether any torch function in the body returned what requires a gradient.
+
+    That gradients are enabled says too little: `torch.distributions` computes its lazy properties so, of whatever it was given.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.has_seen_grad = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.has_seen_grad = self.has_seen_grad or torch.is_grad_enabled()
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if torch.is_grad_enabled():
+            values = result if isinstance(result, tuple | list) else (result,)
+            self.has_seen_grad = self.has_seen_grad or any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
+        return result
 
 
 def _copy(value: Any) -> Any:

@@ -174,6 +174,33 @@ def test_rollouts_run_in_inference_mode_and_the_probe_does_not() -> None:
     assert torch.is_grad_enabled()
 
 
+class Samples(Modes):
+    """Reads a property that distributions compute lazily, with gradients enabled."""
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return torch.distributions.Categorical(logits=super().forward(observation)).probs
+
+
+def test_distributions_that_enable_gradients_do_not_need_them() -> None:
+    policy = Samples()
+    SyncDataCollector(Count(5), policy, frames_per_batch=2).next()
+    assert policy.modes == ["no_grad", "inference", "inference"]
+
+
+class Differentiates(Modes):
+    """Enables gradients, and computes with them."""
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            return super().forward(observation).detach()
+
+
+def test_a_policy_that_computes_with_gradients_does_not_run_in_inference_mode() -> None:
+    policy = Differentiates()
+    SyncDataCollector(Count(5), policy, frames_per_batch=2).next()
+    assert policy.modes == ["grad", "grad", "grad"]
+
+
 @pytest.mark.parametrize("keeps", ["tensor", "tuple", "list", "dict"])
 def test_a_module_that_keeps_activations_is_found_after_its_first_rollout(keeps: str) -> None:
     policy = Modes(keeps)
