@@ -23,6 +23,7 @@ from typing import Literal
 import cartpole
 import overhead
 import pong
+import recurrent
 import tensordict_policies
 import torch
 import torchrl_envs
@@ -33,11 +34,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-Name = Literal["cartpole", "tensordict_policies", "pong", "vector", "torchrl_envs", "overhead"]
+Name = Literal["cartpole", "tensordict_policies", "pong", "recurrent", "vector", "torchrl_envs", "overhead"]
 FILES = {
     "cartpole": cartpole,
     "tensordict_policies": tensordict_policies,
     "pong": pong,
+    "recurrent": recurrent,
     "vector": vector,
     "torchrl_envs": torchrl_envs,
     "overhead": overhead,
