@@ -11,7 +11,7 @@ batch, and come back when the last piece of that batch is dropped (`SlotPool`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -136,9 +136,16 @@ class Slot:
         fields: shape and dtype of one frame's value under each key.
         batch_shape: batch dimensions of the env; empty for a single env.
         columns: number of time steps `T`.
+        make_block: makes its memory.
     """
 
-    def __init__(self, fields: Mapping[Key, Field], batch_shape: tuple[int, ...], columns: int) -> None:
+    def __init__(
+        self,
+        fields: Mapping[Key, Field],
+        batch_shape: tuple[int, ...],
+        columns: int,
+        make_block: Callable[[Layout], Block] = Block.private,
+    ) -> None:
         self.batch_shape = batch_shape
         self.rows = int(np.prod(batch_shape, dtype=np.int64))
         self.columns = columns
@@ -146,7 +153,7 @@ class Slot:
         flags = [key for key in self.fields if key[-1:] in FLAGS]
         others = [key for key, field in self.fields.items() if key not in flags and not field.is_object]
         layout = Layout({key: fields[key].lead(self.rows, columns) for key in (*flags, *others)})
-        self.block = Block.private(layout)
+        self.block = make_block(layout)
         self._rowwise: dict[Key, Array] = {
             key: np.empty((self.rows, columns, 1), object) if field.is_object else self.block.array(key)
             for key, field in self.fields.items()

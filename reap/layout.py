@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -21,14 +22,13 @@ import torch
 from numpy.typing import NDArray
 
 from reap.keys import Key
+from reap.memory import Bytes, physical_memory, readable, shared_memory
 
 ALIGNMENT = 64
 SHOWN = 5
 """Fields named in an error about memory."""
-UNITS = ("kB", "MB", "GB", "TB", "PB", "EB", "ZB")
 
 Array = NDArray[Any]
-Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -122,27 +122,6 @@ class Layout(Mapping[Key, Field]):
         return slice(first, max(self._offsets[key] + self._fields[key].nbytes for key in chosen))
 
 
-def readable(nbytes: float) -> str:
-    """A number of bytes for people.
-
-    Example:
-        >>> readable(512), readable(2_500_000), readable(10 * 10**12)
-        ('512 B', '2.5 MB', '10.0 TB')
-    """
-    if nbytes < 1000:
-        return f"{nbytes:.0f} B"
-    power = min(len(UNITS), int(math.log10(nbytes)) // 3)
-    return f"{nbytes / 1000**power:.1f} {UNITS[power - 1]}"
-
-
-def physical_memory() -> float:
-    """Bytes of memory of this machine; infinite where the system does not say."""
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, OSError, ValueError):
-        return math.inf
-
-
 def private_memory(nbytes: int) -> Bytes:
     """Memory of this process, zeroed, its start aligned to 64 bytes."""
     raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
@@ -151,11 +130,20 @@ def private_memory(nbytes: int) -> Bytes:
 
 
 class Block:
-    """One piece of memory and the arrays that a layout places in it."""
+    """One piece of memory and the arrays that a layout places in it.
 
-    def __init__(self, layout: Layout, memory: Bytes) -> None:
+    Attributes:
+        layout: where the arrays lie.
+        memory: the bytes.
+        fd: descriptor of memory that can be shared, open as long as the block lives; None for memory of this process.
+    """
+
+    def __init__(self, layout: Layout, memory: Bytes, fd: int | None = None) -> None:
         self.layout = layout
         self.memory = memory
+        self.fd = fd
+        if fd is not None:
+            weakref.finalize(self, os.close, fd).atexit = False
 
     @classmethod
     def private(cls, layout: Layout) -> Block:
@@ -171,6 +159,23 @@ class Block:
             return cls(layout, private_memory(layout.nbytes))
         except MemoryError as error:
             raise MemoryError(_too_large(layout, limit)) from error
+
+    @classmethod
+    def shared(cls, layout: Layout, fd: int | None = None) -> Block:
+        """A block that several processes map: one memfd, whatever the number of fields.
+
+        Args:
+            layout: where the arrays lie.
+            fd: descriptor of a block of this layout that another process made; it belongs to the new block.
+
+        Raises:
+            MemoryError: the layout does not fit into what the machine, or the container, has left; the text names its
+                largest fields.
+        """
+        try:
+            return cls(layout, *shared_memory(layout.nbytes, fd))
+        except MemoryError as error:
+            raise MemoryError(f"{error}\n{_largest(layout)}") from error
 
     def array(self, key: Key) -> Array:
         """The field as a numpy array over the block's memory."""
@@ -195,13 +200,14 @@ class Block:
 
 
 def _too_large(layout: Layout, limit: float) -> str:
+    machine = "" if math.isinf(limit) else f" of this machine, which has {readable(limit)}"
+    text = f"{readable(layout.nbytes)} in one block, of {len(layout)} fields, do not fit into the memory{machine}."
+    return f"{text} {_largest(layout)}"
+
+
+def _largest(layout: Layout) -> str:
+    """The largest fields of a layout, and what to do if they are too large."""
     largest = sorted(layout.items(), key=lambda item: -item[1].nbytes)[:SHOWN]
     rows = (f"  {'.'.join(key)}: {field.shape} {field.dtype}, {readable(field.nbytes)}" for key, field in largest)
-    machine = "" if math.isinf(limit) else f" of this machine, which has {readable(limit)}"
-    return "\n".join(
-        (
-            f"{readable(layout.nbytes)} in one block, of {len(layout)} fields, do not fit into the memory{machine}. Largest:",
-            *rows,
-            "Use fewer frames per batch or fewer envs, smaller values or a smaller dtype, or keep fewer batches alive.",
-        )
-    )
+    advice = "Use fewer frames per batch or fewer envs, smaller values or a smaller dtype, or keep fewer batches alive."
+    return "\n".join(("Largest:", *rows, advice))

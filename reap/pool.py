@@ -12,7 +12,7 @@ pixels; the others are lent. A lease is a numpy array over the slot's memory tha
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -22,7 +22,7 @@ from tensordict import TensorDict
 
 from reap.buffers import SMALL, Slot
 from reap.keys import Key, nested
-from reap.layout import Field
+from reap.layout import Block, Field, Layout
 from reap.objects import copies_of, stacked
 from reap.tensordicts import make_tensordict
 
@@ -38,6 +38,13 @@ class SlotPool:
         columns: time steps of a rollout.
         device: what the batches give as their device, or None.
         same: deliver the same TensorDict over the same memory each time.
+        limit: slots at the most: a batch that would take the last free one is copied, not lent. None for no limit.
+        make_block: makes the memory of a slot.
+
+    Attributes:
+        slots: the slots made so far, by number.
+        fields: shape and dtype of one frame's value under each key.
+        columns: time steps of a rollout.
     """
 
     def __init__(
@@ -48,14 +55,18 @@ class SlotPool:
         *,
         device: torch.device | None = None,
         same: bool = False,
+        limit: int | None = None,
+        make_block: Callable[[Layout], Block] = Block.private,
     ) -> None:
         self.slots: list[Slot] = []
         # A function, no bound method: that would be a cycle, and keep the slots until the garbage collector runs.
         self._deliver = SlotPool._deliver_same if same else SlotPool._deliver_lease
         self._same: dict[int, list[Node]] = {}
+        self._limit, self._make_block = limit, make_block
         self._free: list[int] = []
         self._sources: list[dict[Key, torch.Tensor]] = []  # per slot, the fields that are cloned
-        self._fields, self._batch_shape, self._columns, self._device = fields, batch_shape, columns, device
+        self.fields, self.columns = dict(fields), columns
+        self._batch_shape, self._device = batch_shape, device
         tensors = {key: field for key, field in fields.items() if not field.is_object}
         self._small = [key for key, field in tensors.items() if field.nbytes <= SMALL]
         self._large = [key for key, field in tensors.items() if field.nbytes > SMALL]
@@ -77,7 +88,7 @@ class SlotPool:
         if self._free:
             return self._free.pop()
         try:
-            slot = Slot(self._fields, self._batch_shape, self._columns)
+            slot = Slot(self.fields, self._batch_shape, self.columns, self._make_block)
         except MemoryError as error:
             error.add_note(f"reap: {len(self.slots)} earlier batches are still kept, each in a block of this size")
             raise
@@ -85,6 +96,11 @@ class SlotPool:
             self._sources.append({key: slot.tensor(key) for key in self._small})
         self.slots.append(slot)
         return len(self.slots) - 1
+
+    @property
+    def _can_lend(self) -> bool:
+        """Whether a slot is left for the next rollout when this one is lent."""
+        return self._limit is None or bool(self._free) or len(self.slots) < self._limit
 
     def give_back(self, index: int) -> None:
         """Return a slot that was taken and is not delivered."""
@@ -103,21 +119,24 @@ class SlotPool:
         except BaseException:
             self._free.append(index)
             raise
-        if self._large:
+        if self._large and not self._can_lend:
+            leaves.update({key: slot.tensor(key).clone() for key in self._large})
+            self._free.append(index)
+        elif self._large:
             memory: Any = slot.block.memory
             lease: Any = np.frombuffer(memoryview(memory), np.uint8)
             weakref.finalize(lease, self._free.append, index).atexit = False
             leaves.update({key: slot.tensor(key, lease) for key in self._large})
         else:
             self._free.append(index)
-        return self._tensordict({key: leaves[key] for key in self._fields})
+        return self._tensordict({key: leaves[key] for key in self.fields})
 
     def _deliver_same(self, index: int) -> TensorDict:
         self._free.append(index)
         nodes = self._same.get(index)
         if nodes is None:
             slot = self.slots[index]
-            tensors = {key: slot.tensor(key) for key in self._fields if key not in self._objects}
+            tensors = {key: slot.tensor(key) for key in self.fields if key not in self._objects}
             nodes = self._same[index] = _nodes(self._tensordict(tensors))
         for node, entries in nodes:
             # What the user put in place of our tensors, or beside them, belongs to the last batch.

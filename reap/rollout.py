@@ -41,6 +41,11 @@ class Phase(IntEnum):
 POLICY, STEP = int(Phase.POLICY), int(Phase.STEP)
 """Plain integers for the loop: reading a member of an enum costs more."""
 
+PHASE, COLUMN, STOP = 0, 1, 2
+"""Places in the control block: the phase, the column under way, and whether the rollout is to end with it."""
+
+CONTROL_INTS = 4
+
 
 class Rollout:
     """Env, stage and tracker of one set of rows.
@@ -67,7 +72,8 @@ class Rollout:
         self.tracker = tracker
         self.env_seconds = 0.0
         self.policy_seconds = 0.0
-        self.control = memoryview(bytearray(1))
+        self.columns_done = 0
+        self.control = memoryview(bytearray(CONTROL_INTS * 4)).cast("i")
         self._face = env.loop_face()
         self._hooks = tuple(hooks)
         self._end = self._reset_ended if reset_when_done else self._idle_ended
@@ -87,6 +93,11 @@ class Rollout:
         self._carried: list[tuple[Array, Array, Array]] = []
         env.owner = self
         tracker.begin(self._every_row, 0)
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether the control block asks to end the rollout with the column under way."""
+        return bool(self.control[STOP])
 
     def restart(self, rows: Iterable[int] | None = None) -> None:
         """Begin new episodes in these rows (None: all) at the start of the next rollout.
@@ -171,7 +182,7 @@ class Rollout:
             for t in range(columns):
                 for root, array in record:
                     root[t] = array
-                control[0] = POLICY
+                control[0], control[1] = POLICY, t
                 act(t)
                 now = clock()
                 policy_seconds += now - last
@@ -191,12 +202,15 @@ class Rollout:
         except BaseException as error:
             self.restart()
             where = f"column {t}" if t >= 0 else "before the first column"
-            error.add_note(f"reap: raised in {Phase(control[0]).name.lower()} of {self.env!r}, {where} of a rollout")
+            error.add_note(f"reap: raised in {Phase(control[PHASE]).name.lower()} of {self.env!r}, {where} of a rollout")
             raise
         self.policy_seconds += policy_seconds
         self.env_seconds += env_seconds
-        control[0] = Phase.WRITE
-        return self._finish(slot, t + 1)
+        control[PHASE] = Phase.WRITE
+        self.columns_done = t + 1
+        frames = self._finish(slot, t + 1)
+        control[PHASE] = Phase.IDLE
+        return frames
 
     def _start(self, slot: Slot, actor: Actor) -> None:
         slot.clear_flags()
@@ -233,7 +247,7 @@ class Rollout:
         return record, [(array, slot.by_column(key)) for array, key in back if key in slot.fields]
 
     def _reset(self, rows: Sequence[int] | None, t: int) -> None:
-        self.control[0] = Phase.RESET
+        self.control[PHASE] = Phase.RESET
         self._face.reset_rows(rows, t)
         self.stage.begin(rows)
         self.tracker.begin(self._every_row if rows is None else rows, t + 1)
