@@ -86,6 +86,8 @@ class EnvBase(EnvSpecs):
         self._closed = False
         self._face: TensorDictFace | None = None
         self._alone: ArrayFace | None = None
+        # What an env that writes `step_rows` alone is to be stepped with.
+        self._sent: tuple[Rows | None, int] = (None, 0)
         self._check_face()
 
     def _check_face(self) -> None:
@@ -123,11 +125,14 @@ class EnvBase(EnvSpecs):
 
     def send(self, rows: Rows | None, t: int) -> None:
         """Give the actions of column `t` to these rows (None: all)."""
-        self._bound_face().send(rows, t)
+        if self._is_by_tensordict:
+            self._bound_face().send(rows, t)
+        else:
+            self._sent = rows, t
 
     def receive(self) -> Rows | None:
         """Write what the rows answered to `send`; return the rows whose episode ended, or None."""
-        return self._bound_face().receive()
+        return self._bound_face().receive() if self._is_by_tensordict else self.step_rows(*self._sent)
 
     def step_rows(self, rows: Rows | None, t: int) -> Rows | None:
         """`send`, then `receive`."""

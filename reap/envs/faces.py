@@ -323,6 +323,8 @@ class ArrayFace:
         self._stage = Stage(env.fields_of_stage(), batch)
         self._slot = Slot(env.slot_fields(), batch, 1)
         self._objects = [key for key, field in self._stage.fields.items() if field.is_object]
+        # Flags that every slot has, and the env's specs have not.
+        self._unknown = [flag[0] for flag in FLAGS if flag not in env.full_done_spec]
 
     def reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         """Reset all rows, or those of the mask `"_reset"`, and return the observations of all."""
@@ -365,4 +367,4 @@ class ArrayFace:
         for key in self._objects:
             td.set(plain(key), self._stacked(slot.by_column(after(key))[0]))
         td.set("done", td.get("terminated") | td.get("truncated"))
-        return td
+        return td.exclude(*self._unknown) if self._unknown else td

@@ -5,7 +5,7 @@ Each fact is a function of a factory; its name and docstring are in the error if
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,10 @@ from reap.envs import EnvBase, step_mdp
 from reap.envs.build import build_env, is_env
 from reap.envs.check_specs import check_env_specs
 from reap.errors import ClosedError
-from reap.keys import plain
+from reap.keys import nested, plain
 from reap.objects import unstacked
+from reap.tensordicts import make_tensordict
+from reap.trajectories import NO_ID
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -113,7 +115,7 @@ def results_are_not_changed_later(env: EnvBase) -> None:
 
 def a_partial_reset_leaves_other_rows_alone(env: EnvBase) -> None:
     """Rows that are not in the mask `"_reset"` keep their values, and the mask is not changed."""
-    if not env.batch_size.numel() > 1 or not env.batch_size:
+    if env.batch_size.numel() < 2 or not env.resets_rows:
         return
     stepped = _last(env, 2)
     current = step_mdp(stepped, reward_keys=env.reward_keys, action_keys=env.action_keys)
@@ -135,8 +137,10 @@ def both_faces_agree_on_shapes(env: EnvBase) -> None:
     face = env.loop_face()
     face.bind(stage, slot)
     face.reset_rows(None, -1)
+    seen = make_tensordict(nested(stage.tensors), env.batch_size)
+    acted = env.rand_action(seen)
     for key in env.fields(env.full_action_spec):
-        slot.views(key)[0].copy_(env.rand_action().get(plain(key)))
+        slot.views(key)[0].copy_(acted.get(plain(key)))
     ended = face.step_rows(None, 0)
     flags = [slot.by_row(after(key)).any() for key in FLAGS]
     _require((ended is None) == (not any(flags[1:])), "the rows that step_rows returns differ from the flags that it set")
@@ -148,14 +152,14 @@ def rows_that_end_are_those_flagged(env: EnvBase) -> None:
     done, terminated, truncated = (batch.get(after(key)) for key in FLAGS)
     _require(torch.equal(done, terminated | truncated), "done differs")
     ids = batch.get(IDS)
-    changes = ids[..., 1:] != ids[..., :-1]
-    _require(torch.equal(changes, done[..., :-1, 0]), "an id changes elsewhere than behind a done")
+    changes, valid = ids[..., 1:] != ids[..., :-1], ids[..., :-1] != NO_ID
+    _require(torch.equal(changes[valid], done[..., :-1, 0][valid]), "an id changes elsewhere than behind a done")
 
 
 def next_is_the_root_of_the_next_frame(env: EnvBase) -> None:
     """Within an episode, what follows a frame is where the next frame starts."""
     batch = _collect(env)
-    goes_on = ~batch.get(after(DONE))[..., :-1, 0]
+    goes_on = ~batch.get(after(DONE))[..., :-1, 0] & (batch.get(IDS)[..., :-1] != NO_ID)
     lead = len(env.batch_size)
     for key, spec in env.observation_spec.leaves():
         following, root = batch.get(("next", *key)), batch.get(plain(key))
@@ -170,6 +174,8 @@ def next_is_the_root_of_the_next_frame(env: EnvBase) -> None:
 
 def a_limit_begins_a_new_episode(env: EnvBase) -> None:
     """With `max_frames_per_traj=3`, a reset follows every third frame of an episode, in these rows only."""
+    if env.resets_itself or not env.resets_rows:
+        return
     batch = _collect(env, max_frames_per_traj=3)
     ids: Any = batch.get(IDS).flatten()
     _require(int(ids.unique(return_counts=True)[1].max()) <= 3, "an episode has more than three frames")
@@ -256,6 +262,14 @@ def _equal(found: TensorDictBase, wanted: TensorDictBase) -> bool:
 
 
 def _same(found: Any, wanted: Any) -> bool:
-    if not isinstance(wanted, torch.Tensor):
-        return bool(np.array_equal(found, wanted)) if isinstance(wanted, np.ndarray) else bool(found == wanted)
-    return torch.equal(found.nan_to_num(), wanted.nan_to_num()) if wanted.is_floating_point() else torch.equal(found, wanted)
+    if isinstance(wanted, torch.Tensor):
+        return (
+            torch.equal(found.nan_to_num(), wanted.nan_to_num()) if wanted.is_floating_point() else torch.equal(found, wanted)
+        )
+    if isinstance(wanted, np.ndarray):
+        return np.array_equal(found, wanted, equal_nan=wanted.dtype.kind in "fc")
+    if isinstance(wanted, Mapping):
+        return found.keys() == wanted.keys() and all(_same(found[key], value) for key, value in wanted.items())
+    if isinstance(wanted, list | tuple):
+        return len(found) == len(wanted) and all(map(_same, found, wanted))
+    return bool(found == wanted)
