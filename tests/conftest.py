@@ -21,8 +21,8 @@ os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 GRACE = 5.0
 """Seconds that threads and processes have to end after their test."""
 
-SERVERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-"""Processes that live until this one ends, by a piece of their command line."""
+SERVERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "reap.workers.server")
+"""Children that live until this process ends, by a piece of their command line; what they fork has the same one."""
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def _joined(thread: threading.Thread, deadline: float) -> bool:
 
 def _ended(pid: int, deadline: float) -> bool:
     """Wait for a process's end; true also for one that is meant to stay."""
-    if any(server in _command(pid) for server in SERVERS):
+    if str(pid) in _children(os.getpid()) and any(server in _command(pid) for server in SERVERS):
         return True
     try:
         descriptor = os.pidfd_open(pid)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from reap.errors import ClosedError
 
@@ -24,7 +24,14 @@ Reply = Any
 
 @dataclass(frozen=True)
 class Call:
-    """A command for any handler: call a method of what it works on, and reply with what that returns."""
+    """A command for any handler: call a method of what it works on, and reply with what that returns.
+
+    Attributes:
+        harmless: whether the worker goes on after an exception of this command; class attribute, any command may have
+            one. An exception of another command ends the group.
+    """
+
+    harmless: ClassVar[bool] = True
 
     name: str
     arguments: tuple[Any, ...] = ()

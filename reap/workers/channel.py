@@ -1,0 +1,145 @@
+"""Messages over a stream socket: a header (kind, length), a pickle, and descriptors with the header if there are any.
+
+        parent                                     child
+        Outgoing --- COMMAND, descriptors --->     Channel.receive
+        Inbox    <-- STARTED | REPLY | RAISED ---  Channel.send
+
+The child's end blocks. The parent's never does: it has many channels to look after, and both sides may be in the
+middle of a long message at once.
+"""
+
+from __future__ import annotations
+
+import array
+import enum
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+HEADER = struct.Struct("<IIQ")
+"""Kind, nothing, length."""
+DESCRIPTORS = 253
+"""As many as the kernel takes with one message."""
+PIECE = 1 << 20
+
+
+class Kind(enum.IntEnum):
+    """What a message is."""
+
+    COMMAND = 0
+    STARTED = 1
+    REPLY = 2
+    RAISED = 3
+
+
+class Channel:
+    """The child's end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.setblocking(True)
+
+    def send(self, kind: Kind, body: bytes = b"") -> None:
+        """Send a message; returns when the kernel has all of it.
+
+        Raises:
+            OSError: the parent is gone.
+        """
+        header = HEADER.pack(kind, 0, len(body))
+        sent = self._socket.sendmsg([header, body])
+        if sent < len(header) + len(body):  # a signal came in between
+            self._socket.sendall(memoryview(header + body)[sent:])
+
+    def receive(self) -> tuple[bytearray, list[int]] | None:
+        """The next message and its descriptors, which the receiver owns; None if the parent is gone."""
+        try:
+            header, descriptors, *_ = socket.recv_fds(self._socket, HEADER.size, DESCRIPTORS)
+            header += self._exactly(HEADER.size - len(header)) if header else b""
+            if not header:
+                return None
+            return self._exactly(HEADER.unpack(header)[2]), list(descriptors)
+        except (OSError, EOFError):
+            return None
+
+    def _exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            got = self._socket.recv_into(view)
+            if not got:
+                raise EOFError
+            view = view[got:]
+        return data
+
+
+class Inbox:
+    """What has arrived of a message at the parent's end.
+
+    One call both reads from the socket and keeps what it read, so that Ctrl-C cannot come between the two: the stream
+    stays in step.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._parts: list[bytes] = []
+
+    def receive(self) -> tuple[Kind, bytes] | None:
+        """The next whole message; None if there is none yet.
+
+        Raises:
+            EOFError: the child is gone.
+        """
+        while missing := self._missing():
+            try:
+                self._parts.extend(map(self._socket.recv, (min(missing, PIECE),)))
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                raise EOFError from error
+            if not self._parts[-1]:
+                raise EOFError
+        data = b"".join(self._parts)
+        self._parts = []
+        return Kind(HEADER.unpack_from(data)[0]), data[HEADER.size :]
+
+    def _missing(self) -> int:
+        got = sum(map(len, self._parts))
+        if got < HEADER.size:
+            return HEADER.size - got
+        start = self._parts[0] if len(self._parts[0]) >= HEADER.size else b"".join(self._parts)
+        return HEADER.size + HEADER.unpack_from(start)[2] - got
+
+
+class Outgoing:
+    """A command that is being sent from the parent's end."""
+
+    def __init__(self, end: socket.socket, body: bytes, descriptors: Sequence[int]) -> None:
+        self._socket = end
+        self._data = memoryview(HEADER.pack(Kind.COMMAND, 0, len(body)) + body)
+        self._descriptors = array.array("i", descriptors)
+        self._sent: list[int] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether some of it is on its way."""
+        return bool(self._sent)
+
+    def send(self) -> bool:
+        """Send what the socket takes now.
+
+        Returns:
+            Whether all of it is sent.
+
+        Raises:
+            OSError: the child is gone.
+        """
+        while rest := self._data[sum(self._sent) :]:
+            ancillary: list[Any] = []
+            if self._descriptors and not self._sent:
+                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, self._descriptors)]
+            try:
+                self._sent.extend(map(self._socket.sendmsg, ([rest],), (ancillary,)))
+            except BlockingIOError:
+                return False
+        return True

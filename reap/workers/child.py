@@ -1,0 +1,197 @@
+"""The life of a worker's process: made by fork, set up, fed with commands, closed.
+
+Whatever goes wrong with the channel means that the parent is gone: the worker leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+from reap.errors import portable
+from reap.workers import launch, surroundings
+from reap.workers.base import Command, Handler, Reply
+from reap.workers.channel import Channel, Kind
+from reap.workers.control import ControlBlock
+from reap.workers.pickling import encode, pickled
+from reap.workers.start import Start
+
+START = -1
+"""The phase of a worker that has no handler yet."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_libc = ctypes.CDLL(None)
+
+
+class TakesDescriptors(Protocol):
+    """A handler that is sent commands with descriptors."""
+
+    def handle_with(self, command: Command, fds: Sequence[int]) -> Reply:
+        """Carry out a command that came with descriptors; they are the handler's to close."""
+        ...
+
+
+class Descriptors(NamedTuple):
+    """What a worker starts with."""
+
+    channel: int
+    control: int
+    start: int
+    stdout: int
+    stderr: int
+    requests: int
+
+
+class Terminated(SystemExit):
+    """SIGTERM came."""
+
+
+def ignore(number: int, frame: FrameType | None) -> None:
+    """Do nothing at a signal; a program started from here gets the default back, as it would not with SIG_IGN."""
+
+
+def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(number, ignore)
+    raise Terminated
+
+
+def name_process(name: str) -> None:
+    """The name that ps and top show."""
+    _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def live(descriptors: Descriptors, server: int) -> NoReturn:
+    """Be a worker, in a process just forked from the server."""
+    code = 1
+    try:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == server:
+            signal.signal(signal.SIGTERM, _terminate)
+            _keep_only(descriptors)
+            code = _work(descriptors)
+    except Terminated:
+        code = -signal.SIGTERM
+    finally:
+        _leave(code)
+
+
+def _keep_only(descriptors: Descriptors) -> None:
+    os.dup2(descriptors.stdout, 1)
+    os.dup2(descriptors.stderr, 2)
+    low = 3
+    for kept in sorted((descriptors.channel, descriptors.control, descriptors.start, descriptors.requests)):
+        os.closerange(low, kept)
+        low = kept + 1
+    os.closerange(low, os.sysconf("SC_OPEN_MAX"))
+
+
+def _work(descriptors: Descriptors) -> int:
+    channel = Channel(descriptors.channel)
+    launch.inherit(descriptors.requests)
+    try:
+        control, handler = _start(descriptors)
+    except Terminated:
+        raise
+    except BaseException as error:  # noqa: BLE001  the parent is told, whatever it is
+        with contextlib.suppress(OSError):
+            channel.send(Kind.RAISED, _report(error, START, is_harmless=False))
+        return 1
+    try:
+        channel.send(Kind.STARTED)
+        return _serve(channel, handler, control)
+    except OSError:  # the parent is gone
+        return 0
+    finally:
+        with contextlib.suppress(Exception):
+            handler.close()
+
+
+def _start(descriptors: Descriptors) -> tuple[memoryview, Handler]:
+    with open(descriptors.start, "rb") as file:
+        start: Start = pickle.loads(file.read())
+    name_process(f"{start.name or 'reap'}-{start.worker}")
+    surroundings.restore(start.surroundings)
+    _reseed()
+    block = ControlBlock(start.workers, start.control_ints, descriptors.control)
+    block.close()
+    control = block.of(start.worker)
+    try:
+        setup = pickle.loads(start.setup)
+        make_handler = pickle.loads(start.make_handler)
+    except Exception as error:
+        error.add_note(
+            "The worker could not load what it is to run. Workers import modules by name, with this process's "
+            "sys.path; they never run __main__. For a module that only this process can import, call "
+            "cloudpickle.register_pickle_by_value(module) first."
+        )
+        raise
+    for step in setup:
+        step()
+    return control, make_handler(start.worker, control)
+
+
+def _reseed() -> None:
+    """Numpy's global generator was copied by the fork; the others are seeded by Python or are the same in any process."""
+    if "numpy" in sys.modules:
+        importlib.import_module("numpy.random").seed()
+
+
+def _serve(channel: Channel, handler: Handler, control: memoryview) -> int:
+    while (message := channel.receive()) is not None:
+        kind, body, goes_on = _answer(handler, control, *message)
+        channel.send(kind, body)
+        if not goes_on:
+            return 1
+    return 0
+
+
+def _answer(handler: Any, control: memoryview, body: bytearray, descriptors: list[int]) -> tuple[Kind, bytes, bool]:
+    """The answer to a command, and whether the worker goes on."""
+    is_harmless = False
+    try:
+        command = pickle.loads(body)
+        is_harmless = getattr(command, "harmless", False)
+        reply = handler.handle_with(command, descriptors) if descriptors else handler.handle(command)
+        return Kind.REPLY, encode(reply), True
+    except Terminated:
+        raise
+    except BaseException as error:  # noqa: BLE001  the parent is told, whatever it is
+        is_harmless = is_harmless and isinstance(error, Exception)
+        return Kind.RAISED, _report(error, control[0], is_harmless=is_harmless), is_harmless
+
+
+def _report(error: BaseException, phase: int, *, is_harmless: bool) -> bytes:
+    own = error.__traceback__
+    text = "".join(traceback.format_exception(type(error), error, own.tb_next if own else None))
+    return pickle.dumps((phase, is_harmless, _portable(error), text))
+
+
+def _portable(error: BaseException) -> bytes:
+    """The exception by cloudpickle, which knows classes of the user's `__main__`; a stand-in if that fails."""
+    try:
+        data = pickled(error)
+        if type(pickle.loads(data)) is type(error):
+            return data
+    except Exception:  # noqa: BLE001  pickling runs the user's code, which may raise anything
+        pass
+    return pickle.dumps(portable(error))
+
+
+def _leave(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)

@@ -1,0 +1,133 @@
+"""One worker's process as its parent sees it, and how several of them end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Sequence
+
+from reap.workers.channel import Inbox, Outgoing
+from reap.workers.launch import STATUS, Launched, Server
+
+ASKED = 0.2
+"""At most so many seconds pass between asking the workers to leave and SIGTERM."""
+KILLED = 1.0
+"""Seconds that killed processes have to disappear; only the kernel can keep them longer."""
+
+
+class Member:
+    """A worker's process: its channel, its pidfd, its status pipe.
+
+    Attributes:
+        number: the worker's number.
+        pid: process id.
+        end: this end of its channel; None once closed.
+        status: descriptor of its status pipe; -1 once closed.
+        exit_code: as multiprocessing has it; None while it runs.
+        has_started: whether it has made its handler.
+        pending: commands sent whose answers have not arrived.
+        outgoing: a command that is being sent.
+    """
+
+    def __init__(self, number: int, launched: Launched, end: socket.socket) -> None:
+        self.number = number
+        self.pid = launched.pid
+        self.end = end
+        self.status = launched.status
+        self.exit_code: int | None = None
+        self.inbox = Inbox(end)
+        self.outgoing: Outgoing | None = None
+        self.has_started = False
+        self.pending = 0
+        self._pidfd = launched.pidfd
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal; nothing happens if the process has ended."""
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def read_status(self) -> None:
+        """Read the exit code from a status pipe that is readable; without one the server was killed, the workers too."""
+        data = os.read(self.status, STATUS.size)
+        self.exit_code = STATUS.unpack(data)[0] if len(data) == STATUS.size else -signal.SIGKILL
+
+    def hang_up(self) -> None:
+        """Tell the worker that no command will come and no reply is wanted."""
+        with contextlib.suppress(OSError):
+            self.end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        self.end.close()
+        for descriptor in (self.status, self._pidfd):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.status = self._pidfd = -1
+
+
+def launched(server: Server, number: int, control: int, start: bytes) -> Member:
+    """Launch a worker.
+
+    Args:
+        server: what forks it.
+        number: the worker's number.
+        control: descriptor of the control block.
+        start: a pickled `reap.workers.start.Start`.
+    """
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    # A file, not a message: the worker reads it when it can, and nobody waits for that.
+    file = os.memfd_create("reap-start", os.MFD_CLOEXEC)
+    try:
+        rest = memoryview(start)
+        while rest:
+            rest = rest[os.write(file, rest) :]
+        os.lseek(file, 0, os.SEEK_SET)
+        return Member(number, server.launch(theirs.fileno(), control, file), ours)
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+        os.close(file)
+
+
+def kill(members: Sequence[Member]) -> None:
+    """Kill these workers and wait until they are gone; closes their descriptors."""
+    try:
+        for member in members:
+            member.kill()
+        _wait(members, time.monotonic() + KILLED)
+    finally:
+        for member in members:
+            member.close()
+
+
+def end(members: Sequence[Member], timeout: float) -> None:
+    """Ask these workers to leave, then terminate them, and kill those that are there at the deadline."""
+    deadline = time.monotonic() + timeout
+    try:
+        for member in members:
+            member.hang_up()
+        _wait(members, time.monotonic() + min(ASKED, timeout / 4))
+        for member in members:
+            member.kill(signal.SIGTERM)
+        _wait(members, deadline)
+    finally:
+        kill(members)
+
+
+def _wait(members: Sequence[Member], deadline: float) -> None:
+    running = {member.status: member for member in members if member.status >= 0 and member.exit_code is None}
+    poll = select.poll()
+    for status in running:
+        poll.register(status, select.POLLIN)
+    while running and (left := deadline - time.monotonic()) > 0:
+        for status, _ in poll.poll(left * 1000):
+            running.pop(status).read_status()
+            poll.unregister(status)

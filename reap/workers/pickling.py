@@ -1,0 +1,160 @@
+"""Values on their way to another process: cloudpickle, and for what it cannot take the path to the culprit.
+
+Functions and classes of `__main__`, lambdas, closures and local classes travel by value; everything else by name.
+"""
+
+from __future__ import annotations
+
+import dis
+import io
+import pickle
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any, ClassVar
+
+import cloudpickle
+
+from reap.errors import OptionError
+
+DEPTH = 12
+"""Steps that the search for a culprit goes down."""
+
+
+def _reduce_code(code: CodeType) -> Any:
+    make, arguments = cloudpickle.Pickler.dispatch_table[CodeType](code)[:2]
+    return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in arguments)
+
+
+class _Pickler(cloudpickle.Pickler):
+    """cloudpickle's, but functions keep the name of their file, so that tracebacks of workers show their lines."""
+
+    dispatch_table: ClassVar[Any] = {**cloudpickle.Pickler.dispatch_table, CodeType: _reduce_code}
+
+
+def pickled(value: Any) -> bytes:
+    """The bytes of a value by cloudpickle."""
+    with io.BytesIO() as file:
+        _Pickler(file, protocol=5).dump(value)
+        return file.getvalue()
+
+
+def dumps(value: Any, what: str) -> bytes:
+    """The bytes of a value that is to be sent to a worker.
+
+    Args:
+        value: anything.
+        what: what the user calls it, for the error.
+
+    Raises:
+        OptionError: it cannot be pickled; the message says which part of it, and how that is reached.
+
+    Example:
+        >>> pickle.loads(dumps(lambda: 3, "make"))()
+        3
+        >>> import threading
+        >>> lock = threading.Lock()
+        >>> dumps({"a": [lock]}, "options")
+        Traceback (most recent call last):
+            ...
+        reap.errors.OptionError: options: cannot be sent to a worker: its item 'a', item 0 is a _thread.lock ...
+    """
+    try:
+        return pickled(value)
+    except Exception as error:  # noqa: BLE001  pickling runs the user's code, which may raise anything
+        failure = error
+    raise OptionError(f"{what}: cannot be sent to a worker: {_complaint(value, failure)}") from failure
+
+
+def encode(value: Any) -> bytes:
+    """The bytes of a value, by plain pickle if both sides understand that, else by cloudpickle.
+
+    Plain pickle sends what belongs to `__main__` by name, and the other side has another `__main__`.
+    """
+    try:
+        data = pickle.dumps(value, protocol=5)
+    except Exception:  # noqa: BLE001  as above
+        return pickled(value)
+    return pickled(value) if b"__main__" in data else data
+
+
+def _complaint(value: Any, failure: Exception) -> str:
+    steps, culprit = _culprit(value)
+    kind = f"a {type(culprit).__module__}.{type(culprit).__qualname__}".replace("a builtins.", "a ")
+    where = f"its {', '.join(steps)}" if steps else "it"
+    inside = bool(steps) and steps[0].startswith(("variable", "global"))
+    remedy = "create it inside the function" if inside else "leave it out, or build it in the worker"
+    return f"{where} is {kind} ({type(failure).__name__}: {failure}); {remedy}"
+
+
+def _culprit(value: Any) -> tuple[list[str], Any]:
+    """The innermost part that cannot be pickled by itself, and the steps to it."""
+    steps: list[str] = []
+    seen: set[int] = set()
+    while len(steps) < DEPTH:
+        seen.add(id(value))
+        bad = next(((step, part) for step, part in _parts(value) if id(part) not in seen and not _pickles(part)), None)
+        if bad is None:
+            break
+        step, value = bad
+        steps.append(step)
+    return steps, value
+
+
+def _pickles(value: Any) -> bool:
+    try:
+        pickled(value)
+    except Exception:  # noqa: BLE001  as above
+        return False
+    return True
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, FunctionType):
+        yield from _parts_of_function(value)
+    elif isinstance(value, MethodType):
+        yield "object", value.__self__
+        yield "function", value.__func__
+    elif isinstance(value, partial):
+        yield "function", value.func
+        yield from ((f"argument {index}", part) for index, part in enumerate(value.args))
+        yield from ((f"argument {name!r}", part) for name, part in value.keywords.items())
+    elif isinstance(value, Mapping):
+        yield from ((f"item {key!r}", part) for key, part in value.items())
+        yield from ((f"key {key!r}", key) for key in value)
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"item {index}", part) for index, part in enumerate(value))
+    elif isinstance(value, type):
+        yield from ((f"member {name!r}", part) for name, part in vars(value).items() if not name.startswith("__weakref"))
+    else:
+        yield from _parts_of_object(value)
+
+
+def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f"variable {name!r}", cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    names = dict.fromkeys(_global_names(function.__code__))
+    yield from ((f"global {name!r}", function.__globals__[name]) for name in names if name in function.__globals__)
+    yield from ((f"default {index}", part) for index, part in enumerate(function.__defaults__ or ()))
+    yield from ((f"default of {name!r}", part) for name, part in (function.__kwdefaults__ or {}).items())
+    yield from ((f"attribute {name!r}", part) for name, part in vars(function).items())
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "LOAD_GLOBAL":
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _global_names(constant)
+
+
+def _parts_of_object(value: Any) -> Iterator[tuple[str, Any]]:
+    slots = (name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()))
+    named = dict(getattr(value, "__dict__", {}))
+    named.update({name: getattr(value, name) for name in slots if isinstance(name, str) and hasattr(value, name)})
+    yield from ((f"attribute {name!r}", part) for name, part in named.items())
+    yield "class", type(value)

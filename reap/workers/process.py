@@ -1,0 +1,398 @@
+"""Workers in child processes of this machine.
+
+                       ProcessGroup                                       child (reap.workers.child)
+    request ---------> Outgoing ============ channel ===================> handler.handle(command)
+    ready <-- arrived <-- Inbox <=========== channel ==================== started, replies, exceptions
+          <-- failure <-------- status pipe (reap.workers.server) <------ exit code
+    control(worker) <======================= shared int32 ==============> control
+
+One epoll waits for all channels and status pipes, so that a death is noticed whatever is being waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import pickle
+import select
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal
+
+from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
+from reap.workers import launch, member
+from reap.workers.base import Command, Reply
+from reap.workers.channel import Kind, Outgoing
+from reap.workers.child import START
+from reap.workers.control import ControlBlock
+from reap.workers.member import Member
+from reap.workers.pickling import dumps, encode
+from reap.workers.stall import StallWatch
+from reap.workers.start import MakeHandler, Starter
+
+Failure = WorkerRaised | WorkerDied
+
+STOP_TIMEOUT = 5.0
+DROP_TIMEOUT = 1.0
+"""Seconds for a group that nobody stopped: it is collected in the middle of something else."""
+
+
+class State(enum.Enum):
+    """What a group is up to."""
+
+    RUNNING = enum.auto()
+    FAILED = enum.auto()
+    STOPPED = enum.auto()
+
+
+class ProcessGroup:
+    """Handlers in child processes, one each.
+
+    Everything but `stop` is called by one thread at a time. A group that is dropped is stopped.
+
+    Args:
+        make_handlers: one per worker, called in the child with the worker's number and its control ints. Pickled by
+            cloudpickle: lambdas and what `__main__` defines are fine.
+        phases: what a worker may be doing, for error messages: `control[0]`, written by the handler, is an index.
+        name: of the workers' processes, in ps and top.
+        setup: called in each child before its handler is made.
+        control_ints: int32 per worker that both sides see.
+        stall_after: seconds after which a warning says who has not moved while somebody waited; None for never.
+        on_failure: what an exception or death of a worker ends: all workers (`"terminate"`), or itself (`"report"`).
+
+    Attributes:
+        size: number of workers.
+
+    Example:
+        >>> class Doubler:
+        ...     def handle(self, command):
+        ...         return 2 * command
+        ...
+        ...     def close(self): ...
+        >>> workers = ProcessGroup([lambda worker, control: Doubler()] * 2)
+        >>> workers.request(1, 21)
+        >>> workers.ready({0, 1})
+        (1, 42)
+        >>> workers.stop()
+    """
+
+    def __init__(
+        self,
+        make_handlers: Sequence[MakeHandler],
+        *,
+        phases: Sequence[str] = ("working",),
+        name: str = "",
+        setup: Sequence[Callable[[], Any]] = (),
+        control_ints: int = 4,
+        stall_after: float | None = 60.0,
+        on_failure: Literal["terminate", "report"] = "terminate",
+    ) -> None:
+        if on_failure not in {"terminate", "report"}:
+            raise OptionError(f"on_failure: expected 'terminate' or 'report', got {on_failure!r}")
+        self.size = len(make_handlers)
+        self._phases = tuple(phases)
+        self._starter = Starter(self.size, control_ints, name, setup)
+        self._ends_all = on_failure == "terminate"
+        self._state = State.RUNNING
+        self._is_stopping = False
+        self._failure: Failure | None = None
+        self._failures: deque[Failure] = deque()
+        self._down: dict[int, Failure] = {}
+        self._arrived: deque[tuple[int, Kind, bytes]] = deque()
+        self._lock = threading.RLock()
+        self._owner = os.getpid()
+        starts = self._starter.starts(make_handlers)
+
+        self._block = ControlBlock(self.size, control_ints)
+        self._control = [self._block.of(worker) for worker in range(self.size)]
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._places: dict[int, Member] = {}
+        self._members: list[Member] = []
+        self._stall = StallWatch(stall_after, lambda worker: bytes(self._control[worker]), self._describe)
+        self._release = weakref.finalize(self, _drop, self._members, self._block, self._epoll, self._wake, self._owner)
+        server = launch.server()
+        try:
+            for worker, start in enumerate(starts):
+                self._members.append(member.launched(server, worker, self._block.descriptor, start))
+                self._watch(self._members[-1])
+        except BaseException:
+            self._close(member.kill)
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """The workers' process ids."""
+        return [one.pid for one in self._members]
+
+    def control(self, worker: int) -> memoryview:
+        """A worker's control ints, int32; they stay readable after `stop`."""
+        return self._control[worker]
+
+    def request(self, worker: int, command: Command, fds: Sequence[int] = ()) -> None:
+        """Send a command to a worker; its reply comes out of `ready`.
+
+        Args:
+            worker: its number.
+            command: anything that can be pickled.
+            fds: descriptors that go with it, for a handler with `handle_with` (`reap.workers.child.TakesDescriptors`).
+
+        Raises:
+            WorkerRaised: an exception in a worker, of an earlier command.
+            WorkerDied: a worker ended.
+            ClosedError: the group was stopped, or has failed before.
+        """
+        body = _encoded(command)
+        with self._lock:
+            self._turn(0)
+            self._check_up(worker)
+            one = self._members[worker]
+            while one.outgoing:  # the rest of one that Ctrl-C interrupted
+                self._send(one)
+            one.outgoing = Outgoing(one.end, body, fds)
+            one.pending += 1
+            try:
+                while one.outgoing:
+                    self._send(one)
+            except BaseException:
+                if one.outgoing and not one.outgoing.has_begun:
+                    one.outgoing = None
+                    one.pending -= 1
+                raise
+
+    def ready(self, among: Collection[int]) -> tuple[int, Reply]:
+        """Wait until one of these workers has replied; the earliest reply comes first.
+
+        Raises:
+            WorkerRaised: an exception in any worker.
+            WorkerDied: any worker ended.
+            ClosedError: the group was stopped, perhaps while this waited, or has failed before.
+            RuntimeError: no request is under way to any of these workers.
+        """
+        with self._lock:
+            self._turn(0)
+            while (index := self._earliest(among)) is None:
+                awaited = [worker for worker in among if self._members[worker].pending]
+                if not awaited:
+                    raise RuntimeError(f"no request is under way to workers {sorted(among)}")
+                self._turn(self._stall.timeout)
+                self._stall.check(awaited)
+            return self._taken(index)
+
+    def poll(self, among: Collection[int]) -> tuple[int, Reply] | None:
+        """As `ready`, but without waiting: None if none of these workers has replied."""
+        with self._lock:
+            self._turn(0)
+            index = self._earliest(among)
+            return None if index is None else self._taken(index)
+
+    def replace(self, worker: int, make_handler: MakeHandler) -> None:
+        """Launch a new process in a worker's place; one that still runs is killed.
+
+        Raises:
+            ClosedError: the group was stopped, or has failed.
+        """
+        [start] = self._starter.starts([make_handler], worker)
+        with self._lock:
+            self._check_open()
+            self._retire(self._members[worker])
+            self._failures = deque(failure for failure in self._failures if failure.worker != worker)
+            control = self._control[worker]
+            control[:] = memoryview(bytes(4 * len(control))).cast("i")
+            self._members[worker] = member.launched(launch.server(), worker, self._block.descriptor, start)
+            self._watch(self._members[worker])
+            self._down.pop(worker, None)
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Close all handlers and end the workers; a second call does nothing.
+
+        Args:
+            timeout: seconds that all of them have together before they are killed; None for 5.
+        """
+        if os.getpid() != self._owner or self._state is not State.RUNNING:
+            return
+        self._is_stopping = True
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wake, 1)
+        with self._lock:
+            if self._state is State.RUNNING:
+                self._state = State.STOPPED
+                patience = STOP_TIMEOUT if timeout is None else timeout
+                self._close(lambda members: member.end(members, patience))
+
+    def _watch(self, one: Member) -> None:
+        for descriptor in (one.end.fileno(), one.status):
+            self._places[descriptor] = one
+            self._epoll.register(descriptor, select.EPOLLIN)
+
+    def _unwatch(self, descriptor: int) -> None:
+        if self._places.pop(descriptor, None):
+            self._epoll.unregister(descriptor)
+
+    # Waiting
+
+    def _turn(self, timeout: float) -> None:
+        """Wait for something to happen, take it in, and raise the first failure."""
+        self._check_open()
+        try:
+            events = self._epoll.poll(timeout)
+        except (OSError, ValueError):
+            self._check_open()  # a signal's handler has stopped the group
+            raise
+        ended: list[Member] = []
+        for descriptor, _ in events:
+            one = self._places.get(descriptor)
+            if one is None:
+                self._check_open()
+            elif descriptor == one.status:
+                ended.append(one)
+            else:
+                self._receive(one)
+        for one in ended:
+            self._died(one)
+        if self._failures:
+            self._fail(self._failures.popleft())
+
+    def _receive(self, one: Member) -> bool:
+        """Take in one message of a worker; whether there was one."""
+        try:
+            message = one.inbox.receive()
+        except EOFError:
+            self._unwatch(one.end.fileno())
+            one.kill()  # it is ending, or has lost the channel for good
+            return False
+        if message is None:
+            return False
+        kind, body = message
+        if kind is Kind.STARTED:
+            one.has_started = True
+        elif kind is Kind.RAISED and not pickle.loads(body)[1]:
+            self._failures.append(self._raised(one.number, body))
+            self._retire(one, self._failures[-1])
+            return False
+        else:
+            one.pending -= 1
+            self._stall.moved(one.number)
+            self._arrived.append((one.number, kind, body))
+        return True
+
+    def _died(self, one: Member) -> None:
+        while one.end.fileno() in self._places and self._receive(one):
+            pass
+        if one.number in self._down:
+            return
+        one.read_status()
+        phase = self._phase(self._control[one.number][0]) if one.has_started else self._phase(START)
+        failure = WorkerDied(one.number, one.exit_code, phase)
+        self._failures.append(failure)
+        self._retire(one, failure)
+
+    def _send(self, one: Member) -> None:
+        """Send more of a command, taking in replies while the worker's socket is full."""
+        try:
+            is_sent = one.outgoing is None or one.outgoing.send()
+        except OSError:  # the worker is gone: its end says why
+            is_sent = False
+        if is_sent:
+            one.outgoing = None
+            return
+        channel = one.end.fileno()
+        try:
+            if channel in self._places:
+                self._epoll.modify(channel, select.EPOLLIN | select.EPOLLOUT)
+            self._turn(-1)
+        finally:
+            if channel in self._places:
+                self._epoll.modify(channel, select.EPOLLIN)
+
+    def _earliest(self, among: Collection[int]) -> int | None:
+        return next((index for index, (worker, *_) in enumerate(self._arrived) if worker in among), None)
+
+    def _taken(self, index: int) -> tuple[int, Reply]:
+        worker, kind, body = self._arrived[index]
+        if kind is Kind.RAISED:
+            del self._arrived[index]
+            raise self._raised(worker, body)
+        reply = pickle.loads(body)
+        del self._arrived[index]
+        return worker, reply
+
+    # Failing and ending
+
+    def _raised(self, worker: int, body: bytes) -> WorkerRaised:
+        phase, _, error, text = pickle.loads(body)
+        return WorkerRaised(worker, self._phase(phase), pickle.loads(error), text)
+
+    def _phase(self, index: int) -> str:
+        if index == START:
+            return "start"
+        return self._phases[index] if 0 <= index < len(self._phases) else f"phase {index}"
+
+    def _describe(self, worker: int) -> tuple[str, int]:
+        one = self._members[worker]
+        return self._phase(self._control[worker][0] if one.has_started else START), one.pid
+
+    def _retire(self, one: Member, failure: Failure | None = None) -> None:
+        """Take a worker out of the group."""
+        if failure:
+            self._down[one.number] = failure
+        if one.status >= 0:
+            self._unwatch(one.end.fileno())
+            self._unwatch(one.status)
+            one.pending = 0
+            one.outgoing = None
+            if not self._ends_all or not failure:
+                member.kill([one])
+
+    def _fail(self, failure: Failure) -> None:
+        if self._ends_all:
+            self._state = State.FAILED
+            self._failure = failure
+            self._close(member.kill)
+        raise failure
+
+    def _close(self, end: Callable[[list[Member]], None]) -> None:
+        self._release.detach()
+        try:
+            end(self._members)
+        finally:
+            _release(self._block, self._epoll, self._wake)
+            self._wake = -1
+
+    def _check_open(self) -> None:
+        if self._failure:
+            what = " ".join(str(self._failure).partition("\nTraceback")[0].split("\n"))
+            raise ClosedError(f"these workers were ended when one of them failed: {what}") from self._failure
+        if self._is_stopping or self._state is not State.RUNNING:
+            raise ClosedError("these workers are stopped")
+
+    def _check_up(self, worker: int) -> None:
+        failure = self._down.get(worker)
+        if failure:
+            what = " ".join(str(failure).partition("\nTraceback")[0].split("\n"))
+            raise ClosedError(f"worker {worker} is down until it is replaced: {what}") from failure
+
+
+def _encoded(command: Command) -> bytes:
+    try:
+        return encode(command)
+    except Exception:  # noqa: BLE001  pickling runs the user's code, which may raise anything
+        return dumps(command, "the command")
+
+
+def _release(block: ControlBlock, epoll: select.epoll, wake: int) -> None:
+    block.close()
+    epoll.close()
+    os.close(wake)
+
+
+def _drop(members: list[Member], block: ControlBlock, epoll: select.epoll, wake: int, owner: int) -> None:
+    if os.getpid() == owner:
+        try:
+            member.end(members, DROP_TIMEOUT)
+        finally:
+            _release(block, epoll, wake)
