@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import ReferenceType, ref
 
-import torch
 from tensordict import TensorDictBase
 from torch import nn
 
-from reap.errors import OptionError, SpecMismatch
+from reap.errors import OptionError
+from reap.weights.described import copy_weights, describe, extra_states, load_extra_states, weights_by_name
 
 Weights = Any
 Worker = Any
@@ -62,6 +62,10 @@ class WeightUpdaterBase(ABC):
         """Change weights on their way; as they are by default."""
         return server_weights
 
+    def _prepare(self, weights: Weights, workers: Sequence[Worker]) -> Weights:
+        """What each of these workers is handed; called once in a push, before anything is sent."""
+        return weights
+
     def all_worker_ids(self) -> Sequence[Worker]:
         """The workers that are updated when none are named."""
         return [0]
@@ -84,7 +88,7 @@ class WeightUpdaterBase(ABC):
         unknown = [worker for worker in chosen if worker not in known]
         if unknown:
             raise OptionError(f"worker_ids: expected some of {list(known)}, got {unknown}")
-        mapped = self._maybe_map_weights(weights)
+        mapped = self._prepare(self._maybe_map_weights(weights), chosen)
         for worker in chosen:
             self._sync_weights_with_worker(worker_id=worker, server_weights=mapped)
         for hook in self._hooks:
@@ -117,48 +121,21 @@ class VanillaWeightUpdater(WeightUpdaterBase):
 
 
 def load_weights(policy: nn.Module, weights: nn.Module | TensorDictBase | Mapping[str, Any]) -> None:
-    """Copy weights into a policy, in place.
+    """Copy weights into a policy, in place; state beyond tensors (`get_extra_state`) too.
 
     Args:
-        policy: the module that receives them.
+        policy: the module that receives them; a TensorDict or a dict of tensors does as well.
         weights: a module of the same structure, a TensorDict of parameters (nested by module) or a state dict.
 
     Raises:
         OptionError: something else was given.
         SpecMismatch: names or shapes differ; nothing is changed then.
     """
-    check_weights(policy, weights)
-    own = weights_by_name(policy)
-    with torch.no_grad():
-        for name, value in weights_by_name(weights).items():
-            own[name].copy_(value)
+    given, own = describe(policy).select(weights), weights_by_name(policy)
+    copy_weights([own[name] for name in given], given.values())
+    load_extra_states(policy, extra_states(weights))
 
 
 def check_weights(policy: nn.Module, weights: Any) -> None:
     """Raise OptionError or SpecMismatch if `load_weights` would."""
-    given, own = weights_by_name(weights), weights_by_name(policy)
-    # A parameter that several layers share has several names; one of them will do.
-    found = {id(own[name]) for name in given if name in own}
-    unknown = sorted(set(given) - set(own))
-    missing = sorted(name for name, parameter in policy.named_parameters() if id(parameter) not in found)
-    if unknown or missing:
-        raise SpecMismatch(f"weights: expected the names of the policy; missing {missing}, unknown {unknown}")
-    for name, value in given.items():
-        if own[name].shape != value.shape:
-            raise SpecMismatch(f"weights: {name}: expected shape {tuple(own[name].shape)}, found {tuple(value.shape)}")
-
-
-def weights_by_name(weights: Any) -> dict[str, torch.Tensor]:
-    """Parameters and buffers of a module, a TensorDict of parameters or a state dict, by their dotted names."""
-    if isinstance(weights, nn.Module):
-        parameters = weights.named_parameters(remove_duplicate=False)
-        return {**dict(parameters), **dict(weights.named_buffers(remove_duplicate=False))}
-    if isinstance(weights, TensorDictBase):
-        return {".".join(_names(key)): value for key, value in weights.items(include_nested=True, leaves_only=True)}
-    if isinstance(weights, Mapping):
-        return {name: value for name, value in weights.items() if isinstance(value, torch.Tensor)}
-    raise OptionError(f"weights: expected a module, a TensorDict or a state dict, got {type(weights).__name__}")
-
-
-def _names(key: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else key
+    describe(policy).select(weights)

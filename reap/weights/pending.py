@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from threading import Lock
 from typing import Any
 
 from torch import nn
 
-from reap.weights.base import WeightUpdaterBase, check_weights, load_weights, weights_by_name
+from reap.weights.base import WeightUpdaterBase, check_weights, load_weights
+from reap.weights.described import extra_states, weights_by_name
 
 
 class PendingWeightUpdater(WeightUpdaterBase):
@@ -29,7 +31,8 @@ class PendingWeightUpdater(WeightUpdaterBase):
 
     def _sync_weights_with_worker(self, *, worker_id: Any, server_weights: Any) -> None:
         check_weights(self._policy, server_weights)
-        copies = {name: value.detach().clone() for name, value in weights_by_name(server_weights).items()}
+        copies: dict[str, Any] = {name: value.detach().clone() for name, value in weights_by_name(server_weights).items()}
+        copies |= deepcopy(extra_states(server_weights))
         with self._lock:
             self._pending = copies
 

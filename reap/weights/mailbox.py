@@ -1,0 +1,265 @@
+"""`WeightMailbox`: the latest weights for one worker, in memory that it shares with the process that sends them.
+
+    one memfd
+    | serial | half 0: record, present, weights | half 1: record, present, weights | extra states, of any size ... |
+        |                                              ^
+        '--- odd: half 1 is published -----------------'
+
+A writer fills the half that is not published, then stores the serial: one aligned word. So a writer that is killed or
+interrupted has never been there, and a reader sees whole versions only. An `fcntl` record lock is held for each copy, and for
+no longer; the kernel frees it when its owner is killed. (Such a lock belongs to a process, hence the lock for threads too.)
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pickle
+from collections.abc import Mapping
+from threading import Lock
+from typing import Any
+from weakref import WeakValueDictionary
+
+import cloudpickle
+import torch
+
+from reap.errors import ClosedError, OptionError
+from reap.keys import Key
+from reap.layout import Block, Field, Layout
+from reap.weights.described import Described, copy_weights, describe, extra_states, load_extra_states, weights_by_name
+
+__all__ = ["WeightMailbox", "describe"]
+
+SERIAL = ("serial",)
+HALVES = ("half 0", "half 1")
+VERSION, EXTRA_START, EXTRA_SIZE = range(3)
+"""Places in a half's record."""
+
+CLOSED = "this weight mailbox is closed"
+
+_locks: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
+"""The lock of threads for each piece of shared memory, by device and inode: several mailboxes of one process may map one."""
+
+
+class Half:
+    """One of the two places that a version can lie in: its arrays over the block's memory."""
+
+    def __init__(self, block: Block, name: str, described: Described) -> None:
+        self.record = block.array((name, "record"))
+        self.present = block.array((name, "present"))
+        self.weights = {one: block.tensor((name, "weights", one)) for one in described}
+
+
+class WeightMailbox:
+    """The latest weights for one worker; the worker reads them when it likes, a writer never waits longer than a copy takes.
+
+    Made by `for_weights` in the process that writes and by `attach` in the one that reads; the descriptor `fd` is what has to
+    get across.
+
+    Attributes:
+        described: the weights that it holds.
+
+    Example:
+        >>> sender, receiver = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+        >>> mailbox = WeightMailbox.for_weights(describe(sender))
+        >>> mailbox.write(sender, version=1)
+        >>> other = WeightMailbox.attach(mailbox.described, os.dup(mailbox.fd))  # in the other process
+        >>> other.read_into(receiver, since=0), other.read_into(receiver, since=1)
+        (1, 1)
+        >>> bool((receiver.weight == sender.weight).all())
+        True
+    """
+
+    def __init__(self, described: Mapping[str, Field], fd: int | None = None) -> None:
+        self.described = described if isinstance(described, Described) else Described(dict(described))
+        layout = self._layout(self.described)
+        block = Block.shared(layout, fd)
+        self._block: Block | None = block
+        # The word is read without a lock: a memoryview gives a Python integer at a tenth of the price of an array.
+        self._serial: memoryview[int] = block.memory.data[:8].cast("q")
+        self._halves: tuple[Half, ...] = tuple(Half(block, name, self.described) for name in HALVES)
+        self._end = layout.nbytes
+        self._threads = _lock_of_threads(self.fd)
+        self._seen: int | None = None
+
+    @classmethod
+    def for_weights(cls, described: Mapping[str, Field]) -> WeightMailbox:
+        """A new mailbox; nothing is in it, its version is 0.
+
+        Args:
+            described: what `describe(policy)` returned in the worker.
+
+        Raises:
+            MemoryError: twice these weights do not fit into what the machine, or the container, has left.
+        """
+        return cls(described)
+
+    @classmethod
+    def attach(cls, described: Mapping[str, Field], fd: int) -> WeightMailbox:
+        """The mailbox that another process made.
+
+        Args:
+            described: as it was given there.
+            fd: its descriptor, in this process; it belongs to the mailbox from now on.
+        """
+        return cls(described, fd)
+
+    @staticmethod
+    def _layout(described: Described) -> Layout:
+        fields: dict[Key, Field] = {SERIAL: Field((1,), torch.int64)}
+        for half in HALVES:
+            fields[half, "record"] = Field((3,), torch.int64)
+            fields[half, "present"] = Field((len(described),), torch.uint8)
+            fields.update({(half, "weights", name): field for name, field in described.items()})
+        return Layout(fields)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor of the memory; open until `close`."""
+        fd = None if self._block is None else self._block.fd
+        if fd is None:
+            raise ClosedError(CLOSED)
+        return fd
+
+    @property
+    def version(self) -> int:
+        """The version of the latest weights; 0 if there are none. No lock is taken."""
+        while self._halves:
+            serial = self._serial[0]
+            version = int(self._halves[serial & 1].record[VERSION])
+            # Otherwise the half is about to hold a later version.
+            if self._serial[0] == serial:
+                return version
+        raise ClosedError(CLOSED)
+
+    def descriptors(self) -> list[int]:
+        """What the worker needs to attach."""
+        return [self.fd]
+
+    def check(self, weights: Any) -> None:
+        """Raise OptionError or SpecMismatch if `write` would."""
+        self.described.select(weights)
+
+    def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
+        """Put weights in place of the latest ones.
+
+        Args:
+            weights: a module, a TensorDict of parameters or a state dict, on any device. Buffers that it lacks stay as they
+                were sent last.
+            version: a number for them, 1 or more.
+            extra: state beyond tensors by its name in a state dict; that of `weights` if None.
+
+        Raises:
+            OptionError: these are no weights, or no such version.
+            SpecMismatch: names or shapes differ; nothing is changed then.
+            ClosedError: the mailbox is closed.
+        """
+        if version < 1:
+            raise OptionError(f"version: expected 1 or more, got {version}")
+        given, states = self.described.select(weights), extra_states(weights) if extra is None else extra
+        blob = cloudpickle.dumps(dict(states)) if states else b""
+        fd = self.fd
+        with self._threads:
+            try:
+                _lock(fd)
+                self._write(fd, given, version, blob)
+            finally:
+                fcntl.lockf(fd, fcntl.LOCK_UN)
+
+    def _write(self, fd: int, given: Mapping[str, torch.Tensor], version: int, blob: bytes) -> None:
+        serial = self._serial[0]
+        old, new = self._halves[serial & 1], self._halves[~serial & 1]
+        new.present[:] = [name in given or there for name, there in zip(self.described, old.present, strict=True)]
+        values = {**{name: old.weights[name] for name in self.described if name not in given}, **given}
+        copy_weights([new.weights[name] for name in values], values.values())
+        new.record[:] = old.record
+        new.record[VERSION] = version
+        if blob:
+            new.record[EXTRA_START:] = self._place(old, len(blob)), len(blob)
+            # Writing beyond its end makes the file longer.
+            _write_all(fd, blob, int(new.record[EXTRA_START]))
+        self._serial[0] = serial + 1
+
+    def _place(self, published: Half, size: int) -> int:
+        """Where extra states can lie without touching the published ones."""
+        start, taken = int(published.record[EXTRA_START]), int(published.record[EXTRA_SIZE])
+        fits_before = not taken or self._end + size <= start
+        return self._end if fits_before else start + taken
+
+    def read_into(self, policy: Any, since: int) -> int:
+        """Copy the latest weights into a policy, in place, if it does not have them.
+
+        Args:
+            policy: a module, or a TensorDict or dict of tensors, with the weights that were described.
+            since: the version that it has; 0 for none. What was written since the last read through this mailbox is newer
+                whatever its number (a collector that goes back to an old state counts on from there).
+
+        Returns:
+            The version that the policy has now: `since` if there was nothing newer.
+        """
+        # In this order: what is published in between is noticed, now or at the next read.
+        serial, version = self._serial[0], self.version
+        is_written_since = serial != self._seen and self._seen is not None
+        if is_written_since or version > since:
+            return self._read_into(policy)
+        self._seen = serial
+        return since
+
+    def _read_into(self, policy: Any) -> int:
+        own = weights_by_name(policy)
+        fd = self.fd
+        with self._threads:
+            try:
+                _lock(fd)
+                serial = self._serial[0]
+                half = self._halves[serial & 1]
+                version, start, size = (int(number) for number in half.record)
+                names = [name for name, there in zip(self.described, half.present, strict=True) if there]
+                copy_weights([own[name] for name in names], [half.weights[name] for name in names])
+                blob = _read_all(fd, size, start)
+            finally:
+                fcntl.lockf(fd, fcntl.LOCK_UN)
+        if blob:
+            load_extra_states(policy, pickle.loads(blob))
+        self._seen = serial
+        return version
+
+    def close(self) -> None:
+        """Give the descriptor and the memory back; a second call does nothing."""
+        with self._threads:
+            # Closing any descriptor of the memory frees this process's lock on it: no other thread may hold it now.
+            self._serial, self._halves = memoryview(bytes(8)).cast("q"), ()
+            self._block = None
+
+
+def _lock_of_threads(fd: int) -> Any:
+    status = os.fstat(fd)
+    return _locks.setdefault((status.st_dev, status.st_ino), Lock())
+
+
+def _lock(fd: int) -> None:
+    """Wait for the record lock."""
+    while True:
+        try:
+            return fcntl.lockf(fd, fcntl.LOCK_EX)
+        except OSError as error:
+            # The kernel looks at processes: two with two threads each, and two mailboxes, may seem to wait for each other.
+            if error.errno != errno.EDEADLK:
+                raise
+            os.sched_yield()
+
+
+def _write_all(fd: int, data: bytes, start: int) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(fd, rest, start)
+        rest, start = rest[written:], start + written
+
+
+def _read_all(fd: int, size: int, start: int) -> bytes:
+    parts: list[bytes] = []
+    while size:
+        parts.append(os.pread(fd, size, start))
+        size, start = size - len(parts[-1]), start + len(parts[-1])
+    return b"".join(parts)

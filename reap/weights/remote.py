@@ -1,0 +1,99 @@
+"""`MultiProcessedWeightUpdater`: sends weights to policies in other processes of this machine, through a mailbox each.
+
+the caller's policy --(on the CPU, checked: once)--> mailbox of worker 0, 1, ... --(at its next rollout)--> its policy
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import nn
+
+from reap.errors import OptionError
+from reap.weights.base import WeightUpdaterBase, load_weights
+from reap.weights.described import describe, extra_states, weights_by_name
+
+
+class Mailbox(Protocol):
+    """Where the weights for one worker go: `WeightMailbox`, or what a weight sync scheme makes."""
+
+    def check(self, weights: Any) -> None:
+        """Raise OptionError or SpecMismatch if `write` would."""
+        ...
+
+    def write(self, weights: Any, version: int) -> None:
+        """Replace the latest weights; never waits for the worker's rollout."""
+        ...
+
+
+class MultiProcessedWeightUpdater(WeightUpdaterBase):
+    """Sends weights to the mailboxes of workers; none of them is written if one does not fit.
+
+    The policy is read only: it is not moved, shared or wrapped. The version that a push writes is the one that the collector
+    has after it; without a collector, pushes are counted from 1.
+
+    Args:
+        policy: where weights come from when none are given.
+        mailboxes: by worker. `mailboxes` is a plain dict that the collector fills and changes when a worker is replaced.
+        get_server_weights: called for the weights instead of `policy`.
+        policy_weights: modules or TensorDicts of this process by worker, which are written in place.
+
+    Example:
+        >>> from reap.weights.mailbox import WeightMailbox
+        >>> policy = nn.Linear(2, 1)
+        >>> updater = MultiProcessedWeightUpdater(policy, {0: WeightMailbox.for_weights(describe(policy))})
+        >>> updater.push_weights()
+        >>> updater.mailboxes[0].version
+        1
+    """
+
+    def __init__(
+        self,
+        policy: nn.Module | None = None,
+        mailboxes: Mapping[int, Mailbox] | None = None,
+        *,
+        get_server_weights: Callable[[], Any] | None = None,
+        policy_weights: Mapping[Any, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.mailboxes: dict[Any, Any] = dict(mailboxes or {})
+        self._policy = policy
+        self._get = get_server_weights
+        self._targets = dict(policy_weights or {})
+        self._version = 0
+
+    @classmethod
+    def from_policy(cls, policy: nn.Module) -> MultiProcessedWeightUpdater:
+        """An updater that sends this policy's weights; its mailboxes come later."""
+        return cls(policy)
+
+    def all_worker_ids(self) -> Sequence[Any]:
+        """The workers that have a mailbox, and those whose weights were given."""
+        return list(dict.fromkeys((*self.mailboxes, *self._targets)))
+
+    def _get_server_weights(self) -> Any:
+        weights = self._policy if self._get is None else self._get()
+        if weights is None:
+            raise OptionError(
+                "weights: expected a module, a TensorDict or a state dict, got None: each worker builds its own policy, so "
+                "there is none here to send; use update_policy_weights_(your_policy)"
+            )
+        return weights
+
+    def _prepare(self, weights: Any, workers: Sequence[Any]) -> dict[str, Any]:
+        # Once for all workers: weights on a GPU come down once.
+        prepared = {name: value.detach().cpu() for name, value in weights_by_name(weights).items()} | extra_states(weights)
+        for worker in workers:
+            if worker in self.mailboxes:
+                self.mailboxes[worker].check(prepared)
+            if worker in self._targets:
+                describe(self._targets[worker]).select(prepared)
+        self._version = self._version + 1 if self.collector is None else self.collector.policy_version + 1
+        return prepared
+
+    def _sync_weights_with_worker(self, *, worker_id: Any, server_weights: Any) -> None:
+        if worker_id in self.mailboxes:
+            self.mailboxes[worker_id].write(server_weights, self._version)
+        if worker_id in self._targets:
+            load_weights(self._targets[worker_id], server_weights)
