@@ -12,21 +12,16 @@ import os
 import pickle
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from reap.errors import portable
-from reap.workers import launch, surroundings
+from reap.workers import launch, reports, surroundings
 from reap.workers.base import Command, Handler, Reply
 from reap.workers.channel import Channel, Kind
 from reap.workers.control import ControlBlock
-from reap.workers.pickling import encode, pickled
+from reap.workers.pickling import encode
 from reap.workers.start import Start
-
-START = -1
-"""The phase of a worker that has no handler yet."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -88,6 +83,9 @@ def live(descriptors: Descriptors, server: int) -> NoReturn:
 def _keep_only(descriptors: Descriptors) -> None:
     os.dup2(descriptors.stdout, 1)
     os.dup2(descriptors.stderr, 2)
+    for stream in (sys.stdout, sys.stderr):  # what an env prints is not lost when its worker is killed
+        with contextlib.suppress(Exception):
+            stream.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
     low = 3
     for kept in sorted((descriptors.channel, descriptors.control, descriptors.start, descriptors.requests)):
         os.closerange(low, kept)
@@ -104,7 +102,7 @@ def _work(descriptors: Descriptors) -> int:
         raise
     except BaseException as error:  # noqa: BLE001  the parent is told, whatever it is
         with contextlib.suppress(OSError):
-            channel.send(Kind.RAISED, _report(error, START, is_harmless=False))
+            channel.send(Kind.RAISED, reports.write(error, reports.START, is_harmless=False))
         return 1
     try:
         channel.send(Kind.STARTED)
@@ -167,31 +165,16 @@ def _answer(handler: Any, control: memoryview, body: bytearray, descriptors: lis
         raise
     except BaseException as error:  # noqa: BLE001  the parent is told, whatever it is
         is_harmless = is_harmless and isinstance(error, Exception)
-        return Kind.RAISED, _report(error, control[0], is_harmless=is_harmless), is_harmless
-
-
-def _report(error: BaseException, phase: int, *, is_harmless: bool) -> bytes:
-    own = error.__traceback__
-    text = "".join(traceback.format_exception(type(error), error, own.tb_next if own else None))
-    return pickle.dumps((phase, is_harmless, _portable(error), text))
-
-
-def _portable(error: BaseException) -> bytes:
-    """The exception by cloudpickle, which knows classes of the user's `__main__`; a stand-in if that fails."""
-    try:
-        data = pickled(error)
-        if type(pickle.loads(data)) is type(error):
-            return data
-    except Exception:  # noqa: BLE001  pickling runs the user's code, which may raise anything
-        pass
-    return pickle.dumps(portable(error))
+        return Kind.RAISED, reports.write(error, control[0], is_harmless=is_harmless), is_harmless
 
 
 def _leave(code: int) -> NoReturn:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        if code < 0:
+            signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+    finally:  # nothing may come back from here: what is above is the server
+        os._exit(abs(code))

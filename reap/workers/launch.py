@@ -106,13 +106,15 @@ class Server:
             answered, pid = ANSWER.unpack(answer)
             if answered == number and pid < 0:
                 raise OSError(-pid, f"a worker cannot be forked: {os.strerror(-pid)}")
-            if answered == number:
+            if answered == number and len(descriptors) == 2:
                 return Launched(pid, *descriptors)
             for descriptor in descriptors[:1]:  # of a request that Ctrl-C interrupted
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             for descriptor in descriptors:
                 os.close(descriptor)
+            if answered == number:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     def close(self) -> None:
         """End the server, and with it every worker."""
@@ -160,6 +162,8 @@ def inherit(requests: int) -> None:
 
 
 def _started(modules: Sequence[str]) -> Server:
+    if not hasattr(os, "pidfd_open"):
+        raise OSError(f"worker processes need Linux, this is {sys.platform}; collect in this process instead")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     user = os.pidfd_open(os.getpid())
     code = (

@@ -53,6 +53,8 @@ class Member:
 
     def read_status(self) -> None:
         """Read the exit code from a status pipe that is readable; without one the server was killed, the workers too."""
+        if self.exit_code is not None:
+            return
         data = os.read(self.status, STATUS.size)
         self.exit_code = STATUS.unpack(data)[0] if len(data) == STATUS.size else -signal.SIGKILL
 

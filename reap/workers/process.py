@@ -11,7 +11,6 @@ One epoll waits for all channels and status pipes, so that a death is noticed wh
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import os
 import pickle
@@ -23,10 +22,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
-from reap.workers import launch, member
+from reap.workers import launch, member, reports
 from reap.workers.base import Command, Reply
 from reap.workers.channel import Kind, Outgoing
-from reap.workers.child import START
 from reap.workers.control import ControlBlock
 from reap.workers.member import Member
 from reap.workers.pickling import dumps, encode
@@ -102,7 +100,8 @@ class ProcessGroup:
         self._failures: deque[Failure] = deque()
         self._down: dict[int, Failure] = {}
         self._arrived: deque[tuple[int, Kind, bytes]] = deque()
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # held while waiting; reentrant, for a signal's handler may stop the group
+        self._wake_lock = threading.RLock()
         self._owner = os.getpid()
         starts = self._starter.starts(make_handlers)
 
@@ -113,8 +112,8 @@ class ProcessGroup:
         self._epoll.register(self._wake, select.EPOLLIN)
         self._places: dict[int, Member] = {}
         self._members: list[Member] = []
-        self._stall = StallWatch(stall_after, lambda worker: bytes(self._control[worker]), self._describe)
-        self._release = weakref.finalize(self, _drop, self._members, self._block, self._epoll, self._wake, self._owner)
+        self._stall = StallWatch(stall_after, self._control)
+        self._dropped = weakref.finalize(self, _drop, self._members, self._block, self._epoll, self._wake, self._owner)
         server = launch.server()
         try:
             for worker, start in enumerate(starts):
@@ -180,7 +179,7 @@ class ProcessGroup:
                 if not awaited:
                     raise RuntimeError(f"no request is under way to workers {sorted(among)}")
                 self._turn(self._stall.timeout)
-                self._stall.check(awaited)
+                self._stall.check(awaited, self._describe)
             return self._taken(index)
 
     def poll(self, among: Collection[int]) -> tuple[int, Reply] | None:
@@ -213,11 +212,12 @@ class ProcessGroup:
         Args:
             timeout: seconds that all of them have together before they are killed; None for 5.
         """
-        if os.getpid() != self._owner or self._state is not State.RUNNING:
+        if os.getpid() != self._owner:
             return
-        self._is_stopping = True
-        with contextlib.suppress(OSError):
-            os.eventfd_write(self._wake, 1)
+        with self._wake_lock:
+            self._is_stopping = True
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)  # whoever waits lets go
         with self._lock:
             if self._state is State.RUNNING:
                 self._state = State.STOPPED
@@ -270,9 +270,10 @@ class ProcessGroup:
         kind, body = message
         if kind is Kind.STARTED:
             one.has_started = True
-        elif kind is Kind.RAISED and not pickle.loads(body)[1]:
-            self._failures.append(self._raised(one.number, body))
-            self._retire(one, self._failures[-1])
+        elif kind is Kind.RAISED and not (report := reports.read(body)).is_harmless:
+            failure = reports.raised(one.number, self._phases, report)
+            self._failures.append(failure)
+            self._retire(one, failure)
             return False
         else:
             one.pending -= 1
@@ -286,8 +287,7 @@ class ProcessGroup:
         if one.number in self._down:
             return
         one.read_status()
-        phase = self._phase(self._control[one.number][0]) if one.has_started else self._phase(START)
-        failure = WorkerDied(one.number, one.exit_code, phase)
+        failure = WorkerDied(one.number, one.exit_code, self._describe(one.number)[0])
         self._failures.append(failure)
         self._retire(one, failure)
 
@@ -314,27 +314,23 @@ class ProcessGroup:
 
     def _taken(self, index: int) -> tuple[int, Reply]:
         worker, kind, body = self._arrived[index]
-        if kind is Kind.RAISED:
+        try:
+            if kind is Kind.REPLY:
+                reply = pickle.loads(body)
+            else:
+                raise reports.raised(worker, self._phases, reports.read(body))
+        except Exception:
             del self._arrived[index]
-            raise self._raised(worker, body)
-        reply = pickle.loads(body)
-        del self._arrived[index]
+            raise
+        del self._arrived[index]  # only now: Ctrl-C in between does not lose it
         return worker, reply
 
     # Failing and ending
 
-    def _raised(self, worker: int, body: bytes) -> WorkerRaised:
-        phase, _, error, text = pickle.loads(body)
-        return WorkerRaised(worker, self._phase(phase), pickle.loads(error), text)
-
-    def _phase(self, index: int) -> str:
-        if index == START:
-            return "start"
-        return self._phases[index] if 0 <= index < len(self._phases) else f"phase {index}"
-
     def _describe(self, worker: int) -> tuple[str, int]:
         one = self._members[worker]
-        return self._phase(self._control[worker][0] if one.has_started else START), one.pid
+        index = self._control[worker][0] if one.has_started else reports.START
+        return reports.phase_name(self._phases, index), one.pid
 
     def _retire(self, one: Member, failure: Failure | None = None) -> None:
         """Take a worker out of the group."""
@@ -356,25 +352,24 @@ class ProcessGroup:
         raise failure
 
     def _close(self, end: Callable[[list[Member]], None]) -> None:
-        self._release.detach()
+        self._dropped.detach()
         try:
             end(self._members)
         finally:
-            _release(self._block, self._epoll, self._wake)
-            self._wake = -1
+            with self._wake_lock:
+                _release(self._block, self._epoll, self._wake)
+                self._wake = -1
 
     def _check_open(self) -> None:
         if self._failure:
-            what = " ".join(str(self._failure).partition("\nTraceback")[0].split("\n"))
-            raise ClosedError(f"these workers were ended when one of them failed: {what}") from self._failure
+            raise ClosedError(f"these workers were ended when one failed: {reports.brief(self._failure)}") from self._failure
         if self._is_stopping or self._state is not State.RUNNING:
             raise ClosedError("these workers are stopped")
 
     def _check_up(self, worker: int) -> None:
         failure = self._down.get(worker)
         if failure:
-            what = " ".join(str(failure).partition("\nTraceback")[0].split("\n"))
-            raise ClosedError(f"worker {worker} is down until it is replaced: {what}") from failure
+            raise ClosedError(f"worker {worker} is down until it is replaced: {reports.brief(failure)}") from failure
 
 
 def _encoded(command: Command) -> bytes:

@@ -15,12 +15,14 @@ died, and then the kernel has killed the workers.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import os
 import select
 import signal
 import socket
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -88,33 +90,49 @@ class Server:
             return
         except OSError:
             request, descriptors = b"", []
-        if len(request) == REQUEST.size and len(descriptors) == DESCRIPTORS:
-            self._launch(client, REQUEST.unpack(request)[0], descriptors)
-        elif not request:
-            self._gone(client)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        try:
+            if not request:
+                self._gone(client)
+            elif len(descriptors) < DESCRIPTORS:  # this process cannot open more
+                self._answer(client, ANSWER.pack(REQUEST.unpack(request)[0], -errno.EMFILE), [])
+            else:
+                self._launch(client, REQUEST.unpack(request)[0], descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
 
     def _launch(self, client: _Client, number: int, descriptors: Sequence[int]) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        reader, writer = os.pipe()
-        server = os.getpid()
-        try:
-            pid = os.fork()
-        except OSError as error:
-            os.close(writer)
-            ours.close()
-            self._answer(client, ANSWER.pack(number, -(error.errno or 1)), [])
-        else:
-            if pid == 0:
-                child.live(child.Descriptors._make([*descriptors, theirs.detach()]), server)
-            launched = _Child(pid, os.pidfd_open(pid), writer, client, _Client(ours))
+        with contextlib.ExitStack() as stack:
+            try:
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                stack.callback(theirs.close)
+                failed = stack.enter_context(contextlib.ExitStack())
+                failed.callback(ours.close)
+                reader, writer = os.pipe()
+                stack.callback(os.close, reader)
+                failed.callback(os.close, writer)
+                pid, pidfd = self._forked(descriptors, theirs)
+            except OSError as error:
+                self._answer(client, ANSWER.pack(number, -(error.errno or errno.EAGAIN)), [])
+                return
+            failed.pop_all()
+            launched = _Child(pid, pidfd, writer, client, _Client(ours))
             client.children[pid] = launched
-            self._watch(launched.pidfd, lambda: self._ended(launched))
+            self._watch(pidfd, lambda: self._ended(launched))
             self._watch_client(launched.client)
-            self._answer(client, ANSWER.pack(number, pid), [launched.pidfd, reader])
-        theirs.close()
-        os.close(reader)
+            self._answer(client, ANSWER.pack(number, pid), [pidfd, reader])
+
+    def _forked(self, descriptors: Sequence[int], requests: socket.socket) -> tuple[int, int]:
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            child.live(child.Descriptors._make([*descriptors, requests.detach()]), server)
+        try:
+            return pid, os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)  # not reaped yet, so the id is still its own
+            os.waitpid(pid, 0)
+            raise
 
     def _answer(self, client: _Client, answer: bytes, descriptors: Sequence[int]) -> None:
         try:
@@ -170,7 +188,8 @@ def main(requests: int, user: int, modules: Sequence[str], extra: Sequence[str] 
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, child.ignore)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    warnings.simplefilter("ignore")  # a worker has those of its parent
     for module in modules:
         with contextlib.suppress(BaseException):
             importlib.import_module(module)

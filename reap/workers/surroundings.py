@@ -39,9 +39,9 @@ def restore(surroundings: Surroundings) -> None:
     sys.path[:] = surroundings["path"]
     sys.argv[:] = surroundings["argv"]
     importlib.invalidate_caches()
-    if surroundings["dtype"]:
+    if surroundings["dtype"] not in {None, "float32"} or "torch" in sys.modules:
         torch = importlib.import_module("torch")
-        torch.set_default_dtype(getattr(torch, surroundings["dtype"]))
+        torch.set_default_dtype(getattr(torch, surroundings["dtype"] or "float32"))
     if surroundings["filters"]:
         warnings.filters[:] = pickle.loads(surroundings["filters"])  # pyright: ignore[reportIndexIssue]
         with warnings.catch_warnings():  # entering and leaving it, the module notices that its list has changed
