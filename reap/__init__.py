@@ -12,10 +12,14 @@ if TYPE_CHECKING:
     from reap.collectors import (
         DataCollectorBase,
         Interruptor,
+        MultiaSyncDataCollector,
+        MultiProcessedWeightUpdater,
+        MultiSyncDataCollector,
         RandomPolicy,
         SyncDataCollector,
         VanillaWeightUpdater,
         WeightUpdaterBase,
+        aSyncDataCollector,
     )
     from reap.data import (
         Binary,
@@ -51,10 +55,14 @@ _HOMES = {
     "reap.collectors": (
         "DataCollectorBase",
         "Interruptor",
+        "MultiProcessedWeightUpdater",
+        "MultiSyncDataCollector",
+        "MultiaSyncDataCollector",
         "RandomPolicy",
         "SyncDataCollector",
         "VanillaWeightUpdater",
         "WeightUpdaterBase",
+        "aSyncDataCollector",
     ),
     "reap.data": (
         "Binary",
@@ -89,10 +97,14 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [  # noqa: RUF022  in the order of their homes
     "DataCollectorBase",
     "Interruptor",
+    "MultiProcessedWeightUpdater",
+    "MultiSyncDataCollector",
+    "MultiaSyncDataCollector",
     "RandomPolicy",
     "SyncDataCollector",
     "VanillaWeightUpdater",
     "WeightUpdaterBase",
+    "aSyncDataCollector",
     "Binary",
     "Bounded",
     "Categorical",

@@ -8,7 +8,8 @@ progress display.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isnan
 from time import perf_counter
@@ -167,6 +168,15 @@ class Meter:
         if self._entered is not None:
             self._busy_seconds += perf_counter() - self._entered
             self._entered = None
+
+    @contextmanager
+    def at_work(self) -> Generator[None]:
+        """In the body a batch is made."""
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
 
     def add(
         self,

@@ -96,6 +96,18 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
     return Assembly(env, used, source, handler, pool, options.frames_per_batch, columns * stage.rows, kind, options)
 
 
+def made_by(factory: Callable[[], Any]) -> Any:
+    """What a policy factory makes.
+
+    Raises:
+        OptionError: nothing.
+    """
+    policy = factory()
+    if policy is None:
+        raise OptionError("policy_factory: expected it to return a policy, got None; does it lack a return?")
+    return policy
+
+
 def _refuse_rows(env: EnvBase, options: CollectorOptions) -> None:
     """Raise OptionError for an env without rows, or options that need rows to be reset, or stepped, one without the others."""
     if not env.batch_size.numel():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import ceil
@@ -20,7 +20,7 @@ from reap.collectors.delivery import delivery_steps
 from reap.collectors.episodes import make_queue, next_episodes
 from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
 from reap.collectors.options import CollectorOptions, warn_of_rounding
-from reap.collectors.schedule import Alone, gather_all, scatter
+from reap.collectors.schedule import Alone, scatter
 from reap.collectors.state import STATE_FORMAT, check_state, checked_rows, checked_seed, policy_state
 from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.stats import CollectorStats, Meter
@@ -99,19 +99,21 @@ class DataCollectorBase(IterableDataset[Any]):
         return ceil(budget / self._frames_per_batch)
 
     def _supply(self) -> TensorDictBase | None:
-        return self._next_batch() if self._queue is None else next_episodes(self._queue, self._next_batch, self._meter.discard)
+        if self._queue is None:
+            return self._next_batch()
+        return next_episodes(self._queue, self._next_batch, self._first_row, self._meter.discard)
+
+    def _first_row(self) -> int:
+        """Where the rows of the last rollout begin among those of all workers."""
+        return 0
 
     def _next_batch(self) -> TensorDictBase | None:
         budget = self._options.budget
         return None if budget is not None and self._meter.frames >= budget else self._collect()
 
     def _collect(self) -> TensorDictBase:
-        with self._alone:
-            self._meter.enter()
-            try:
-                batch = self._next_rollout()
-            finally:
-                self._meter.leave()
+        with self._alone, self._meter.at_work():
+            batch = self._next_rollout()
         self._meter.batches += 1
         return batch
 
@@ -158,9 +160,7 @@ class DataCollectorBase(IterableDataset[Any]):
         """Collect and write one batch, the last one cut so that `total_frames` are not exceeded; return whether to go on."""
         budget, whole = self._options.budget, self._frames_per_batch
         left = whole if budget is None else budget - self._meter.frames
-        if left < self.batch_size[:-1].numel():
-            return False
-        batch = self._supply()
+        batch = None if left < self.batch_size[:-1].numel() else self._supply()
         if batch is None or (self._background is not None and self._background.is_abandoned):
             return False
         if left < whole and self._options.trajs_per_batch is None:
@@ -205,9 +205,12 @@ class DataCollectorBase(IterableDataset[Any]):
     # ------------------------------------------------------------------ control
 
     def _send_all(self, command: Any) -> list[Any]:
-        """Have all workers carry out a command between two rollouts, and return their replies."""
+        return self._send_each([command] * self.num_workers)
+
+    def _send_each(self, commands: Sequence[Any]) -> list[Any]:
+        """Have the workers carry out a command each between two rollouts, and return their replies."""
         with self.pause():
-            return gather_all(self._group, command)
+            return scatter(self._group, commands)
 
     def reset(self, index: Any = None) -> None:
         """Begin new episodes with the next batch.
@@ -263,18 +266,15 @@ class DataCollectorBase(IterableDataset[Any]):
 
     def getattr_env(self, name: str) -> Any:
         """The value of an attribute of the env; of several envs, a list."""
-        return self._ask("env_attribute", name)
+        return self._send_all(Call("env_attribute", (name,)))[0]
 
     def getattr_policy(self, name: str) -> Any:
         """The value of an attribute of the policy."""
-        return self._ask("policy_attribute", name)
+        return self._send_all(Call("policy_attribute", (name,)))[0]
 
     def call_env(self, name: str, *args: Any, worker_ids: Any = None) -> Any:
         """What a method of the env returns; of several envs, a list."""
-        return self._ask("call_env", name, *args)
-
-    def _ask(self, name: str, *arguments: Any) -> Any:
-        return self._send_all(Call(name, arguments))[0]
+        return self._send_all(Call("call_env", (name, *args)))[0]
 
     def state_dict(self) -> dict[str, Any]:
         """All that a collector needs to go on: counters, ids, generators, the policy's weights, envs that offer their state.
@@ -287,7 +287,7 @@ class DataCollectorBase(IterableDataset[Any]):
                 "class": type(self).__name__,
                 "counters": self._meter.state(),
                 "policy_version": self._version,
-                "workers": gather_all(self._group, GetState()),
+                "workers": self._send_all(GetState()),
                 "policy": policy_state(self.policy),
                 "episodes": None if self._queue is None else self._queue.state(),
             }
@@ -308,13 +308,13 @@ class DataCollectorBase(IterableDataset[Any]):
         self._ensure_open()
         check_state(state, type(self).__name__, self._group.size, self.policy)
         with self.pause():
-            scatter(self._group, [SetState(own) for own in state["workers"]])
+            self._send_each([SetState(own) for own in state["workers"]])
             if isinstance(self.policy, nn.Module):
                 load_weights(self.policy, state["policy"])
             self._meter.restore(state["counters"])
             self._version = state["policy_version"]
             if self._queue is not None and not self._queue.load_state(state["episodes"]):
-                gather_all(self._group, Reset())  # those under way lack the frames that waited for their end
+                self._send_all(Reset())  # those under way lack the frames that waited for their end
 
     def stats(self) -> CollectorStats:
         """What was collected so far; the list of finished episodes begins anew with each call."""

@@ -67,8 +67,16 @@ class EpisodeQueue:
         self._number = 0
         self.pending_frames = 0
 
-    def add(self, rollout: TensorDictBase) -> int:
+    def expect(self, rows: int) -> None:
+        """Wait for episodes of so many rows, which come in rollouts of a part of them each."""
+        self._rows = [Row() for _ in range(rows)]
+
+    def add(self, rollout: TensorDictBase, first_row: int = 0) -> int:
         """Take a rollout `[*P, T]`; return the frames of episodes that were broken off and are dropped.
+
+        Args:
+            rollout: the rollout.
+            first_row: the number of its first row, where a rollout holds a part of the rows.
 
         Raises:
             OptionError: more frames wait than may; the rollout is taken all the same.
@@ -80,7 +88,8 @@ class EpisodeQueue:
         chunk, self._number = self._number, self._number + 1
         self._chunks[chunk] = rollout.reshape(-1).clone()
         self._uses[chunk] = 1
-        dropped = sum(self._add_row(row, ids[b], done[b], chunk, b * columns) for b, row in enumerate(self._rows))
+        rows = self._rows[first_row : first_row + len(ids)]
+        dropped = sum(self._add_row(row, ids[b], done[b], chunk, b * columns) for b, row in enumerate(rows))
         self._release([(chunk, 0, 0)])
         if self.pending_frames > self._limit:
             lengths = [len(row.complete) for row in self._rows]
@@ -187,13 +196,17 @@ def make_queue(count: int | None, form: str, max_pending_frames: int) -> Episode
 
 
 def next_episodes(
-    queue: EpisodeQueue, next_rollout: Callable[[], TensorDictBase | None], discard: Callable[[int], None]
+    queue: EpisodeQueue,
+    next_rollout: Callable[[], TensorDictBase | None],
+    first_row: Callable[[], int],
+    discard: Callable[[int], None],
 ) -> TensorDictBase | None:
     """The next batch of a queue, filled by rollouts; None when there are no more of them.
 
     Args:
         queue: the queue.
         next_rollout: gives a rollout, or None.
+        first_row: the number of that rollout's first row.
         discard: is told of frames that are not delivered.
     """
     while not queue.is_ready:
@@ -202,7 +215,7 @@ def next_episodes(
             discard(queue.pending_frames)
             return None
         with torch.inference_mode(mode=False):
-            discard(queue.add(rollout))
+            discard(queue.add(rollout, first_row()))
     # Ordinary tensors, whatever mode the caller is in.
     with torch.inference_mode(mode=False):
         return queue.take()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from reap.buffers import VERSION, Slot
 from reap.envs.base import EnvBase
+from reap.keys import Key
+from reap.layout import Array
 from reap.policy.base import KeptInputs, PolicyActor
 from reap.policy.kept import detach_inference_tensors
 from reap.policy.random import RandomActor
@@ -59,8 +61,9 @@ class GetState:
 
 @dataclass(frozen=True)
 class SetState:
-    """Go on from a worker's state."""
+    """Go on from a worker's state; one that does not fit is refused, and changes nothing."""
 
+    harmless: ClassVar[bool] = True
     state: Mapping[str, Any]
 
 
@@ -75,6 +78,8 @@ class Done:
         episodes: episodes that ended.
         env_seconds: time in the env.
         policy_seconds: time in the policy.
+        columns: columns recorded; less than the slot has if the rollout was ended early.
+        objects: columns of objects, where the slot's memory is shared and cannot hold them.
     """
 
     slot: int
@@ -83,6 +88,8 @@ class Done:
     episodes: list[Episode]
     env_seconds: float
     policy_seconds: float
+    columns: int = 0
+    objects: Mapping[Key, Array] | None = None
 
 
 class CollectHandler:
@@ -169,6 +176,7 @@ class CollectHandler:
             episodes,
             rollout.env_seconds - before[0],
             rollout.policy_seconds - before[1],
+            rollout.columns_done,
         )
 
     def _fill(self, slot: Slot, random: bool) -> int:

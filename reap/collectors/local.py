@@ -12,10 +12,10 @@ from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 from torch import nn
 
-from reap.collectors.assembly import Assembly, assemble
+from reap.collectors.assembly import Assembly, assemble, made_by
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.handler import Collect
-from reap.collectors.options import SyncOptions, make_options
+from reap.collectors.options import SyncOptions, made_updater, make_options
 from reap.collectors.schedule import gather_all
 from reap.envs.base import EnvBase
 from reap.envs.build import build_env, is_env
@@ -58,7 +58,7 @@ class SyncDataCollector(DataCollectorBase):
         # Weights and their version change together.
         self._weights = Lock()
         try:
-            made = policy if chosen.policy_factory is None else _made_by(chosen.policy_factory)
+            made = policy if chosen.policy_factory is None else made_by(chosen.policy_factory)
             self._assembly: Assembly = assemble(env, made, chosen)
             group = InlineGroup([self._assembly.handler])
             super().__init__(chosen, group, self._assembly.frames_per_batch, self._make_updater(chosen.weight_updater))
@@ -71,10 +71,7 @@ class SyncDataCollector(DataCollectorBase):
         policy = self._assembly.policy
         if given is None:
             return VanillaWeightUpdater(policy, self._assembly.source) if isinstance(policy, nn.Module) else None
-        updater = given if isinstance(given, WeightUpdaterBase) or not callable(given) else given()
-        if not isinstance(updater, WeightUpdaterBase):
-            raise OptionError(f"weight_updater: expected a WeightUpdaterBase or a constructor of one, got {updater!r}")
-        return updater
+        return made_updater(given)
 
     def _prepare_background(self) -> None:
         assembly = self._assembly
@@ -162,10 +159,3 @@ class SyncDataCollector(DataCollectorBase):
             f"frames_per_batch={self.frames_per_batch}, total_frames={self.total_frames}, "
             f"collected={self._meter.frames})"
         )
-
-
-def _made_by(factory: Callable[[], Any]) -> Any:
-    policy = factory()
-    if policy is None:
-        raise OptionError("policy_factory: expected it to return a policy, got None; does it lack a return?")
-    return policy

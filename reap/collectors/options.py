@@ -11,6 +11,7 @@ from typing import Any, SupportsIndex, TypedDict
 import torch
 
 from reap.errors import OptionError, nearest
+from reap.weights.base import WeightUpdaterBase
 
 Device = torch.device | str | int | None
 
@@ -198,7 +199,7 @@ def make_options(given: Mapping[str, Any], interaction: Any) -> CollectorOptions
     Raises:
         OptionError: an unknown keyword (the nearest known one is named), `frames_per_batch` missing, a value out of range.
     """
-    options = _renamed(given, interaction)
+    options = rename_options(given, interaction)
     known = [field.name for field in fields(CollectorOptions)]
     for name in options:
         if name not in known:
@@ -233,7 +234,8 @@ def _integer(name: str, value: Any) -> int | None:
     raise OptionError(f"{name}: expected {'an integer or None' if optional else 'a positive integer'}, got {value!r}")
 
 
-def _renamed(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]:
+def rename_options(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]:
+    """The keywords under today's names, with a DeprecationWarning for each old one."""
     options = dict(given)
     if (mode := options.pop("exploration_mode", None)) is not None:
         _deprecated("exploration_mode", "exploration_type")
@@ -272,6 +274,18 @@ def _devices(options: Mapping[str, Any]) -> dict[str, torch.device | None]:
         if device is not None and device.type == "cuda" and not torch.cuda.is_available():
             raise OptionError(f"{name}={value!r}: torch finds no CUDA device here")
     return found
+
+
+def made_updater(given: Any) -> WeightUpdaterBase:
+    """The updater that was given as one, or as its constructor.
+
+    Raises:
+        OptionError: something else.
+    """
+    updater = given if isinstance(given, WeightUpdaterBase) or not callable(given) else given()
+    if not isinstance(updater, WeightUpdaterBase):
+        raise OptionError(f"weight_updater: expected a WeightUpdaterBase or a constructor of one, got {updater!r}")
+    return updater
 
 
 def warn_of_rounding(options: CollectorOptions, frames_per_batch: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
+from typing import Any
 
 from reap.errors import CallOrderError
 from reap.workers.base import Command, Reply, WorkerGroup
@@ -24,6 +25,46 @@ def scatter(group: WorkerGroup, commands: Sequence[Command]) -> list[Reply]:
         worker, replies[worker] = group.ready(waiting)
         waiting.discard(worker)
     return [replies[worker] for worker in range(group.size)]
+
+
+def ask_one(group: WorkerGroup, worker: int, command: Command) -> Reply:
+    """Send a command to one worker and wait for its reply."""
+    group.request(worker, command)
+    return group.ready([worker])[1]
+
+
+class Gather:
+    """Commands sent to all workers, and their replies as they come in; a wait that was interrupted can be taken up again.
+
+    Args:
+        group: the workers.
+        commands: one for each.
+        needed: replies after which the other workers are told to hurry.
+        hurry: tells a worker.
+        note: what the sender wants to remember.
+
+    Attributes:
+        replies: what came in so far, by worker.
+    """
+
+    def __init__(
+        self, group: WorkerGroup, commands: Sequence[Command], *, needed: int, hurry: Callable[[int], None], note: Any = None
+    ) -> None:
+        self.replies: dict[int, Reply] = {}
+        self.note = note
+        self._group, self._needed, self._hurry = group, needed, hurry
+        self._waiting = set(range(group.size))
+        for worker, command in enumerate(commands):
+            group.request(worker, command)
+
+    def wait(self) -> None:
+        """Wait until all replies are in."""
+        while self._waiting:
+            worker, self.replies[worker] = self._group.ready(self._waiting)
+            self._waiting.discard(worker)
+            if len(self.replies) == self._needed:
+                for late in self._waiting:
+                    self._hurry(late)
 
 
 class Alone:

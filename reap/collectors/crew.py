@@ -1,0 +1,199 @@
+"""`Crew`: the workers of a collector as it sees them: their processes, their slots, their weights.
+
+    build     processes start -> each tells its Facts -> slots and mailboxes are made to fit
+    collect   take(worker) -> Collect -> Done -> deliver(worker, slot)
+
+Workers with equal layouts may record in one slot, each its own rows (`SharedRows`); otherwise each has slots of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import nn
+
+from reap.collectors.handler import Done
+from reap.collectors.multi_options import Plan
+from reap.collectors.schedule import gather_all
+from reap.collectors.worker import Attach, AttachWeights, Describe, Facts, Recipe, make_worker
+from reap.envs.base import EnvBase
+from reap.envs.build import is_env
+from reap.envs.registry import registry_entries
+from reap.errors import OptionError, SpecMismatch, WorkerRaised
+from reap.keys import plain
+from reap.layout import Block
+from reap.pool import SlotPool
+from reap.rollout import CONTROL_INTS, Phase
+from reap.weights.described import weights_by_name
+from reap.weights.mailbox import WeightMailbox
+from reap.workers.process import ProcessGroup
+
+SLOTS = 3
+"""Slots of a worker: one is recorded, one is read, one waits."""
+
+
+class Crew:
+    """Worker processes of a collector.
+
+    Args:
+        plan: what they are built from.
+        policy: the policy; None for random actions, or where a factory makes it.
+        name: the collector's class.
+
+    Attributes:
+        group: the processes.
+        facts: what each told of itself.
+        mailboxes: by worker, for policies with weights.
+    """
+
+    def __init__(self, plan: Plan, policy: Any, name: str) -> None:
+        refuse_lazy(policy)
+        refuse_instances(plan.factories)
+        crew = plan.crew
+        makers = [partial(make_worker, recipe) for recipe in recipes(plan, policy)]
+        phases = [phase.name.lower() for phase in Phase]
+        self.group = ProcessGroup(
+            makers,
+            phases=phases,
+            name=name,
+            setup=[registry_entries()],
+            control_ints=CONTROL_INTS,
+            stall_after=crew.stall_after,
+        )
+        try:
+            self.facts: list[Facts] = self._ask()
+            self.mailboxes = self._make_mailboxes()
+        except BaseException:
+            self.group.stop(0)
+            raise
+
+    def _ask(self) -> list[Facts]:
+        try:
+            return gather_all(self.group, Describe())
+        except WorkerRaised as failure:
+            # What is wrong with an option, a policy or an env is said as a collector in this process says it.
+            if isinstance(failure.error, OptionError | SpecMismatch):
+                raise failure.error from failure
+            raise
+
+    def _make_mailboxes(self) -> dict[int, WeightMailbox]:
+        boxes = {w: WeightMailbox.for_weights(facts.weights) for w, facts in enumerate(self.facts) if facts.weights is not None}
+        for worker, box in boxes.items():
+            self.group.request(worker, AttachWeights(), fds=[box.fd])
+        for _ in boxes:
+            self.group.ready(boxes)
+        return boxes
+
+    def require_equal(self) -> None:
+        """Raise SpecMismatch unless all workers record the same keys with the same shapes and dtypes."""
+        first = self.facts[0]
+        for worker, facts in enumerate(self.facts):
+            for key in {**first.fields, **facts.fields}:
+                expected, found = first.fields.get(key), facts.fields.get(key)
+                if expected != found:
+                    raise SpecMismatch(
+                        f"worker {worker} ({facts.env}) differs from worker 0 ({first.env}) in {plain(key)!r}: expected "
+                        f"{expected}, found {found}; the workers of a MultiSyncDataCollector have equal keys, shapes and "
+                        "dtypes, those of a MultiaSyncDataCollector need not"
+                    )
+
+    def starts(self) -> list[int]:
+        """The first row of each worker, where the rows of all are counted."""
+        return np.cumsum([0, *(facts.rows for facts in self.facts[:-1])]).tolist()
+
+
+class Slots:
+    """Slots that some workers record in, each its own rows of them.
+
+    Args:
+        crew: the workers.
+        workers: those that record in these slots.
+        batch_shape: how their rows stand in a batch.
+        columns: time steps of a batch.
+        device: what the batches give as their device.
+        same: deliver the same memory each time.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        workers: Sequence[int],
+        batch_shape: tuple[int, ...],
+        columns: int,
+        *,
+        device: torch.device | None,
+        same: bool,
+    ) -> None:
+        self._group, self._workers, self._facts = crew.group, workers, [crew.facts[w] for w in workers]
+        self._starts = np.cumsum([0, *(facts.rows for facts in self._facts)]).tolist()
+        self._attached = 0
+        self.pool = SlotPool(
+            self._facts[0].fields, batch_shape, columns, device=device, same=same, limit=SLOTS, make_block=Block.shared
+        )
+
+    def take(self) -> int:
+        """The number of a free slot, which the workers have mapped; they are idle."""
+        slot = self.pool.take()
+        if slot == self._attached:
+            self._attached += 1
+            fd = self.pool.slots[slot].block.fd
+            assert fd is not None
+            for worker, start in zip(self._workers, self._starts, strict=False):
+                self._group.request(worker, Attach(self._starts[-1], start), fds=[fd])
+            for _ in self._workers:
+                self._group.ready(self._workers)
+        return slot
+
+    def deliver(self, slot: int, dones: Mapping[int, Done]) -> TensorDict:
+        """The batch that these workers recorded in a slot."""
+        objects = [dones[worker].objects for worker in self._workers]
+        whole = self.pool.slots[slot]
+        for key in objects[0] or ():
+            parts = [own[key] for own in objects if own is not None]
+            whole.by_row(key)[...] = np.concatenate(parts).reshape(whole.by_row(key).shape)
+        return self.pool.deliver(slot)
+
+
+def recipes(plan: Plan, policy: Any) -> list[Recipe]:
+    """What each worker is built from."""
+    seeds = np.random.SeedSequence(torch.initial_seed() % 2**63).generate_state(len(plan.factories), np.uint64)
+    stops_early = plan.crew.preemptive_threshold is not None
+    sent = on_cpu(policy)
+    return [
+        Recipe(factory, sent, policy_factory, options, leaf, plan.crew.num_sub_threads, int(seed >> 1), stops_early)
+        for leaf, (factory, policy_factory, options, seed) in enumerate(
+            zip(plan.factories, plan.policy_factories, plan.each, seeds, strict=True)
+        )
+    ]
+
+
+def refuse_lazy(policy: Any) -> None:
+    """Raise OptionError for a module whose parameters have no shape yet: each worker would draw its own."""
+    if isinstance(policy, nn.Module) and any(map(nn.parameter.is_lazy, policy.parameters())):
+        raise OptionError(
+            f"policy {type(policy).__name__}: its lazy layers have no weights yet, and each worker would draw its own; call it "
+            "once before, for example policy(env.reset()['observation'])"
+        )
+
+
+def refuse_instances(factories: Sequence[Any]) -> None:
+    """Raise OptionError for envs that cannot be sent to another process: only those of reap know how they were built."""
+    for factory in factories:
+        if is_env(factory) and not isinstance(factory, EnvBase):
+            raise OptionError(
+                f"create_env_fn: {factory!r} is an env of this process; workers build their own: give a factory, "
+                f"lambda: {type(factory).__name__}(...)"
+            )
+
+
+def on_cpu(policy: Any) -> Any:
+    """The policy, or a copy in the memory of the host: devices' memory is not sent to other processes."""
+    if not isinstance(policy, nn.Module) or all(value.device.type == "cpu" for value in weights_by_name(policy).values()):
+        return policy
+    return copy.deepcopy(policy).cpu()

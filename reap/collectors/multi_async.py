@@ -1,0 +1,190 @@
+"""`MultiaSyncDataCollector` and `aSyncDataCollector`: workers collect while the training loop works.
+
+    worker w    |-- rollout --|-- rollout --|-- rollout --|
+                     Collect <-'  Done: the next one begins before this one is delivered
+
+Results come in order of arrival. A worker has at most one rollout under way, so that after an update of the weights it delivers
+at most one that was begun before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Unpack
+
+import torch
+from tensordict import TensorDict, TensorDictBase, is_non_tensor
+
+from reap.collectors.handler import Collect, Done
+from reap.collectors.multi import ProcessCollector
+from reap.collectors.multi_options import MultiOptions
+from reap.errors import OptionError
+from reap.trajectories import Episode
+
+
+class Result(NamedTuple):
+    """What a worker recorded, and what it says of it."""
+
+    worker: int
+    done: Done
+    batch: TensorDictBase | None
+    """None as long as it lies in the worker's slot."""
+
+
+class MultiaSyncDataCollector(ProcessCollector):
+    """Runs a policy in several processes; each batch is the rollout of one worker, in order of arrival.
+
+    Args:
+        create_env_fn: a list with one env factory, gymnasium id or env of reap for each worker, or one with `num_workers`.
+        policy: a module or function, or None for random actions; each worker has a copy.
+        **options: see `CollectorOptions` and `CrewOptions`; `frames_per_batch` is that of each worker.
+
+    Yields:
+        TensorDicts `[*env.batch_size, T]`.
+
+    Raises:
+        OptionError: an option that is unknown or cannot work.
+        SpecMismatch: a policy or an env that does not keep to the env's specs.
+        WorkerRaised: the code of a worker raised.
+        WorkerDied: the process of a worker ended.
+
+    Example:
+        >>> with MultiaSyncDataCollector(["CartPole-v1"] * 2, frames_per_batch=20, total_frames=60) as collector:
+        ...     print([batch.batch_size for batch in collector])
+        [torch.Size([20]), torch.Size([20]), torch.Size([20])]
+    """
+
+    _is_shared = False
+
+    def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Unpack[MultiOptions]) -> None:
+        self._working: set[int] = set()
+        self._arrived: deque[Result] = deque()
+        self._delivered_last = 0
+        super().__init__(create_env_fn, policy, options)
+        self._starts = self._crew.starts()
+        if self._queue is not None:
+            self._queue.expect(sum(facts.rows for facts in self._crew.facts))
+
+    def _set_up(self) -> int:
+        for name in ("preemptive_threshold",):
+            if getattr(self._plan.crew, name) is not None:
+                raise OptionError(f"{name}: it belongs to MultiSyncDataCollector, whose batches wait for all workers")
+        facts = self._crew.facts
+        self._own_slots = [self._slots([worker], own.batch_shape, own.columns) for worker, own in enumerate(facts)]
+        return max(own.frames for own in facts)
+
+    def _next_rollout(self) -> TensorDictBase:
+        self._before_batch()
+        self._set_to_work()
+        if not self._arrived:
+            self._arrived.append(self._receive())
+        worker, done, batch = self._arrived[0]
+        # Before the delivery: it works on while this result is looked at.
+        self._set_to_work()
+        self._arrived.popleft()
+        self._add(worker, done)
+        self._delivered_last = worker
+        return self._own_slots[worker].deliver(done.slot, {worker: done}) if batch is None else batch
+
+    def _first_row(self) -> int:
+        return self._starts[self._delivered_last]
+
+    def _set_to_work(self) -> None:
+        """Have all workers collect that have nothing to deliver from before, as far as the budget goes."""
+        waiting = [result.worker for result in list(self._arrived)[1:]]
+        for worker in range(self.num_workers):
+            if worker not in self._working and worker not in waiting and self._is_wanted(worker):
+                command = self._command(self._own_slots[worker].take())
+                self._group.request(worker, command)
+                self._working.add(worker)
+
+    def _expected(self) -> int:
+        """Frames delivered, recorded or under way."""
+        under_way = sum(self._crew.facts[worker].frames for worker in self._working)
+        return self._meter.frames + sum(result.done.frames for result in self._arrived) + under_way
+
+    def _is_wanted(self, worker: int) -> bool:
+        budget = self._options.budget
+        return budget is None or self._expected() < budget
+
+    def _receive(self) -> Result:
+        worker, done = self._group.ready(self._working)
+        self._working.discard(worker)
+        return Result(worker, done, None)
+
+    def _command(self, slot: int) -> Collect:
+        options = self._options
+        return Collect(slot, self._expected() < options.random_frames, options.reset_at_each_iter, self._version)
+
+    def _keep_results(self) -> None:
+        while self._working:
+            self._arrived.append(self._receive())
+
+    def _settle(self) -> None:
+        self._keep_results()
+        for worker, done, batch in self._arrived:
+            self._meter.discard(done.frames, worker)
+            if batch is None:
+                self._own_slots[worker].pool.give_back(done.slot)
+        self._arrived.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a collector needs to go on, with the results that wait for delivery; see `DataCollectorBase`."""
+        with self.pause():
+            state = super().state_dict()
+            state["results"] = [self._as_state(result) for result in self._arrived]
+            return state
+
+    def _as_state(self, result: Result) -> dict[str, Any]:
+        worker, done, batch = result
+        if batch is None:
+            batch = self._own_slots[worker].deliver(done.slot, {worker: done})
+        entries = batch.items(include_nested=True, leaves_only=True)
+        place = self._arrived.index(result)
+        self._arrived[place] = Result(worker, done, batch)
+        leaves = [(key, value.clone()) for key, value in entries if not is_non_tensor(value)]
+        numbers = {name: getattr(done, name) for name in ("frames", "version", "env_seconds", "policy_seconds", "columns")}
+        episodes = [tuple(episode) for episode in done.episodes]
+        return {"worker": worker, "leaves": leaves, "shape": list(batch.shape), "numbers": numbers, "episodes": episodes}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`, with the results that waited for delivery; see `DataCollectorBase`."""
+        super().load_state_dict(state)
+        self._arrived.extend(map(_from_state, state["results"]))
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """Shape of a batch of the first worker."""
+        facts = self._crew.facts[0]
+        return torch.Size((*facts.batch_shape, facts.columns))
+
+
+class aSyncDataCollector(MultiaSyncDataCollector):
+    """Runs a policy in one process while the training loop works; see `MultiaSyncDataCollector`.
+
+    Args:
+        create_env_fn: an env factory, a gymnasium id or an env of reap.
+        policy: a module or function, or None for random actions.
+        **options: see `CollectorOptions` and `CrewOptions`.
+
+    Example:
+        >>> with aSyncDataCollector("CartPole-v1", frames_per_batch=20, total_frames=40) as collector:
+        ...     print([batch.batch_size for batch in collector])
+        [torch.Size([20]), torch.Size([20])]
+    """
+
+    def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Unpack[MultiOptions]) -> None:
+        single = create_env_fn if isinstance(create_env_fn, list | tuple) else [create_env_fn]
+        if len(single) != 1 or options.get("num_workers") not in (None, 1):
+            raise OptionError("aSyncDataCollector has one worker: expected one env; MultiaSyncDataCollector has several")
+        super().__init__(single, policy, **options)
+
+
+def _from_state(given: Mapping[str, Any]) -> Result:
+    batch = TensorDict({}, batch_size=given["shape"])
+    for key, value in given["leaves"]:
+        batch.set(key, value.clone())
+    batch.names = [*[None] * (batch.ndim - 1), "time"]
+    episodes = [Episode(*episode) for episode in given["episodes"]]
+    return Result(given["worker"], Done(slot=-1, episodes=episodes, **given["numbers"]), batch)

@@ -1,0 +1,232 @@
+"""What runs in a worker process: an env and a policy of its own, rollouts recorded in memory that the collector made.
+
+collector                                   worker
+  Describe            ------------------->  Facts: fields, rows, columns, specs, weights
+  Attach(slot) + fd   ------------------->  maps the slot; its rows are a part of it
+  AttachWeights + fd  ------------------->  maps its mailbox
+  Collect(slot)       ------------------->  newer weights? load them; Rollout.fill; Done
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from reap.buffers import DONE, MASK, TRUNCATED, Slot, after
+from reap.collectors.assembly import Assembly, assemble, made_by
+from reap.collectors.handler import Collect, Done
+from reap.collectors.options import CollectorOptions
+from reap.envs.build import build_env
+from reap.errors import OptionError
+from reap.keys import Key
+from reap.layout import Block, Field
+from reap.rollout import STOP
+from reap.specs import Spec
+from reap.weights.described import describe
+from reap.weights.mailbox import WeightMailbox
+
+SPECS = ("observation_spec", "action_spec", "reward_spec", "done_spec")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that a worker is built from.
+
+    Attributes:
+        create_env_fn: the env, or what makes it.
+        policy: the policy; None for random actions.
+        policy_factory: makes the policy in the worker.
+        options: the options of its rollouts.
+        leaf: its number, for the ids.
+        threads: torch threads; None leaves them.
+        seed: seeds torch's, numpy's and Python's generators.
+        stops_early: the collector may end a rollout early.
+    """
+
+    create_env_fn: Any
+    policy: Any
+    policy_factory: Callable[[], Any] | None
+    options: CollectorOptions
+    leaf: int
+    threads: int | None
+    seed: int
+    stops_early: bool = False
+
+
+@dataclass(frozen=True)
+class Describe:
+    """Reply with `Facts`."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a collector must know of a worker.
+
+    Attributes:
+        fields: one frame's value under each key of a slot.
+        batch_shape: batch dimensions of the env.
+        columns: time steps of a rollout.
+        specs: the env's specs, by name.
+        env: the env, in words.
+        actor_kind: how the policy is called.
+        weights: shape and dtype of each weight; None for a policy without weights.
+    """
+
+    fields: Mapping[Key, Field]
+    batch_shape: tuple[int, ...]
+    columns: int
+    specs: Mapping[str, Spec]
+    env: str
+    actor_kind: str
+    weights: Mapping[str, Field] | None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return int(np.prod(self.batch_shape, dtype=np.int64))
+
+    @property
+    def frames(self) -> int:
+        """Frames of a rollout."""
+        return self.rows * self.columns
+
+
+@dataclass(frozen=True)
+class Attach:
+    """Map the next slot: memory for `rows` rows, of which this worker's begin with `first_row`."""
+
+    rows: int
+    first_row: int
+
+
+@dataclass(frozen=True)
+class AttachWeights:
+    """Map the mailbox that weights come through."""
+
+
+@dataclass(frozen=True)
+class Stopper:
+    """Ends a rollout when the control block says so."""
+
+    control: memoryview
+
+    def collection_stopped(self) -> bool:
+        """Whether to end the rollout with this column."""
+        return self.control[STOP] != 0
+
+
+class Worker:
+    """Carries out the commands of a collector in a process of its own.
+
+    Args:
+        recipe: what it is built from.
+        control: the control block that it shares with the collector.
+    """
+
+    def __init__(self, recipe: Recipe, control: memoryview) -> None:
+        seed_generators(recipe.seed)
+        if recipe.threads is not None:
+            torch.set_num_threads(recipe.threads)
+        options = replace(recipe.options, interruptor=Stopper(control)) if recipe.stops_early else recipe.options
+        self._assembly = build_assembly(recipe, options)
+        self._handler = self._assembly.handler
+        self._handler.rollout.control = control
+        self._slots = self._assembly.pool.slots
+        self._marks = recipe.options.set_truncated
+        self._mailbox: WeightMailbox | None = None
+        self._version = 0
+
+    def handle(self, command: Any) -> Any:
+        """Carry out a command."""
+        if isinstance(command, Collect):
+            return self._collect(command)
+        return self._facts() if isinstance(command, Describe) else self._handler.handle(command)
+
+    def handle_with(self, command: Any, fds: Sequence[int]) -> None:
+        """Carry out a command that descriptors came with; they belong to this worker."""
+        if isinstance(command, Attach):
+            self._attach(command, *fds)
+        else:
+            self._mailbox = WeightMailbox.attach(describe(self._policy_module()), *fds)
+
+    def close(self) -> None:
+        """Close the env."""
+        self._handler.close()
+
+    def _policy_module(self) -> nn.Module:
+        policy = self._assembly.policy
+        if not isinstance(policy, nn.Module):
+            raise OptionError(f"weights: expected a policy with weights, found {type(policy).__name__}")
+        return policy
+
+    def _facts(self) -> Facts:
+        assembly, env = self._assembly, self._assembly.env
+        policy = assembly.policy
+        return Facts(
+            assembly.pool.fields,
+            tuple(env.batch_size),
+            assembly.pool.columns,
+            {name: getattr(env, name) for name in SPECS},
+            repr(env),
+            assembly.actor_kind,
+            describe(policy) if isinstance(policy, nn.Module) else None,
+        )
+
+    def _attach(self, command: Attach, fd: int) -> None:
+        pool, shape = self._assembly.pool, tuple(self._assembly.env.batch_size)
+        whole = Slot(pool.fields, (command.rows,), pool.columns, partial(Block.shared, fd=fd))
+        rows = self._handler.rollout.stage.rows
+        self._slots.append(whole.part(command.first_row, command.first_row + rows, shape))
+
+    def _collect(self, command: Collect) -> Done:
+        if self._mailbox is not None:
+            self._version = self._mailbox.read_into(self._policy_module(), self._version)
+        done = self._handler.handle(replace(command, version=self._version))
+        slot = self._slots[command.slot]
+        if self._marks:
+            mark_last(slot)
+        objects = {key: slot.by_row(key) for key, field in slot.fields.items() if field.is_object}
+        return replace(done, objects=objects) if objects else done
+
+
+def make_worker(recipe: Recipe, number: int, control: memoryview) -> Worker:  # noqa: ARG001  the recipe holds it
+    """A worker, in its own process."""
+    return Worker(recipe, control)
+
+
+def build_assembly(recipe: Recipe, options: CollectorOptions) -> Assembly:
+    """Env, policy and rollout of a worker."""
+    env = build_env(recipe.create_env_fn, options.create_env_kwargs)
+    try:
+        policy = recipe.policy if recipe.policy_factory is None else made_by(recipe.policy_factory)
+        return assemble(env, policy, options, recipe.leaf)
+    except BaseException:
+        env.close()
+        raise
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the global generators: processes that were forked from one would draw the same numbers."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  the global one, which envs may use
+    random.seed(seed)
+
+
+def mark_last(slot: Slot) -> None:
+    """Mark the last valid frame of each row truncated and done; flags that are set stay."""
+    flags = [slot.by_row(after(key)) for key in (TRUNCATED, DONE)]
+    rows = np.arange(slot.rows)
+    last = np.full(slot.rows, slot.columns - 1)
+    if MASK in slot.fields:
+        mask = slot.by_row(MASK)
+        last -= np.argmax(mask[:, ::-1], axis=1)
+        rows, last = rows[mask.any(1)], last[mask.any(1)]
+    for flag in flags:
+        flag[rows, last] = True
