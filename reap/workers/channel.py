@@ -84,7 +84,7 @@ class Inbox:
         self._socket = end
         self._parts: list[bytes] = []
 
-    def receive(self) -> tuple[Kind, bytes] | None:
+    def receive(self) -> tuple[Kind, memoryview] | None:
         """The next whole message; None if there is none yet.
 
         Raises:
@@ -101,7 +101,7 @@ class Inbox:
                 raise EOFError
         data = b"".join(self._parts)
         self._parts = []
-        return Kind(HEADER.unpack_from(data)[0]), data[HEADER.size :]
+        return Kind(HEADER.unpack_from(data)[0]), memoryview(data)[HEADER.size :]
 
     def _missing(self) -> int:
         got = sum(map(len, self._parts))
@@ -116,7 +116,8 @@ class Outgoing:
 
     def __init__(self, end: socket.socket, body: bytes, descriptors: Sequence[int]) -> None:
         self._socket = end
-        self._data = memoryview(HEADER.pack(Kind.COMMAND, 0, len(body)) + body)
+        self._header = memoryview(HEADER.pack(Kind.COMMAND, 0, len(body)))
+        self._body = memoryview(body)
         self._descriptors = array.array("i", descriptors)
         self._sent: list[int] = []
 
@@ -134,12 +135,13 @@ class Outgoing:
         Raises:
             OSError: the child is gone.
         """
-        while rest := self._data[sum(self._sent) :]:
+        while (sent := sum(self._sent)) < HEADER.size + len(self._body):
             ancillary: list[Any] = []
             if self._descriptors and not self._sent:
                 ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, self._descriptors)]
             try:
-                self._sent.extend(map(self._socket.sendmsg, ([rest],), (ancillary,)))
+                rest = (self._header[sent:], self._body[max(0, sent - HEADER.size) :])
+                self._sent.extend(map(self._socket.sendmsg, (rest,), (ancillary,)))
             except BlockingIOError:
                 return False
         return True

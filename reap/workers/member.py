@@ -52,11 +52,20 @@ class Member:
                 signal.pidfd_send_signal(self._pidfd, number)
 
     def read_status(self) -> None:
-        """Read the exit code from a status pipe that is readable; without one the server was killed, the workers too."""
+        """Read the exit code from a status pipe that is readable.
+
+        Without one the server has been killed, and the kernel kills its workers.
+        """
         if self.exit_code is not None:
             return
         data = os.read(self.status, STATUS.size)
-        self.exit_code = STATUS.unpack(data)[0] if len(data) == STATUS.size else -signal.SIGKILL
+        if len(data) == STATUS.size:
+            self.exit_code = STATUS.unpack(data)[0]
+            return
+        ended = select.poll()
+        ended.register(self._pidfd, select.POLLIN)
+        ended.poll(KILLED * 1000)
+        self.exit_code = -signal.SIGKILL
 
     def hang_up(self) -> None:
         """Tell the worker that no command will come and no reply is wanted."""

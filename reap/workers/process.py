@@ -99,7 +99,7 @@ class ProcessGroup:
         self._failure: Failure | None = None
         self._failures: deque[Failure] = deque()
         self._down: dict[int, Failure] = {}
-        self._arrived: deque[tuple[int, Kind, bytes]] = deque()
+        self._arrived: deque[tuple[int, Kind, memoryview]] = deque()
         self._lock = threading.RLock()  # held while waiting; reentrant, for a signal's handler may stop the group
         self._wake_lock = threading.RLock()
         self._owner = os.getpid()

@@ -1,9 +1,18 @@
-"""What the workers of these tests do."""
+"""What the workers of these tests do, and how the tests see what became of them."""
 
 from __future__ import annotations
 
+import ctypes
 import operator
-from typing import Any
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any, ClassVar, NamedTuple, NoReturn
+
+from reap.workers.process import ProcessGroup
 
 
 class Doer:
@@ -12,6 +21,7 @@ class Doer:
     def __init__(self, worker: int, control: memoryview) -> None:
         self.worker = worker
         self.control = control
+        self.kept: Any = None
 
     def handle(self, command: Any) -> Any:
         if callable(command):
@@ -19,5 +29,111 @@ class Doer:
         name, *arguments = command
         return getattr(operator, name)(*arguments)
 
+    def handle_with(self, command: Any, fds: list[int]) -> Any:
+        return command(self, *fds)
+
     def close(self) -> None:
         """Nothing to release."""
+
+
+class Telling(Doer):
+    """Writes a byte when it is closed, to a descriptor that it was sent."""
+
+    def close(self) -> None:
+        if self.kept is not None:
+            os.write(self.kept, b"closed")
+
+
+class Harmless(NamedTuple):
+    """A command that fails without consequences."""
+
+    number: int
+    harmless: ClassVar[bool] = True
+
+    def __call__(self, doer: Doer) -> float:
+        return 1 / self.number
+
+
+def wait_for_byte(doer: Doer, gate: int) -> bytes:
+    """Wait until the test writes to the gate."""
+    return os.read(gate, 1)
+
+
+def die(how: str) -> Any:
+    """End in one of many ways."""
+    match how:
+        case "raise":
+            raise ValueError("on purpose")
+        case "SystemExit":
+            sys.exit(3)
+        case "os._exit":
+            os._exit(3)
+        case "SIGKILL":
+            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+        case _:
+            ctypes.string_at(0)
+
+
+class Dying:
+    """Makes handlers that end as they are made."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __call__(self, worker: int, control: memoryview) -> Doer:
+        if worker == 1:
+            die(self.how)
+        return Doer(worker, control)
+
+
+class Boss(Doer):
+    """Has a worker of its own."""
+
+    def __init__(self, worker: int, control: memoryview) -> None:
+        super().__init__(worker, control)
+        self.group = ProcessGroup([Doer])
+
+    def close(self) -> None:
+        self.group.stop()
+
+
+def ask(workers: ProcessGroup, worker: int, command: Any) -> Any:
+    """Send a command and wait for its reply."""
+    workers.request(worker, command)
+    return workers.ready({worker})[1]
+
+
+def poll_until_it_fails(workers: ProcessGroup) -> NoReturn:
+    """Poll, and nothing else."""
+    while True:
+        workers.poll({0})
+
+
+def exists(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
+def watch(pids: Iterable[int]) -> list[int]:
+    """Descriptors of processes, to be waited for."""
+    return [os.pidfd_open(pid) for pid in pids]
+
+
+def have_ended(pidfds: list[int], timeout: float = 10.0) -> bool:
+    """Whether these processes end in time; closes the descriptors."""
+    deadline = time.monotonic() + timeout
+    ended = [bool(select.select([one], [], [], max(0.0, deadline - time.monotonic()))[0]) for one in pidfds]
+    for one in pidfds:
+        os.close(one)
+    return all(ended)
+
+
+def descriptors() -> list[str]:
+    """What this process has open."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.append(f"{name}: {os.readlink(f'/proc/self/fd/{name}')}")
+        except OSError:  # the listing's own
+            continue
+    return found
