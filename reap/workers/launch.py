@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MODULES = ("torch", "numpy", "gymnasium", "reap.collectors")
+MODULES = ("torch", "numpy", "gymnasium", "reap.collectors.worker")
 """What the server imports unless told otherwise."""
 
 REQUEST = struct.Struct("<I")
@@ -74,6 +74,16 @@ class Server:
     def is_alive(self) -> bool:
         """Whether it still runs; assumed of one that this process did not start."""
         return self._process is None or self._process.poll() is None
+
+    def await_end(self) -> None:
+        """Wait for the end of a server whose line is dead.
+
+        Raises:
+            OSError: it is not this process's, so there is no way to start another.
+        """
+        if self._process is None:
+            raise OSError(errno.EPIPE, "the process that forks workers is gone")
+        self._end()
 
     def launch(self, channel: int, control: int, start: int) -> Launched:
         """Fork a worker.
@@ -154,6 +164,16 @@ def server(modules: Sequence[str] = MODULES) -> Server:
 def warm_up(modules: Sequence[str] = MODULES) -> None:
     """Start the server if there is none, so that its imports go on beside those of this process."""
     server(modules)
+
+
+def fork(channel: int, control: int, start: int) -> Launched:
+    """Fork a worker from this process's server, see `Server.launch`; from a new one if that has died."""
+    current = server()
+    try:
+        return current.launch(channel, control, start)
+    except ConnectionError:
+        current.await_end()
+        return server().launch(channel, control, start)
 
 
 def inherit(requests: int) -> None:

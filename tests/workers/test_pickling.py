@@ -1,0 +1,118 @@
+"""What cannot be sent is named, with the way to it."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+
+from reap.errors import OptionError
+from reap.workers.pickling import dumps, encode
+
+LOCK = threading.Lock()
+
+
+class Holder:
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def method(self) -> None: ...
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+def by_variable() -> Any:
+    lock = LOCK
+    return lambda: lock
+
+
+def by_default() -> Any:
+    def make(*, lock: Any = LOCK) -> Any:
+        return lock
+
+    return make
+
+
+def by_two_functions() -> Any:
+    lock = LOCK
+
+    def inner() -> Any:
+        return lock
+
+    return lambda: inner() or 1
+
+
+def by_a_local_class() -> Any:
+    class Local:
+        lock = LOCK
+
+    return Local
+
+
+INSIDE = "; create it inside the function"
+OUTSIDE = "; leave it out, or build it in the worker"
+CULPRITS: dict[str, tuple[Any, str, str]] = {
+    "itself": (LOCK, "it is", OUTSIDE),
+    "variable": (by_variable(), "its variable 'lock' is", INSIDE),
+    "default": (by_default(), "its default of 'lock' is", OUTSIDE),
+    "two functions": (by_two_functions(), "its variable 'inner', variable 'lock' is", INSIDE),
+    "partial": (partial(print, 1, end=LOCK), "its argument 'end' is", OUTSIDE),
+    "attribute": (Holder(LOCK), "its attribute 'held' is", OUTSIDE),
+    "slot": (Slotted(LOCK), "its attribute 'held' is", OUTSIDE),
+    "method": (Holder([0, LOCK]).method, "its object, attribute 'held', item 1 is", OUTSIDE),
+    "containers": ({"a": [{"b": (0, LOCK)}]}, "its item 'a', item 0, item 'b', item 1 is", OUTSIDE),
+    "local class": (by_a_local_class(), "its member 'lock' is", OUTSIDE),
+}
+
+
+@pytest.mark.parametrize("way", CULPRITS)
+def test_the_way_to_the_culprit_is_shown(way: str) -> None:
+    value, steps, remedy = CULPRITS[way]
+    with pytest.raises(OptionError) as info:
+        dumps(value, "create_env_fn")
+    text = str(info.value)
+    assert text.startswith(f"create_env_fn: cannot be sent to a worker: {steps} a _thread.lock (TypeError: cannot pickle")
+    assert text.endswith(remedy)
+    assert isinstance(info.value.__cause__, TypeError)
+
+
+def test_a_global_is_named() -> None:
+    space: dict[str, Any] = {"LOCK": LOCK, "__name__": "__main__"}
+    exec("def make():\n    return [LOCK for _ in range(1)]", space)
+    with pytest.raises(OptionError, match="its global 'LOCK' is a _thread.lock"):
+        dumps(space["make"], "policy")
+
+
+def test_a_cycle_has_an_end() -> None:
+    cycle: list[Any] = [LOCK]
+    cycle.insert(0, cycle)
+    with pytest.raises(OptionError, match="its item 1 is a _thread.lock"):
+        dumps(cycle, "options")
+
+
+def test_an_object_whose_own_pickling_fails_is_named_with_its_complaint() -> None:
+    class Stubborn:
+        def __reduce__(self) -> Any:
+            raise RuntimeError("I stay")
+
+    with pytest.raises(OptionError, match=r"its item 'env' is a .*Stubborn \(RuntimeError: I stay\)"):
+        dumps({"env": Stubborn()}, "options")
+
+
+def test_functions_keep_the_name_of_their_file() -> None:
+    def local() -> None: ...
+
+    assert pickle.loads(dumps(local, "local")).__code__.co_filename == __file__
+
+
+def test_plain_pickle_is_used_where_it_will_do() -> None:
+    assert encode([1, "a"]) == pickle.dumps([1, "a"], protocol=5)
+    assert pickle.loads(encode(lambda: 4))() == 4
