@@ -73,7 +73,8 @@ def live(descriptors: Descriptors, server: int) -> NoReturn:
         if os.getppid() == server:
             signal.signal(signal.SIGTERM, _terminate)
             _keep_only(descriptors)
-            code = _work(descriptors)
+            channel = Channel(descriptors.channel)  # held here: its end is to be seen at the end of the process only
+            code = _work(channel, descriptors)
     except Terminated:
         code = -signal.SIGTERM
     finally:
@@ -93,8 +94,7 @@ def _keep_only(descriptors: Descriptors) -> None:
     os.closerange(low, os.sysconf("SC_OPEN_MAX"))
 
 
-def _work(descriptors: Descriptors) -> int:
-    channel = Channel(descriptors.channel)
+def _work(channel: Channel, descriptors: Descriptors) -> int:
     launch.inherit(descriptors.requests)
     try:
         control, handler = _start(descriptors)

@@ -10,8 +10,9 @@ import socket
 import time
 from collections.abc import Sequence
 
+from reap.workers import launch
 from reap.workers.channel import Inbox, Outgoing
-from reap.workers.launch import STATUS, Launched, Server
+from reap.workers.launch import STATUS, Launched
 
 ASKED = 0.2
 """At most so many seconds pass between asking the workers to leave and SIGTERM."""
@@ -81,11 +82,10 @@ class Member:
         self.status = self._pidfd = -1
 
 
-def launched(server: Server, number: int, control: int, start: bytes) -> Member:
+def launched(number: int, control: int, start: bytes) -> Member:
     """Launch a worker.
 
     Args:
-        server: what forks it.
         number: the worker's number.
         control: descriptor of the control block.
         start: a pickled `reap.workers.start.Start`.
@@ -99,7 +99,7 @@ def launched(server: Server, number: int, control: int, start: bytes) -> Member:
         while rest:
             rest = rest[os.write(file, rest) :]
         os.lseek(file, 0, os.SEEK_SET)
-        return Member(number, server.launch(theirs.fileno(), control, file), ours)
+        return Member(number, launch.fork(theirs.fileno(), control, file), ours)
     except BaseException:
         ours.close()
         raise

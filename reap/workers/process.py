@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
-from reap.workers import launch, member, reports
+from reap.workers import member, reports
 from reap.workers.base import Command, Reply
 from reap.workers.channel import Kind, Outgoing
 from reap.workers.control import ControlBlock
@@ -114,10 +114,9 @@ class ProcessGroup:
         self._members: list[Member] = []
         self._stall = StallWatch(stall_after, self._control)
         self._dropped = weakref.finalize(self, _drop, self._members, self._block, self._epoll, self._wake, self._owner)
-        server = launch.server()
         try:
             for worker, start in enumerate(starts):
-                self._members.append(member.launched(server, worker, self._block.descriptor, start))
+                self._members.append(member.launched(worker, self._block.descriptor, start))
                 self._watch(self._members[-1])
         except BaseException:
             self._close(member.kill)
@@ -202,7 +201,7 @@ class ProcessGroup:
             self._failures = deque(failure for failure in self._failures if failure.worker != worker)
             control = self._control[worker]
             control[:] = memoryview(bytes(4 * len(control))).cast("i")
-            self._members[worker] = member.launched(launch.server(), worker, self._block.descriptor, start)
+            self._members[worker] = member.launched(worker, self._block.descriptor, start)
             self._watch(self._members[worker])
             self._down.pop(worker, None)
 
