@@ -127,6 +127,15 @@ class ProcessGroup:
         """The workers' process ids."""
         return [one.pid for one in self._members]
 
+    def fileno(self) -> int:
+        """A descriptor that is readable when `poll` has something to take in: for who waits for other things too.
+
+        Raises:
+            ClosedError: the group was stopped, or has failed.
+        """
+        self._check_open()
+        return self._epoll.fileno()
+
     def control(self, worker: int) -> memoryview:
         """A worker's control ints, int32; they stay readable after `stop`."""
         return self._control[worker]
