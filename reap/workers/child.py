@@ -110,6 +110,7 @@ def _work(channel: Channel, descriptors: Descriptors) -> int:
     except OSError:  # the parent is gone
         return 0
     finally:
+        signal.signal(signal.SIGTERM, ignore)  # it ends a command; closing may take until the deadline
         with contextlib.suppress(Exception):
             handler.close()
 

@@ -194,7 +194,7 @@ class Doer:
     def handle_with(self, command, fds):
         return command(self, *fds)
     def close(self):
-        print("closed", flush=True)
+        os.write(1, b"closed\\n")
 
 class Boss(Doer):
     def __init__(self, worker, control):
@@ -211,7 +211,8 @@ def ask(group, worker, command):
 def test_an_interpreter_that_ends_without_stop_leaves_nothing() -> None:
     code = """
 group = ProcessGroup([Doer] * 2)
-ask(group, 0, lambda doer: None)
+for worker in range(2):
+    ask(group, worker, lambda doer: None)
 print(*group.pids, launch.server().pid, flush=True)
 """
     with Script(GROUP + code) as script:
@@ -277,7 +278,8 @@ sys.stdin.readline()
 def test_ctrl_c_reaches_the_process_alone() -> None:
     code = """
 group = ProcessGroup([Doer] * 2)
-ask(group, 0, lambda doer: None)
+for worker in range(2):
+    ask(group, worker, lambda doer: None)
 reader, writer = os.pipe()
 group.request(1, lambda doer, gate: os.read(gate, 1), [reader])
 try:
@@ -304,8 +306,9 @@ def test_ctrl_c_in_a_script_that_does_not_catch_it_leaves_nothing() -> None:
     code = """
 group = ProcessGroup([Doer])
 ask(group, 0, lambda doer: None)
-print(*group.pids, launch.server().pid, flush=True)
 group.request(0, lambda doer: __import__("time").sleep(60))
+pids = (*group.pids, launch.server().pid)
+print(*pids, flush=True)
 group.ready({0})
 """
     with Script(GROUP + code) as script:
