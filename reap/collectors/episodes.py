@@ -65,6 +65,7 @@ class EpisodeQueue:
         self._chunks: dict[int, TensorDictBase] = {}
         self._uses: dict[int, int] = {}
         self._number = 0
+        self._told = 0
         self.pending_frames = 0
 
     def expect(self, rows: int) -> None:
@@ -151,6 +152,11 @@ class EpisodeQueue:
         self._uses = dict(Counter(chunk for chunk, _, _ in spans))
         return state is not None
 
+    def left_over(self) -> int:
+        """Frames that wait where no more rollouts follow; those that were told before are not told again."""
+        frames, self._told = self.pending_frames - self._told, self.pending_frames
+        return frames
+
     @property
     def is_ready(self) -> bool:
         """Whether a batch can be taken."""
@@ -212,7 +218,7 @@ def next_episodes(
     while not queue.is_ready:
         rollout = next_rollout()
         if rollout is None:
-            discard(queue.pending_frames)
+            discard(queue.left_over())
             return None
         with torch.inference_mode(mode=False):
             discard(queue.add(rollout, first_row()))

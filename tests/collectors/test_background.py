@@ -256,6 +256,36 @@ def test_the_budget_counts_valid_frames() -> None:
         assert total - 2 < valid <= total
 
 
+@pytest.mark.parametrize("form", ["cat", "padded"])
+@pytest.mark.parametrize("lengths", [(4, 4), (1, 1), (3,), (2, 5, 3)])
+@pytest.mark.parametrize("total", [5, 8, 30, 31, 100])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_whole_episodes_keep_to_the_budget(count: int, total: int, lengths: tuple[int, ...], form: str) -> None:
+    """Never more than `total_frames` are written, whole episodes only, none that fits is left behind; the rest is discarded."""
+    buffer, rows = Buffer(), len(lengths)
+    env = SerialEnv(rows, [lambda length=length: GymEnv(Count(length)) for length in lengths])
+    options: Any = {"frames_per_batch": 12, "trajs_per_batch": count, "traj_format": form, "total_frames": total}
+    with collecting(buffer, env, **options) as collector:
+        for _ in range(2):  # the second finds nothing left to do
+            collector.start()
+            wait_for_end(collector)
+        stats = collector.stats()
+    batches = [
+        batch.reshape(-1)[batch["collector", "mask"].reshape(-1)] if form == "padded" else batch for batch in buffer.batches
+    ]
+    within = total // rows
+    # Of each row, the lengths of the episodes that end within the budget: they are delivered in turn, `count` at a time.
+    complete = [[length] * (within // length) for length in lengths]
+    turns = 0
+    while len(complete[turns % rows]) > turns // rows:
+        turns += 1
+    expected = [step for turn in range(turns - turns % count) for step in range(lengths[turn % rows])]
+    assert observed(batches) == expected
+    assert len(expected) <= total
+    assert stats.frames == within * rows
+    assert stats.discarded_frames == 12 * -(-within * rows // 12) - len(expected)
+
+
 def test_cut() -> None:
     batch = collecting(None, IdRows((2,)), frames_per_batch=10).rollout()
     for frames, columns in ((10, 5), (11, 5), (9, 4), (2, 1), (1, 0)):
