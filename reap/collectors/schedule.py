@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
-from reap.errors import CallOrderError
+from reap.errors import CallOrderError, ClosedError, WorkerRaised
 from reap.workers.base import Command, Reply, WorkerGroup
 
 
@@ -16,14 +16,28 @@ def gather_all(group: WorkerGroup, command: Command) -> list[Reply]:
 
 
 def scatter(group: WorkerGroup, commands: Sequence[Command]) -> list[Reply]:
-    """Send each worker its own command; wait for all replies, in the order of the workers."""
+    """Send each worker its own command; wait for all replies, in the order of the workers.
+
+    After an exception that ends no worker the others' replies are waited for too: none is left for a later command.
+    """
     for worker, command in enumerate(commands):
         group.request(worker, command)
     replies: dict[int, Reply] = {}
+    failures: list[WorkerRaised] = []
     waiting = set(range(group.size))
     while waiting:
-        worker, replies[worker] = group.ready(waiting)
+        try:
+            worker, replies[worker] = group.ready(waiting)
+        except WorkerRaised as failure:
+            failures.append(failure)
+            worker = failure.worker
+        except ClosedError:  # the failure was one that ends all workers
+            if failures:
+                break
+            raise
         waiting.discard(worker)
+    if failures:
+        raise min(failures, key=lambda failure: failure.worker)
     return [replies[worker] for worker in range(group.size)]
 
 
