@@ -106,11 +106,12 @@ class EpisodeQueue:
         dropped = 0
         for start, stop in pairwise(cuts):
             number = int(ids[start])
+            # Where nothing was recorded an episode may be under way: it goes on behind.
+            if number == NO_ID:
+                continue
             if number != row.id:
                 dropped += self._drop(row)
                 row.id = number
-            if number == NO_ID:
-                continue
             row.open.append((chunk, offset + start, offset + stop))
             self._uses[chunk] += 1
             self.pending_frames += stop - start
