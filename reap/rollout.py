@@ -166,20 +166,26 @@ class Rollout:
         if state["env"] is not None and self.env.loop_state() is None:
             raise SpecMismatch(f"state: it holds the state of an env, and {self.env!r} offers none; it belongs to another env")
 
-    def fill(self, slot: Slot, actor: Actor) -> int:
-        """Record one rollout; return the number of valid frames, which is less than the slot's when it was ended early."""
+    def fill(self, slot: Slot, actor: Actor, start: int = 0) -> int:
+        """Record one rollout; return the number of valid frames, which is less than the slot's when it was ended early.
+
+        Args:
+            slot: where it is recorded.
+            actor: what acts.
+            start: the first column that is recorded, where another worker recorded those before.
+        """
         self.env.ensure_open()
         step, control, hooks = self._face.step_rows, self.control, self._hooks
         tracker, clock, columns = self.tracker, perf_counter, slot.columns
         t, stopped = -1, False
         try:
-            self._start(slot, actor)
+            self._start(slot, actor, start)
             act = actor.act
             record, carry = self._copies(slot)
             rows = self._active
             policy_seconds = env_seconds = 0.0
             last = clock()
-            for t in range(columns):
+            for t in range(start, columns):
                 for root, array in record:
                     root[t] = array
                 control[0], control[1] = POLICY, t
@@ -212,7 +218,8 @@ class Rollout:
         control[PHASE] = Phase.IDLE
         return frames
 
-    def _start(self, slot: Slot, actor: Actor) -> None:
+    def _start(self, slot: Slot, actor: Actor, start: int) -> None:
+        self.control[COLUMN] = -1
         slot.clear_flags()
         self._face.bind(self.stage, slot)
         actor.bind(slot)
@@ -226,6 +233,8 @@ class Rollout:
         self.tracker.begin(self._skipped, 0)
         self._skipped.clear()
         self.tracker.bind(slot)
+        if start:
+            self.tracker.skip_to(start)
         if self._skipping:
             self.tracker.due = 0
         if self._lets_idle:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
+import torch
 
 
 def next_seed(seed: int) -> int:
@@ -21,3 +24,10 @@ def seed_chain(seed: int, count: int, *, static: bool = False) -> list[int]:
     for _ in range(count):
         seeds.append(seed if static else next_seed(seeds[-1]))
     return seeds
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the global generators: processes that were forked from one would draw the same numbers."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  the global one, which envs may use
+    random.seed(seed)

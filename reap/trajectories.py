@@ -90,10 +90,23 @@ class TrajectoryTracker:
         self._start_ids = list(self._ids)
         self._ends = []
         self._truncated = slot.by_row(after(TRUNCATED))
+        # What a rollout that is never closed would lack: the first id of each segment, and the steps before it.
+        self._first_ids = slot.by_row(IDS)
+        self._first_ids[:, 0] = self._ids
+        if self._writes_counts and STEP_COUNT in slot.fields:
+            slot.by_row(STEP_COUNT)[:, 0, 0] = self._count
         if self._limit < NO_LIMIT:
             waiting = (self._limit - self._count - 1).tolist()
             self._last = [NO_LIMIT if i == NO_ID else last for i, last in zip(self._ids, waiting, strict=True)]
             self.due = min(self._last)
+
+    def skip_to(self, column: int) -> None:
+        """Nothing is recorded before this column: another tracker's frames are there, which the caller puts back."""
+        self._starts += [b * self._columns + column for b in self._rows]
+        self._start_ids = [*[NO_ID] * len(self._rows), *self._ids]
+        self._first_ids[:, column] = self._ids
+        self._last = [last if last == NO_LIMIT else last + column for last in self._last]
+        self.due = min(self._last)
 
     def begin(self, rows: Iterable[int], column: int) -> None:
         """New episodes whose first frame is recorded in `column`; in column 0 they begin before `bind`.
@@ -109,6 +122,7 @@ class TrajectoryTracker:
             if column:
                 self._starts.append(b * self._columns + column)
                 self._start_ids.append(number)
+                self._first_ids[b, column] = number
             else:
                 self._count[b] = 0
                 self._return[b] = 0.0
@@ -133,6 +147,7 @@ class TrajectoryTracker:
             if t + 1 < self._columns:
                 self._starts.append(place + 1)
                 self._start_ids.append(NO_ID)
+                self._first_ids[b, t + 1] = NO_ID
 
     @property
     def idle(self) -> list[int]:

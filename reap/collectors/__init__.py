@@ -1,8 +1,7 @@
 """Collectors: they run a policy in envs and hand out batches of its experience.
 
-Names are loaded when they are first used. With the name of a collector that has worker processes, the process that forks them
-starts: it imports torch while this one does, and is ready when the collector is built. Measured on two cores, the first batch of
-eight workers comes 2 s sooner.
+Names are loaded when they are first used. With the name of a collector that has worker processes, the process that forks
+them starts: it imports torch while this one does, and is ready when the collector is built.
 """
 
 from __future__ import annotations

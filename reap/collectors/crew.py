@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,18 +21,19 @@ from torch import nn
 
 from reap.collectors.handler import Done
 from reap.collectors.multi_options import Plan
-from reap.collectors.schedule import gather_all
+from reap.collectors.schedule import ask_one, gather_all
 from reap.collectors.worker import Attach, AttachWeights, Describe, Facts, Recipe, make_worker
 from reap.envs.base import EnvBase
 from reap.envs.build import is_env
 from reap.envs.registry import registry_entries
 from reap.errors import OptionError, SpecMismatch, WorkerRaised
-from reap.keys import plain
-from reap.layout import Block
+from reap.keys import Key, plain
+from reap.layout import Array, Block
 from reap.pool import SlotPool
-from reap.rollout import CONTROL_INTS, Phase
+from reap.rollout import COLUMN, CONTROL_INTS, STOP, Phase
 from reap.weights.described import weights_by_name
 from reap.weights.mailbox import WeightMailbox
+from reap.workers.pickling import dumps
 from reap.workers.process import ProcessGroup
 
 SLOTS = 3
@@ -50,21 +52,24 @@ class Crew:
         group: the processes.
         facts: what each told of itself.
         mailboxes: by worker, for policies with weights.
+        slots: all slots that they record in.
+        restarts: workers that were replaced so far.
     """
 
     def __init__(self, plan: Plan, policy: Any, name: str) -> None:
         refuse_lazy(policy)
         refuse_instances(plan.factories)
-        crew = plan.crew
-        makers = [partial(make_worker, recipe) for recipe in recipes(plan, policy)]
-        phases = [phase.name.lower() for phase in Phase]
+        self.slots: list[Slots] = []
+        self.restarts = 0
+        self._recipes = recipes(plan, policy)
         self.group = ProcessGroup(
-            makers,
-            phases=phases,
+            [partial(make_worker, recipe) for recipe in self._recipes],
+            phases=[phase.name.lower() for phase in Phase],
             name=name,
             setup=[registry_entries()],
             control_ints=CONTROL_INTS,
-            stall_after=crew.stall_after,
+            stall_after=plan.crew.stall_after,
+            on_failure="report" if plan.crew.restarts else "terminate",
         )
         try:
             self.facts: list[Facts] = self._ask()
@@ -89,6 +94,32 @@ class Crew:
         for _ in boxes:
             self.group.ready(boxes)
         return boxes
+
+    def clear_control(self, worker: int) -> None:
+        """No column is recorded yet, and none is to be the last: before a rollout is asked for."""
+        control = self.group.control(worker)
+        control[COLUMN], control[STOP] = -1, 0
+
+    def revive(self, worker: int) -> None:
+        """Launch another process in a worker's place; its ids are new ones, its generators are seeded anew.
+
+        Raises:
+            SpecMismatch: its env is another one now.
+            WorkerError: it failed at once.
+        """
+        self.restarts += 1
+        recipe = self._recipes[worker]
+        seed = int(np.random.SeedSequence((recipe.seed, self.restarts)).generate_state(1, np.uint64)[0] >> 1)
+        successor = replace(recipe, leaf=self.group.size + self.restarts - 1, seed=seed)
+        self.group.replace(worker, partial(make_worker, successor))
+        facts = ask_one(self.group, worker, Describe())
+        if facts.fields != self.facts[worker].fields or facts.batch_shape != self.facts[worker].batch_shape:
+            raise SpecMismatch(f"worker {worker}, restarted: expected {self.facts[worker]}, found {facts}")
+        for slots in self.slots:
+            slots.attach_again(worker)
+        if worker in self.mailboxes:
+            self.group.request(worker, AttachWeights(), fds=[self.mailboxes[worker].fd])
+            self.group.ready([worker])
 
     def require_equal(self) -> None:
         """Raise SpecMismatch unless all workers record the same keys with the same shapes and dtypes."""
@@ -133,6 +164,7 @@ class Slots:
         self._group, self._workers, self._facts = crew.group, workers, [crew.facts[w] for w in workers]
         self._starts = np.cumsum([0, *(facts.rows for facts in self._facts)]).tolist()
         self._attached = 0
+        crew.slots.append(self)
         self.pool = SlotPool(
             self._facts[0].fields, batch_shape, columns, device=device, same=same, limit=SLOTS, make_block=Block.shared
         )
@@ -142,13 +174,38 @@ class Slots:
         slot = self.pool.take()
         if slot == self._attached:
             self._attached += 1
-            fd = self.pool.slots[slot].block.fd
-            assert fd is not None
-            for worker, start in zip(self._workers, self._starts, strict=False):
-                self._group.request(worker, Attach(self._starts[-1], start), fds=[fd])
+            for worker in self._workers:
+                self._attach(worker, slot)
             for _ in self._workers:
                 self._group.ready(self._workers)
         return slot
+
+    def make_all(self) -> None:
+        """Have all slots made and mapped now."""
+        for slot in [self.take() for _ in range(SLOTS)]:
+            self.pool.give_back(slot)
+
+    def attach_again(self, worker: int) -> None:
+        """Have a worker that is new map all slots that there are."""
+        if worker in self._workers:
+            for slot in range(self._attached):
+                self._attach(worker, slot)
+                self._group.ready([worker])
+
+    def _attach(self, worker: int, slot: int) -> None:
+        fd = self.pool.slots[slot].block.fd
+        assert fd is not None
+        self._group.request(worker, Attach(self._starts[-1], self._start(worker)), fds=[fd])
+
+    def _start(self, worker: int) -> int:
+        return self._starts[self._workers.index(worker)]
+
+    def rows_of(self, worker: int, slot: int) -> dict[Key, Array]:
+        """A worker's own rows of a slot, `[rows, T, *value]` under each key; what has no fixed shape is left out."""
+        facts, whole, start = self._facts[self._workers.index(worker)], self.pool.slots[slot], self._start(worker)
+        shape, rows = (self._starts[-1], facts.columns), slice(start, start + facts.rows)
+        fields = {key: field for key, field in whole.fields.items() if not field.is_object}
+        return {key: whole.by_row(key).reshape(*shape, *field.shape)[rows] for key, field in fields.items()}
 
     def deliver(self, slot: int, dones: Mapping[int, Done]) -> TensorDict:
         """The batch that these workers recorded in a slot."""
@@ -164,7 +221,8 @@ def recipes(plan: Plan, policy: Any) -> list[Recipe]:
     """What each worker is built from."""
     seeds = np.random.SeedSequence(torch.initial_seed() % 2**63).generate_state(len(plan.factories), np.uint64)
     stops_early = plan.crew.preemptive_threshold is not None
-    sent = on_cpu(policy)
+    # Once for all: restarted workers begin with these weights too.
+    sent = None if policy is None else dumps(on_cpu(policy), "policy")
     return [
         Recipe(factory, sent, policy_factory, options, leaf, plan.crew.num_sub_threads, int(seed >> 1), stops_early)
         for leaf, (factory, policy_factory, options, seed) in enumerate(

@@ -31,12 +31,14 @@ class Collect:
         random: random actions instead of the policy's.
         fresh: begin new episodes first, where any frame was recorded of the present ones.
         version: the version of the policy's weights.
+        start: the first column that is recorded, where another worker recorded those before.
     """
 
     slot: int
     random: bool
     fresh: bool
     version: int
+    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ class CollectHandler:
         before = rollout.env_seconds, rollout.policy_seconds
         if VERSION in slot.fields:
             slot.by_row(VERSION)[...] = command.version
-        frames = self._fill(slot, random)
+        frames = self._fill(slot, random, command.start)
         episodes = rollout.tracker.take_finished()
         return Done(
             command.slot,
@@ -179,9 +181,9 @@ class CollectHandler:
             rollout.columns_done,
         )
 
-    def _fill(self, slot: Slot, random: bool) -> int:
+    def _fill(self, slot: Slot, random: bool, start: int) -> int:
         with self._own_random_state(), self._grad_mode(), self._exploration():
-            frames = self.rollout.fill(slot, self._random if random or self._actor is None else self._actor)
+            frames = self.rollout.fill(slot, self._random if random or self._actor is None else self._actor, start)
         if not random:
             self._look_after_policy()
         return frames

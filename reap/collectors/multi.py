@@ -18,9 +18,10 @@ from reap.collectors.handler import Done, Reset, Seed
 from reap.collectors.join import Joiner, checked_dim, joined_shape, joiner
 from reap.collectors.multi_options import MultiOptions, make_plan
 from reap.collectors.options import made_updater
+from reap.collectors.recovery import Recovery
 from reap.collectors.schedule import Gather, ask_one
 from reap.collectors.state import checked_rows, checked_seed
-from reap.errors import OptionError, ReapError, WorkerRaised
+from reap.errors import OptionError, ReapError, WorkerError, WorkerRaised
 from reap.rollout import STOP
 from reap.specs import Composite, Spec
 from reap.stats import Meter
@@ -55,6 +56,7 @@ class ProcessCollector(DataCollectorBase):
             frames = self._set_up()
             super().__init__(plan.whole, crew.group, frames, self._make_updater())
             self._meter = Meter(crew.group.size)
+            self._recovery = self._make_recovery()
         except BaseException:
             crew.group.stop(0)
             raise
@@ -62,6 +64,30 @@ class ProcessCollector(DataCollectorBase):
     @abstractmethod
     def _set_up(self) -> int:
         """Make the slots; return the frames of a batch."""
+
+    @abstractmethod
+    def _slots_of(self, worker: int) -> Slots:
+        """The slots that this worker records in."""
+
+    def _make_recovery(self) -> Recovery | None:
+        if not self._plan.crew.restarts:
+            return None
+        for slots in self._crew.slots:
+            slots.make_all()
+        return Recovery(self._crew, self._slots_of, self._meter.restart)
+
+    def _mend(self, failure: WorkerError, command: Any) -> Done | None:
+        if self._recovery is None:
+            raise failure
+        try:
+            return self._recovery.restart(failure, command)
+        except BaseException:
+            self._group.stop(0)
+            raise
+
+    def _complete(self, worker: int, done: Done) -> Done:
+        """The reply of a worker with what it took over from a failed one."""
+        return done if self._recovery is None else self._recovery.completed(worker, done)
 
     def _make_updater(self) -> WeightUpdaterBase | None:
         given, boxes = self._plan.whole.weight_updater, self._crew.mailboxes
@@ -134,6 +160,7 @@ class ProcessCollector(DataCollectorBase):
         with self.pause():
             self._settle()
             super().load_state_dict(state)
+            self._crew.restarts = self._meter.restarts
             if self._updater is not None and state["policy"] is not None:
                 self._updater.push_weights(state["policy"])
 
@@ -282,9 +309,20 @@ class MultiSyncDataCollector(ProcessCollector):
         share = self._plan.crew.preemptive_threshold
         needed = self.num_workers if share is None else ceil(share * self.num_workers)
         for worker in range(self.num_workers):
-            self._crew.group.control(worker)[STOP] = 0
+            self._crew.clear_control(worker)
         commands = [self._command(numbers[w if len(numbers) > 1 else 0]) for w in range(self.num_workers)]
-        return Gather(self._group, commands, needed=needed, hurry=self._hurry, note=numbers)
+        return Gather(
+            self._group,
+            commands,
+            needed=needed,
+            hurry=self._hurry,
+            mend=self._mend,
+            complete=self._complete,
+            note=numbers,
+        )
+
+    def _slots_of(self, worker: int) -> Slots:
+        return self._all_slots[worker if len(self._all_slots) > 1 else 0]
 
     def _hurry(self, worker: int) -> None:
         """End the rollout of this worker with the column under way."""

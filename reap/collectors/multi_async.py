@@ -16,10 +16,11 @@ from typing import Any, NamedTuple, Unpack
 import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
+from reap.collectors.crew import Slots
 from reap.collectors.handler import Collect, Done
 from reap.collectors.multi import ProcessCollector
 from reap.collectors.multi_options import MultiOptions
-from reap.errors import OptionError
+from reap.errors import OptionError, WorkerError
 from reap.trajectories import Episode
 
 
@@ -58,7 +59,7 @@ class MultiaSyncDataCollector(ProcessCollector):
     _is_shared = False
 
     def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Unpack[MultiOptions]) -> None:
-        self._working: set[int] = set()
+        self._working: dict[int, Collect] = {}
         self._arrived: deque[Result] = deque()
         self._delivered_last = 0
         super().__init__(create_env_fn, policy, options)
@@ -77,8 +78,8 @@ class MultiaSyncDataCollector(ProcessCollector):
     def _next_rollout(self) -> TensorDictBase:
         self._before_batch()
         self._set_to_work()
-        if not self._arrived:
-            self._arrived.append(self._receive())
+        while not self._arrived:
+            self._receive()
         worker, done, batch = self._arrived[0]
         # Before the delivery: it works on while this result is looked at.
         self._set_to_work()
@@ -95,9 +96,7 @@ class MultiaSyncDataCollector(ProcessCollector):
         waiting = [result.worker for result in list(self._arrived)[1:]]
         for worker in range(self.num_workers):
             if worker not in self._working and worker not in waiting and self._is_wanted(worker):
-                command = self._command(self._own_slots[worker].take())
-                self._group.request(worker, command)
-                self._working.add(worker)
+                self._request(worker, self._command(self._own_slots[worker].take()))
 
     def _expected(self) -> int:
         """Frames delivered, recorded or under way."""
@@ -108,10 +107,34 @@ class MultiaSyncDataCollector(ProcessCollector):
         budget = self._options.budget
         return budget is None or self._expected() < budget
 
-    def _receive(self) -> Result:
-        worker, done = self._group.ready(self._working)
-        self._working.discard(worker)
-        return Result(worker, done, None)
+    def _request(self, worker: int, command: Collect) -> None:
+        self._crew.clear_control(worker)
+        while worker not in self._working:
+            try:
+                self._group.request(worker, command)
+                self._working[worker] = command
+            except WorkerError as failure:
+                self._mend_in_turn(failure)
+
+    def _receive(self) -> None:
+        """Wait for a result, or for a failure that can be mended."""
+        try:
+            worker, done = self._group.ready(self._working)
+            self._arrive(worker, self._complete(worker, done))
+        except WorkerError as failure:
+            self._mend_in_turn(failure)
+
+    def _mend_in_turn(self, failure: WorkerError) -> None:
+        done = self._mend(failure, self._working.get(failure.worker))
+        if done is not None:
+            self._arrive(failure.worker, done)
+
+    def _arrive(self, worker: int, done: Done) -> None:
+        del self._working[worker]
+        self._arrived.append(Result(worker, done, None))
+
+    def _slots_of(self, worker: int) -> Slots:
+        return self._own_slots[worker]
 
     def _command(self, slot: int) -> Collect:
         options = self._options
@@ -119,7 +142,7 @@ class MultiaSyncDataCollector(ProcessCollector):
 
     def _keep_results(self) -> None:
         while self._working:
-            self._arrived.append(self._receive())
+            self._receive()
 
     def _settle(self) -> None:
         self._keep_results()

@@ -24,6 +24,7 @@ class MultiOptions(SyncOptions, total=False):
     update_at_each_batch: bool
     weight_sync_schemes: Mapping[str, Any] | None
     stall_after: float | None
+    on_worker_failure: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,8 @@ class CrewOptions:
         num_sub_threads: torch threads of each worker.
         update_at_each_batch: send the policy's weights to the workers before each batch.
         weight_sync_schemes: `{"policy": scheme}`: what carries weights to the workers.
+        on_worker_failure: "raise" ends all workers when one fails; "restart" launches another in its place, which goes on
+            with new episodes in the column behind those that the failed one completed, the last of which is truncated.
         stall_after: seconds after which a worker that is stuck in one place is reported; None for never.
     """
 
@@ -50,6 +53,7 @@ class CrewOptions:
     update_at_each_batch: bool = False
     weight_sync_schemes: Mapping[str, Any] | None = None
     stall_after: float | None = 60.0
+    on_worker_failure: str = "raise"
 
     def __post_init__(self) -> None:
         share = self.preemptive_threshold
@@ -58,10 +62,17 @@ class CrewOptions:
         is_index = isinstance(self.cat_results, int) and not isinstance(self.cat_results, bool)
         if self.cat_results != STACK and not is_index:
             raise OptionError(f'cat_results: expected "stack" or a dimension of the batch, got {self.cat_results!r}')
+        if self.on_worker_failure not in ("raise", "restart"):
+            raise OptionError(f'on_worker_failure: expected "raise" or "restart", got {self.on_worker_failure!r}')
         for name in ("num_threads", "num_sub_threads"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise OptionError(f"{name}: expected a positive number of threads or None, got {value!r}")
+
+    @property
+    def restarts(self) -> bool:
+        """Whether workers that fail are restarted."""
+        return self.on_worker_failure == "restart"
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
-from reap.errors import CallOrderError, ClosedError, WorkerRaised
+from reap.errors import CallOrderError, ClosedError, WorkerError, WorkerRaised
 from reap.workers.base import Command, Reply, WorkerGroup
+
+Mend = Callable[[WorkerError, Command | None], Reply | None]
 
 
 def gather_all(group: WorkerGroup, command: Command) -> list[Reply]:
@@ -55,6 +58,9 @@ class Gather:
         commands: one for each.
         needed: replies after which the other workers are told to hurry.
         hurry: tells a worker.
+        mend: is given a failure and the command that it came in the way of, if any; replies to that command itself, or has the
+            worker reply to it. Raises what cannot be mended.
+        complete: is given each worker and its reply, and returns what counts as its reply.
         note: what the sender wants to remember.
 
     Attributes:
@@ -62,23 +68,48 @@ class Gather:
     """
 
     def __init__(
-        self, group: WorkerGroup, commands: Sequence[Command], *, needed: int, hurry: Callable[[int], None], note: Any = None
+        self,
+        group: WorkerGroup,
+        commands: Sequence[Command],
+        *,
+        needed: int,
+        hurry: Callable[[int], None],
+        mend: Mend,
+        complete: Callable[[int, Reply], Reply],
+        note: Any = None,
     ) -> None:
         self.replies: dict[int, Reply] = {}
         self.note = note
-        self._group, self._needed, self._hurry = group, needed, hurry
-        self._waiting = set(range(group.size))
-        for worker, command in enumerate(commands):
-            group.request(worker, command)
+        self._group, self._commands, self._needed = group, commands, needed
+        self._hurry, self._mend, self._complete = hurry, mend, complete
+        self._unsent = deque(range(group.size))
+        self._waiting: set[int] = set()
 
     def wait(self) -> None:
         """Wait until all replies are in."""
-        while self._waiting:
-            worker, self.replies[worker] = self._group.ready(self._waiting)
-            self._waiting.discard(worker)
-            if len(self.replies) == self._needed:
-                for late in self._waiting:
-                    self._hurry(late)
+        while self._unsent or self._waiting:
+            try:
+                self._send()
+                worker, reply = self._group.ready(self._waiting)
+                self._take(worker, self._complete(worker, reply))
+            except WorkerError as failure:
+                is_waited_for = failure.worker in self._waiting
+                reply = self._mend(failure, self._commands[failure.worker] if is_waited_for else None)
+                if reply is not None:
+                    self._take(failure.worker, reply)
+
+    def _send(self) -> None:
+        while self._unsent:
+            worker = self._unsent[0]
+            self._group.request(worker, self._commands[worker])
+            self._waiting.add(self._unsent.popleft())
+
+    def _take(self, worker: int, reply: Reply) -> None:
+        self.replies[worker] = reply
+        self._waiting.discard(worker)
+        if len(self.replies) == self._needed:
+            for late in self._waiting:
+                self._hurry(late)
 
 
 class Alone:

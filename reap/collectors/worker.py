@@ -9,7 +9,7 @@ collector                                   worker
 
 from __future__ import annotations
 
-import random
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from reap.buffers import DONE, MASK, TRUNCATED, Slot, after
+from reap.buffers import DONE, MASK, STEP_COUNT, TRUNCATED, Slot, after
 from reap.collectors.assembly import Assembly, assemble, made_by
 from reap.collectors.handler import Collect, Done
 from reap.collectors.options import CollectorOptions
@@ -28,6 +28,7 @@ from reap.errors import OptionError
 from reap.keys import Key
 from reap.layout import Block, Field
 from reap.rollout import STOP
+from reap.seeds import seed_generators
 from reap.specs import Spec
 from reap.weights.described import describe
 from reap.weights.mailbox import WeightMailbox
@@ -41,7 +42,7 @@ class Recipe:
 
     Attributes:
         create_env_fn: the env, or what makes it.
-        policy: the policy; None for random actions.
+        policy: the policy, pickled; None for random actions.
         policy_factory: makes the policy in the worker.
         options: the options of its rollouts.
         leaf: its number, for the ids.
@@ -51,7 +52,7 @@ class Recipe:
     """
 
     create_env_fn: Any
-    policy: Any
+    policy: bytes | None
     policy_factory: Callable[[], Any] | None
     options: CollectorOptions
     leaf: int
@@ -77,6 +78,8 @@ class Facts:
         env: the env, in words.
         actor_kind: how the policy is called.
         weights: shape and dtype of each weight; None for a policy without weights.
+        counts_steps: the collector counts the steps of episodes.
+        resets_itself: the env does so, with a step of its own.
     """
 
     fields: Mapping[Key, Field]
@@ -86,6 +89,8 @@ class Facts:
     env: str
     actor_kind: str
     weights: Mapping[str, Field] | None
+    counts_steps: bool
+    resets_itself: bool
 
     @property
     def rows(self) -> int:
@@ -177,6 +182,8 @@ class Worker:
             repr(env),
             assembly.actor_kind,
             describe(policy) if isinstance(policy, nn.Module) else None,
+            STEP_COUNT in assembly.pool.fields and STEP_COUNT not in env.fields_of_stage(),
+            env.resets_itself,
         )
 
     def _attach(self, command: Attach, fd: int) -> None:
@@ -205,18 +212,12 @@ def build_assembly(recipe: Recipe, options: CollectorOptions) -> Assembly:
     """Env, policy and rollout of a worker."""
     env = build_env(recipe.create_env_fn, options.create_env_kwargs)
     try:
-        policy = recipe.policy if recipe.policy_factory is None else made_by(recipe.policy_factory)
+        given = None if recipe.policy is None else pickle.loads(recipe.policy)
+        policy = given if recipe.policy_factory is None else made_by(recipe.policy_factory)
         return assemble(env, policy, options, recipe.leaf)
     except BaseException:
         env.close()
         raise
-
-
-def seed_generators(seed: int) -> None:
-    """Seed the global generators: processes that were forked from one would draw the same numbers."""
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002  the global one, which envs may use
-    random.seed(seed)
 
 
 def mark_last(slot: Slot) -> None:

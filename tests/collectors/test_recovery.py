@@ -1,0 +1,153 @@
+"""Workers that fail and are restarted: what they had completed stays, and the others notice nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, aSyncDataCollector
+from reap.errors import OptionError, WorkerRaised
+
+pytestmark = pytest.mark.timeout(60)
+
+LENGTH = 7
+SUCCESSOR = 2 << 40
+"""Ids of the first worker that is launched in another's place, where there are two."""
+
+
+class Fragile(gym.Env[Any, Any]):
+    """Its observation says (episode, step); fails once, with its `at`-th step or reset, as long as the file is not there."""
+
+    observation_space = gym.spaces.Box(-1e9, 1e9, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(
+        self, file: Path | None = None, fail: Callable[[], None] = lambda: None, steps: int = -1, resets: int = -1
+    ) -> None:
+        self._file, self._fail, self._at = file, fail, {"steps": steps, "resets": resets}
+        self._done = {"steps": 0, "resets": 0}
+        self._step = 0
+
+    def _count(self, what: str) -> None:
+        self._done[what] += 1
+        if self._file is not None and self._done[what] == self._at[what] and not self._file.exists():
+            self._file.touch()
+            self._fail()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._count("resets")
+        self._step = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        self._count("steps")
+        return self._observation(), 1.0, self._step == LENGTH, False, {}
+
+    def _observation(self) -> Any:
+        return np.array([self._done["resets"] - 1, self._step], np.float32)
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave() -> None:
+    os._exit(3)
+
+
+def complain() -> None:
+    raise ValueError("no")
+
+
+def frames(batch: Any) -> list[tuple[int, ...]]:
+    """Of each frame: id, episode, step, done, truncated."""
+    observation = batch["observation"].int().tolist()
+    flags = [batch["next", name].flatten().int().tolist() for name in ("done", "truncated")]
+    return [(i, *o, d, t) for i, o, d, t in zip(batch["collector", "traj_ids"].tolist(), observation, *flags, strict=True)]
+
+
+@pytest.mark.parametrize("fail", [kill, leave, complain])
+def test_the_columns_that_were_completed_stay_and_others_go_on_behind_them(tmp_path: Path, fail: Callable[[], None]) -> None:
+    fragile = partial(Fragile, tmp_path / "failed", fail, steps=18)  # the sixth step of the second rollout of twelve
+    with MultiSyncDataCollector(
+        [Fragile, fragile], frames_per_batch=24, on_worker_failure="restart", max_frames_per_traj=100
+    ) as collector:
+        first, second, third = (collector.next().clone() for _ in range(3))
+        old = 1 << 40
+        assert frames(first[1]) == [
+            *[(old, 0, t, int(t == 6), 0) for t in range(7)],
+            *[(old + 1, 1, t, 0, 0) for t in range(5)],
+        ]
+        assert frames(second[1]) == [
+            (old + 1, 1, 5, 0, 0),
+            (old + 1, 1, 6, 1, 0),
+            (old + 2, 2, 0, 0, 0),
+            (old + 2, 2, 1, 0, 0),
+            (old + 2, 2, 2, 1, 1),
+            *[(SUCCESSOR, 0, t, int(t == 6), 0) for t in range(7)],
+        ]
+        assert second[1]["step_count"].flatten().tolist() == [5, 6, 0, 1, 2, 0, 1, 2, 3, 4, 5, 6]
+        assert second[1]["next", "step_count"].flatten().tolist() == [6, 7, 1, 2, 3, 1, 2, 3, 4, 5, 6, 7]
+        assert frames(third[1])[0] == (SUCCESSOR + 1, 1, 0, 0, 0)
+        # The other worker noticed nothing.
+        assert [step for batch in (first, second, third) for step in batch[0]["observation"][:, 1].tolist()] == [
+            t % LENGTH for t in range(36)
+        ]
+        stats = collector.stats()
+        assert (stats.restarts, [worker.restarts for worker in stats.workers], stats.frames) == (1, [0, 1], 72)
+
+
+def test_a_reset_that_fails_loses_no_column(tmp_path: Path) -> None:
+    fragile = partial(Fragile, tmp_path / "failed", kill, resets=3)  # behind the end of the second episode
+    with MultiSyncDataCollector([Fragile, fragile], frames_per_batch=40, on_worker_failure="restart") as collector:
+        row = frames(collector.next()[1])
+    assert [step for _, _, step, _, _ in row] == [t % LENGTH for t in range(20)]
+    assert [number for number, *_ in row[13:15]] == [(1 << 40) + 1, SUCCESSOR]
+    assert not any(truncated for *_, truncated in row)
+
+
+def test_a_worker_killed_between_two_batches_is_replaced() -> None:
+    with MultiSyncDataCollector([Fragile, Fragile], frames_per_batch=24, on_worker_failure="restart") as collector:
+        collector.next()
+        os.kill(collector._group.pids[0], signal.SIGKILL)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        row = frames(collector.next()[0])
+        assert [number for number, *_ in row] == [SUCCESSOR] * 7 + [SUCCESSOR + 1] * 5
+
+
+@pytest.mark.parametrize("kind", [MultiaSyncDataCollector, aSyncDataCollector])
+def test_in_the_background_the_budget_is_kept(tmp_path: Path, kind: Any) -> None:
+    fragile = partial(Fragile, tmp_path / "failed", kill, steps=18)
+    envs = [Fragile, fragile] if kind is MultiaSyncDataCollector else [fragile]
+    with kind(envs, frames_per_batch=12, total_frames=96, on_worker_failure="restart") as collector:
+        batches = [batch.clone() for batch in collector]
+        assert (len(batches), collector.stats().restarts) == (8, 1)
+    for batch in batches:
+        ids, done = batch["collector", "traj_ids"], batch["next", "done"].flatten()
+        assert ((ids[1:] != ids[:-1]) == done[:-1]).all()
+
+
+def test_a_worker_that_fails_again_without_a_column_is_given_up() -> None:
+    class Broken(Fragile):
+        def step(self, action: Any) -> Any:
+            raise ValueError("always")
+
+    with (
+        MultiSyncDataCollector([Fragile, Broken], frames_per_batch=24, on_worker_failure="restart") as collector,
+        pytest.raises(WorkerRaised, match="always"),
+    ):
+        collector.next()
+
+
+def test_another_choice_is_refused() -> None:
+    with pytest.raises(OptionError, match='expected "raise" or "restart"'):
+        MultiSyncDataCollector([Fragile], frames_per_batch=24, on_worker_failure="ignore")
