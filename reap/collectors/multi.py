@@ -97,7 +97,10 @@ class ProcessCollector(DataCollectorBase):
         source = self._policy if isinstance(self._policy, nn.Module) else None
         if given is None:
             return MultiProcessedWeightUpdater(policy=source, mailboxes=boxes) if boxes else None
-        return made_updater(given)
+        updater = made_updater(given)
+        if isinstance(updater, MultiProcessedWeightUpdater):
+            updater.serve(source, boxes)
+        return updater
 
     def _slots(self, workers: Sequence[int], batch_shape: Shape, columns: int) -> Slots:
         whole = self._plan.whole

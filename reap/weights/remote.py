@@ -68,6 +68,13 @@ class MultiProcessedWeightUpdater(WeightUpdaterBase):
         """An updater that sends this policy's weights; its mailboxes come later."""
         return cls(policy)
 
+    def serve(self, policy: nn.Module | None, mailboxes: Mapping[int, Mailbox]) -> None:
+        """Take from a collector what was not given: the policy, the mailboxes of its workers."""
+        for worker, mailbox in mailboxes.items():
+            self.mailboxes.setdefault(worker, mailbox)
+        if self._policy is None and self._get is None:
+            self._policy = policy
+
     def all_worker_ids(self) -> Sequence[Any]:
         """The workers that have a mailbox, and those whose weights were given."""
         return list(dict.fromkeys((*self.mailboxes, *self._targets)))
