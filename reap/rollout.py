@@ -138,7 +138,7 @@ class Rollout:
         Raises:
             SpecMismatch: the state belongs to other rows or other policy inputs, or to another env; nothing is changed then.
         """
-        self._check_state(state)
+        self.check_state(state)
         going_on = state["env"] is not None
         if going_on:
             self.env.load_loop_state(state["env"])
@@ -153,7 +153,8 @@ class Rollout:
             fill(array, state["objects"]["/".join(key)])
         self._waiting, self._skipping, self._skipped = (set(rows) for rows in state["rows_to_reset"])
 
-    def _check_state(self, state: Mapping[str, Any]) -> None:
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise SpecMismatch if `restore` would."""
         expected: dict[str, Any] = {"/".join(key): (tuple(t.shape), t.dtype) for key, t in self.stage.tensors.items()}
         expected.update(dict.fromkeys(map("/".join, self._objects), "objects"))
         found: dict[str, Any] = {name: (tuple(t.shape), t.dtype) for name, t in state["stage"].items()}

@@ -20,7 +20,8 @@ from reap.collectors.multi_options import MultiOptions, make_plan
 from reap.collectors.options import made_updater
 from reap.collectors.recovery import Recovery
 from reap.collectors.schedule import Gather, ask_one
-from reap.collectors.state import checked_rows, checked_seed
+from reap.collectors.state import check_state, checked_rows, checked_seed
+from reap.collectors.worker import CheckState
 from reap.errors import OptionError, ReapError, WorkerError, WorkerRaised
 from reap.rollout import STOP
 from reap.specs import Composite, Spec
@@ -160,12 +161,15 @@ class ProcessCollector(DataCollectorBase):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`; see `DataCollectorBase`."""
         self._ensure_open()
+        check_state(state, type(self).__name__, self.num_workers, self.policy)
         with self.pause():
+            self._send_each([CheckState(own) for own in state["workers"]])
             self._settle()
+            for worker, box in self._crew.mailboxes.items():
+                own = state["workers"][worker]
+                box.write(own["policy"], max(1, own["version"]))
             super().load_state_dict(state)
             self._crew.restarts = self._meter.restarts
-            if self._updater is not None and state["policy"] is not None:
-                self._updater.push_weights(state["policy"])
 
     def getattr_env(self, name: str) -> list[Any]:
         """The value of an attribute of each worker's env."""

@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,8 +21,9 @@ from torch import nn
 
 from reap.buffers import DONE, MASK, STEP_COUNT, TRUNCATED, Slot, after
 from reap.collectors.assembly import Assembly, assemble, made_by
-from reap.collectors.handler import Collect, Done
+from reap.collectors.handler import Collect, Done, GetState, SetState
 from reap.collectors.options import CollectorOptions
+from reap.collectors.state import policy_state
 from reap.envs.build import build_env
 from reap.errors import OptionError
 from reap.keys import Key
@@ -30,8 +31,12 @@ from reap.layout import Block, Field
 from reap.rollout import STOP
 from reap.seeds import seed_generators
 from reap.specs import Spec
+from reap.weights.base import check_weights, load_weights
 from reap.weights.described import describe
 from reap.weights.mailbox import WeightMailbox
+
+NEVER = 2**62
+"""Newer than any version: what a mailbox gives is then what was written since it was read last."""
 
 SPECS = ("observation_spec", "action_spec", "reward_spec", "done_spec")
 
@@ -117,6 +122,14 @@ class AttachWeights:
 
 
 @dataclass(frozen=True)
+class CheckState:
+    """Refuse a worker's state that does not fit; nothing is changed."""
+
+    harmless: ClassVar[bool] = True
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Stopper:
     """Ends a rollout when the control block says so."""
 
@@ -146,13 +159,19 @@ class Worker:
         self._slots = self._assembly.pool.slots
         self._marks = recipe.options.set_truncated
         self._mailbox: WeightMailbox | None = None
+        self._since = 0
         self._version = 0
+        self._handlers: dict[type, Callable[[Any], Any]] = {
+            Collect: self._collect,
+            Describe: self._facts,
+            CheckState: self._check_state,
+            GetState: self._get_state,
+            SetState: self._set_state,
+        }
 
     def handle(self, command: Any) -> Any:
         """Carry out a command."""
-        if isinstance(command, Collect):
-            return self._collect(command)
-        return self._facts() if isinstance(command, Describe) else self._handler.handle(command)
+        return self._handlers.get(type(command), self._handler.handle)(command)
 
     def handle_with(self, command: Any, fds: Sequence[int]) -> None:
         """Carry out a command that descriptors came with; they belong to this worker."""
@@ -171,7 +190,32 @@ class Worker:
             raise OptionError(f"weights: expected a policy with weights, found {type(policy).__name__}")
         return policy
 
-    def _facts(self) -> Facts:
+    def _read_weights(self) -> None:
+        """Load what has come since the last time; its version may be a lower one, of a collector that has gone back."""
+        if self._mailbox is not None:
+            found = self._mailbox.read_into(self._policy_module(), self._since)
+            if found != self._since:
+                self._version = found
+            self._since = NEVER
+
+    def _get_state(self, command: GetState) -> dict[str, Any]:
+        # Its own weights: those of the collector's policy may be newer, and one that a factory made is here only.
+        return {**self._handler.handle(command), "policy": policy_state(self._assembly.policy), "version": self._version}
+
+    def _check_state(self, command: CheckState) -> None:
+        self._handler.rollout.check_state(command.state["rollout"])
+        weights, policy = command.state["policy"], self._assembly.policy
+        if isinstance(policy, nn.Module):
+            check_weights(policy, weights)
+
+    def _set_state(self, command: SetState) -> None:
+        self._handler.handle(command)
+        self._read_weights()
+        if isinstance(self._assembly.policy, nn.Module):
+            load_weights(self._assembly.policy, command.state["policy"])
+        self._version = command.state["version"]
+
+    def _facts(self, _command: Describe) -> Facts:
         assembly, env = self._assembly, self._assembly.env
         policy = assembly.policy
         return Facts(
@@ -193,8 +237,7 @@ class Worker:
         self._slots.append(whole.part(command.first_row, command.first_row + rows, shape))
 
     def _collect(self, command: Collect) -> Done:
-        if self._mailbox is not None:
-            self._version = self._mailbox.read_into(self._policy_module(), self._version)
+        self._read_weights()
         done = self._handler.handle(replace(command, version=self._version))
         slot = self._slots[command.slot]
         if self._marks:
