@@ -67,6 +67,14 @@ def joined_shape(dim: int | None, shapes: Sequence[Shape]) -> Shape:
     return (*shapes[0][:dim], length, *shapes[0][dim + 1 :])
 
 
+def real_rows(shapes: Sequence[Shape]) -> torch.Tensor | None:
+    """The rows of a stack of these results that a worker has; None if all are."""
+    is_real = np.zeros(joined_shape(None, shapes)[:-1], bool)
+    for worker, shape in enumerate(shapes):
+        is_real[(worker, *map(slice, shape[:-1]))] = True
+    return None if is_real.all() else torch.from_numpy(np.flatnonzero(is_real))
+
+
 def joiner(dim: int | None, shapes: Sequence[Shape]) -> Joiner:
     """What joins results of these shapes, by copying them."""
     return partial(_padded, joined_shape(None, shapes)) if dim is None else partial(_joined, dim)

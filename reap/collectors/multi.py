@@ -15,7 +15,7 @@ from torch import nn
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.crew import Crew, Slots
 from reap.collectors.handler import Done, Reset, Seed
-from reap.collectors.join import Joiner, checked_dim, joined_shape, joiner
+from reap.collectors.join import Joiner, checked_dim, joined_shape, joiner, real_rows
 from reap.collectors.multi_options import MultiOptions, make_plan
 from reap.collectors.options import made_updater
 from reap.collectors.recovery import Recovery
@@ -284,6 +284,7 @@ class MultiSyncDataCollector(ProcessCollector):
                 'join along it (-1), or use "stack", which marks what is missing'
             )
         self._shape = torch.Size(joined_shape(dim, shapes))
+        self._real_rows = real_rows(shapes)
         workers = range(crew.group.size)
         self._join: Joiner | None = joiner(dim, shapes)
         if len(set(shapes)) > 1:
@@ -294,6 +295,13 @@ class MultiSyncDataCollector(ProcessCollector):
             self._join = None if in_place else self._join
             self._all_slots = [self._slots(workers, tuple(shape[:-1]), shape[-1])]
         return sum(facts.frames for facts in crew.facts)
+
+    def _next_batch(self) -> TensorDictBase | None:
+        batch = super()._next_batch()
+        if batch is None or self._queue is None or self._real_rows is None:
+            return batch
+        # Rows that only pad have no episodes to wait for.
+        return batch.reshape(-1, batch.shape[-1])[self._real_rows]
 
     def _next_rollout(self) -> TensorDictBase:
         gather = self._under_way = self._under_way or self._begin()
