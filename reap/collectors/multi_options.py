@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 from reap.collectors.options import CollectorOptions, SyncOptions, make_options, rename_options
 from reap.errors import OptionError, nearest
@@ -178,9 +179,10 @@ def _frames(value: Any, count: int, is_shared: bool) -> list[dict[str, int]]:
         return [{}] * count
     if isinstance(value, list | tuple):
         return [{"frames_per_batch": frames} for frames in _each("frames_per_batch", value, count, (list, tuple))]
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) <= 0:
         raise OptionError(f"frames_per_batch: expected a positive integer, or one for each worker, got {value!r}")
-    return [{"frames_per_batch": math.ceil(value / count) if is_shared else value}] * count
+    frames = operator.index(value)
+    return [{"frames_per_batch": math.ceil(frames / count) if is_shared else frames}] * count
 
 
 def _of_worker(options: CollectorOptions) -> CollectorOptions:

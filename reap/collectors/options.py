@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -257,7 +258,15 @@ def rename_options(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]
 
 
 def _deprecated(old: str, new: str) -> None:
-    warnings.warn(f"option {old} is deprecated, use {new}", DeprecationWarning, stacklevel=5)
+    warnings.warn(f"option {old} is deprecated, use {new}", DeprecationWarning, stacklevel=callers_level())
+
+
+def callers_level() -> int:
+    """The `stacklevel` with which the function that calls this one warns of the line that called into this package."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "reap":
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _devices(options: Mapping[str, Any]) -> dict[str, torch.device | None]:
@@ -296,11 +305,11 @@ def warn_of_rounding(options: CollectorOptions, frames_per_batch: int) -> None:
     if asked != frames_per_batch:
         warnings.warn(
             f"frames_per_batch={asked} is not a multiple of the number of envs: each batch has {frames_per_batch} frames",
-            stacklevel=4,
+            stacklevel=callers_level(),
         )
     if budget is not None and budget % frames_per_batch:
         warnings.warn(
             f"total_frames={budget} is not a multiple of the {frames_per_batch} frames of a batch: "
             f"{-(-budget // frames_per_batch) * frames_per_batch} frames are collected",
-            stacklevel=4,
+            stacklevel=callers_level(),
         )
