@@ -1,0 +1,77 @@
+"""Exceptions on their way from a worker to its parent: written here by the one, read here by the other."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from reap.errors import WorkerRaised, portable
+from reap.workers.pickling import pickled
+
+START = -1
+"""The phase of a worker that has no handler yet."""
+
+
+class Report(NamedTuple):
+    """An exception in a worker.
+
+    Args:
+        phase: index of what the worker was doing, or `START`.
+        is_harmless: whether the worker goes on.
+        error: the exception, pickled.
+        stand_in: another for a parent that cannot load it, pickled.
+        traceback: its text.
+    """
+
+    phase: int
+    is_harmless: bool
+    error: bytes
+    stand_in: bytes
+    traceback: str
+
+
+def write(error: BaseException, phase: int, *, is_harmless: bool) -> bytes:
+    """Write an exception down, in its `except` clause; the frame of that clause is left out of the traceback."""
+    own = error.__traceback__
+    text = "".join(traceback.format_exception(type(error), error, own.tb_next if own else None))
+    stand_in = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return pickle.dumps(tuple(Report(phase, is_harmless, _portable(error), stand_in, text)))
+
+
+def read(body: memoryview) -> Report:
+    """What `write` wrote."""
+    return Report(*pickle.loads(body))
+
+
+def raised(worker: int, phases: Sequence[str], report: Report) -> WorkerRaised:
+    """The error for the user."""
+    try:
+        error = pickle.loads(report.error)
+    except Exception:  # noqa: BLE001  loading runs the user's code, which may raise anything
+        error = pickle.loads(report.stand_in)
+    return WorkerRaised(worker, phase_name(phases, report.phase), error, report.traceback)
+
+
+def phase_name(phases: Sequence[str], index: int) -> str:
+    """What a worker is doing, in words."""
+    if index == START:
+        return "start"
+    return phases[index] if 0 <= index < len(phases) else f"phase {index}"
+
+
+def brief(failure: Exception) -> str:
+    """A worker's failure in one line."""
+    return " ".join(str(failure).partition("\nTraceback")[0].split("\n"))
+
+
+def _portable(error: BaseException) -> bytes:
+    """The exception by cloudpickle, which knows classes of the user's `__main__`; a stand-in if that fails."""
+    try:
+        data = pickled(error)
+        if type(pickle.loads(data)) is type(error):
+            return data
+    except Exception:  # noqa: BLE001  pickling runs the user's code, which may raise anything
+        pass
+    return pickle.dumps(portable(error))
