@@ -200,6 +200,7 @@ class Worker:
 
     def _get_state(self, command: GetState) -> dict[str, Any]:
         # Its own weights: those of the collector's policy may be newer, and one that a factory made is here only.
+        self._read_weights()
         return {**self._handler.handle(command), "policy": policy_state(self._assembly.policy), "version": self._version}
 
     def _check_state(self, command: CheckState) -> None:
