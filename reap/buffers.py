@@ -46,17 +46,30 @@ class Stage:
 
     `arrays` has `[E, *value]`, or `[*value]` for a single env without batch dimension; `tensors` has the same memory as
     `[*batch_shape, *value]`. Columns of objects have arrays only, `[E, 1]` or `[1]`.
+
+    Args:
+        fields: shape and dtype of one row's value under each key.
+        batch_shape: batch dimensions of the env; empty for a single env.
+        make_block: makes the memory of these fields; that of fields added later is the process's own.
     """
 
-    def __init__(self, fields: Mapping[Key, Field], batch_shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        fields: Mapping[Key, Field],
+        batch_shape: tuple[int, ...],
+        make_block: Callable[[Layout], Block] = Block.private,
+    ) -> None:
         self.batch_shape = batch_shape
         self.rows = int(np.prod(batch_shape, dtype=np.int64))
+        self.first_row = 0
+        """The first of its rows in the block."""
         self.fields: dict[Key, Field] = {}
         self.arrays: dict[Key, Array] = {}
         self.tensors: dict[Key, torch.Tensor] = {}
         self.initial: dict[Key, Any] = {}
         """What fields that are no observations hold where an episode begins."""
-        self.extend(fields, {})
+        self.block = self._add(fields, make_block)
+        """The memory of the fields that it was made with."""
 
     def extend(self, fields: Mapping[Key, Field], initial: Mapping[Key, Any]) -> None:
         """Add fields in a block of their own; those that are there stay where they are.
@@ -65,8 +78,14 @@ class Stage:
             fields: the new fields.
             initial: for fields that are no observations, what they hold where an episode begins.
         """
+        self._add(fields, Block.private)
+        self.initial.update(initial)
+        for key, value in initial.items():
+            self.arrays[key][...] = value
+
+    def _add(self, fields: Mapping[Key, Field], make_block: Callable[[Layout], Block]) -> Block:
         tensors = {key: field for key, field in fields.items() if not field.is_object}
-        block = Block.private(Layout({key: field.lead(self.rows) for key, field in tensors.items()}))
+        block = make_block(Layout({key: field.lead(self.rows) for key, field in tensors.items()}))
         lead = (self.rows,) if self.batch_shape else ()
         for key, field in fields.items():
             self.fields[key] = field
@@ -74,9 +93,7 @@ class Stage:
             self.arrays[key] = array.reshape((*lead, *field.shape))
         for key, field in tensors.items():
             self.tensors[key] = block.tensor(key).view((*self.batch_shape, *field.shape))
-        self.initial.update(initial)
-        for key, value in initial.items():
-            self.arrays[key][...] = value
+        return block
 
     def begin(self, rows: Sequence[int] | None) -> None:
         """An episode begins in these rows (None: all): fields that are no observations take their initial values."""
@@ -87,7 +104,7 @@ class Stage:
     def part(self, start: int, stop: int, batch_shape: tuple[int, ...]) -> Stage:
         """The rows from `start` to `stop` of a batched stage, as a stage over the same memory."""
         part = Stage({}, batch_shape)
-        part.fields = dict(self.fields)
+        part.fields, part.block, part.first_row = dict(self.fields), self.block, self.first_row + start
         lead = (part.rows,) if batch_shape else ()
         for key, field in self.fields.items():
             part.arrays[key] = self.arrays[key][start:stop].reshape((*lead, *field.shape))
@@ -162,6 +179,11 @@ class Slot:
         self._views: dict[Key, Sequence[torch.Tensor]] = {}
         self._flags: list[Array] = [self.block.memory[layout.span(flags)]] if flags else []
         self._first_row: int | None = None
+
+    @property
+    def first_row(self) -> int:
+        """The first of its rows in the block."""
+        return self._first_row or 0
 
     def by_row(self, key: Key) -> Array:
         """The field as `[E, T, *value]`."""

@@ -76,6 +76,7 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
         columns,
         device=options.storing_device if options.stores_here else None,
         same=options.return_same_td,
+        make_block=env.make_block,
     )
     tracker = TrajectoryTracker(
         stage.rows, leaf=leaf, limit=options.limit, rewards=_rewards(env), writes_counts=STEP_COUNT not in env.fields_of_stage()
@@ -129,9 +130,9 @@ def _first_observations(env: EnvBase) -> Stage:
     for name in ("observation_spec", "full_action_spec"):
         if not any(True for _ in getattr(env, name).leaves()):
             raise OptionError(f"{env!r}: {name.removeprefix('full_')} is empty; set it in the env's __init__")
-    stage = Stage(env.fields_of_stage(), batch)
+    stage = Stage(env.fields_of_stage(), batch, env.make_block)
     face = env.loop_face()
-    face.bind(stage, Slot(env.slot_fields(), batch, 1))
+    face.bind(stage, Slot(env.slot_fields(), batch, 1, env.make_block))
     face.reset_rows(None, -1)
     return stage
 

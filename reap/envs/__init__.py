@@ -6,6 +6,7 @@ from reap.envs.creator import EnvCreator
 from reap.envs.episodes import step_mdp
 from reap.envs.exploration import ExplorationType, exploration_type, set_exploration_type
 from reap.envs.gym import GymEnv, GymWrapper
+from reap.envs.parallel import ParallelEnv
 from reap.envs.serial import SerialEnv
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "ExplorationType",
     "GymEnv",
     "GymWrapper",
+    "ParallelEnv",
     "SerialEnv",
     "check_env_specs",
     "exploration_type",

@@ -27,6 +27,7 @@ from reap.envs.faces import ArrayFace, OwnCalls, TensorDictCalls, TensorDictFace
 from reap.envs.specs import EnvSpecs
 from reap.errors import ClosedError, OptionError
 from reap.keys import Key
+from reap.layout import Block, Layout
 from reap.seeds import next_seed
 from reap.specs import random_actions
 
@@ -79,6 +80,9 @@ class EnvBase(EnvSpecs):
     steps_rows: bool = True
     """Whether some rows can be stepped while others wait."""
 
+    shares_memory: bool = False
+    """Whether other processes write the rows: stage and slot are then made in memory that can be shared, by `make_block`."""
+
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Sequence[int] = ()) -> None:
         super().__init__(device=device, batch_size=batch_size)
         self.owner: object = None
@@ -104,6 +108,11 @@ class EnvBase(EnvSpecs):
             )
 
     # ------------------------------------------------------------------ array face
+
+    @property
+    def make_block(self) -> Callable[[Layout], Block]:
+        """Makes the memory of a stage and a slot for this env."""
+        return Block.shared if self.shares_memory else Block.private
 
     def loop_face(self) -> LoopFace:
         """The object whose array face a step loop calls: the env, or the part of it that does the work."""

@@ -320,8 +320,8 @@ class ArrayFace:
     def __init__(self, env: EnvBase) -> None:
         self._env = env
         batch = tuple(env.batch_size)
-        self._stage = Stage(env.fields_of_stage(), batch)
-        self._slot = Slot(env.slot_fields(), batch, 1)
+        self._stage = Stage(env.fields_of_stage(), batch, env.make_block)
+        self._slot = Slot(env.slot_fields(), batch, 1, env.make_block)
         self._objects = [key for key, field in self._stage.fields.items() if field.is_object]
         # Flags that every slot has, and the env's specs have not.
         self._unknown = [flag[0] for flag in FLAGS if flag not in env.full_done_spec]

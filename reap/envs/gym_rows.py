@@ -192,9 +192,15 @@ FIRST_ROW: Rows = (0,)
 
 
 class GymRows:
-    """Several gymnasium envs of one format, each one row."""
+    """Several gymnasium envs of one format, each one row.
 
-    def __init__(self, rows: Sequence[GymRow]) -> None:
+    Args:
+        rows: the envs.
+        first: what the first of them is called in messages.
+        total: how many there are in all, in messages; None if these are all.
+    """
+
+    def __init__(self, rows: Sequence[GymRow], first: int = 0, total: int | None = None) -> None:
         self.calls = self._calls = [row.calls for row in rows]
         self._form = form = rows[0].form
         self._every_row = range(len(rows))
@@ -203,6 +209,7 @@ class GymRows:
         self.step_rows: StepRows = self._step_arrays if form.is_array else self._step_trees
         self._reset_row = self._reset_array if form.is_array else self._reset_tree
         self._pending: tuple[Rows | None, int] = (None, 0)
+        self._first, self._total = first, len(rows) if total is None else total
 
     def bind(self, stage: Stage, slot: Slot) -> None:
         """Take the arrays that following calls read and write."""
@@ -293,7 +300,7 @@ class GymRows:
             self._reward[t] = rewards
 
     def _name_env(self, error: Exception, b: int) -> None:
-        error.add_note(f"reap: in env {b} of {len(self._calls)}")
+        error.add_note(f"reap: in env {self._first + b} of {self._total}")
 
     def send(self, rows: Rows | None, t: int) -> None:
         """Keep what is to be stepped: these envs work while `receive` waits for them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 
@@ -15,6 +16,9 @@ from reap.envs.gym_rows import GymRow, GymRows
 from reap.errors import OptionError, SpecMismatch
 
 Factory = Callable[..., Any]
+
+Share = tuple[int, LoopFace, int, Rows | None]
+"""An env's place, its face, its first row, and some of its rows counted from there (None: all)."""
 
 
 class SerialEnv(EnvBase):
@@ -44,17 +48,19 @@ class SerialEnv(EnvBase):
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        factories = _each(num_workers, create_env_fn, "create_env_fn")
-        kwargs = _each(num_workers, create_env_kwargs, "create_env_kwargs")
+        factories = each_of(num_workers, create_env_fn, "create_env_fn")
+        kwargs = each_of(num_workers, create_env_kwargs, "create_env_kwargs")
         self._recipe = (num_workers, create_env_fn, create_env_kwargs, device)
         self.envs: list[EnvBase] = []
+        first_number, total = self._numbers(num_workers)
         try:
             for number, (factory, given) in enumerate(zip(factories, kwargs, strict=True)):
                 env = build_env(factory, given)
                 is_given_again = is_env(factory) and any(factory is other for other in factories[:number])
                 self.envs.append(env.another() if is_given_again else env)
-                _require_equal(self.envs[0], self.envs[-1], len(self.envs) - 1)
-        except BaseException:
+                require_equal(self.envs[0], self.envs[-1], first_number + number, first_number)
+        except BaseException as error:
+            error.add_note(f"reap: in env {first_number + len(self.envs)} of {total}")
             for env in self.envs:
                 env.close()
             raise
@@ -67,7 +73,15 @@ class SerialEnv(EnvBase):
         self.resets_itself = first.resets_itself
         self.resets_rows = all(env.resets_rows for env in self.envs)
         self.steps_rows = all(env.steps_rows for env in self.envs)
-        self._rows: GymRows | ChildRows = merge_rows(self.envs)
+        self.shares_memory = any(env.shares_memory for env in self.envs)
+        self._rows: GymRows | ChildRows = self._merged()
+
+    def _numbers(self, count: int) -> tuple[int, int]:
+        """What the first of `count` envs is called in messages, and how many there are in all."""
+        return 0, count
+
+    def _merged(self) -> GymRows | ChildRows:
+        return merge_rows(self.envs, *self._numbers(len(self.envs)))
 
     def _set_observations(self) -> None:
         self.observation_spec = self.envs[0].observation_spec.expand(*self.batch_size)
@@ -77,7 +91,7 @@ class SerialEnv(EnvBase):
         for env in self.envs:
             env.let_shapes_change()
         self._set_observations()
-        self._rows = merge_rows(self.envs)
+        self._rows = self._merged()
 
     def loop_face(self) -> LoopFace:
         """The rows, which step loops call themselves."""
@@ -157,42 +171,56 @@ class SerialEnv(EnvBase):
 
 
 class ChildRows:
-    """Envs of any kind behind each other: each works on its own rows of the stage and the slot."""
+    """Envs of any kind behind each other: each works on its own rows of the stage and the slot.
 
-    def __init__(self, envs: Sequence[EnvBase]) -> None:
+    Args:
+        envs: the envs.
+        first: what the first of them is called in messages.
+        total: how many there are in all, in messages; None if these are all.
+    """
+
+    def __init__(self, envs: Sequence[EnvBase], first: int = 0, total: int | None = None) -> None:
         self._faces = [env.loop_face() for env in envs]
         self._shapes = [tuple(env.batch_size) for env in envs]
         counts = [env.batch_size.numel() for env in envs]
         self._starts = [sum(counts[:i]) for i in range(len(counts))]
         self._stops = [start + count for start, count in zip(self._starts, counts, strict=True)]
-        self._bound: dict[int, tuple[Stage, Slot, list[tuple[Stage, Slot]]]] = {}
+        self._first, self._total = first, len(envs) if total is None else total
+        self._bound: WeakKeyDictionary[Slot, tuple[ReferenceType[Stage], list[tuple[Stage, Slot]]]] = WeakKeyDictionary()
+        self._sent: list[Share] = []
         self.step_rows: StepRows = self._step_rows
 
     def bind(self, stage: Stage, slot: Slot) -> None:
         """Give each env its part of the stage and the slot."""
-        known = self._bound.get(id(slot))
-        if known is None or known[0] is not stage or known[1] is not slot:
+        known = self._bound.get(slot)
+        if known is None or known[0]() is not stage:
             parts = list(zip(self._starts, self._stops, self._shapes, strict=True))
             views = [(stage.part(a, b, shape), slot.part(a, b, shape)) for a, b, shape in parts]
-            known = self._bound[id(slot)] = (stage, slot, views)
-        for face, (stage_part, slot_part) in zip(self._faces, known[2], strict=True):
+            known = self._bound[slot] = (ref(stage), views)
+        for face, (stage_part, slot_part) in zip(self._faces, known[1], strict=True):
             face.bind(stage_part, slot_part)
 
-    def _split(self, rows: Rows | None) -> list[tuple[LoopFace, int, Rows | None]]:
-        """For each env that has any of these rows: the env, its first row, and its rows counted from there."""
+    def _split(self, rows: Rows | None) -> list[Share]:
+        """For each env that has any of these rows: its number, the env, its first row, and its rows counted from there."""
         if rows is None:
-            return [(face, start, None) for face, start in zip(self._faces, self._starts, strict=True)]
-        shares: list[tuple[LoopFace, int, Rows | None]] = []
-        for face, start, stop in zip(self._faces, self._starts, self._stops, strict=True):
+            return [(i, face, start, None) for i, (face, start) in enumerate(zip(self._faces, self._starts, strict=True))]
+        shares: list[Share] = []
+        for i, (face, start, stop) in enumerate(zip(self._faces, self._starts, self._stops, strict=True)):
             own = [b - start for b in rows if start <= b < stop]
             if own:
-                shares.append((face, start, None if len(own) == stop - start else own))
+                shares.append((i, face, start, None if len(own) == stop - start else own))
         return shares
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
         """Begin new episodes in these rows, or in all."""
-        for face, _, own in self._split(rows):
-            face.reset_rows(own, t)
+        number = 0
+        try:
+            for i, face, _, own in self._split(rows):
+                number = i
+                face.reset_rows(own, t)
+        except Exception as error:
+            self._name_env(error, number)
+            raise
 
     def _step_rows(self, rows: Rows | None, t: int) -> Rows | None:
         self.send(rows, t)
@@ -201,26 +229,48 @@ class ChildRows:
     def send(self, rows: Rows | None, t: int) -> None:
         """Give the actions of column `t` to these rows."""
         self._sent = self._split(rows)
-        for face, _, own in self._sent:
-            face.send(own, t)
+        number = 0
+        try:
+            for i, face, _, own in self._sent:
+                number = i
+                face.send(own, t)
+        except Exception as error:
+            self._name_env(error, number)
+            raise
 
     def receive(self) -> Rows | None:
         """Write what the rows answered; return those whose episode ended."""
         ended: list[int] = []
-        for face, start, _ in self._sent:
-            ended.extend(start + b for b in face.receive() or ())
+        number = 0
+        try:
+            for i, face, start, _ in self._sent:
+                number = i
+                ended.extend(start + b for b in face.receive() or ())
+        except Exception as error:
+            self._name_env(error, number)
+            raise
         return ended or None
 
+    def _name_env(self, error: Exception, number: int) -> None:
+        error.add_note(f"reap: in env {self._first + number} of {self._total}")
 
-def merge_rows(envs: Sequence[EnvBase]) -> GymRows | ChildRows:
-    """One flat loop over single gymnasium envs of one format; else each env by its own face."""
+
+def merge_rows(envs: Sequence[EnvBase], first: int = 0, total: int | None = None) -> GymRows | ChildRows:
+    """One flat loop over single gymnasium envs of one format; else each env by its own face.
+
+    Args:
+        envs: the envs.
+        first: what the first of them is called in messages.
+        total: how many there are in all, in messages; None if these are all.
+    """
     rows = [env.row for env in envs if type(env) is GymEnv and isinstance(env.row, GymRow)]
     if len(rows) == len(envs):
-        return GymRows(rows)
-    return ChildRows(envs)
+        return GymRows(rows, first, total)
+    return ChildRows(envs, first, total)
 
 
-def _each(count: Any, given: Any, name: str) -> list[Any]:
+def each_of(count: Any, given: Any, name: str) -> list[Any]:
+    """One entry for each of `count` envs, of one for all or of a list."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise OptionError(f"num_workers: expected a positive number of envs, got {count!r}")
     if not isinstance(given, list | tuple):
@@ -230,18 +280,26 @@ def _each(count: Any, given: Any, name: str) -> list[Any]:
     return list(given)
 
 
-def _require_equal(first: EnvBase, other: EnvBase, number: int) -> None:
+def require_equal(first: Any, other: Any, number: int, first_number: int = 0) -> None:
+    """Raise SpecMismatch unless two envs, or what is known of them, can be rows of one batch.
+
+    Args:
+        first: an env.
+        other: another one.
+        number: what that one is called.
+        first_number: what the first is called.
+    """
     for name in ("observation_spec", "full_action_spec", "full_reward_spec"):
         expected, found = getattr(first, name), getattr(other, name)
         if expected != found:
             raise SpecMismatch(
-                f"env {number} differs from env 0 in {name}: expected {expected}, found {found}; the envs of a batch have "
-                "equal keys, shapes and dtypes"
+                f"env {number} differs from env {first_number} in {name}: expected {expected}, found {found}; the envs of a "
+                "batch have equal keys, shapes and dtypes"
             )
     if first.resets_itself != other.resets_itself:
         raise SpecMismatch(
-            f"env {number} differs from env 0 in the way rows that ended begin anew: {first!r} and {other!r}; make both with "
-            "the same autoreset mode"
+            f"env {number} differs from env {first_number} in the way rows that ended begin anew: {first!r} and {other!r}; "
+            "make both with the same autoreset mode"
         )
 
 

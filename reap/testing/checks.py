@@ -133,7 +133,8 @@ def a_partial_reset_leaves_other_rows_alone(env: EnvBase) -> None:
 
 def both_faces_agree_on_shapes(env: EnvBase) -> None:
     """The array face writes what the TensorDict face returns: finite sizes, all rows."""
-    stage, slot = Stage(env.fields_of_stage(), tuple(env.batch_size)), Slot(env.slot_fields(), tuple(env.batch_size), 1)
+    batch, make_block = tuple(env.batch_size), env.make_block
+    stage, slot = Stage(env.fields_of_stage(), batch, make_block), Slot(env.slot_fields(), batch, 1, make_block)
     face = env.loop_face()
     face.bind(stage, slot)
     face.reset_rows(None, -1)

@@ -1,0 +1,313 @@
+"""`ParallelEnv`: several envs as one batch, stepped by several processes that write straight into the caller's rows.
+
+stage, slot of the caller (shared memory)
+rows 0..3  <==== process 0: envs 0..3, one after the other
+rows 4..7  <==== process 1: envs 4..7
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from reap.buffers import Slot, Stage
+from reap.envs.base import EnvBase, LoopFace, Rows
+from reap.envs.build import is_env
+from reap.envs.parallel_child import Share
+from reap.envs.parallel_processes import Processes, ProcessRows
+from reap.envs.serial import each_of, require_equal
+from reap.errors import OptionError, SpecMismatch, nearest
+from reap.keys import Key
+
+Factory = Callable[..., Any]
+
+TRANSPORT = (
+    "allow_step_when_done",
+    "consolidate",
+    "daemon",
+    "memmap",
+    "metadata_from_workers",
+    "mp_start_method",
+    "non_blocking",
+    "num_sub_threads",
+    "num_threads",
+    "pin_memory",
+    "policy_proof",
+    "serial_for_single",
+    "share_individual_td",
+    "shared_memory",
+    "shutdown_timeout",
+    "use_buffers",
+)
+"""Options of torchrl's class that say how data travels: here it does not."""
+
+OWN = ("create_env_kwargs", "num_processes", "device")
+
+_FROM_PROCESSES = frozenset({"batch_size", "_observation", "_action", "_reward", "_done"})
+
+_built = count()
+
+
+class ParallelEnv(EnvBase):
+    """A batch of envs of one kind, of batch size `[num_workers, *batch size of one]`, stepped in processes.
+
+    The processes start when the specs or data are first asked for: one that is only sent elsewhere, as a factory of the
+    workers of a collector, starts none here.
+
+    Args:
+        num_workers: number of envs.
+        create_env_fn: an env factory, a gymnasium id, or a list of one per env.
+        create_env_kwargs: keywords for the factory, or a list of one dict per env.
+        num_processes: number of processes, each of which steps several envs one after the other; by default as many as
+            there are cores, or envs if they are fewer.
+        device: device of the env's TensorDicts.
+        **transport: options of torchrl's class that say how data travels are accepted, with a warning, and have no effect.
+
+    Raises:
+        OptionError: a number of envs or processes that cannot be, an unknown option, an env that exists in this process
+            only, a factory that cannot be sent to a process or returns no env.
+        SpecMismatch: envs of different specs.
+        WorkerRaised: a factory, or an env, raised an exception.
+        WorkerDied: a process ended.
+
+    Example:
+        >>> with ParallelEnv(2, lambda: GymEnv("CartPole-v1")) as env:
+        ...     env.batch_size, env.rollout(3, break_when_any_done=False).batch_size
+        (torch.Size([2]), torch.Size([2, 3]))
+    """
+
+    shares_memory = True
+
+    def __init__(
+        self,
+        num_workers: int,
+        create_env_fn: Factory | str | Sequence[Factory | str],
+        *,
+        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        num_processes: int | None = None,
+        device: torch.device | str | None = None,
+        **transport: Any,
+    ) -> None:
+        _warn_of(transport)
+        self._factories = each_of(num_workers, create_env_fn, "create_env_fn")
+        self._kwargs = each_of(num_workers, create_env_kwargs, "create_env_kwargs")
+        _refuse_instances(self._factories)
+        self._num_processes = _number_of_processes(num_processes, num_workers)
+        self._recipe = (num_workers, create_env_fn, create_env_kwargs, num_processes, device)
+        self._processes: Processes | None = None
+        super().__init__(device=device)
+        for name in _FROM_PROCESSES:
+            delattr(self, name)
+
+    # What only the processes know
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in _FROM_PROCESSES or "_processes" not in self.__dict__:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            self._started()
+            return self.__dict__[name]
+
+    @property
+    def resets_itself(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  known when the envs are built
+        """Whether rows that end are reset by the envs, with the step after the end, which is then no valid frame."""
+        return self._started().facts[0].resets_itself
+
+    @property
+    def resets_rows(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether any row can be reset alone."""
+        return all(facts.resets_rows for facts in self._started().facts)
+
+    @property
+    def steps_rows(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether some rows can be stepped while others wait."""
+        return all(facts.steps_rows for facts in self._started().facts)
+
+    def _started(self) -> Processes:
+        if self._processes is None:
+            super().ensure_open()
+            processes = Processes(self._groups)
+            try:
+                for share, facts in zip(self._groups, processes.facts, strict=True):
+                    require_equal(processes.facts[0], facts, share.first)
+                self._take_facts(processes)
+            except BaseException:
+                processes.close()
+                raise
+            self._processes = processes
+        return self._processes
+
+    @cached_property
+    def _groups(self) -> list[Share]:
+        """Contiguous groups of envs, whose sizes differ by one at the most."""
+        total, groups = len(self._factories), self._num_processes
+        firsts = [-(-total * group // groups) for group in range(groups + 1)]
+        entropy = np.random.SeedSequence(torch.initial_seed() % 2**63, spawn_key=(next(_built),))
+        seeds = entropy.generate_state(groups, np.uint64)
+        return [
+            Share(self._factories[first:stop], self._kwargs[first:stop], first, total, int(seed >> 1))
+            for first, stop, seed in zip(firsts, firsts[1:], seeds, strict=False)
+        ]
+
+    def _take_facts(self, processes: Processes) -> None:
+        """Specs of the batch from what the processes tell of one env each."""
+        first = processes.facts[0]
+        size = self.batch_size = torch.Size((len(self._factories), *first.batch_shape))
+        self._observation = first.observation_spec.expand(*size)
+        self._action = first.full_action_spec.expand(*size)
+        self._reward = first.full_reward_spec.expand(*size)
+        self._done = first.full_done_spec.expand(*size)
+        has_objects = any(field.is_object for field in self.fields_of_stage().values())
+        self._rows = ProcessRows(processes, by_channel=has_objects)
+
+    def let_shapes_change(self) -> None:
+        """Let the observations of all envs change their shapes."""
+        processes = self._started()
+        processes.ask("let_shapes_change")
+        processes.describe()
+        self._take_facts(processes)
+
+    def leave_to_policy(self, keys: Sequence[Key]) -> None:
+        """These keys are a policy's recurrent state; as with a SerialEnv, envs of a batch go on returning them."""
+
+    # Array face
+
+    def loop_face(self) -> LoopFace:
+        """The rows of all processes, which step loops call themselves."""
+        self.ensure_open()
+        self._started()
+        return self._rows
+
+    def bind(self, stage: Stage, slot: Slot) -> None:
+        """Take the arrays that following calls read and write; both in memory that can be shared."""
+        self.loop_face().bind(stage, slot)
+
+    def reset_rows(self, rows: Rows | None, t: int) -> None:
+        """Begin new episodes in these rows, or in all."""
+        self._rows.reset_rows(rows, t)
+
+    def step_rows(self, rows: Rows | None, t: int) -> Rows | None:
+        """Step rows with the actions of column `t`; return those whose episode ended."""
+        return self._rows.step_rows(rows, t)
+
+    def send(self, rows: Rows | None, t: int) -> None:
+        """Give the actions of column `t` to these rows."""
+        self._rows.send(rows, t)
+
+    def receive(self) -> Rows | None:
+        """Wait until what followed is written; return the rows whose episode ended."""
+        return self._rows.receive()
+
+    # Life
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Give each env the next seed of the chain; return the one behind the last."""
+        self.ensure_open()
+        return self._started().ask_along("set_seed", seed, static_seed)
+
+    def get_attribute(self, name: str) -> list[Any]:
+        """The attribute of each env; it has to be one that can be sent here."""
+        return _joined(self._started().ask("get_attribute", name))
+
+    def call(self, name: str, *args: Any) -> list[Any]:
+        """What the method of each env returns; arguments and results are sent."""
+        return _joined(self._started().ask("call", name, *args))
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """The states of all envs, as a SerialEnv has them; None if any of them has none."""
+        return self._states("state_dict")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let each env go on from its state."""
+        self._load("load_state_dict", state)
+
+    def loop_state(self) -> dict[str, Any] | None:
+        """The states of all envs in a loop, as a SerialEnv has them; None if any of them has none."""
+        return self._states("loop_state")
+
+    def load_loop_state(self, state: Mapping[str, Any]) -> None:
+        """Let each env go on from its state."""
+        self._load("load_loop_state", state)
+
+    def _states(self, name: str) -> dict[str, Any] | None:
+        states = self._started().ask(name)
+        return None if any(state is None for state in states) else {"envs": _joined([state["envs"] for state in states])}
+
+    def _load(self, name: str, state: Mapping[str, Any]) -> None:
+        envs = list(state["envs"])
+        if len(envs) != len(self._factories):
+            raise SpecMismatch(f"state: expected the states of {len(self._factories)} envs, found {len(envs)}")
+        stops = [share.first + len(share.factories) for share in self._groups]
+        self._started().ask_each(name, [({"envs": envs[a:b]},) for a, b in zip([0, *stops], stops, strict=False)])
+
+    def ensure_open(self) -> None:
+        """Raise ClosedError after `close`, or after a process has failed."""
+        super().ensure_open()
+        if self._processes is not None:
+            self._processes.check()
+
+    def close(self) -> None:
+        """Close all envs and end the processes; a second call does nothing."""
+        if self._processes is not None:
+            self._processes.close()
+        super().close()
+
+    def another(self) -> EnvBase:
+        """A new batch of envs from the same factories."""
+        return _rebuild(type(self), *self._recipe)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), *self._recipe)
+
+    def __repr__(self) -> str:
+        known = "" if self._processes is None else f", {self._processes.facts[0]!r}"
+        return f"{type(self).__name__}({len(self._factories)}{known}, num_processes={self._num_processes})"
+
+
+def _joined(lists: Sequence[Sequence[Any]]) -> list[Any]:
+    return [value for values in lists for value in values]
+
+
+def _warn_of(transport: Mapping[str, Any]) -> None:
+    for name in transport:
+        if name not in TRANSPORT:
+            raise OptionError(f"ParallelEnv: unknown option {name!r}.{nearest(name, (*OWN, *TRANSPORT))}")
+    if transport:
+        warnings.warn(
+            f"ParallelEnv: options {sorted(transport)} say how data travels, and have no effect: processes write straight into "
+            "the collector's memory",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+
+
+def _refuse_instances(factories: Sequence[Any]) -> None:
+    for place, factory in enumerate(factories):
+        if is_env(factory) and not isinstance(factory, EnvBase):
+            raise OptionError(
+                f"create_env_fn: {factory!r} is an env of this process; processes build their own: give a factory, "
+                f"lambda: {type(factory).__name__}(...)"
+            )
+        if is_env(factory) and any(factory is other for other in factories[:place]):
+            # Says so if it cannot be built again.
+            factory.another().close()
+
+
+def _number_of_processes(asked: int | None, envs: int) -> int:
+    if asked is None:
+        return min(envs, len(os.sched_getaffinity(0)))
+    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise OptionError(f"num_processes: expected a positive number of processes or None, got {asked!r}")
+    return min(asked, envs)
+
+
+def _rebuild(cls: type[ParallelEnv], envs: int, create: Any, kwargs: Any, processes: Any, device: Any) -> ParallelEnv:
+    return cls(envs, create, create_env_kwargs=kwargs, num_processes=processes, device=device)
