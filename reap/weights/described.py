@@ -75,17 +75,6 @@ class Described(Mapping[str, Field]):
                 raise SpecMismatch(f"weights: {name}: expected shape {expected}, found {tuple(value.shape)}")
         return found
 
-    def require(self, other: Mapping[str, Field], owner: str) -> None:
-        """Raise SpecMismatch unless `other`, whose weights belong to `owner`, has the same names, shapes and dtypes."""
-        if dict(other) == dict(self.fields):
-            return
-        missing, unknown = sorted(set(self) - set(other)), sorted(set(other) - set(self))
-        if missing or unknown:
-            raise SpecMismatch(f"weights of {owner}: expected the names that are sent; missing {missing}, unknown {unknown}")
-        name = next(name for name in self if other[name] != self[name])
-        expected, found = (f"{one.shape} of {one.dtype}" for one in (self[name], other[name]))
-        raise SpecMismatch(f"weights of {owner}: {name}: expected {expected}, found {found}")
-
 
 def describe(weights: Any) -> Described:
     """Names, shapes and dtypes of the weights of a module, a TensorDict of parameters or a state dict.

@@ -27,28 +27,20 @@ import torch
 from reap.errors import ClosedError, OptionError
 from reap.keys import Key
 from reap.layout import Block, Field, Layout
-from reap.weights.described import Described, copy_weights, describe, extra_states, load_extra_states, weights_by_name
+from reap.weights.described import Described, describe, extra_states, load_extra_states
+from reap.weights.stored import VERSION, StoredWeights
 
 __all__ = ["WeightMailbox", "describe"]
 
 SERIAL = ("serial",)
 HALVES = ("half 0", "half 1")
-VERSION, EXTRA_START, EXTRA_SIZE = range(3)
-"""Places in a half's record."""
+EXTRA_START, EXTRA_SIZE = 1, 2
+"""Places in a half's record, beside the version."""
 
 CLOSED = "this weight mailbox is closed"
 
 _locks: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
 """The lock of threads for each piece of shared memory, by device and inode: several mailboxes of one process may map one."""
-
-
-class Half:
-    """One of the two places that a version can lie in: its arrays over the block's memory."""
-
-    def __init__(self, block: Block, name: str, described: Described) -> None:
-        self.record = block.array((name, "record"))
-        self.present = block.array((name, "present"))
-        self.weights = {one: block.tensor((name, "weights", one)) for one in described}
 
 
 class WeightMailbox:
@@ -78,7 +70,7 @@ class WeightMailbox:
         self._block: Block | None = block
         # The word is read without a lock: a memoryview gives a Python integer at a tenth of the price of an array.
         self._serial: memoryview[int] = block.memory.data[:8].cast("q")
-        self._halves: tuple[Half, ...] = tuple(Half(block, name, self.described) for name in HALVES)
+        self._halves: tuple[StoredWeights, ...] = tuple(StoredWeights(block, name, self.described) for name in HALVES)
         self._end = layout.nbytes
         self._threads = _lock_of_threads(self.fd)
         self._seen: int | None = None
@@ -109,9 +101,7 @@ class WeightMailbox:
     def _layout(described: Described) -> Layout:
         fields: dict[Key, Field] = {SERIAL: Field((1,), torch.int64)}
         for half in HALVES:
-            fields[half, "record"] = Field((3,), torch.int64)
-            fields[half, "present"] = Field((len(described),), torch.uint8)
-            fields.update({(half, "weights", name): field for name, field in described.items()})
+            fields |= StoredWeights.fields_of(half, described)
         return Layout(fields)
 
     @property
@@ -155,10 +145,8 @@ class WeightMailbox:
             SpecMismatch: names or shapes differ; nothing is changed then.
             ClosedError: the mailbox is closed.
         """
-        if version < 1:
-            raise OptionError(f"version: expected 1 or more, got {version}")
-        given, states = self.described.select(weights), extra_states(weights) if extra is None else extra
-        blob = cloudpickle.dumps(dict(states)) if states else b""
+        checked_version(version)
+        given, blob = self.described.select(weights), packed(extra_states(weights) if extra is None else extra)
         fd = self.fd
         with self._threads:
             try:
@@ -170,9 +158,7 @@ class WeightMailbox:
     def _write(self, fd: int, given: Mapping[str, torch.Tensor], version: int, blob: bytes) -> None:
         serial = self._serial[0]
         old, new = self._halves[serial & 1], self._halves[~serial & 1]
-        new.present[:] = [name in given or there for name, there in zip(self.described, old.present, strict=True)]
-        values = {**{name: old.weights[name] for name in self.described if name not in given}, **given}
-        copy_weights([new.weights[name] for name in values], values.values())
+        new.fill(given, before=old)
         new.record[:] = old.record
         new.record[VERSION] = version
         if blob:
@@ -181,7 +167,7 @@ class WeightMailbox:
             _write_all(fd, blob, int(new.record[EXTRA_START]))
         self._serial[0] = serial + 1
 
-    def _place(self, published: Half, size: int) -> int:
+    def _place(self, published: StoredWeights, size: int) -> int:
         """Where extra states can lie without touching the published ones."""
         start, taken = int(published.record[EXTRA_START]), int(published.record[EXTRA_SIZE])
         fits_before = not taken or self._end + size <= start
@@ -207,7 +193,6 @@ class WeightMailbox:
         return since
 
     def _read_into(self, policy: Any) -> int:
-        own = weights_by_name(policy)
         fd = self.fd
         with self._threads:
             try:
@@ -215,8 +200,7 @@ class WeightMailbox:
                 serial = self._serial[0]
                 half = self._halves[serial & 1]
                 version, start, size = (int(number) for number in half.record)
-                names = [name for name, there in zip(self.described, half.present, strict=True) if there]
-                copy_weights([own[name] for name in names], [half.weights[name] for name in names])
+                half.load_into(policy)
                 blob = _read_all(fd, size, start)
             finally:
                 fcntl.lockf(fd, fcntl.LOCK_UN)
@@ -225,12 +209,28 @@ class WeightMailbox:
         self._seen = serial
         return version
 
+    def renewed(self) -> WeightMailbox:
+        """The mailbox for a worker that takes the place of this one's: itself, with the latest weights in it."""
+        return self
+
     def close(self) -> None:
         """Give the descriptor and the memory back; a second call does nothing."""
         with self._threads:
             # Closing any descriptor of the memory frees this process's lock on it: no other thread may hold it now.
             self._serial, self._halves = memoryview(bytes(8)).cast("q"), ()
             self._block = None
+
+
+def packed(extra: Mapping[str, Any]) -> bytes:
+    """Extra states as they travel; nothing if there are none."""
+    return cloudpickle.dumps(dict(extra)) if extra else b""
+
+
+def checked_version(version: int) -> int:
+    """The version, or OptionError if it is none."""
+    if version < 1:
+        raise OptionError(f"version: expected 1 or more, got {version}")
+    return version
 
 
 def _lock_of_threads(fd: int) -> Any:

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from reap.errors import ClosedError, OptionError, SpecMismatch
-from reap.weights import mailbox as module
+from reap.weights import mailbox, stored
 from reap.weights.base import load_weights
 from reap.weights.mailbox import WeightMailbox, describe
 
@@ -211,8 +211,8 @@ def test_only_what_is_newer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     writer.write(filled(nn.Linear(1, 1), 2.0), 5)
     assert (reader.version, writer.version) == (5, 5)
     assert (reader.read_into(policy, 0), values(policy)) == (5, [2.0])
-    monkeypatch.setattr(module, "copy_weights", lambda *_: pytest.fail("there is nothing newer"))
-    monkeypatch.setattr(module, "_lock", lambda *_: pytest.fail("and no lock to find that out"))
+    monkeypatch.setattr(stored, "copy_weights", lambda *_: pytest.fail("there is nothing newer"))
+    monkeypatch.setattr(mailbox, "_lock", lambda *_: pytest.fail("and no lock to find that out"))
     assert reader.read_into(policy, 5) == 5
     assert reader.version == 5
 
@@ -286,7 +286,7 @@ def test_an_exception_in_the_middle_of_a_write(monkeypatch: pytest.MonkeyPatch) 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "copy_weights", break_off)
+        patch.setattr(stored, "copy_weights", break_off)
         with pytest.raises(KeyboardInterrupt):
             writer.write(filled(nn.Linear(2, 2), 2.0), 2)
     assert (reader.read_into(policy, 0), values(policy)) == (1, [1.0])
@@ -332,7 +332,8 @@ def test_descriptors_do_not_grow_in_number() -> None:
 START = """
 import os, signal, sys, torch
 from torch import nn
-import reap.weights.mailbox as module
+import reap.weights.mailbox
+import reap.weights.stored as module
 from reap.weights.mailbox import WeightMailbox, describe
 
 torch.set_num_threads(1)

@@ -1,0 +1,263 @@
+"""`MessageMailbox`: weights for one worker that travel through a pipe, each version as one message.
+
+    writer --> the next message --(a thread)--> pipe --> reader
+                 (one that waits is replaced by a newer one)
+    number of the latest message: a word that both see
+
+Memory is not shared but for that word: by it a reader knows, without asking, how far to read, and a message that is still under
+way is waited for. A pipe takes little at once, so that a thread feeds it; the writer never waits.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+from collections.abc import Mapping
+from contextlib import suppress
+from fcntl import F_SETPIPE_SZ, fcntl
+from threading import Condition, Thread
+from typing import Any
+from weakref import finalize
+
+import torch
+
+from reap.errors import ClosedError
+from reap.keys import Key
+from reap.layout import Block, Field, Layout
+from reap.weights.described import Described, describe, extra_states, load_extra_states
+from reap.weights.mailbox import CLOSED, checked_version, packed
+from reap.weights.stored import VERSION, StoredWeights
+
+PIPE_BYTES = 1 << 20
+"""What the pipe holds, where the system allows it: fewer, longer turns of its two ends."""
+
+__all__ = ["MessageMailbox", "describe"]
+
+MESSAGE, NUMBER = "message", ("number",)
+SERIAL, EXTRA_SIZE = 1, 2
+"""Places in a message's record, beside the version."""
+
+
+class Message:
+    """One version of the weights: a block, and extra states of any size behind it."""
+
+    def __init__(self, described: Described) -> None:
+        self.block = Block.private(Layout(StoredWeights.fields_of(MESSAGE, described)))
+        self.stored = StoredWeights(self.block, MESSAGE, described)
+        self.extra = b""
+
+    def following(self, described: Described, given: Mapping[str, torch.Tensor], version: int, extra: bytes) -> Message:
+        """The message after this one; what is not given is as it is here."""
+        new = Message(described)
+        new.stored.fill(given, before=self.stored)
+        new.extra = extra or self.extra
+        new.stored.record[:] = version, self.stored.record[SERIAL] + 1, len(new.extra)
+        return new
+
+
+class Feeder:
+    """Writes messages into a pipe, in a thread of its own that starts with the first."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe, self._bell = pipe, os.eventfd(0)
+        self._changed = Condition()
+        self._next: Message | None = None
+        self._is_stopped = False
+        self._thread: Thread | None = None
+        self._process = os.getpid()
+
+    def put(self, message: Message) -> None:
+        """Write this message next, in place of one that waits."""
+        with self._changed:
+            self._next = message
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="reap-weights", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End the thread; what the pipe takes without waiting still goes into it."""
+        if self._process == os.getpid():  # a forked child has neither the thread nor a say in it
+            with self._changed:
+                self._is_stopped = True
+                self._changed.notify()
+            os.eventfd_write(self._bell, 1)
+            if self._thread is not None:
+                self._thread.join()
+        os.close(self._bell)
+        os.close(self._pipe)
+
+    def _run(self) -> None:
+        while (message := self._take()) is not None:
+            for part in (message.block.memory.data, memoryview(message.extra)):
+                if not self._feed(part):
+                    return
+
+    def _take(self) -> Message | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._next is not None or self._is_stopped)
+            message, self._next = self._next, None
+            return message
+
+    def _feed(self, part: memoryview) -> bool:
+        """Write all of it; False if the reader is gone, or it was stopped in the middle."""
+        poll = select.poll()
+        poll.register(self._pipe, select.POLLOUT)
+        poll.register(self._bell, select.POLLIN)
+        while part:
+            ready = dict(poll.poll())
+            if self._pipe not in ready:
+                return False
+            try:
+                part = part[os.write(self._pipe, part) :]
+            except OSError:
+                return False
+        return True
+
+
+class MessageMailbox:
+    """The latest weights for one worker, sent as messages.
+
+    It is used as a `WeightMailbox` is; `descriptors()` are what has to get across. There is one reader: a worker that takes
+    another's place gets the `renewed()` mailbox. A message that is under way when its writer closes the mailbox, or is killed,
+    is dropped.
+
+    Attributes:
+        described: the weights.
+
+    Example:
+        >>> sender, receiver = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+        >>> mailbox = MessageMailbox.for_weights(describe(sender))
+        >>> other = MessageMailbox.attach(mailbox.described, *map(os.dup, mailbox.descriptors()))  # in the other process
+        >>> mailbox.write(sender, version=1)
+        >>> other.read_into(receiver, since=0), other.read_into(receiver, since=1)
+        (1, 1)
+        >>> mailbox.close()
+    """
+
+    def __init__(self, described: Mapping[str, Field], ends: tuple[int, int | None], number: int | None) -> None:
+        self.described = described if isinstance(described, Described) else Described(dict(described))
+        fields: dict[Key, Field] = {NUMBER: Field((1,), torch.int64)}
+        self._shared: Block | None = Block.shared(Layout(fields), number)
+        self._number: memoryview[int] = self._shared.memory.data.cast("q")
+        self._out, into = ends
+        self._close_out = finalize(self, os.close, self._out)
+        self._feeder = None if into is None else Feeder(into)
+        self._close_feeder = None if self._feeder is None else finalize(self, self._feeder.stop)
+        self._latest = Message(self.described)
+        self._version = 0
+
+    @classmethod
+    def for_weights(cls, described: Mapping[str, Field]) -> MessageMailbox:
+        """A new mailbox; nothing is in it, its version is 0.
+
+        Args:
+            described: what `describe(policy)` returned in the worker.
+        """
+        out, into = os.pipe()
+        os.set_blocking(into, False)
+        with suppress(OSError):  # more than this user may have: it stays at its 64 kB
+            fcntl(into, F_SETPIPE_SZ, PIPE_BYTES)
+        return cls(described, (out, into), None)
+
+    @classmethod
+    def attach(cls, described: Mapping[str, Field], out: int, number: int) -> MessageMailbox:
+        """The mailbox that another process made.
+
+        Args:
+            described: as it was given there.
+            out: the first of its `descriptors()`, in this process; it belongs to the mailbox from now on.
+            number: the second, likewise.
+        """
+        return cls(described, (out, None), number)
+
+    @property
+    def version(self) -> int:
+        """The version that was written, or read, last at this end; 0 if there is none."""
+        self._open()
+        return self._version
+
+    def descriptors(self) -> list[int]:
+        """What the worker needs to attach."""
+        fd = self._open().fd
+        assert fd is not None
+        return [self._out, fd]
+
+    def check(self, weights: Any) -> None:
+        """Raise OptionError or SpecMismatch if `write` would."""
+        self.described.select(weights)
+
+    def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
+        """Send weights; see `WeightMailbox.write`."""
+        checked_version(version)
+        given, blob = self.described.select(weights), packed(extra_states(weights) if extra is None else extra)
+        self._send(self._latest.following(self.described, given, version, blob))
+
+    def _send(self, message: Message) -> None:
+        self._open()
+        assert self._feeder is not None, "the end that reads does not write"
+        self._latest, self._version = message, int(message.stored.record[VERSION])
+        self._feeder.put(message)
+        self._number[0] = int(message.stored.record[SERIAL])
+
+    def read_into(self, policy: Any, since: int) -> int:
+        """Copy the latest weights into a policy, in place, if there are any that were not read yet.
+
+        Waits for a message that was sent, and is under way, to be whole.
+
+        Returns:
+            The version that the policy has now: `since` if there was nothing newer.
+        """
+        self._open()
+        latest = self._number[0]
+        while self._latest.stored.record[SERIAL] < latest:
+            message = self._receive()
+            if message is None:
+                break
+            message.stored.load_into(policy)
+            if message.extra:
+                load_extra_states(policy, pickle.loads(message.extra))
+            since = self._version = int(message.stored.record[VERSION])
+        return since
+
+    def _receive(self) -> Message | None:
+        """The next message, in the memory of the one before; None if the writer is gone."""
+        message, before = self._latest, self._latest.stored.record[:].copy()
+        is_whole = _read_all(self._out, message.block.memory.data)
+        extra = bytearray(int(message.stored.record[EXTRA_SIZE]) if is_whole else 0)
+        if not is_whole or not _read_all(self._out, memoryview(extra)):
+            message.stored.record[:] = before
+            return None
+        message.extra = bytes(extra)
+        return message
+
+    def renewed(self) -> MessageMailbox:
+        """A mailbox for a worker that takes the place of this one's, with the latest weights in it; this one is closed."""
+        new = MessageMailbox.for_weights(self.described)
+        if self._version:
+            new._send(self._latest)
+        self.close()
+        return new
+
+    def close(self) -> None:
+        """End the thread and give the descriptors back; a second call does nothing."""
+        self._number, self._shared = memoryview(bytes(8)).cast("q"), None
+        if self._close_feeder is not None:
+            self._close_feeder()
+        self._close_out()
+
+    def _open(self) -> Block:
+        if self._shared is None:
+            raise ClosedError(CLOSED)
+        return self._shared
+
+
+def _read_all(pipe: int, into: memoryview) -> bool:
+    """Fill this memory from a pipe; False if its other end is closed first."""
+    while into:
+        count = os.readv(pipe, [into])
+        if not count:
+            return False
+        into = into[count:]
+    return True

@@ -1,0 +1,371 @@
+"""`WeightSyncScheme`: weights from one process to the policies of others, whatever carries them.
+
+    sender                                         receiver, a copy of the scheme in another process
+    init_on_sender(model=policy, num_workers=2)
+    Process(target=work, args=(scheme, 1)).start() ----> init_on_receiver(model=own, worker_idx=1)
+    connect()  ----------- the first weights ----------> connect()
+    send()     ----------- newer weights --------------> receive()
+    shutdown()                                           shutdown()
+
+`send` never waits for a receiver, and `receive` takes the latest weights. A scheme that is handed to a child of
+`multiprocessing` takes its descriptors along, however the child is started. Another launcher pickles the scheme, carries
+`descriptors(worker_idx)` across by its own means, and calls `attach` with them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from multiprocessing import reduction
+from typing import Any, ClassVar
+from weakref import finalize
+
+import torch
+from tensordict import TensorDict
+from torch import nn
+
+from reap.errors import CallOrderError, ClosedError, OptionError
+from reap.keys import nested
+from reap.tensordicts import make_tensordict
+from reap.weights.bell import Bell, close_all, wait_for
+from reap.weights.described import Described, describe, weights_by_name
+from reap.weights.remote import MultiProcessedWeightUpdater
+
+STRATEGIES = ("tensordict", "state_dict")
+
+OF_THIS_PROCESS = frozenset(
+    (
+        "model",
+        "_role",
+        "_process",
+        "_updater",
+        "_bells",
+        "_first",
+        "_descriptors",
+        "_close_descriptors",
+        "_bell",
+        "_box",
+        "_version",
+    )
+)
+"""Attributes of a scheme that stay behind when it is pickled."""
+
+
+class Role(Enum):
+    """What a scheme is in this process, and how far it has come."""
+
+    NEW = "a scheme that is not initialised"
+    SENDER = "a sender before connect()"
+    CONNECTED_SENDER = "a connected sender"
+    RECEIVER = "a receiver before connect()"
+    CONNECTED_RECEIVER = "a connected receiver"
+    CLOSED = "a scheme that is shut down"
+
+
+class WeightSyncScheme:
+    """How weights get from one process to others; a subclass says through what kind of mailbox.
+
+    Args:
+        strategy: "tensordict" or "state_dict": the form that torchrl sends. Buffers and extra states travel either way.
+        sync: taken as torchrl takes it; `send` never waits for a receiver, which is up to date from its next `receive` on.
+
+    Attributes:
+        mailbox: the kind of mailbox: a class with `for_weights` and `attach`.
+        strategy: as given.
+        model_id: the name of the model.
+        model: the sender's source of weights, or the receiver's policy.
+        worker_idx: the receiver's number.
+    """
+
+    mailbox: ClassVar[Any]
+
+    def __init__(self, strategy: str = "tensordict", sync: bool = True) -> None:
+        if strategy not in STRATEGIES:
+            raise OptionError(f"strategy: expected one of {list(STRATEGIES)}, got {strategy!r}")
+        self.strategy, self.sync = strategy, sync
+        self.model_id = "policy"
+        self.model: Any = None
+        self.worker_idx: int | None = None
+        self._role = Role.NEW
+        self._described: dict[int, Described] = {}
+        self._process = os.getpid()
+        # of a sender
+        self._updater: Any = None
+        self._bells: dict[int, Bell] = {}
+        self._first: Mapping[int, Any] = {}
+        # of a receiver: the bell's descriptor and the mailbox's, by worker; then its own bell and mailbox
+        self._descriptors: dict[int, list[int]] = {}
+        self._close_descriptors: Any = None
+        self._bell = -1
+        self._box: Any = None
+        self._version = 0
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # A pickle for a process of multiprocessing takes the descriptors along, any other one cannot.
+        reduction.register(cls, _reduced)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in OF_THIS_PROCESS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        WeightSyncScheme.__init__(self)
+        self.__dict__.update(state)
+
+    def _require(self, call: str, *roles: Role) -> None:
+        if self._role is Role.CLOSED:
+            raise ClosedError(f"{type(self).__name__}.{call}: this scheme is shut down")
+        if self._role not in roles:
+            expected = " or ".join(role.value for role in roles)
+            raise CallOrderError(f"{type(self).__name__}.{call}: expected {expected}, found {self._role.value}")
+
+    @property
+    def initialized_on_sender(self) -> bool:
+        """Whether this is the sender."""
+        return self._role in (Role.SENDER, Role.CONNECTED_SENDER)
+
+    @property
+    def initialized_on_receiver(self) -> bool:
+        """Whether this is a receiver."""
+        return self._role in (Role.RECEIVER, Role.CONNECTED_RECEIVER)
+
+    # ------------------------------------------------------------------ the sender
+
+    def init_on_sender(
+        self,
+        *,
+        model_id: str = "policy",
+        context: Any = None,
+        model: nn.Module | None = None,
+        weights: Any = None,
+        num_workers: int | None = None,
+        devices: Sequence[Any] | None = None,
+        params_map: Mapping[int, Any] | None = None,
+    ) -> None:
+        """Make this end the sender; what the receivers need is made here too, so they are started afterwards.
+
+        Args:
+            model_id: a name for the model.
+            context: an object with a `policy`, and `num_workers`, from which those that are not given are taken.
+            model: the policy whose weights are sent; it is only read.
+            weights: the weights that are sent first, instead of a model: a TensorDict or a state dict.
+            num_workers: number of receivers; 1 by default.
+            devices: one for each receiver, instead of `num_workers`. Weights travel through host memory, and each receiver
+                copies them to where its policy is.
+            params_map: weights by receiver, where they differ in shape.
+
+        Raises:
+            CallOrderError: it has been initialised.
+            OptionError: there are no weights, or they have no shape yet.
+        """
+        self._require("init_on_sender", Role.NEW)
+        source = model if model is not None else weights if weights is not None else getattr(context, "policy", None)
+        if source is None and params_map is None:
+            raise OptionError("init_on_sender: expected a model, weights, a params_map or a context with a policy")
+        count = num_workers or len(devices or ()) or getattr(context, "num_workers", None) or 1
+        sources: Mapping[int, Any] = dict.fromkeys(range(count), source) if params_map is None else params_map
+        self._described = {worker: describe(one) for worker, one in sources.items()}
+        boxes = {worker: self.mailbox.for_weights(described) for worker, described in self._described.items()}
+        self._bells = {worker: Bell() for worker in boxes}
+        self._first = params_map or {}
+        self.model_id, self.model, self._role = model_id, source, Role.SENDER
+        self._updater = self.updater(source, boxes)
+
+    def updater(self, policy: nn.Module | None, mailboxes: Mapping[int, Any]) -> Any:
+        """What sends the weights of a policy to mailboxes of this kind: the `weight_updater` of a collector.
+
+        Args:
+            policy: where weights come from when none are given.
+            mailboxes: by worker; `updater.mailboxes` can be changed later.
+        """
+        return MultiProcessedWeightUpdater(policy, mailboxes)
+
+    def send(self, weights: Any = None, worker_ids: int | Sequence[int] | None = None) -> None:
+        """Send weights; returns at once.
+
+        Args:
+            weights: a module, a TensorDict or a state dict; those of the model given to `init_on_sender` if None.
+            worker_ids: a receiver or a list of them; all if None.
+
+        Raises:
+            CallOrderError: this is no connected sender.
+            OptionError: an unknown receiver, or no weights.
+            SpecMismatch: names or shapes differ from those described; nothing is sent then.
+        """
+        self._require("send", Role.CONNECTED_SENDER)
+        self._push(weights, worker_ids)
+
+    def _push(self, weights: Any, worker_ids: Any) -> None:
+        self._updater.push_weights(weights, worker_ids)
+        for worker in self._bells if worker_ids is None else worker_ids if isinstance(worker_ids, Sequence) else [worker_ids]:
+            self._bells[worker].ring()
+
+    def descriptors(self, worker_idx: int | None = None) -> list[int]:
+        """What a receiver needs, for a launcher that carries descriptors itself; all receivers' if None.
+
+        Raises:
+            CallOrderError: this is no sender.
+        """
+        self._require("descriptors", Role.SENDER, Role.CONNECTED_SENDER)
+        chosen = self._bells if worker_idx is None else [worker_idx]
+        return [fd for worker in chosen for fd in (self._bells[worker].out, *self._updater.mailboxes[worker].descriptors())]
+
+    def ends_for_multiprocessing(self) -> dict[int, list[Any]]:
+        """The descriptors by receiver, as `multiprocessing` carries them to a process; none from what is no sender."""
+        if not self.initialized_on_sender:
+            return {}
+        return {worker: [reduction.DupFd(fd) for fd in self.descriptors(worker)] for worker in self._bells}
+
+    # ------------------------------------------------------------------ the receiver
+
+    def attach(self, fds: Sequence[int], worker_idx: int | None = None) -> None:
+        """Take the descriptors that `descriptors(worker_idx)` gave on the sender, as they are numbered in this process."""
+        self._require("attach", Role.NEW)
+        workers = list(self._described) if worker_idx is None else [worker_idx]
+        each, rest = divmod(len(fds), max(len(workers), 1))
+        if rest or not each:
+            raise OptionError(f"attach: expected the descriptors of {len(workers)} receivers, got {len(fds)} descriptors")
+        self._hold({worker: list(fds[i * each : (i + 1) * each]) for i, worker in enumerate(workers)})
+        self.worker_idx = worker_idx
+
+    def _hold(self, descriptors: Mapping[int, list[int]]) -> None:
+        """Own these descriptors until `connect` has chosen from them."""
+        self._descriptors = dict(descriptors)
+        fds = tuple(fd for several in descriptors.values() for fd in several)
+        self._close_descriptors = finalize(self, close_all, fds)
+
+    def init_on_receiver(
+        self,
+        *,
+        model_id: str = "policy",
+        context: Any = None,
+        model: Any = None,
+        worker_idx: int | None = None,
+    ) -> None:
+        """Make this end a receiver.
+
+        Args:
+            model_id: the name of the model.
+            context: an object with a `policy`, which is used if no model is given.
+            model: the policy, or a TensorDict or dict of its weights, that is written to, in place.
+            worker_idx: the number of this receiver; may be left to `connect`.
+
+        Raises:
+            CallOrderError: this is the sender itself, or it has been initialised.
+            OptionError: there is no model.
+        """
+        if self._process != os.getpid() and self.initialized_on_sender:
+            self._become_a_copy()
+        self._require("init_on_receiver", Role.NEW)
+        target = model if model is not None else getattr(context, "policy", None)
+        if target is None:
+            raise OptionError("init_on_receiver: expected a model, or a context with a policy")
+        self.model_id, self.model, self._role = model_id, target, Role.RECEIVER
+        self.worker_idx = self.worker_idx if worker_idx is None else worker_idx
+
+    def _become_a_copy(self) -> None:
+        """A forked child has the sender's object; make it what a pickle would have made."""
+        held = {worker: [os.dup(fd) for fd in self.descriptors(worker)] for worker in self._bells}
+        self.__setstate__(self.__getstate__())
+        self._hold(held)
+
+    def receive(self, timeout: float | None = None) -> TensorDict | None:
+        """Copy the latest weights into the model, if there are newer ones.
+
+        Args:
+            timeout: seconds to wait for newer ones; None does not wait.
+
+        Returns:
+            The model's weights, nested by module and sharing its memory; None if there was nothing newer.
+
+        Raises:
+            CallOrderError: this is no connected receiver.
+            ClosedError: there is nothing newer, and the sender has shut down or is gone.
+        """
+        self._require("receive", Role.CONNECTED_RECEIVER)
+        if not self._take_latest() and not wait_for(self._bell, self._take_latest, timeout or 0.0):
+            return None
+        weights = weights_by_name(self.model)
+        return make_tensordict(nested({tuple(name.split(".")): one.detach() for name, one in weights.items()}), torch.Size())
+
+    def _take_latest(self) -> bool:
+        before, self._version = self._version, self._box.read_into(self.model, self._version)
+        return self._version != before
+
+    # ------------------------------------------------------------------ both
+
+    def connect(self, *, worker_idx: int | None = None, weights: Any = None) -> None:
+        """Send the first weights, or wait for them.
+
+        Args:
+            worker_idx: on a receiver: its number, where `init_on_receiver` was not told.
+            weights: on the sender: what is sent first; by default what was given to `init_on_sender`.
+
+        Raises:
+            CallOrderError: it has not been initialised, or has been connected.
+            ClosedError: on a receiver: the sender shut down, or died, before it sent anything.
+            SpecMismatch: on a receiver: the model's names or shapes are not those that are sent.
+        """
+        self._require("connect", Role.SENDER, Role.RECEIVER)
+        if self._role is Role.SENDER:
+            self._connect_sender(weights)
+        else:
+            self._connect_receiver(worker_idx)
+
+    def _connect_sender(self, weights: Any) -> None:
+        if weights is not None or not self._first:
+            self._push(weights, None)
+        else:
+            for worker, own in self._first.items():
+                self._push(own, worker)
+        self._first, self._role = {}, Role.CONNECTED_SENDER
+
+    def _connect_receiver(self, worker_idx: int | None) -> None:
+        chosen = self.worker_idx if worker_idx is None else worker_idx
+        if chosen is None and len(self._descriptors) == 1:
+            chosen = next(iter(self._descriptors))
+        if not self._descriptors:
+            raise CallOrderError(
+                f"{type(self).__name__}.connect: there is no way to the sender: call init_on_sender there before the scheme is "
+                "handed over, as an argument of a multiprocessing.Process or with attach(descriptors)"
+            )
+        if chosen not in self._descriptors:
+            raise OptionError(f"worker_idx: expected one of {list(self._descriptors)}, got {chosen}")
+        described = self._described[chosen]
+        expected = {name: torch.empty(one.shape, dtype=one.dtype, device="meta") for name, one in described.items()}
+        describe(self.model).select(expected)
+        self._close_descriptors.detach()
+        self._bell, *fds = self._descriptors.pop(chosen)
+        close_all(tuple(fd for several in self._descriptors.values() for fd in several))
+        self._descriptors, self._close_descriptors = {}, finalize(self, close_all, (self._bell,))
+        self._box, self.worker_idx = self.mailbox.attach(described, *fds), chosen
+        if not self._take_latest():
+            wait_for(self._bell, self._take_latest, None)
+        self._role = Role.CONNECTED_RECEIVER
+
+    def shutdown(self) -> None:
+        """Give back what this end holds; a receiver whose sender has shut down is told at its next `receive`."""
+        self._role = Role.CLOSED
+        for box in (self._box, *(self._updater.mailboxes.values() if self._updater else ())):
+            if box is not None:
+                box.close()
+        for bell in self._bells.values():
+            bell.close()
+        if self._close_descriptors is not None:
+            self._close_descriptors()
+        self._bells, self._box, self._updater, self.model = {}, None, None, None
+
+
+def _reduced(scheme: WeightSyncScheme) -> tuple[Any, ...]:
+    """A scheme as it is handed to a process of `multiprocessing`: with its descriptors."""
+    ends = scheme.ends_for_multiprocessing()
+    return _rebuilt, (type(scheme), scheme.__getstate__(), ends)
+
+
+def _rebuilt(kind: type[WeightSyncScheme], state: dict[str, Any], ends: Mapping[int, list[Any]]) -> WeightSyncScheme:
+    scheme = kind.__new__(kind)
+    scheme.__setstate__(state)
+    if ends:
+        scheme.attach([end.detach() for several in ends.values() for end in several])
+    return scheme

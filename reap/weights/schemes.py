@@ -1,0 +1,83 @@
+"""Weight sync schemes by what carries the weights: shared memory, messages, nothing.
+
+In a collector a scheme is an option, `weight_sync_schemes={"policy": scheme}`. The collector makes the mailboxes itself, of the
+kind that the scheme names:
+
+    collector   box = scheme.mailbox.for_weights(describe(policy))         one for each worker
+                updater = scheme.updater(policy, {worker: box, ...})       its `weight_updater`
+    worker      box = scheme.mailbox.attach(describe(policy), *descriptors)    box.descriptors(), in this process
+                version = box.read_into(policy, version)                   before each rollout
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from reap.weights.mailbox import WeightMailbox
+from reap.weights.messages import MessageMailbox
+from reap.weights.nothing import NoMailbox, NoWeightUpdater
+from reap.weights.scheme import Role, WeightSyncScheme
+
+
+class SharedMemWeightSyncScheme(WeightSyncScheme):
+    """Weights in shared memory: a receiver finds the latest there; one copy to send, one to receive.
+
+    Args:
+        strategy: "tensordict" or "state_dict"; see `WeightSyncScheme`.
+        sync: see `WeightSyncScheme`.
+        per_worker_weights: taken as torchrl takes it; each receiver has memory of its own in any case.
+
+    Example:
+        >>> scheme = SharedMemWeightSyncScheme()
+        >>> scheme.init_on_sender(model=nn.Linear(2, 1))
+        >>> scheme.connect()  # once Process(target=..., args=(scheme,)) runs, or before
+        >>> scheme.send()
+        >>> scheme.shutdown()
+    """
+
+    mailbox = WeightMailbox
+
+    def __init__(self, strategy: str = "tensordict", sync: bool = True, per_worker_weights: bool = False) -> None:
+        super().__init__(strategy, sync)
+
+
+class MultiProcessWeightSyncScheme(WeightSyncScheme):
+    """Weights in messages through a pipe; a message that waits is replaced by a newer one.
+
+    Args:
+        strategy: "tensordict" or "state_dict"; see `WeightSyncScheme`.
+        sync: see `WeightSyncScheme`.
+    """
+
+    mailbox = MessageMailbox
+
+
+class NoWeightSyncScheme(WeightSyncScheme):
+    """Nothing is sent: the receivers keep the weights that they have.
+
+    Args:
+        strategy: "tensordict" or "state_dict"; of no importance.
+        sync: of no importance.
+    """
+
+    mailbox = NoMailbox
+
+    def init_on_sender(self, *, model: Any = None, weights: Any = None, **options: Any) -> None:
+        """Make this end the sender, of nothing."""
+        super().init_on_sender(weights={}, **options)
+        self.model = model
+
+    def updater(self, policy: nn.Module | None, mailboxes: Mapping[int, Any]) -> Any:
+        """What sends nothing."""
+        return NoWeightUpdater(mailboxes)
+
+    def receive(self, timeout: float | None = None) -> None:
+        """Nothing; at once."""
+        self._require("receive", Role.CONNECTED_RECEIVER)
+
+    def _connect_receiver(self, worker_idx: int | None) -> None:
+        self.worker_idx = self.worker_idx if worker_idx is None else worker_idx
+        self._role = Role.CONNECTED_RECEIVER
