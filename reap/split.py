@@ -97,6 +97,9 @@ def split_trajectories(
         >>> [t.tolist() for t in split_trajectories(batch, as_nested=True)["observation"].unbind()]
         [[1, 2, 4], [3, 5]]
     """
+    given: Any = rollout_tensordict
+    if not isinstance(given, TensorDictBase) and not is_tensorclass(given):
+        raise SpecMismatch(_not_a_batch(given))
     new_form = _form_for(as_nested)
     _check_time_dim(rollout_tensordict)
     ids_key, mask_key, ends_key = _keys(rollout_tensordict, prefix, trajectory_key, done_key)
@@ -119,6 +122,11 @@ def split_trajectories(
 
 
 # What to read
+
+
+def _not_a_batch(given: Any) -> str:
+    hint = "; a collector with a replay buffer yields None: sample from the buffer" if given is None else ""
+    return f"split_trajectories: expected a TensorDict of batch size [..., T], got {type(given).__name__}{hint}"
 
 
 def _keys(

@@ -179,6 +179,13 @@ class SyncDataCollector(DataCollectorBase):
         """The env's done flags."""
         return self.env.done_spec
 
+    def __reduce__(self) -> Any:
+        name = type(self).__name__
+        raise TypeError(
+            f"a {name} cannot be pickled or copied: envs, memory and generators of this process belong to it; keep its "
+            "state_dict(), or pass on a function that builds it"
+        )
+
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({self.env!r}, policy={type(self.policy).__name__} ({self._assembly.actor_kind}), "

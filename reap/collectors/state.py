@@ -15,6 +15,9 @@ from reap.weights.base import check_weights
 STATE_FORMAT = 1
 """Counts up when the layout of `state_dict` changes."""
 
+FIELDS = ("format", "class", "counters", "policy_version", "workers", "policy", "episodes")
+"""What a state holds."""
+
 
 def policy_state(policy: Any) -> dict[str, Any] | None:
     """A copy of a module's state: training that goes on does not change it. None for other policies."""
@@ -35,13 +38,19 @@ def check_state(state: Any, class_name: str, workers: int, policy: Any) -> None:
     """
     if not isinstance(state, Mapping):
         raise OptionError(f"state: expected what state_dict() gave, got {type(state).__name__}")
-    expected = (STATE_FORMAT, class_name, workers, isinstance(policy, nn.Module))
-    found = (state.get("format"), state.get("class"), len(state.get("workers", ())), state.get("policy") is not None)
-    if expected != found:
-        raise OptionError(
-            f"state: expected (format, class, workers, policy with weights) {expected}, found {found}; it belongs to another "
-            "collector"
-        )
+    missing = [name for name in FIELDS if name not in state]
+    if missing:
+        raise OptionError(f"state: expected what state_dict() gave, with {list(FIELDS)}, found no {missing}")
+    has_weights = state["policy"] is not None
+    pairs = {
+        "format": (STATE_FORMAT, state["format"]),
+        "class": (class_name, state["class"]),
+        "number of workers": (workers, len(state["workers"])),
+        "policy with weights": (isinstance(policy, nn.Module), has_weights),
+    }
+    differing = [f"{name}: expected {wanted!r}, found {found!r}" for name, (wanted, found) in pairs.items() if wanted != found]
+    if differing:
+        raise OptionError(f"state: {'; '.join(differing)}; it belongs to another collector")
     if isinstance(policy, nn.Module):
         check_weights(policy, state["policy"])
 

@@ -7,6 +7,7 @@ from inspect import isclass
 from typing import Any
 
 import gymnasium as gym
+from torch import nn
 
 from reap.envs.adapters.torchrl import TorchRLEnv, is_torchrl_env
 from reap.envs.base import EnvBase
@@ -37,8 +38,10 @@ def build_env(given: Any, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
         if keywords:
             raise OptionError(f"create_env_kwargs {sorted(keywords)} need a factory, but an env was given")
         return _as_env(given)
-    if not callable(given):
-        raise OptionError(f"create_env_fn: expected an env, a factory or a gymnasium id, got {type(given).__name__}: {given!r}")
+    if not callable(given) or isinstance(given, nn.Module):
+        raise OptionError(
+            f"create_env_fn: expected an env, a factory or a gymnasium id, got {type(given).__name__}: {given!r}{_hint(given)}"
+        )
     name = getattr(given, "__qualname__", type(given).__name__)
     try:
         made = given(**keywords)
@@ -49,6 +52,15 @@ def build_env(given: Any, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
         hint = "; does it lack a return?" if made is None else "; does it lack a call?" if isclass(made) else ""
         raise OptionError(f"create_env_fn {name}: expected it to return an env, got {type(made).__name__}: {made!r}{hint}")
     return _as_env(made)
+
+
+def _hint(given: Any) -> str:
+    if isinstance(given, nn.Module):
+        return "; that is a policy: the env comes first, then the policy. Are they swapped?"
+    if isinstance(given, list | tuple):
+        several = f"SerialEnv({len(given)}, [...])"
+        return f"; several envs are a {several}, or in a process each a MultiSyncDataCollector([...], ...)"
+    return ""
 
 
 def _as_env(env: Any) -> EnvBase:

@@ -21,7 +21,7 @@ from reap.envs.vector import VectorRows
 from reap.envs.vector_calls import VectorCalls
 from reap.envs.vector_kinds import Kind, count_rows, is_vector_env, kind_of, layers, single_spaces
 from reap.envs.vector_values import batched_format
-from reap.errors import OptionError
+from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key
 from reap.seeds import seed_chain
 from reap.specs import Composite, Spec, Unbounded, spec_from_space
@@ -280,14 +280,24 @@ def _info_specs(info_keys: InfoKeys | None) -> dict[str, Spec]:
 
 def _info_leaf(name: str, spec: Spec) -> ObservationLeaf:
     if spec.dtype is None:
-        return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cell(info.get(name)))
+        return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cell(_info_value(info, name)))
     zero: Any = spec.zero().numpy()
 
     def read(info: Any) -> Any:
-        value = info.get(name)
+        value = _info_value(info, name)
         return zero if value is None else value
 
     return ObservationLeaf((name,), gym.spaces.Space(), read)
+
+
+def _info_value(info: Any, name: str) -> Any:
+    try:
+        return info.get(name)
+    except AttributeError:
+        raise SpecMismatch(
+            f"info_keys: {name!r} is looked for in the info of each reset and step: expected a dict, found "
+            f"{type(info).__name__}: {info!r}; let the env return {{}} where it has nothing to tell"
+        ) from None
 
 
 def _row_format(

@@ -35,6 +35,20 @@ class EnvSpecs:
         flag = Categorical(2, shape=(1,), dtype=torch.bool)
         self._done = Composite(done=flag, terminated=flag).expand(*self.batch_size)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Called for what is not there; an env whose `__init__` was left out has nothing yet."""
+            if "_done" in vars(self):
+                return object.__getattribute__(self, name)  # raises again what was raised
+            cls = type(self).__name__
+            raise AttributeError(
+                f"{cls!r} object has no attribute {name!r} yet: {cls}.__init__ has to call super().__init__() first, before it "
+                "sets specs",
+                name=name,
+                obj=self,
+            )
+
     # ------------------------------------------------------------------ specs
 
     @property

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from reap.buffers import Slot, Stage
-from reap.errors import OptionError
+from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, as_key, plain
 from reap.layout import Field
 from reap.policy.base import Outputs, OutputWriter
@@ -47,6 +47,8 @@ class PlainActor:
         result = self._policy(*self._inputs)
         if isinstance(result, torch.Tensor):
             self.act = self._act_tensor
+        if isinstance(result, Mapping):
+            _check_names(result, name_of(self._policy))
         return as_outputs(result, self._action)
 
     def fix_outputs(self, outputs: Mapping[Key, Field]) -> None:
@@ -74,6 +76,18 @@ class PlainActor:
 def as_outputs(result: Any, action: Key) -> Outputs:
     """What a policy returned, by key: the action under its key, or a dict of outputs."""
     return _flat(result) if isinstance(result, Mapping) else {action: result}
+
+
+def _check_names(tree: Mapping[Any, Any], policy: str) -> None:
+    for name, value in tree.items():
+        names = name if isinstance(name, tuple) and name else (name,)
+        if not all(isinstance(part, str) for part in names):
+            raise SpecMismatch(
+                f"policy {policy}: expected names of outputs, strings or tuples of strings such as ('next', 'hidden'), "
+                f"found the key {name!r}"
+            )
+        if isinstance(value, Mapping):
+            _check_names(value, policy)
 
 
 def _flat(tree: Mapping[Any, Any], prefix: Key = ()) -> dict[Key, Any]:

@@ -101,13 +101,26 @@ def output_fields(outputs: Outputs, actions: Composite, stage: Stage, where: str
     fields: dict[Key, Field] = {}
     for key, value in outputs.items():
         tensor = _tensor(value, key, where)
-        if key in specs:
-            check_action(tensor, specs[key], key, where)
-        fields[key] = _field(tensor, stage.batch_shape, key, where)
+        try:
+            if key in specs:
+                check_action(tensor, specs[key], key, where)
+            fields[key] = _field(tensor, stage.batch_shape, key, where)
+        except SpecMismatch as error:
+            if tuple(tensor.shape[: len(stage.batch_shape)]) == stage.batch_shape:
+                raise
+            raise SpecMismatch(
+                f"{str(error).rstrip('. ')}. The policy is called once for all rows: its outputs begin with "
+                f"{stage.batch_shape}."
+            ) from error.__cause__
     return fields
 
 
 def _tensor(value: Any, key: Key, where: str) -> torch.Tensor:
+    if isinstance(value, tuple) and any(isinstance(part, torch.Tensor) for part in value):
+        raise SpecMismatch(
+            f"{where}: output {plain(key)!r}: expected a tensor, found a tuple of {len(value)}; several outputs have names: "
+            'return {"action": ..., "log_prob": ...}'
+        )
     try:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:

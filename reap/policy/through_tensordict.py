@@ -14,6 +14,7 @@ from reap.errors import SpecMismatch
 from reap.keys import Key, as_key, nested
 from reap.layout import Field
 from reap.policy.base import Outputs, OutputWriter
+from reap.policy.plain import name_of
 from reap.tensordicts import make_tensordict
 
 
@@ -48,8 +49,7 @@ class TensorDictActor:
         result: Any = self._call()
         if not isinstance(result, TensorDictBase):
             raise SpecMismatch(
-                f"policy {type(self._policy).__name__}: expected it to return a TensorDict, or None, "
-                f"found {type(result).__name__}"
+                f"policy {name_of(self._policy)}: expected it to return a TensorDict, or None, found {type(result).__name__}"
             )
         found = {as_key(key): value for key, value in result.items(include_nested=True, leaves_only=True)}
         return {key: value for key, value in found.items() if key not in self._stage.fields}

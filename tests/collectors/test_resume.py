@@ -450,12 +450,25 @@ def of_another(env: Any, policy: Any = None) -> dict[str, Any]:
 
 
 FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], type[Exception], str]] = {
-    "nothing": (lambda state: {}, OptionError, "expected (format, class, workers, policy with weights)"),
+    "nothing": (lambda state: {}, OptionError, "state: expected what state_dict() gave, with ['format', "),
+    "a part": (lambda state: {k: v for k, v in state.items() if k != "counters"}, OptionError, "found no ['counters']"),
     "no dict": (lambda state: None, OptionError, "state: expected what state_dict() gave, got NoneType"),
-    "format": (lambda state: changed(state, format=0), OptionError, "found (0, 'SyncDataCollector', 1, True)"),
-    "class": (lambda state: changed(state, **{"class": "MultiSyncDataCollector"}), OptionError, "MultiSyncDataCollector"),
-    "workers": (lambda state: changed(state, workers=state["workers"] * 2), OptionError, "'SyncDataCollector', 2, True)"),
-    "no policy": (lambda state: changed(state, policy=None), OptionError, "1, False)"),
+    "format": (lambda state: changed(state, format=0), OptionError, "state: format: expected 1, found 0; it belongs"),
+    "class": (
+        lambda state: changed(state, **{"class": "MultiSyncDataCollector"}),
+        OptionError,
+        "found 'MultiSyncDataCollector'; it",
+    ),
+    "workers": (
+        lambda state: changed(state, workers=state["workers"] * 2),
+        OptionError,
+        "state: number of workers: expected 1, found 2; it",
+    ),
+    "no policy": (
+        lambda state: changed(state, policy=None),
+        OptionError,
+        "state: policy with weights: expected True, found False",
+    ),
     "weights": (lambda state: of_another(KINDS["serial"](Marked), Told()), SpecMismatch, "weights: expected the names"),
     "shape of weights": (
         lambda state: changed(state, policy={**state["policy"], "cell.bias_hh": torch.zeros(3)}),

@@ -80,9 +80,14 @@ def test_wrong_outputs(policy: Any, text: str) -> None:
 def test_outputs_without_the_batch_dimensions() -> None:
     env = SerialEnv(2, lambda: Count(9))
     text = message(lambda observation: {"action": observation, "value": observation.sum()}, env)
-    assert text == ("policy <lambda>: output 'value': expected a shape that starts with the env's batch size (2,), found ()")
+    rows = "The policy is called once for all rows: its outputs begin with (2,)."
+    assert text == (
+        f"policy <lambda>: output 'value': expected a shape that starts with the env's batch size (2,), found (). {rows}"
+    )
     text = message(lambda observation: observation[0], env)
-    assert text == "policy <lambda>: key action: expected shape (2, 1) and dtype float32, found shape (1,) and dtype float32."
+    assert text == (
+        f"policy <lambda>: key action: expected shape (2, 1) and dtype float32, found shape (1,) and dtype float32. {rows}"
+    )
 
 
 INDEX = (
@@ -123,7 +128,7 @@ def test_a_tensordict_policy_that_returns_something_else() -> None:
     def policy(tensordict: Any) -> int:
         return 3
 
-    assert message(policy) == "policy function: expected it to return a TensorDict, or None, found int"
+    assert message(policy) == "policy policy: expected it to return a TensorDict, or None, found int"
 
 
 # ---------------------------------------------------------------------- wrong inputs
