@@ -23,6 +23,7 @@ from typing import Literal
 import cartpole
 import overhead
 import pong
+import processes
 import recurrent
 import tensordict_policies
 import torch
@@ -34,7 +35,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-Name = Literal["cartpole", "tensordict_policies", "pong", "recurrent", "vector", "torchrl_envs", "overhead"]
+Name = Literal["cartpole", "tensordict_policies", "pong", "recurrent", "vector", "torchrl_envs", "processes", "overhead"]
 FILES = {
     "cartpole": cartpole,
     "tensordict_policies": tensordict_policies,
@@ -42,6 +43,7 @@ FILES = {
     "recurrent": recurrent,
     "vector": vector,
     "torchrl_envs": torchrl_envs,
+    "processes": processes,
     "overhead": overhead,
 }
 PACKAGES = ("torch", "tensordict", "numpy", "gymnasium", "ale-py", "envpool", "stable-baselines3", "torchrl")

@@ -1,4 +1,4 @@
-"""PPO on CartPole-v1, in one file. Stops when it is solved, or with the budget of frames.
+"""PPO on CartPole-v1, in one file, collected by two processes. Stops when it is solved, or with the budget of frames.
 
 Solved: the mean return of the last 100 training episodes (sampled actions) is 475 or more.
 
@@ -21,7 +21,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from reap import SerialEnv, SyncDataCollector, progress
+from reap import MultiSyncDataCollector, SerialEnv, progress
 
 ENV, SOLVED = "CartPole-v1", 475.0
 
@@ -33,6 +33,7 @@ class Args:
     out: Path = Path("ppo_cartpole.png")
     require_solved: bool = True
     """Exit with 1 when the budget ends before CartPole is solved."""
+    num_workers: int = 2
     num_envs: int = 8
     num_steps: int = 64
     epochs: int = 10
@@ -100,10 +101,10 @@ def update(agent: Agent, optimizer: torch.optim.Optimizer, batch: TensorDictBase
             optimizer.step()
 
 
-def make_collector(agent: Agent, args: Args, batches: int) -> SyncDataCollector:
-    env = SerialEnv(args.num_envs, ENV, create_env_kwargs={"categorical_action_encoding": True})
-    frames = args.num_envs * args.num_steps
-    return SyncDataCollector(env, agent, frames_per_batch=frames, total_frames=frames * batches)
+def make_collector(agent: Agent, args: Args, batches: int) -> MultiSyncDataCollector:
+    env = SerialEnv(args.num_envs // args.num_workers, ENV, create_env_kwargs={"categorical_action_encoding": True})
+    workers, frames = [env] * args.num_workers, args.num_envs * args.num_steps
+    return MultiSyncDataCollector(workers, agent, frames_per_batch=frames, total_frames=frames * batches, cat_results=0)
 
 
 def train(agent: Agent, args: Args) -> tuple[list[tuple[int, float]], int | None]:
@@ -119,6 +120,7 @@ def train(agent: Agent, args: Args) -> tuple[list[tuple[int, float]], int | None
                 return curve, stats.frames
             optimizer.param_groups[0]["lr"] = args.learning_rate * (1 - stats.frames / args.total_frames)
             update(agent, optimizer, batch, args)
+            collector.update_policy_weights_()  # the workers act with these from the next batch on
     return curve, None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -18,15 +18,10 @@ RANDOM_POLICY = 22.0
 """Mean return of random actions on CartPole-v1."""
 
 
-@pytest.fixture(scope="module")
-def ppo() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ppo", EXAMPLES / "ppo.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ppo"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def ppo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(EXAMPLES)  # workers import it too
+    return importlib.import_module("ppo")
 
 
 def train(ppo: ModuleType, seed: int, frames: int) -> tuple[list[tuple[int, float]], int | None]:
