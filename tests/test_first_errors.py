@@ -48,6 +48,12 @@ def test_the_policy_in_place_of_the_env(second: Any) -> None:
     assert text.endswith("got Tanh: Tanh(); that is a policy: the env comes first, then the policy. Are they swapped?")
 
 
+@pytest.mark.parametrize("make", [GymEnv, lambda name, device: SerialEnv(2, name, device=device)])
+def test_a_device_that_is_not_there(make: Any) -> None:
+    assert message(OptionError, lambda: make("Pendulum-v1", device="mps")) == "device='mps': torch finds no MPS device here"
+    assert make("Pendulum-v1", device="cpu").device == torch.device("cpu")
+
+
 class Unfinished(EnvBase):
     """An env whose `__init__` forgets that of its base."""
 

@@ -24,11 +24,14 @@ class EnvSpecs:
     Args:
         device: the env's device, or None.
         batch_size: leading dimensions of everything the env reads and writes.
+
+    Raises:
+        OptionError: a device that is not there.
     """
 
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Sequence[int] = ()) -> None:
         self.batch_size = torch.Size(batch_size)
-        self.device = None if device is None else torch.device(device)
+        self.device = None if device is None else _checked_device(device)
         self._observation = Composite(shape=self.batch_size)
         self._action = Composite(shape=self.batch_size)
         self._reward = Composite(reward=Unbounded((1,), dtype=torch.float32)).expand(*self.batch_size)
@@ -177,6 +180,15 @@ class EnvSpecs:
         if all(tuple(leaf.shape[:lead]) == size for _, leaf in spec.leaves()):
             return Composite(dict(spec.items()), shape=self.batch_size)
         return spec.expand(*size)
+
+
+def _checked_device(given: torch.device | str) -> torch.device:
+    device = torch.device(given)
+    backend = getattr(torch, device.type, None)
+    is_available = getattr(backend, "is_available", None)
+    if is_available is not None and not is_available():
+        raise OptionError(f"device={str(given)!r}: torch finds no {device.type.upper()} device here")
+    return device
 
 
 def _field(spec: Spec, lead: int) -> Field:
