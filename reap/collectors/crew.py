@@ -32,7 +32,6 @@ from reap.layout import Array, Block
 from reap.pool import SlotPool
 from reap.rollout import COLUMN, CONTROL_INTS, STOP, Phase
 from reap.weights.described import weights_by_name
-from reap.weights.mailbox import WeightMailbox
 from reap.workers.pickling import dumps
 from reap.workers.process import ProcessGroup
 
@@ -62,6 +61,7 @@ class Crew:
         self.slots: list[Slots] = []
         self.restarts = 0
         self._recipes = recipes(plan, policy)
+        self._scheme = plan.crew.scheme
         self.group = ProcessGroup(
             [partial(make_worker, recipe) for recipe in self._recipes],
             phases=[phase.name.lower() for phase in Phase],
@@ -87,13 +87,17 @@ class Crew:
                 raise failure.error from failure
             raise
 
-    def _make_mailboxes(self) -> dict[int, WeightMailbox]:
-        boxes = {w: WeightMailbox.for_weights(facts.weights) for w, facts in enumerate(self.facts) if facts.weights is not None}
+    def _make_mailboxes(self) -> dict[int, Any]:
+        make = self._scheme.mailbox.for_weights
+        boxes = {w: make(facts.weights) for w, facts in enumerate(self.facts) if facts.weights is not None}
         for worker, box in boxes.items():
-            self.group.request(worker, AttachWeights(), fds=[box.fd])
+            self._attach_weights(worker, box)
         for _ in boxes:
             self.group.ready(boxes)
         return boxes
+
+    def _attach_weights(self, worker: int, box: Any) -> None:
+        self.group.request(worker, AttachWeights(self._scheme.mailbox), fds=box.descriptors())
 
     def clear_control(self, worker: int) -> None:
         """No column is recorded yet, and none is to be the last: before a rollout is asked for."""
@@ -118,7 +122,8 @@ class Crew:
         for slots in self.slots:
             slots.attach_again(worker)
         if worker in self.mailboxes:
-            self.group.request(worker, AttachWeights(), fds=[self.mailboxes[worker].fd])
+            box = self.mailboxes[worker] = self.mailboxes[worker].renewed()
+            self._attach_weights(worker, box)
             self.group.ready([worker])
 
     def require_equal(self) -> None:

@@ -75,7 +75,13 @@ class ProcessCollector(DataCollectorBase):
             return None
         for slots in self._crew.slots:
             slots.make_all()
-        return Recovery(self._crew, self._slots_of, self._meter.restart)
+        return Recovery(self._crew, self._slots_of, self._note_restart)
+
+    def _note_restart(self, worker: int) -> None:
+        self._meter.restart(worker)
+        boxes: dict[int, Any] = getattr(self._updater, "mailboxes", {})
+        if worker in boxes:
+            boxes[worker] = self._crew.mailboxes[worker]
 
     def _mend(self, failure: WorkerError, command: Any) -> Done | None:
         if self._recovery is None:
@@ -97,7 +103,7 @@ class ProcessCollector(DataCollectorBase):
             raise OptionError("weight_updater and weight_sync_schemes: expected one of them, got both")
         source = self._policy if isinstance(self._policy, nn.Module) else None
         if given is None:
-            return MultiProcessedWeightUpdater(policy=source, mailboxes=boxes) if boxes else None
+            return self._plan.crew.scheme.updater(source, boxes) if boxes else None
         updater = made_updater(given)
         if isinstance(updater, MultiProcessedWeightUpdater):
             updater.serve(source, boxes)

@@ -6,10 +6,14 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from inspect import isclass
 from typing import Any, SupportsIndex
 
 from reap.collectors.options import CollectorOptions, SyncOptions, make_options, rename_options
 from reap.errors import OptionError, nearest
+from reap.weights.scheme import WeightSyncScheme
+from reap.weights.schemes import SharedMemWeightSyncScheme
 
 STACK = "stack"
 
@@ -63,12 +67,26 @@ class CrewOptions:
         is_index = isinstance(self.cat_results, int) and not isinstance(self.cat_results, bool)
         if self.cat_results != STACK and not is_index:
             raise OptionError(f'cat_results: expected "stack" or a dimension of the batch, got {self.cat_results!r}')
+        self._check_scheme()
         if self.on_worker_failure not in ("raise", "restart"):
             raise OptionError(f'on_worker_failure: expected "raise" or "restart", got {self.on_worker_failure!r}')
         for name in ("num_threads", "num_sub_threads"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise OptionError(f"{name}: expected a positive number of threads or None, got {value!r}")
+
+    def _check_scheme(self) -> None:
+        schemes = self.weight_sync_schemes
+        if schemes is not None and (not isinstance(schemes, Mapping) or list(schemes) != ["policy"]):
+            raise OptionError(f'weight_sync_schemes: expected {{"policy": scheme}}, got {schemes!r}')
+        if not isinstance(self.scheme, WeightSyncScheme):
+            raise OptionError(f"weight_sync_schemes: expected a WeightSyncScheme, got {self.scheme!r}")
+
+    @cached_property
+    def scheme(self) -> WeightSyncScheme:
+        """What carries weights to the workers."""
+        given: Any = SharedMemWeightSyncScheme if self.weight_sync_schemes is None else self.weight_sync_schemes["policy"]
+        return given() if isclass(given) else given
 
     @property
     def restarts(self) -> bool:

@@ -33,7 +33,6 @@ from reap.seeds import seed_generators
 from reap.specs import Spec
 from reap.weights.base import check_weights, load_weights
 from reap.weights.described import describe
-from reap.weights.mailbox import WeightMailbox
 
 NEVER = 2**62
 """Newer than any version: what a mailbox gives is then what was written since it was read last."""
@@ -118,7 +117,13 @@ class Attach:
 
 @dataclass(frozen=True)
 class AttachWeights:
-    """Map the mailbox that weights come through."""
+    """Take the worker's end of the mailbox that weights come through.
+
+    Attributes:
+        kind: the class of the mailbox.
+    """
+
+    kind: Any
 
 
 @dataclass(frozen=True)
@@ -158,12 +163,13 @@ class Worker:
         self._handler.rollout.control = control
         self._slots = self._assembly.pool.slots
         self._marks = recipe.options.set_truncated
-        self._mailbox: WeightMailbox | None = None
+        self._mailbox: Any = None
         self._since = 0
         self._version = 0
         self._handlers: dict[type, Callable[[Any], Any]] = {
             Collect: self._collect,
             Describe: self._facts,
+            AttachWeights: self._attach_weights,
             CheckState: self._check_state,
             GetState: self._get_state,
             SetState: self._set_state,
@@ -178,11 +184,14 @@ class Worker:
         if isinstance(command, Attach):
             self._attach(command, *fds)
         else:
-            self._mailbox = WeightMailbox.attach(describe(self._policy_module()), *fds)
+            self._attach_weights(command, *fds)
 
     def close(self) -> None:
         """Close the env."""
         self._handler.close()
+
+    def _attach_weights(self, command: AttachWeights, *fds: int) -> None:
+        self._mailbox = command.kind.attach(describe(self._policy_module()), *fds)
 
     def _policy_module(self) -> nn.Module:
         policy = self._assembly.policy
