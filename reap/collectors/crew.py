@@ -99,6 +99,12 @@ class Crew:
     def _attach_weights(self, worker: int, box: Any) -> None:
         self.group.request(worker, AttachWeights(self._scheme.mailbox), fds=box.descriptors())
 
+    def close(self, timeout: float | None) -> None:
+        """End the processes and what carried weights to them; a second call does nothing."""
+        self.group.stop(timeout)
+        for box in self.mailboxes.values():
+            box.close()
+
     def clear_control(self, worker: int) -> None:
         """No column is recorded yet, and none is to be the last: before a rollout is asked for."""
         control = self.group.control(worker)

@@ -59,7 +59,7 @@ class ProcessCollector(DataCollectorBase):
             self._meter = Meter(crew.group.size)
             self._recovery = self._make_recovery()
         except BaseException:
-            crew.group.stop(0)
+            crew.close(0)
             raise
 
     @abstractmethod
@@ -89,7 +89,7 @@ class ProcessCollector(DataCollectorBase):
         try:
             return self._recovery.restart(failure, command)
         except BaseException:
-            self._group.stop(0)
+            self._crew.close(0)
             raise
 
     def _complete(self, worker: int, done: Done) -> Done:
@@ -203,7 +203,7 @@ class ProcessCollector(DataCollectorBase):
         return chosen
 
     def _release(self, timeout: float | None, close_env: bool) -> None:
-        self._group.stop(timeout)
+        self._crew.close(timeout)
 
     @property
     def policy(self) -> Any:

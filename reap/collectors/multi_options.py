@@ -76,15 +76,15 @@ class CrewOptions:
                 raise OptionError(f"{name}: expected a positive number of threads or None, got {value!r}")
 
     def _check_scheme(self) -> None:
-        schemes = self.weight_sync_schemes
+        schemes: Any = self.weight_sync_schemes
         if schemes is not None and (not isinstance(schemes, Mapping) or list(schemes) != ["policy"]):
             raise OptionError(f'weight_sync_schemes: expected {{"policy": scheme}}, got {schemes!r}')
         if not isinstance(self.scheme, WeightSyncScheme):
             raise OptionError(f"weight_sync_schemes: expected a WeightSyncScheme, got {self.scheme!r}")
 
     @cached_property
-    def scheme(self) -> WeightSyncScheme:
-        """What carries weights to the workers."""
+    def scheme(self) -> Any:
+        """What carries weights to the workers: a `WeightSyncScheme`."""
         given: Any = SharedMemWeightSyncScheme if self.weight_sync_schemes is None else self.weight_sync_schemes["policy"]
         return given() if isclass(given) else given
 
