@@ -52,7 +52,7 @@ OLD_GYM := $(OLDEST)/gymnasium-1.1
 OLD_PYTEST := $(OLDEST)/bin/python -m pytest -p no:cacheprovider -o 'testpaths=tests'
 
 test-oldest: $(OLDEST)/.installed
-	$(OLD_PYTEST) --ignore=tests/envs/test_torchrl.py --ignore=tests/test_optional.py --ignore=tests/test_readme.py \
+	$(OLD_PYTEST) --ignore=tests/envs/test_torchrl.py --ignore=tests/test_readme.py \
 	  --deselect tests/test_split.py::test_tensors_without_batch_dims_stay $(addprefix --deselect ,$(WITH_TORCHRL)) $(ARGS)
 	PYTHONPATH=$(OLD_GYM) $(OLD_PYTEST) tests/envs/test_torchrl.py $(WITH_TORCHRL)
 
