@@ -2,7 +2,7 @@
 
         parent                                     child
         Outgoing --- COMMAND, descriptors --->     Channel.receive
-        Inbox    <-- STARTED | REPLY | RAISED ---  Channel.send
+        Message  <-- STARTED | REPLY | RAISED ---  Channel.send
 
 The child's end blocks. The parent's never does: it has many channels to look after, and both sides may be in the
 middle of a long message at once.
@@ -73,75 +73,105 @@ class Channel:
         return data
 
 
-class Inbox:
-    """What has arrived of a message at the parent's end.
+class Message:
+    """A message at the parent's end, whole or in the making.
 
-    One call both reads from the socket and keeps what it read, so that Ctrl-C cannot come between the two: the stream
-    stays in step.
+    Attributes:
+        order: messages are numbered in the order in which they became whole.
+        is_taken: whether the user has it.
     """
 
-    def __init__(self, end: socket.socket) -> None:
-        self._socket = end
+    def __init__(self) -> None:
+        self.order = 0
+        self.is_taken = False
         self._parts: list[bytes] = []
 
-    def receive(self) -> tuple[Kind, memoryview] | None:
-        """The next whole message; None if there is none yet.
+    @property
+    def kind(self) -> Kind:
+        """What it is."""
+        return Kind(HEADER.unpack_from(self._head())[0])
+
+    @property
+    def body(self) -> memoryview:
+        """Its pickle."""
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+        return memoryview(self._parts[0])[HEADER.size :]
+
+    def receive(self, end: socket.socket) -> bool:
+        """Read what has arrived of it.
+
+        One call both reads from the socket and keeps what it read, so that Ctrl-C cannot come between the two and the
+        stream stays in step.
+
+        Returns:
+            Whether it is whole.
 
         Raises:
             EOFError: the child is gone.
         """
         while missing := self._missing():
             try:
-                self._parts.extend(map(self._socket.recv, (min(missing, PIECE),)))
+                self._parts.extend(map(end.recv, (min(missing, PIECE),)))
             except BlockingIOError:
-                return None
+                return False
             except OSError as error:
                 raise EOFError from error
             if not self._parts[-1]:
                 raise EOFError
-        data = b"".join(self._parts)
-        self._parts = []
-        return Kind(HEADER.unpack_from(data)[0]), memoryview(data)[HEADER.size :]
+        return True
+
+    def _head(self) -> bytes:
+        return self._parts[0] if len(self._parts[0]) >= HEADER.size else b"".join(self._parts)
 
     def _missing(self) -> int:
         got = sum(map(len, self._parts))
         if got < HEADER.size:
             return HEADER.size - got
-        start = self._parts[0] if len(self._parts[0]) >= HEADER.size else b"".join(self._parts)
-        return HEADER.size + HEADER.unpack_from(start)[2] - got
+        return HEADER.size + HEADER.unpack_from(self._head())[2] - got
 
 
 class Outgoing:
-    """A command that is being sent from the parent's end."""
+    """A command at the parent's end: to be sent, being sent, sent, answered.
 
-    def __init__(self, end: socket.socket, body: bytes, descriptors: Sequence[int]) -> None:
-        self._socket = end
+    Attributes:
+        answer: the message that answers it.
+        is_sent: whether all of it is sent.
+    """
+
+    def __init__(self, body: bytes, descriptors: Sequence[int]) -> None:
         self._header = memoryview(HEADER.pack(Kind.COMMAND, 0, len(body)))
         self._body = memoryview(body)
+        self._size = HEADER.size + len(body)
         self._descriptors = array.array("i", descriptors)
         self._sent: list[int] = []
+        self.answer: Message | None = None
+        self.is_sent = False
 
     @property
     def has_begun(self) -> bool:
         """Whether some of it is on its way."""
         return bool(self._sent)
 
-    def send(self) -> bool:
-        """Send what the socket takes now.
+    def send(self, end: socket.socket) -> bool:
+        """Send what the socket takes now; as with `Message.receive`, Ctrl-C cannot lose count.
 
         Returns:
             Whether all of it is sent.
 
         Raises:
-            OSError: the child is gone.
+            ConnectionError: the child is gone.
+            OSError: a descriptor cannot be sent.
         """
-        while (sent := sum(self._sent)) < HEADER.size + len(self._body):
+        while (sent := sum(self._sent)) < self._size:
             ancillary: list[Any] = []
             if self._descriptors and not self._sent:
                 ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, self._descriptors)]
+            rest = (self._header[sent:], self._body[max(0, sent - HEADER.size) :])
             try:
-                rest = (self._header[sent:], self._body[max(0, sent - HEADER.size) :])
-                self._sent.extend(map(self._socket.sendmsg, (rest,), (ancillary,)))
+                self._sent.extend(map(end.sendmsg, (rest,), (ancillary,)))
             except BlockingIOError:
                 return False
+        self.is_sent = True
+        self._body = memoryview(b"")
         return True

@@ -161,7 +161,7 @@ def _answer(handler: Any, control: memoryview, body: bytearray, descriptors: lis
         command = pickle.loads(body)
         is_harmless = getattr(command, "harmless", False)
         reply = handler.handle_with(command, descriptors) if descriptors else handler.handle(command)
-        return Kind.REPLY, encode(reply), True
+        return Kind.REPLY, encode(reply, "the reply"), True
     except Terminated:
         raise
     except BaseException as error:  # noqa: BLE001  the parent is told, whatever it is

@@ -8,10 +8,11 @@ import select
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import Sequence
 
 from reap.workers import launch
-from reap.workers.channel import Inbox, Outgoing
+from reap.workers.channel import Message, Outgoing
 from reap.workers.launch import STATUS, Launched
 
 ASKED = 0.2
@@ -26,12 +27,12 @@ class Member:
     Attributes:
         number: the worker's number.
         pid: process id.
-        end: this end of its channel; None once closed.
+        end: this end of its channel.
         status: descriptor of its status pipe; -1 once closed.
         exit_code: as multiprocessing has it; None while it runs.
         has_started: whether it has made its handler.
-        pending: commands sent whose answers have not arrived.
-        outgoing: a command that is being sent.
+        commands: those whose answers have not been taken, in order.
+        is_full: whether its socket took only a part of a command.
     """
 
     def __init__(self, number: int, launched: Launched, end: socket.socket) -> None:
@@ -40,10 +41,10 @@ class Member:
         self.end = end
         self.status = launched.status
         self.exit_code: int | None = None
-        self.inbox = Inbox(end)
-        self.outgoing: Outgoing | None = None
         self.has_started = False
-        self.pending = 0
+        self.commands: deque[Outgoing] = deque()
+        self.is_full = False
+        self._incoming = Message()
         self._pidfd = launched.pidfd
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -51,6 +52,59 @@ class Member:
         if self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether an answer has yet to come."""
+        return bool(self.commands) and self.commands[-1].answer is None
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether some of a command has yet to be sent."""
+        return bool(self.commands) and not self.commands[-1].is_sent
+
+    def send(self) -> bool:
+        """Send what the socket takes of the commands; whether all is sent.
+
+        Raises:
+            ConnectionError: the worker is gone.
+        """
+        return all(command.is_sent or command.send(self.end) for command in self.commands)
+
+    def receive(self) -> Message | None:
+        """A message that is whole; it is handed out again and again, until `keep` or `skip`.
+
+        Raises:
+            EOFError: the worker is gone.
+        """
+        message = self._incoming
+        return message if message.receive(self.end) else None
+
+    def keep(self, message: Message) -> None:
+        """Make a message the answer of the first command that has none, once."""
+        if not message.is_taken and all(command.answer is not message for command in self.commands):
+            waiting = next(command for command in self.commands if command.answer is None)
+            waiting.answer = message
+        self.skip()
+
+    def skip(self) -> None:
+        """Go on to the next message."""
+        self._incoming = Message()
+
+    def answer(self) -> Message | None:
+        """The answer of the first command, if it has come."""
+        return self.commands[0].answer if self.commands else None
+
+    def take(self) -> None:
+        """The user has the answer of the first command: forget both."""
+        message = self.commands[0].answer
+        assert message
+        message.is_taken = True
+        self.commands.popleft()
+
+    def forget(self) -> None:
+        """No more answers will come."""
+        self.commands = deque(command for command in self.commands if command.answer)
 
     def read_status(self) -> None:
         """Read the exit code from a status pipe that is readable.

@@ -66,16 +66,16 @@ def dumps(value: Any, what: str) -> bytes:
     raise OptionError(f"{what}: cannot be sent to a worker: {_complaint(value, failure)}") from failure
 
 
-def encode(value: Any) -> bytes:
-    """The bytes of a value, by plain pickle if both sides understand that, else by cloudpickle.
+def encode(value: Any, what: str) -> bytes:
+    """The bytes of a value, by plain pickle if both sides understand that, else by `dumps`.
 
     Plain pickle sends what belongs to `__main__` by name, and the other side has another `__main__`.
     """
     try:
         data = pickle.dumps(value, protocol=5)
     except Exception:  # noqa: BLE001  as above
-        return pickled(value)
-    return pickled(value) if b"__main__" in data else data
+        return dumps(value, what)
+    return dumps(value, what) if b"__main__" in data else data
 
 
 def _complaint(value: Any, failure: Exception) -> str:

@@ -12,6 +12,7 @@ One epoll waits for all channels and status pipes, so that a death is noticed wh
 from __future__ import annotations
 
 import enum
+import itertools
 import os
 import pickle
 import select
@@ -27,7 +28,7 @@ from reap.workers.base import Command, Reply
 from reap.workers.channel import Kind, Outgoing
 from reap.workers.control import ControlBlock
 from reap.workers.member import Member
-from reap.workers.pickling import dumps, encode
+from reap.workers.pickling import encode
 from reap.workers.stall import StallWatch
 from reap.workers.start import MakeHandler, Starter
 
@@ -99,7 +100,7 @@ class ProcessGroup:
         self._failure: Failure | None = None
         self._failures: deque[Failure] = deque()
         self._down: dict[int, Failure] = {}
-        self._arrived: deque[tuple[int, Kind, memoryview]] = deque()
+        self._orders = itertools.count()
         self._lock = threading.RLock()  # held while waiting; reentrant, for a signal's handler may stop the group
         self._wake_lock = threading.RLock()
         self._owner = os.getpid()
@@ -149,22 +150,19 @@ class ProcessGroup:
             WorkerDied: a worker ended.
             ClosedError: the group was stopped, or has failed before.
         """
-        body = _encoded(command)
+        body = encode(command, "the command")
         with self._lock:
             self._turn(0)
             self._check_up(worker)
             one = self._members[worker]
-            while one.outgoing:  # the rest of one that Ctrl-C interrupted
-                self._send(one)
-            one.outgoing = Outgoing(one.end, body, fds)
-            one.pending += 1
+            outgoing = Outgoing(body, fds)
+            one.commands.append(outgoing)
             try:
-                while one.outgoing:
-                    self._send(one)
+                while not self._sends(one):
+                    self._turn(-1)
             except BaseException:
-                if one.outgoing and not one.outgoing.has_begun:
-                    one.outgoing = None
-                    one.pending -= 1
+                if not outgoing.has_begun and outgoing in one.commands:
+                    one.commands.remove(outgoing)
                 raise
 
     def ready(self, among: Collection[int]) -> tuple[int, Reply]:
@@ -178,23 +176,25 @@ class ProcessGroup:
         """
         with self._lock:
             self._turn(0)
-            while (index := self._earliest(among)) is None:
-                awaited = [worker for worker in among if self._members[worker].pending]
+            while (one := self._earliest(among)) is None:
+                awaited = [worker for worker in among if self._members[worker].is_awaited]
                 if not awaited:
                     raise RuntimeError(f"no request is under way to workers {sorted(among)}")
+                self._send_rests()
                 self._turn(self._stall.timeout)
                 self._stall.check(awaited, self._describe)
-            return self._taken(index)
+            return self._taken(one)
 
     def poll(self, among: Collection[int]) -> tuple[int, Reply] | None:
         """As `ready`, but without waiting: None if none of these workers has replied."""
         with self._lock:
             self._turn(0)
-            index = self._earliest(among)
-            return None if index is None else self._taken(index)
+            self._send_rests()
+            one = self._earliest(among)
+            return None if one is None else self._taken(one)
 
     def replace(self, worker: int, make_handler: MakeHandler) -> None:
-        """Launch a new process in a worker's place; one that still runs is killed.
+        """Launch a new process in a worker's place; one that still runs is killed, and its replies are forgotten.
 
         Raises:
             ClosedError: the group was stopped, or has failed.
@@ -264,25 +264,26 @@ class ProcessGroup:
     def _receive(self, one: Member) -> bool:
         """Take in one message of a worker; whether there was one."""
         try:
-            message = one.inbox.receive()
+            message = one.receive()
         except EOFError:
             self._unwatch(one.end.fileno())
             one.kill()  # it is ending, or has lost the channel for good
             return False
         if message is None:
             return False
-        kind, body = message
-        if kind is Kind.STARTED:
-            one.has_started = True
-        elif kind is Kind.RAISED and not (report := reports.read(body)).is_harmless:
+        kind = message.kind
+        if kind is Kind.RAISED and not (report := reports.read(message.body)).is_harmless:
             failure = reports.raised(one.number, self._phases, report)
             self._failures.append(failure)
             self._retire(one, failure)
             return False
+        if kind is Kind.STARTED:
+            one.has_started = True
+            one.skip()
         else:
-            one.pending -= 1
+            message.order = next(self._orders)
             self._stall.moved(one.number)
-            self._arrived.append((one.number, kind, body))
+            one.keep(message)
         return True
 
     def _died(self, one: Member) -> None:
@@ -295,39 +296,43 @@ class ProcessGroup:
         self._failures.append(failure)
         self._retire(one, failure)
 
-    def _send(self, one: Member) -> None:
-        """Send more of a command, taking in replies while the worker's socket is full."""
+    def _sends(self, one: Member) -> bool:
+        """Send more of a worker's commands, and see to it that the next wait ends when its socket takes more."""
+        if one.end.fileno() not in self._places:
+            return False
         try:
-            is_sent = one.outgoing is None or one.outgoing.send()
-        except OSError:  # the worker is gone: its end says why
-            is_sent = False
-        if is_sent:
-            one.outgoing = None
-            return
-        channel = one.end.fileno()
-        try:
-            if channel in self._places:
-                self._epoll.modify(channel, select.EPOLLIN | select.EPOLLOUT)
-            self._turn(-1)
-        finally:
-            if channel in self._places:
-                self._epoll.modify(channel, select.EPOLLIN)
+            is_sent = one.send()
+        except ConnectionError:  # the worker is gone: its end says why
+            return False
+        if not is_sent or one.is_full:
+            one.is_full = True
+            self._epoll.modify(one.end.fileno(), select.EPOLLIN | (0 if is_sent else select.EPOLLOUT))
+            one.is_full = not is_sent
+        return is_sent
 
-    def _earliest(self, among: Collection[int]) -> int | None:
-        return next((index for index, (worker, *_) in enumerate(self._arrived) if worker in among), None)
+    def _send_rests(self) -> None:
+        """Go on with commands that Ctrl-C interrupted."""
+        for one in self._members:
+            if one.has_unsent:
+                self._sends(one)
 
-    def _taken(self, index: int) -> tuple[int, Reply]:
-        worker, kind, body = self._arrived[index]
+    def _earliest(self, among: Collection[int]) -> Member | None:
+        """The worker whose answer came first."""
+        answers = [(answer.order, worker) for worker in among if (answer := self._members[worker].answer())]
+        return self._members[min(answers)[1]] if answers else None
+
+    def _taken(self, one: Member) -> tuple[int, Reply]:
+        message = one.answer()
+        assert message
         try:
-            if kind is Kind.REPLY:
-                reply = pickle.loads(body)
-            else:
-                raise reports.raised(worker, self._phases, reports.read(body))
+            if message.kind is Kind.RAISED:
+                raise reports.raised(one.number, self._phases, reports.read(message.body))
+            reply = pickle.loads(message.body)
         except Exception:
-            del self._arrived[index]
+            one.take()
             raise
-        del self._arrived[index]  # only now: Ctrl-C in between does not lose it
-        return worker, reply
+        one.take()  # only now, so that Ctrl-C while it is loaded leaves it for later
+        return one.number, reply
 
     # Failing and ending
 
@@ -343,8 +348,7 @@ class ProcessGroup:
         if one.status >= 0:
             self._unwatch(one.end.fileno())
             self._unwatch(one.status)
-            one.pending = 0
-            one.outgoing = None
+            one.forget()
             if not self._ends_all or not failure:
                 member.kill([one])
 
@@ -374,13 +378,6 @@ class ProcessGroup:
         failure = self._down.get(worker)
         if failure:
             raise ClosedError(f"worker {worker} is down until it is replaced: {reports.brief(failure)}") from failure
-
-
-def _encoded(command: Command) -> bytes:
-    try:
-        return encode(command)
-    except Exception:  # noqa: BLE001  pickling runs the user's code, which may raise anything
-        return dumps(command, "the command")
 
 
 def _release(block: ControlBlock, epoll: select.epoll, wake: int) -> None:

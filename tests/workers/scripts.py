@@ -56,7 +56,13 @@ class Script:
 
     def communicate(self, text: str = "") -> tuple[str, str]:
         """Wait for its end; the rest of its output, and its errors."""
-        return self.process.communicate(text, TIMEOUT)
+        assert self.process.stdin
+        assert self.process.stdout
+        assert self.process.stderr
+        self.tell(text)
+        self.process.stdin.close()
+        # Not Popen.communicate, which does not know what `line` has read ahead.
+        return self.process.stdout.read(), self.process.stderr.read()
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections.abc import Iterator
 
@@ -158,6 +159,27 @@ def test_descriptors_stay_the_same_in_number_and_none_is_left(workers: ProcessGr
     assert len(descriptors()) == before
     assert ask(workers, 0, opened) == in_worker
     assert in_worker == 3 + 2 + 1  # stdio, channel, requests, and the listing itself
+
+
+def test_a_descriptor_that_cannot_be_sent_is_an_error_of_the_call(workers: ProcessGroup) -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        workers.request(0, wait_for_byte, [10_000])
+    with pytest.raises(RuntimeError, match="no request is under way"):
+        workers.ready({0})
+    assert ask(workers, 0, ("neg", 1)) == -1
+
+
+def test_its_descriptor_is_readable_when_there_is_a_reply(workers: ProcessGroup, gates: list[tuple[int, int]]) -> None:
+    for worker in range(3):
+        ask(workers, worker, ("neg", 1))
+    workers.request(0, wait_for_byte, [gates[0][0]])
+    assert select.select([workers], [], [], 0)[0] == []
+    os.write(gates[0][1], b"x")
+    assert select.select([workers], [], [], 10)[0] == [workers]
+    assert workers.poll({0}) == (0, b"x")
+    workers.stop()
+    with pytest.raises(ClosedError):
+        workers.fileno()
 
 
 def test_a_group_leaves_no_descriptor_and_no_process() -> None:

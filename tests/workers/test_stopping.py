@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -164,6 +166,48 @@ def test_ctrl_c_leaves_the_replies_for_later(pipe: tuple[int, int]) -> None:
     group.stop()
 
 
+def test_many_ctrl_cs_lose_no_reply_and_mix_up_none() -> None:
+    gc.collect()  # nothing of another test is to be collected, and interrupted, here
+    group = ProcessGroup([Doer] * 2, stall_after=None)
+    for worker in range(2):
+        ask(group, worker, ("neg", 1))
+    armed = [False]
+
+    def interrupt(number: int, frame: object) -> None:
+        if armed[0]:
+            armed[0] = False
+            raise KeyboardInterrupt
+
+    def interrupted(call: Callable[[], Any]) -> bool:
+        try:
+            armed[0] = True
+            call()
+            armed[0] = False
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0007)
+    body = bytes(300_000)
+    count = 0
+    gc.disable()
+    try:
+        while count < 200:
+            count += interrupted(lambda: group.request(0, ("concat", body, b".")))
+            count += interrupted(lambda: group.request(1, ("concat", body, b"..")))
+            while len(group._members[0].commands) > 3:  # those that an interruption has left are answered too
+                count += interrupted(lambda: group.ready({0}))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        gc.enable()
+    for worker in range(2):
+        while group._members[worker].commands:
+            assert group.ready({worker}) == (worker, body + b"." * (worker + 1))
+    group.stop()
+
+
 def test_a_dropped_group_leaves_nothing(pipe: tuple[int, int]) -> None:
     ask(started := ProcessGroup([Doer]), 0, ("neg", 1))
     started.stop()
@@ -257,8 +301,7 @@ if os.fork() == 0:
     group.stop()
     del group
     print("fork", os.getpid(), flush=True)
-    sys.stdin.read()
-    sys.exit(0)
+    __import__("signal").pause()
 sys.stdin.readline()
 print(ask(group, 0, lambda doer: doer.worker + 5), *group.pids, launch.server().pid, flush=True)
 sys.stdin.readline()
