@@ -108,7 +108,8 @@ class Background:
                 self._rest()
         except BaseException as error:  # noqa: BLE001  it is raised in the caller's thread
             error.add_note(f"reap: raised in the background, in the thread of {self._thread.name}()")
-            self._error = error
+            if not self.is_abandoned:
+                self._error = error
         finally:
             self._rest()
             self._end()

@@ -29,6 +29,7 @@ from reap.stats import Meter
 from reap.weights.base import WeightUpdaterBase
 from reap.weights.remote import MultiProcessedWeightUpdater
 from reap.workers.base import Call
+from reap.workers.process import STOP_TIMEOUT
 
 Shape = tuple[int, ...]
 
@@ -201,6 +202,21 @@ class ProcessCollector(DataCollectorBase):
         if unknown:
             raise OptionError(f"worker_ids: expected some of {list(every)}, got {unknown}")
         return chosen
+
+    def shutdown(self, timeout: float | None = None, close_env: bool = True) -> None:
+        """Release everything; a second call does nothing.
+
+        Args:
+            timeout: seconds to wait for workers, and for a rollout that is under way in the background, before they are ended;
+                None for 5.
+            close_env: the workers' envs are closed in any case.
+        """
+        background, is_first = self._background, not self._closed
+        patience = STOP_TIMEOUT if timeout is None and background is not None else timeout
+        super().shutdown(patience, close_env)
+        if is_first and background is not None and background.is_abandoned:
+            self._crew.close(0)  # the thread waits for a worker that does not come back
+            background.stop(STOP_TIMEOUT, lambda: None)
 
     def _release(self, timeout: float | None, close_env: bool) -> None:
         self._crew.close(timeout)
