@@ -78,7 +78,7 @@ class ParallelEnv(EnvBase):
         WorkerDied: a process ended.
 
     Example:
-        >>> with ParallelEnv(2, lambda: GymEnv("CartPole-v1")) as env:
+        >>> with ParallelEnv(2, "CartPole-v1") as env:
         ...     env.batch_size, env.rollout(3, break_when_any_done=False).batch_size
         (torch.Size([2]), torch.Size([2, 3]))
     """

@@ -21,6 +21,7 @@ import contextlib
 import os
 import platform
 import select
+import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
@@ -107,6 +108,7 @@ class Link:
     def __init__(self, rows: Sequence[int], watched: int, check: Callable[[], Any]) -> None:
         self._opened: list[int] = []
         self._owner = os.getpid()
+        self._sleeping = threading.Lock()
         self.is_open = True
         try:
             memory, self._memory = shared_memory(boards_size(rows))
@@ -173,10 +175,12 @@ class Link:
                 self._sleep()
 
     def _sleep(self) -> None:
-        ready = [descriptor for descriptor, _ in self._poll.poll()]
-        drain(self._done)
-        if ready == [self._done]:
-            return
+        with self._sleeping:
+            if self.is_open:
+                ready = [descriptor for descriptor, _ in self._poll.poll()]
+                drain(self._done)
+                if ready == [self._done]:
+                    return
         try:
             self._check()
         except Exception:
@@ -184,16 +188,21 @@ class Link:
             raise
 
     def release(self) -> None:
-        """Tell the processes to leave their boards, and close the descriptors; a second call does nothing."""
-        if not self.is_open:
-            return
-        self.is_open = False
-        if os.getpid() == self._owner:
+        """Tell the processes to leave their boards, and close the descriptors.
+
+        While another thread waits they stay open; it closes them as it sees the end of the processes.
+        """
+        if self.is_open and os.getpid() == self._owner:
             for process, board in enumerate(self.boards):
                 if board[DONE] == board[ASKED]:
                     self._number = board[ASKED] % LAST + 1
                     self.ask(process, LEAVE)
-        self._close()
+        self.is_open = False
+        if self._sleeping.acquire(blocking=False):
+            try:
+                self._close()
+            finally:
+                self._sleeping.release()
 
     def _close(self) -> None:
         while self._opened:

@@ -132,6 +132,7 @@ class Processes:
 
     def _leave(self) -> None:
         """Let them answer their channels."""
+        self.check()
         if self._is_serving:
             self.link.begin()
             for process in self._every:

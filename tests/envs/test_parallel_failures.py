@@ -1,0 +1,242 @@
+"""However an env of a `ParallelEnv` fails: the cause is named at once, and nothing is left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from reap.collectors import MultiSyncDataCollector, SyncDataCollector
+from reap.envs import GymEnv, ParallelEnv, SerialEnv
+from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
+from reap.testing import Const, Count, IdRows
+from reap.workers import launch
+from tests.envs.parallel_kinds import Deadly, Says, end
+from tests.workers.handlers import descriptors, have_ended, watch
+
+pytestmark = pytest.mark.timeout(60)
+
+HOWS = {"raise": None, "exit": 7, "kill": -9}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_open() -> Iterator[None]:
+    launch.server()
+    gc.collect()
+    before = kinds()
+    yield
+    gc.collect()
+    assert kinds() == before
+
+
+def kinds() -> list[str]:
+    """What is open, without the numbers."""
+    return sorted(one.partition(" ")[2] for one in descriptors())
+
+
+def checked(failure: BaseException, how: str, phase: str, process: int = 1) -> None:
+    if how == "raise":
+        assert isinstance(failure, WorkerRaised)
+        assert type(failure.__cause__) is ZeroDivisionError
+        assert str(failure).startswith("ZeroDivisionError: on purpose")
+    else:
+        assert isinstance(failure, WorkerDied)
+        assert failure.exit_code == HOWS[how]
+    assert (failure.worker, failure.phase) == (process, phase)
+
+
+def deadly(where: str, how: str, k: int, place: int, count: int = 4) -> list[Callable[[], Any]]:
+    """Factories, of which the one at a place ends in its k-th call."""
+    return [partial(Deadly, where, how, k if b == place else 10**9) for b in range(count)]
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_in_a_collector(where: str, how: str) -> None:
+    env = ParallelEnv(4, deadly(where, how, {"reset": 4, "step": 12}[where], 3), num_processes=2)
+    collector = SyncDataCollector(env, Const(), frames_per_batch=80)
+    processes = watch(env._processes._group.pids)
+    with pytest.raises((WorkerRaised, WorkerDied)) as info:
+        collector.next()
+    checked(info.value, how, where)
+    assert have_ended(processes, timeout=0)
+    if how == "raise":
+        assert info.value.__cause__.__notes__[0] == "reap: in env 3 of 4"
+    for call in (collector.next, env.reset, env.rand_step, lambda: env.set_seed(1), lambda: env.call("observe")):
+        with pytest.raises(ClosedError) as closed:
+            call()
+        assert closed.value.__cause__ is info.value
+    env.close()
+    collector.shutdown()
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_of_an_env_with_objects(how: str) -> None:
+    class Deaf(Says):
+        def step(self, action: Any) -> Any:
+            if self.steps == 2:
+                end(how)
+            return super().step(action)
+
+    env = ParallelEnv(3, [lambda: Says(5), lambda: Says(5), lambda: Deaf(5)], num_processes=2)
+    with pytest.raises((WorkerRaised, WorkerDied)) as info:
+        env.rollout(10)
+    checked(info.value, how, "step")
+    with pytest.raises(ClosedError):
+        env.reset()
+    env.close()
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_in_a_factory(how: str) -> None:
+    env = ParallelEnv(3, [lambda: Count(3), lambda: Count(3), lambda: end(how)], num_processes=2)
+    with pytest.raises((WorkerRaised, WorkerDied)) as info:
+        env.reset()
+    checked(info.value, how, "start")
+    if how == "raise":
+        assert "reap: in env 2 of 3" in info.value.__cause__.__notes__
+    with pytest.raises((WorkerRaised, WorkerDied)):
+        env.reset()
+    env.close()
+
+
+def test_a_factory_that_makes_no_env() -> None:
+    env = ParallelEnv(2, lambda: None)
+    with pytest.raises(OptionError, match="expected it to return an env, got NoneType: None; does it lack a return"):
+        env.reset()
+
+
+def test_a_factory_that_cannot_be_sent() -> None:
+    lock = threading.Lock()
+
+    def make() -> Any:
+        return Count(3 if lock else 4)
+
+    with pytest.raises(OptionError, match=r"cannot be sent to a worker: .*lock"):
+        ParallelEnv(2, make).reset()
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_in_a_worker_of_a_collector(how: str) -> None:
+    envs = [ParallelEnv(2, deadly("step", how, 30, 1 if w else 9, 2), num_processes=2) for w in range(2)]
+    collector = MultiSyncDataCollector(envs, Const(), frames_per_batch=40)
+    with pytest.raises(WorkerRaised) as info:
+        list(collector)
+    assert info.value.worker == 1
+    checked(info.value.__cause__, how, "step")
+    collector.shutdown()
+
+
+def test_a_worker_of_a_collector_that_is_killed_takes_its_processes_along() -> None:
+    collector = MultiSyncDataCollector([ParallelEnv(2, lambda: Count(3), num_processes=2)], Const(), frames_per_batch=40)
+    collector.next()
+    [pid] = collector._crew.group.pids
+    own = {int(one) for one in os.listdir("/proc") if one.isdigit() and is_named(one, "ParallelEnv")}
+    assert len(own) == 2
+    processes = watch(own)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerDied):
+        collector.next()
+    assert have_ended(processes, timeout=5)
+    collector.shutdown()
+
+
+def is_named(pid: str, name: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().startswith(name)
+    except OSError:
+        return False
+
+
+def test_sigkill_while_the_caller_waits() -> None:
+    class Slow(Count):
+        def step(self, action: Any) -> Any:
+            signal.pause()
+
+    env = ParallelEnv(4, [lambda: Count(3)] * 3 + [lambda: Slow(3)], num_processes=2)
+    env.reset()
+    pid = env._processes._group.pids[0]
+    killer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(WorkerDied, match="Worker 0 was killed by SIGKILL"):
+        env.rand_step()
+    killer.join()
+    env.close()
+
+
+def test_death_between_steps() -> None:
+    env = ParallelEnv(2, lambda: Count(3), num_processes=2)
+    env.rollout(2)
+    pid = env._processes._group.pids[1]
+    [process] = watch([pid])
+    os.kill(pid, signal.SIGKILL)
+    assert have_ended([process])
+    with pytest.raises(WorkerDied, match="Worker 1 was killed by SIGKILL"):
+        env.rollout(2)
+    env.close()
+
+
+def test_closed_by_another_thread_while_the_caller_waits() -> None:
+    class Slow(Count):
+        def step(self, action: Any) -> Any:
+            signal.pause()
+
+    env = ParallelEnv(2, lambda: Slow(3), num_processes=2)
+    env.reset()
+    closer = threading.Timer(0.3, env.close)
+    closer.start()
+    with pytest.raises(ClosedError):
+        env.rand_step()
+    closer.join()
+
+
+def test_ctrl_c_while_the_caller_waits() -> None:
+    class Slow(Count):
+        def step(self, action: Any) -> Any:
+            if self.steps == 1:
+                import time
+
+                time.sleep(0.6)
+            return super().step(action)
+
+    with ParallelEnv(2, lambda: Slow(100), num_processes=2) as env:
+        collector = SyncDataCollector(env, Const(), frames_per_batch=10)
+        killer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        killer.start()
+        with pytest.raises(KeyboardInterrupt):
+            collector.next()
+        killer.join()
+        # The step under way ends before the next one begins.
+        assert collector.next()["observation"].squeeze(-1).tolist() == [[0, 1, 2, 3, 4]] * 2
+        collector.shutdown()
+
+
+def test_envs_are_named_by_their_place_in_the_whole() -> None:
+    class Raising(IdRows):
+        def _step(self, tensordict: Any) -> Any:
+            raise KeyError("on purpose")
+
+    serial = SerialEnv(3, [lambda: IdRows((2,)), lambda: IdRows((2,)), lambda: Raising((2,))])
+    with pytest.raises(KeyError) as info:
+        serial.rollout(2)
+    assert info.value.__notes__ == ["reap: in env 2 of 3"]
+    env = ParallelEnv(3, [lambda: IdRows((2,)), lambda: IdRows((2,)), lambda: Raising((2,))], num_processes=2)
+    with pytest.raises(WorkerRaised) as raised:
+        env.rollout(2)
+    assert raised.value.__cause__.__notes__ == ["reap: in env 2 of 3"]
+    env.close()
+
+
+def test_an_env_that_raises_in_a_call_goes_on() -> None:
+    with ParallelEnv(2, lambda: GymEnv(Count(3)), num_processes=2) as env:
+        for _ in range(2):
+            with pytest.raises(WorkerRaised, match="TypeError"):
+                env.call("observe", 1, 2, 3)
+            assert env.reset()["observation"].tolist() == [[0], [0]]
