@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +21,7 @@ from reap.buffers import after
 from reap.envs import EnvBase, GymEnv, SerialEnv
 from reap.specs import Composite, Unbounded
 from reap.testing import DictCount, DiscreteCount, IdRows, Masked, check_env
-from tests.envs.vector_envs import MODES, AutoresetMode, OneGenerator, Tagged, make_async
+from tests.envs.vector_envs import CONTEXT, MODES, AutoresetMode, OneGenerator, Tagged, make_async
 
 needs_envpool = pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")
 needs_torchrl = pytest.mark.skipif(find_spec("torchrl") is None, reason="torchrl is not installed")
@@ -259,7 +258,8 @@ def torchrl_env(name: str) -> Any:
         return envs.TransformedEnv(one(), envs.Compose(envs.StepCounter(), envs.RewardSum()))
     if name == "serial":
         return envs.SerialEnv(2, one)
-    return envs.ParallelEnv(2, one, mp_start_method="fork" if sys.platform == "linux" else None)
+    # Not by fork: threads of EnvPool's, of tests before this one, would be missing in the children.
+    return envs.ParallelEnv(2, one, mp_start_method=CONTEXT)
 
 
 @needs_torchrl
