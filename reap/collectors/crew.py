@@ -21,6 +21,7 @@ from torch import nn
 
 from reap.collectors.handler import Done
 from reap.collectors.multi_options import Plan
+from reap.collectors.nested import make_nested
 from reap.collectors.schedule import ask_one, gather_all
 from reap.collectors.worker import Attach, AttachWeights, Describe, Facts, Recipe, make_worker
 from reap.envs.base import EnvBase
@@ -59,11 +60,12 @@ class Crew:
         refuse_lazy(policy)
         refuse_instances(plan.factories)
         self.slots: list[Slots] = []
+        self._plan = plan
         self.restarts = 0
         self._recipes = recipes(plan, policy)
         self._scheme = plan.crew.scheme
         self.group = ProcessGroup(
-            [partial(make_worker, recipe) for recipe in self._recipes],
+            [self._maker(worker, recipe) for worker, recipe in enumerate(self._recipes)],
             phases=[phase.name.lower() for phase in Phase],
             name=name,
             setup=[registry_entries()],
@@ -77,6 +79,13 @@ class Crew:
         except BaseException:
             self.group.stop(0)
             raise
+
+    def _maker(self, worker: int, recipe: Recipe) -> Any:
+        """What makes a worker in its process."""
+        kind = self._plan.crew.collector_class
+        if kind in (None, "single"):
+            return partial(make_worker, recipe)
+        return partial(make_nested, recipe, kind, self._plan.keywords[worker])
 
     def _ask(self) -> list[Facts]:
         try:
@@ -121,7 +130,7 @@ class Crew:
         recipe = self._recipes[worker]
         seed = int(np.random.SeedSequence((recipe.seed, self.restarts)).generate_state(1, np.uint64)[0] >> 1)
         successor = replace(recipe, leaf=self.group.size + self.restarts - 1, seed=seed)
-        self.group.replace(worker, partial(make_worker, successor))
+        self.group.replace(worker, self._maker(worker, successor))
         facts = ask_one(self.group, worker, Describe())
         if facts.fields != self.facts[worker].fields or facts.batch_shape != self.facts[worker].batch_shape:
             raise SpecMismatch(f"worker {worker}, restarted: expected {self.facts[worker]}, found {facts}")

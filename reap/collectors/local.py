@@ -22,6 +22,8 @@ from reap.collectors.schedule import gather_all
 from reap.envs.base import EnvBase
 from reap.envs.build import build_env, is_env
 from reap.errors import OptionError
+from reap.keys import Key
+from reap.layout import Field
 from reap.specs import Composite, Spec
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.weights.pending import PendingWeightUpdater
@@ -158,6 +160,11 @@ class SyncDataCollector(DataCollectorBase):
         """Shape of a batch `[*env.batch_size, T]`."""
         rows = max(1, self.env.batch_size.numel())
         return torch.Size((*self.env.batch_size, self.frames_per_batch // rows))
+
+    @property
+    def frame_fields(self) -> Mapping[Key, Field]:
+        """Shape and dtype of one frame's value under each key of a batch."""
+        return self._assembly.pool.fields
 
     @property
     def observation_spec(self) -> Composite:

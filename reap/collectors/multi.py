@@ -23,6 +23,8 @@ from reap.collectors.schedule import Gather, ask_one
 from reap.collectors.state import check_state, checked_rows, checked_seed
 from reap.collectors.worker import CheckState
 from reap.errors import OptionError, ReapError, WorkerError, WorkerRaised
+from reap.keys import Key
+from reap.layout import Field
 from reap.rollout import STOP
 from reap.specs import Composite, Spec
 from reap.stats import Meter
@@ -225,6 +227,11 @@ class ProcessCollector(DataCollectorBase):
     def policy(self) -> Any:
         """The policy that was given; None where the workers made theirs."""
         return self._policy
+
+    @property
+    def frame_fields(self) -> Mapping[Key, Field]:
+        """Shape and dtype of one frame's value under each key of a batch."""
+        return self._crew.facts[0].fields
 
     @property
     def env(self) -> None:

@@ -30,6 +30,7 @@ class MultiOptions(SyncOptions, total=False):
     weight_sync_schemes: Mapping[str, Any] | None
     stall_after: float | None
     on_worker_failure: str
+    collector_class: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,9 @@ class CrewOptions:
         weight_sync_schemes: `{"policy": scheme}`: what carries weights to the workers.
         on_worker_failure: "raise" ends all workers when one fails; "restart" launches another in its place, which goes on
             with new episodes in the column behind those that the failed one completed, the last of which is truncated.
+        collector_class: what each worker runs: a class derived from `SyncDataCollector`, whose `rollout()` is called, or
+            "single" for that one itself, or "sync" or "async" for a collector with processes of its own: an entry of
+            `create_env_fn` is then a list of env factories.
         stall_after: seconds after which a worker that is stuck in one place is reported; None for never.
     """
 
@@ -59,6 +63,7 @@ class CrewOptions:
     weight_sync_schemes: Mapping[str, Any] | None = None
     stall_after: float | None = 60.0
     on_worker_failure: str = "raise"
+    collector_class: Any = None
 
     def __post_init__(self) -> None:
         share = self.preemptive_threshold
@@ -68,6 +73,7 @@ class CrewOptions:
         if self.cat_results != STACK and not is_index:
             raise OptionError(f'cat_results: expected "stack" or a dimension of the batch, got {self.cat_results!r}')
         self._check_scheme()
+        self._check_class()
         if self.on_worker_failure not in ("raise", "restart"):
             raise OptionError(f'on_worker_failure: expected "raise" or "restart", got {self.on_worker_failure!r}')
         for name in ("num_threads", "num_sub_threads"):
@@ -81,6 +87,18 @@ class CrewOptions:
             raise OptionError(f'weight_sync_schemes: expected {{"policy": scheme}}, got {schemes!r}')
         if not isinstance(self.scheme, WeightSyncScheme):
             raise OptionError(f"weight_sync_schemes: expected a WeightSyncScheme, got {self.scheme!r}")
+
+    def _check_class(self) -> None:
+        kind = self.collector_class
+        if kind is None or kind == "single":
+            return
+        if not isclass(kind) and kind not in ("sync", "async"):
+            raise OptionError(f'collector_class: expected a class, "single", "sync" or "async", got {kind!r}')
+        if self.restarts or self.preemptive_threshold is not None:
+            raise OptionError(
+                "collector_class: a worker with a collector of its own does not tell which column it is in; it excludes "
+                'on_worker_failure="restart" and preemptive_threshold'
+            )
 
     @cached_property
     def scheme(self) -> Any:
@@ -102,6 +120,7 @@ class Plan:
         factories: what makes the env, for each worker.
         policy_factories: what makes the policy, for each worker, or None.
         each: the options of each worker's rollouts.
+        keywords: the same as keywords, for workers with a collector of their own.
         whole: the options of the collector.
         crew: the options of the workers as a whole.
     """
@@ -109,6 +128,7 @@ class Plan:
     factories: Sequence[Any]
     policy_factories: Sequence[Callable[[], Any] | None]
     each: Sequence[CollectorOptions]
+    keywords: Sequence[Mapping[str, Any]]
     whole: CollectorOptions
     crew: CrewOptions
 
@@ -134,15 +154,14 @@ def make_plan(create_env_fn: Any, given: Mapping[str, Any], interaction: Any, *,
     spread = {name: _each(name, options.get(name), count, kinds) for name, kinds in LISTS.items() if name in options}
     asked = options.get("frames_per_batch")
     frames = _frames(asked, count, is_shared)
-    each = [
-        make_options({**options, **{name: values[w] for name, values in spread.items()}, **frames[w]}, interaction)
-        for w in range(count)
-    ]
+    given_each = [{**options, **{name: values[w] for name, values in spread.items()}, **frames[w]} for w in range(count)]
+    each = [make_options(one, interaction) for one in given_each]
     total = {"frames_per_batch": sum(asked) if is_shared else max(asked)} if isinstance(asked, list | tuple) else {}
     whole = make_options({**options, **{name: values[0] for name, values in spread.items()}, **total}, interaction)
     # Workers mark their own last frames: in a batch of several, they lie in its middle.
     whole = replace(whole, set_truncated=False)
-    return Plan(factories, [one.policy_factory for one in each], [_of_worker(one) for one in each], whole, crew)
+    keywords = [_of_nested(one, count) for one in given_each]
+    return Plan(factories, [one.policy_factory for one in each], [_of_worker(one) for one in each], keywords, whole, crew)
 
 
 LISTS: dict[str, tuple[type, ...]] = {
@@ -201,6 +220,30 @@ def _frames(value: Any, count: int, is_shared: bool) -> list[dict[str, int]]:
         raise OptionError(f"frames_per_batch: expected a positive integer, or one for each worker, got {value!r}")
     frames = operator.index(value)
     return [{"frames_per_batch": math.ceil(frames / count) if is_shared else frames}] * count
+
+
+NOT_NESTED = (
+    "policy_factory",
+    "total_frames",
+    "postproc",
+    "split_trajs",
+    "replay_buffer",
+    "extend_buffer",
+    "storing_device",
+    "weight_updater",
+    "trajs_per_batch",
+    "traj_format",
+    "max_pending_frames",
+    "return_same_td",
+)
+"""Options of what comes after a rollout."""
+
+
+def _of_nested(given: Mapping[str, Any], count: int) -> Mapping[str, Any]:
+    keywords = {name: value for name, value in given.items() if name not in NOT_NESTED}
+    if isinstance(random := keywords.get("init_random_frames"), int):
+        keywords["init_random_frames"] = math.ceil(random / count)
+    return keywords
 
 
 def _of_worker(options: CollectorOptions) -> CollectorOptions:

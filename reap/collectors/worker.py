@@ -154,9 +154,7 @@ class Worker:
     """
 
     def __init__(self, recipe: Recipe, control: memoryview) -> None:
-        seed_generators(recipe.seed)
-        if recipe.threads is not None:
-            torch.set_num_threads(recipe.threads)
+        prepare(recipe)
         options = replace(recipe.options, interruptor=Stopper(control)) if recipe.stops_early else recipe.options
         self._assembly = build_assembly(recipe, options)
         self._handler = self._assembly.handler
@@ -254,6 +252,13 @@ class Worker:
             mark_last(slot)
         objects = {key: slot.by_row(key) for key, field in slot.fields.items() if field.is_object}
         return replace(done, objects=objects) if objects else done
+
+
+def prepare(recipe: Recipe) -> None:
+    """Seed the generators of this process and set its threads."""
+    seed_generators(recipe.seed)
+    if recipe.threads is not None:
+        torch.set_num_threads(recipe.threads)
 
 
 def make_worker(recipe: Recipe, number: int, control: memoryview) -> Worker:  # noqa: ARG001  the recipe holds it

@@ -1,0 +1,170 @@
+"""A worker that runs a collector of its own: a class derived from `SyncDataCollector`, or one with worker processes.
+
+    collector           worker                      its collector
+      Collect(slot) -->   weights, if newer    -->    rollout() -> TensorDict
+                          TensorDict -> slot
+      Done          <--
+
+What the collector returns is copied into the slot. Its ids become those of this worker.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import nn
+
+import reap.collectors as door
+from reap.buffers import IDS, MASK, Slot
+from reap.collectors.assembly import made_by
+from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
+from reap.collectors.worker import (
+    SPECS,
+    Attach,
+    AttachWeights,
+    CheckState,
+    Describe,
+    Facts,
+    Recipe,
+    prepare,
+)
+from reap.errors import OptionError, SpecMismatch
+from reap.keys import Key, plain
+from reap.layout import Block, Field
+from reap.trajectories import LEAF_SHIFT, NO_ID
+from reap.weights.described import describe
+from reap.workers.base import Call
+
+NAMES = {"single": "SyncDataCollector", "sync": "MultiSyncDataCollector", "async": "MultiaSyncDataCollector"}
+"""What the strings for `collector_class` stand for."""
+
+
+class NestedWorker:
+    """Carries out the commands of a collector with a collector of its own.
+
+    Args:
+        recipe: what it is built from.
+        collector_class: the class of its collector, or a name of one.
+        keywords: options of its collector.
+    """
+
+    def __init__(self, recipe: Recipe, collector_class: Any, keywords: Mapping[str, Any]) -> None:
+        prepare(recipe)
+        given = None if recipe.policy is None else pickle.loads(recipe.policy)
+        policy = given if recipe.policy_factory is None else made_by(recipe.policy_factory)
+        self._collector = named_class(collector_class)(recipe.create_env_fn, policy, **keywords)
+        self._policy = policy
+        self._leaf = recipe.leaf * self._collector.num_workers
+        self._fields = fields_of(self._collector)
+        self._shape = tuple(self._collector.batch_size)
+        self._slots: list[Slot] = []
+        self._mailbox: Any = None
+        self._version = 0
+        self._handlers: dict[type, Callable[[Any], Any]] = {
+            Collect: self._collect,
+            Describe: self._facts,
+            AttachWeights: self._attach_weights,
+            Reset: lambda command: self._collector.reset(command.rows),
+            Seed: lambda command: self._collector.set_seed(command.seed, command.static),
+            GetState: lambda _: {"collector": self._collector.state_dict(), "policy": None, "version": self._version},
+            CheckState: lambda _: None,
+            SetState: lambda command: self._collector.load_state_dict(command.state["collector"]),
+            Call: self._call,
+        }
+
+    def handle(self, command: Any) -> Any:
+        """Carry out a command."""
+        return self._handlers[type(command)](command)
+
+    def handle_with(self, command: Any, fds: Sequence[int]) -> None:
+        """Carry out a command that descriptors came with; they belong to this worker."""
+        if isinstance(command, Attach):
+            self._attach(command, *fds)
+        else:
+            self._attach_weights(command, *fds)
+
+    def close(self) -> None:
+        """Shut the collector down."""
+        self._collector.shutdown()
+
+    def _call(self, command: Call) -> Any:
+        methods = {"env_attribute": "getattr_env", "policy_attribute": "getattr_policy", "call_env": "call_env"}
+        return getattr(self._collector, methods[command.name])(*command.arguments)
+
+    def _attach(self, command: Attach, fd: int) -> None:
+        *batch, columns = self._shape
+        whole = Slot(self._fields, (command.rows,), columns, partial(Block.shared, fd=fd))
+        rows = torch.Size(batch).numel()
+        self._slots.append(whole.part(command.first_row, command.first_row + rows, tuple(batch)))
+
+    def _attach_weights(self, command: AttachWeights, *fds: int) -> None:
+        self._mailbox = command.kind.attach(describe(self._policy), *fds)
+
+    def _read_weights(self) -> None:
+        version = self._version if self._mailbox is None else self._mailbox.read_into(self._policy, self._version)
+        if version != self._version:
+            self._version = version
+            self._collector.update_policy_weights_()
+
+    def _facts(self, _command: Describe) -> Facts:
+        *batch, columns = self._shape
+        specs = {name: getattr(self._collector, name) for name in SPECS}
+        weights = describe(self._policy) if isinstance(self._policy, nn.Module) else None
+        kind = type(self._collector).__name__
+        return Facts(self._fields, tuple(batch), columns, specs, repr(self._collector), kind, weights, False, False)
+
+    def _collect(self, command: Collect) -> Done:
+        self._read_weights()
+        batch, slot = self._collector.rollout(), self._slots[command.slot]
+        if tuple(batch.shape) != self._shape:
+            raise SpecMismatch(f"{type(self._collector).__name__}.rollout: expected {self._shape}, found {tuple(batch.shape)}")
+        for key in self._fields:
+            slot.tensor(key)[...] = self._value(batch, key)
+        ids = slot.by_row(IDS)
+        ids[ids != NO_ID] += self._leaf << LEAF_SHIFT
+        frames = int(slot.by_row(MASK).sum()) if MASK in self._fields else batch.numel()
+        stats = self._collector.stats()
+        return Done(command.slot, frames, self._version, stats.episodes, 0.0, 0.0, self._shape[-1])
+
+    def _value(self, batch: TensorDictBase, key: Key) -> torch.Tensor:
+        value = batch.get(key, None)
+        if value is None:
+            raise SpecMismatch(f"{type(self._collector).__name__}.rollout: expected a batch with {plain(key)!r}, found none")
+        return value
+
+
+def named_class(given: Any) -> Any:
+    """The collector class that was given, or that a name stands for.
+
+    Raises:
+        OptionError: something else.
+    """
+    if isinstance(given, str) and given in NAMES:
+        return getattr(door, NAMES[given])
+    if isinstance(given, type) and issubclass(given, door.DataCollectorBase):
+        return given
+    raise OptionError(f"collector_class: expected a collector class or one of {list(NAMES)}, got {given!r}")
+
+
+def fields_of(collector: Any) -> Mapping[Key, Field]:
+    """One frame's value under each key of the batches of a collector.
+
+    Raises:
+        OptionError: a batch holds objects, which have no place in shared memory.
+    """
+    found: Mapping[Key, Field] = collector.frame_fields
+    if any(field.is_object for field in found.values()):
+        raise OptionError(
+            f"collector_class: {type(collector).__name__} records objects, which no other collector can take over"
+        )
+    return found
+
+
+def make_nested(recipe: Recipe, collector_class: Any, keywords: Mapping[str, Any], *_: object) -> NestedWorker:
+    """A worker with a collector, in its own process."""
+    return NestedWorker(recipe, collector_class, keywords)

@@ -1,0 +1,97 @@
+"""Workers that run a collector of their own: derived classes, and collectors with processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from reap import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector
+from reap.errors import OptionError, SpecMismatch
+
+pytestmark = pytest.mark.timeout(60)
+
+ENV = "Pendulum-v1"
+
+
+class Punishing(SyncDataCollector):
+    """Takes 100 from each reward."""
+
+    def rollout(self) -> Any:
+        batch = super().rollout()
+        batch["next", "reward"] -= 100
+        return batch
+
+
+class Forgetful(SyncDataCollector):
+    def rollout(self) -> Any:
+        return super().rollout().exclude("action")
+
+
+def leaves(batch: Any) -> dict[Any, Any]:
+    return dict(batch.items(include_nested=True, leaves_only=True))
+
+
+def test_the_rollout_of_a_derived_class_is_what_is_delivered() -> None:
+    policy = nn.Linear(3, 1)
+    plain = MultiSyncDataCollector([ENV] * 2, policy, frames_per_batch=40)
+    derived = MultiSyncDataCollector([ENV] * 2, policy, frames_per_batch=40, collector_class=Punishing)
+    with plain, derived:
+        assert plain.set_seed(3) == derived.set_seed(3)
+        for _ in range(2):
+            expected, found = plain.next(), derived.next()
+            expected["next", "reward"] -= 100
+            for key, value in leaves(expected).items():
+                assert torch.equal(found[key], value), key
+        nn.init.zeros_(policy.weight)
+        nn.init.zeros_(policy.bias)
+        derived.update_policy_weights_()
+        assert not derived.next()["action"].any()
+        assert derived.getattr_env("closed") == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "shape", "leaves"),
+    [
+        ("sync", MultiSyncDataCollector, (2, 2, 10), {0, 1, 2, 3}),
+        ("async", MultiSyncDataCollector, (2, 20), None),
+        ("sync", MultiaSyncDataCollector, (2, 20), None),
+    ],
+)
+def test_workers_with_workers(inner: str, outer: Any, shape: tuple[int, ...], leaves: set[int] | None) -> None:
+    policy = nn.Linear(3, 1)
+    envs: list[list[str]] = [[ENV] * 2] * 2
+    with outer(envs, policy, frames_per_batch=40, total_frames=80, collector_class=inner) as collector:
+        collector.set_seed(0)
+        batches = [batch.clone() for batch in collector]
+        assert [tuple(batch.shape) for batch in batches] == [shape] * 2
+        if leaves is not None:
+            assert {number >> 40 for number in batches[0]["collector", "traj_ids"].flatten().tolist()} == leaves
+
+
+def test_single_is_a_worker_as_any() -> None:
+    with MultiSyncDataCollector([ENV] * 2, frames_per_batch=40, collector_class="single") as collector:
+        assert collector.next().shape == (2, 20)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"collector_class": "many"}, 'expected a class, "single", "sync" or "async"'),
+        ({"collector_class": int}, "expected a collector class"),
+        ({"collector_class": Punishing, "on_worker_failure": "restart"}, "excludes"),
+        ({"collector_class": Punishing, "preemptive_threshold": 0.5}, "excludes"),
+    ],
+)
+def test_what_cannot_work_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        MultiSyncDataCollector([ENV] * 2, frames_per_batch=40, **options)
+
+
+def test_a_rollout_without_a_key_is_named() -> None:
+    with MultiSyncDataCollector([ENV], frames_per_batch=40, collector_class=Forgetful) as collector:
+        with pytest.raises(Exception, match="expected a batch with 'action', found none") as caught:
+            collector.next()
+        assert isinstance(caught.value.__cause__, SpecMismatch)
