@@ -49,7 +49,7 @@ def test_the_rollout_of_a_derived_class_is_what_is_delivered() -> None:
         nn.init.zeros_(policy.bias)
         derived.update_policy_weights_()
         assert not derived.next()["action"].any()
-        assert derived.getattr_env("closed") == [False, False]
+        assert derived.getattr_env("max_torque") == [2.0, 2.0]
 
 
 @pytest.mark.parametrize(
