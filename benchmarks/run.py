@@ -22,6 +22,7 @@ from typing import Literal
 
 import cartpole
 import overhead
+import parallel
 import pong
 import processes
 import recurrent
@@ -35,7 +36,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-Name = Literal["cartpole", "tensordict_policies", "pong", "recurrent", "vector", "torchrl_envs", "processes", "overhead"]
+Name = Literal[
+    "cartpole", "tensordict_policies", "pong", "recurrent", "vector", "torchrl_envs", "parallel", "processes", "overhead"
+]
 FILES = {
     "cartpole": cartpole,
     "tensordict_policies": tensordict_policies,
@@ -43,6 +46,7 @@ FILES = {
     "recurrent": recurrent,
     "vector": vector,
     "torchrl_envs": torchrl_envs,
+    "parallel": parallel,
     "processes": processes,
     "overhead": overhead,
 }

@@ -8,10 +8,13 @@
     sees that done == n <-------------------------- done = n
     (wakes it) <----------------------------------- bell of the commander
 
-Who waits spins for some microseconds, giving its core away each time round, and only then waits in `poll` for its bell: two
-processes wake each other in 2.5 µs so, in 73 µs through bells alone. Bells are rung after every change of the numbers,
-whether anybody waits in `poll` or not, so that none is missed. On machines which may show one process's writes to another
-in another order than they were made (all but x86) nobody spins.
+Who waits spins for a while, giving its core away each time round, and only then waits in `poll` for its bell: two processes
+wake each other in 2.5 µs so, in 73 µs through bells alone. It spins for longer, up to `LONG`, while what it waits for comes
+within that time: between two steps of small envs stands a policy that takes 100 µs, and a spin of 50 would never be enough.
+Where the other side takes longer (large policies, slow envs, the training between two batches), it spins for `SHORT` only.
+
+Bells are rung after every change of the numbers, whether anybody waits in `poll` or not, so that none is missed. On machines
+which may show one process's writes to another in another order than they were made (all but x86) nobody spins.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ from typing import Any
 
 from reap.memory import Bytes, shared_memory
 
-SPIN = 100e-6 if platform.machine() in {"x86_64", "AMD64", "i686"} else 0.0
-"""Seconds for which a waiter spins before it sleeps: as long as the policy of a small problem takes for a column."""
+SHORT, LONG = (50e-6, 400e-6) if platform.machine() in {"x86_64", "AMD64", "i686"} else (0.0, 0.0)
+"""Seconds for which a waiter spins before it sleeps: where the last wait was longer than `LONG`, and where it was not."""
 
 LAST = 1 << 30
 """The numbers of commands begin anew after this one."""
@@ -126,6 +129,7 @@ class Link:
         for descriptor in (self._done, watched):
             self._poll.register(descriptor, select.POLLIN)
         self._number = 0
+        self._patience = SHORT
 
     def _bell(self) -> int:
         bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -165,14 +169,15 @@ class Link:
             WorkerDied: any of them ended.
         """
         number = board[ASKED]
-        if board[DONE] == number:
-            return
-        deadline = perf_counter() + SPIN
+        start = now = perf_counter()
+        deadline = start + self._patience
         while board[DONE] != number:
-            if perf_counter() < deadline:
+            if now < deadline:
                 os.sched_yield()
             else:
                 self._sleep()
+            now = perf_counter()
+        self._patience = LONG if now - start < LONG else SHORT
 
     def _sleep(self) -> None:
         with self._sleeping:
@@ -225,6 +230,7 @@ class Waiter:
         self._asked, self._done, self._poll = asked, done, poll
         self._answers = LISTS + rows
         self._last = board[ASKED]
+        self._patience = SHORT
 
     def wait(self) -> int:
         """The next command.
@@ -233,12 +239,15 @@ class Waiter:
             EOFError: the commander is gone.
         """
         board, last = self._board, self._last
-        deadline = perf_counter() + SPIN
+        start = now = perf_counter()
+        deadline = start + self._patience
         while board[ASKED] == last:
-            if perf_counter() < deadline:
+            if now < deadline:
                 os.sched_yield()
             else:
                 self._sleep()
+            now = perf_counter()
+        self._patience = LONG if now - start < LONG else SHORT
         self._last = board[ASKED]
         return board[COMMAND]
 

@@ -1,0 +1,118 @@
+"""Claim: envs in processes that write straight into the collector's memory, woken twice a column, are worth having.
+
+Eight CartPole envs, which take a few microseconds a step, show what a column costs apart from the envs: gymnasium's
+`AsyncVectorEnv` with a torch loop that records the same fields, and torchrl's `ParallelEnv` in its collector, have eight
+processes; reap has two, and steps four envs in each. Envs that are busy for 200 microseconds show what is gained over
+stepping them one after the other.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from ceiling import CartPolePolicy
+from gymnasium.envs.classic_control import CartPoleEnv
+from pairs import Loop, Pair, reap_loop
+
+from reap import GymEnv, ParallelEnv, SerialEnv
+
+ENV = "CartPole-v1"
+ENVS, PROCESSES = 8, 2
+COLUMNS = 125
+BUSY = 200e-6
+"""Seconds that a step of a busy env takes at least."""
+
+ASYNC_TARGET, TORCHRL_TARGET, SERIAL_TARGET = 3.5, 25.0, 1.6
+
+
+class Busy(CartPoleEnv):
+    """CartPole that computes for a while in each step."""
+
+    def step(self, action: Any) -> Any:
+        until = time.perf_counter() + BUSY
+        result = super().step(action)
+        while time.perf_counter() < until:
+            pass
+        return result
+
+
+def busy() -> GymEnv:
+    return GymEnv(gym.wrappers.TimeLimit(Busy(), 500))
+
+
+def cart_poles() -> ParallelEnv:
+    return ParallelEnv(ENVS, ENV, num_processes=PROCESSES)
+
+
+@contextmanager
+def async_vector(envs: int, columns: int) -> Iterator[Loop]:
+    """A torch loop over gymnasium's `AsyncVectorEnv` (shared memory, same-step autoreset, no copies)."""
+    autoreset = gym.vector.AutoresetMode.SAME_STEP
+    venv = gym.vector.AsyncVectorEnv([partial(gym.make, ENV)] * envs, copy=False, autoreset_mode=autoreset)
+    cur, ids, count, policy = venv.reset(seed=0)[0], np.arange(envs), envs, CartPolePolicy()
+
+    @torch.inference_mode()
+    def rollout() -> int:
+        nonlocal cur, count
+        shape = (envs, columns)
+        tobs, tnext, tact = torch.empty(*shape, 4), torch.empty(*shape, 4), torch.empty(*shape, 2, dtype=torch.int64)
+        obs, nxt, rew, tid = tobs.numpy(), tnext.numpy(), np.empty(shape, np.float32), np.empty(shape, np.int64)
+        term, trunc, done = (np.zeros(shape, bool) for _ in range(3))
+        for t in range(columns):
+            obs[:, t], tid[:, t] = cur, ids
+            action = policy(tobs[:, t])
+            tact[:, t] = action
+            cur, rew[:, t], ended, cut, info = venv.step(action.argmax(-1).numpy())
+            nxt[:, t] = cur
+            over = ended | cut
+            if over.any():
+                term[:, t], trunc[:, t], done[:, t] = ended, cut, over
+                for b in np.flatnonzero(over):
+                    nxt[b, t] = info["final_obs"][b]
+                    ids[b] = count
+                    count += 1
+        return envs * columns
+
+    yield rollout
+    venv.close()
+
+
+@contextmanager
+def torchrl_parallel(envs: int, columns: int) -> Iterator[Loop]:
+    """The collector of torchrl over its `ParallelEnv`."""
+    import torchrl.collectors
+    from tensordict.nn import TensorDictModule
+    from torchrl.envs import GymEnv as TorchRLGymEnv
+    from torchrl.envs import ParallelEnv as TorchRLParallelEnv
+
+    # `Collector` since 0.11; `SyncDataCollector` before.
+    collector_class: Any = getattr(torchrl.collectors, "Collector", None) or torchrl.collectors.SyncDataCollector
+    env = TorchRLParallelEnv(envs, partial(TorchRLGymEnv, ENV))
+    policy = TensorDictModule(CartPolePolicy(), in_keys=["observation"], out_keys=["action"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # about defaults of a later version
+        collector = collector_class(env, policy, frames_per_batch=envs * columns, total_frames=-1)
+    batches = iter(collector)
+    yield lambda: next(batches).numel()
+    collector.shutdown()
+
+
+def pairs() -> Iterator[Pair]:
+    frames = ENVS * COLUMNS
+    ours = partial(reap_loop, cart_poles, CartPolePolicy, frames)
+    yield Pair("ParallelEnv, AsyncVectorEnv", "reap", ENVS, ours, partial(async_vector, ENVS, COLUMNS), ASYNC_TARGET)
+    theirs = partial(torchrl_parallel, ENVS, COLUMNS)
+    yield Pair("ParallelEnv, torchrl's", "reap", ENVS, ours, theirs, TORCHRL_TARGET, "torchrl")
+    serial = partial(reap_loop, partial(SerialEnv, ENVS, ENV), CartPolePolicy, frames)
+    yield Pair("ParallelEnv, SerialEnv", "reap", ENVS, ours, serial)
+    slow = partial(reap_loop, partial(ParallelEnv, ENVS, busy, num_processes=PROCESSES), CartPolePolicy, frames)
+    slow_serial = partial(reap_loop, partial(SerialEnv, ENVS, busy), CartPolePolicy, frames)
+    yield Pair("ParallelEnv, SerialEnv, 200 µs", "reap", ENVS, slow, slow_serial, SERIAL_TARGET)
