@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import ceil
 from types import TracebackType
 from typing import Any, Self
 
-import torch
 from tensordict import TensorDictBase
 from torch import nn
 from torch.utils.data import IterableDataset
 
+from reap.collectors.attributes import CollectorAttributes
 from reap.collectors.background import Background, cut
 from reap.collectors.delivery import delivery_steps
 from reap.collectors.episodes import make_queue, next_episodes
@@ -28,7 +28,7 @@ from reap.weights.base import WeightUpdaterBase, load_weights
 from reap.workers.base import Call, WorkerGroup
 
 
-class DataCollectorBase(IterableDataset[Any]):
+class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
     """What all collectors share.
 
     Args:
@@ -70,14 +70,14 @@ class DataCollectorBase(IterableDataset[Any]):
     def iterator(self) -> Iterator[Any]:
         """The same as `iter(collector)`."""
         self._ensure_idle()
-        while (batch := self._supply()) is not None:
+        while (batch := self._supply(self._next_batch)) is not None:
             yield self._deliver(batch)
             self._ensure_idle()
 
     def next(self) -> Any:
         """The next batch; None when `total_frames` are collected."""
         self._ensure_idle()
-        batch = self._supply()
+        batch = self._supply(self._next_batch)
         return None if batch is None else self._deliver(batch)
 
     def rollout(self) -> TensorDictBase:
@@ -98,10 +98,9 @@ class DataCollectorBase(IterableDataset[Any]):
             raise TypeError("a collector with trajs_per_batch has no length: it depends on how long the episodes are")
         return ceil(budget / self._frames_per_batch)
 
-    def _supply(self) -> TensorDictBase | None:
-        if self._queue is None:
-            return self._next_batch()
-        return next_episodes(self._queue, self._next_batch, self._first_row, self._meter.discard)
+    def _supply(self, rollouts: Callable[[], TensorDictBase | None]) -> TensorDictBase | None:
+        queue = self._queue
+        return rollouts() if queue is None else next_episodes(queue, rollouts, self._first_row, self._meter.discard)
 
     def _first_row(self) -> int:
         """Where the rows of the last rollout begin among those of all workers."""
@@ -157,18 +156,27 @@ class DataCollectorBase(IterableDataset[Any]):
         """Make ready to collect in a thread."""
 
     def _background_step(self) -> bool:
-        """Collect and write one batch, the last one cut so that `total_frames` are not exceeded; return whether to go on."""
-        budget, whole = self._options.budget, self._frames_per_batch
-        left = whole if budget is None else budget - self._meter.frames
-        batch = None if left < self.batch_size[:-1].numel() else self._supply()
-        if batch is None or (self._background is not None and self._background.is_abandoned):
+        """Collect and write one batch; return whether to go on."""
+        batch = self._supply(self._next_within_budget)
+        if batch is None or self._is_abandoned:
             return False
-        if left < whole and self._options.trajs_per_batch is None:
-            batch, surplus = cut(batch, left)
-            self._meter.discard(surplus)
-            self._meter.frames -= surplus
         self._deliver(batch)
         return True
+
+    def _next_within_budget(self) -> TensorDictBase | None:
+        """A rollout, the last one cut so that `total_frames` are not exceeded."""
+        budget, whole = self._options.budget, self._frames_per_batch
+        left = whole if budget is None else budget - self._meter.frames
+        if left < self.batch_size[:-1].numel() or self._is_abandoned:
+            return None
+        batch, surplus = cut(self._collect(), left)
+        self._meter.discard(surplus)
+        self._meter.frames -= surplus
+        return batch
+
+    @property
+    def _is_abandoned(self) -> bool:
+        return self._background is not None and self._background.is_abandoned
 
     def is_running(self) -> bool:
         """Whether the collector works in the background."""
@@ -356,45 +364,3 @@ class DataCollectorBase(IterableDataset[Any]):
                 f"this {type(self).__name__} is running in the background: its batches go to the replay buffer; "
                 "call async_shutdown(), or sample from the buffer"
             )
-
-    # ------------------------------------------------------------------ attributes
-
-    @property
-    @abstractmethod
-    def policy(self) -> Any:
-        """The policy."""
-
-    @property
-    @abstractmethod
-    def batch_size(self) -> torch.Size:
-        """Shape of a batch."""
-
-    @property
-    def frames_per_batch(self) -> int:
-        """Frames of a batch."""
-        return self._frames_per_batch
-
-    @property
-    def requested_frames_per_batch(self) -> int:
-        """`frames_per_batch` as it was given, before rounding up."""
-        return self._options.frames_per_batch
-
-    @property
-    def total_frames(self) -> int:
-        """Frames to collect in all, as given; -1 if there is no end."""
-        return -1 if self._options.budget is None else self._options.budget
-
-    @property
-    def num_workers(self) -> int:
-        """Number of workers."""
-        return self._group.size
-
-    @property
-    def closed(self) -> bool:
-        """Whether the collector is shut down."""
-        return self._closed
-
-    @property
-    def storing_device(self) -> torch.device | None:
-        """Where batches are delivered; None if they stay where they are recorded."""
-        return self._options.storing_device

@@ -13,9 +13,7 @@ from tensordict.nn import InteractionType
 from torch import nn
 
 from reap.collectors.assembly import Assembly, assemble, made_by
-from reap.collectors.background import cut
 from reap.collectors.base import DataCollectorBase
-from reap.collectors.episodes import next_episodes
 from reap.collectors.handler import Collect
 from reap.collectors.options import SyncOptions, made_updater, make_options
 from reap.collectors.schedule import gather_all
@@ -116,30 +114,6 @@ class SyncDataCollector(DataCollectorBase):
             raise
         self._count(done)
         return pool.deliver(slot)
-
-    def _background_step(self) -> bool:
-        """With whole episodes it is the rollouts that keep to `total_frames`, before they are cut into episodes."""
-        if self._queue is None:
-            return super()._background_step()
-        batch = next_episodes(self._queue, self._next_within_budget, self._first_row, self._meter.discard)
-        if batch is not None and not self._is_abandoned:
-            self._deliver(batch)
-            return True
-        return False
-
-    def _next_within_budget(self) -> TensorDictBase | None:
-        budget, whole = self._options.budget, self._frames_per_batch
-        left = whole if budget is None else budget - self._meter.frames
-        if left < self.batch_size[:-1].numel() or self._is_abandoned:
-            return None
-        batch, surplus = cut(self._collect(), left)
-        self._meter.discard(surplus)
-        self._meter.frames -= surplus
-        return batch
-
-    @property
-    def _is_abandoned(self) -> bool:
-        return self._background is not None and self._background.is_abandoned
 
     def _release(self, timeout: float | None, close_env: bool) -> None:
         self._assembly.handler.close_env = close_env
