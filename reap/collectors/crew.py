@@ -243,11 +243,19 @@ def recipes(plan: Plan, policy: Any) -> list[Recipe]:
     stops_early = plan.crew.preemptive_threshold is not None
     # Once for all: restarted workers begin with these weights too.
     sent = None if policy is None else dumps(on_cpu(policy), "policy")
+    makers = [None if maker is None else dumps(maker, "policy_factory") for maker in plan.policy_factories]
     return [
-        Recipe(factory, sent, policy_factory, options, leaf, plan.crew.num_sub_threads, int(seed >> 1), stops_early)
-        for leaf, (factory, policy_factory, options, seed) in enumerate(
-            zip(plan.factories, plan.policy_factories, plan.each, seeds, strict=True)
+        Recipe(
+            dumps(factory, "create_env_fn"),
+            sent,
+            makers[leaf],
+            plan.each[leaf],
+            leaf,
+            plan.crew.num_sub_threads,
+            int(seeds[leaf] >> 1),
+            stops_early,
         )
+        for leaf, factory in enumerate(plan.factories)
     ]
 
 

@@ -21,7 +21,6 @@ from torch import nn
 
 import reap.collectors as door
 from reap.buffers import IDS, MASK, Slot
-from reap.collectors.assembly import made_by
 from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
 from reap.collectors.worker import (
     SPECS,
@@ -55,9 +54,8 @@ class NestedWorker:
 
     def __init__(self, recipe: Recipe, collector_class: Any, keywords: Mapping[str, Any]) -> None:
         prepare(recipe)
-        given = None if recipe.policy is None else pickle.loads(recipe.policy)
-        policy = given if recipe.policy_factory is None else made_by(recipe.policy_factory)
-        self._collector = named_class(collector_class)(recipe.create_env_fn, policy, **keywords)
+        policy = recipe.make_policy()
+        self._collector = named_class(collector_class)(pickle.loads(recipe.create_env_fn), policy, **keywords)
         self._policy = policy
         self._leaf = recipe.leaf * self._collector.num_workers
         self._fields = fields_of(self._collector)

@@ -45,9 +45,9 @@ class Recipe:
     """All that a worker is built from.
 
     Attributes:
-        create_env_fn: the env, or what makes it.
+        create_env_fn: the env, or what makes it, pickled.
         policy: the policy, pickled; None for random actions.
-        policy_factory: makes the policy in the worker.
+        policy_factory: makes the policy in the worker, pickled.
         options: the options of its rollouts.
         leaf: its number, for the ids.
         threads: torch threads; None leaves them.
@@ -55,14 +55,20 @@ class Recipe:
         stops_early: the collector may end a rollout early.
     """
 
-    create_env_fn: Any
+    create_env_fn: bytes
     policy: bytes | None
-    policy_factory: Callable[[], Any] | None
+    policy_factory: bytes | None
     options: CollectorOptions
     leaf: int
     threads: int | None
     seed: int
     stops_early: bool = False
+
+    def make_policy(self) -> Any:
+        """The policy, in the worker."""
+        if self.policy_factory is not None:
+            return made_by(pickle.loads(self.policy_factory))
+        return None if self.policy is None else pickle.loads(self.policy)
 
 
 @dataclass(frozen=True)
@@ -268,11 +274,9 @@ def make_worker(recipe: Recipe, number: int, control: memoryview) -> Worker:  # 
 
 def build_assembly(recipe: Recipe, options: CollectorOptions) -> Assembly:
     """Env, policy and rollout of a worker."""
-    env = build_env(recipe.create_env_fn, options.create_env_kwargs)
+    env = build_env(pickle.loads(recipe.create_env_fn), options.create_env_kwargs)
     try:
-        given = None if recipe.policy is None else pickle.loads(recipe.policy)
-        policy = given if recipe.policy_factory is None else made_by(recipe.policy_factory)
-        return assemble(env, policy, options, recipe.leaf)
+        return assemble(env, recipe.make_policy(), options, recipe.leaf)
     except BaseException:
         env.close()
         raise
