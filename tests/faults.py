@@ -1,0 +1,362 @@
+"""The fault campaign of `make faults`: collectors that fail in every way, at random moments, and what each leaves behind.
+
+python -m tests.faults --runs 1000 --seed 0 --table docs/faults.md
+
+Every fault is run with every class in turn until there are as many runs as asked for; the moment is drawn anew each time: a
+step, a reset or a call of the policy, or a delay. What counts as left behind, compared with before the run: processes that
+still run 2 s later, open descriptors, shared memory that is still mapped. A run is wrong too if the error does not name the
+cause. The exit code is 1 if anything was left behind or wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import random
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread, Timer
+from typing import Any
+
+from reap.errors import ClosedError, WorkerDied, WorkerRaised
+from reap.testing import Const, Count
+from tests.collectors.crews import CLASSES, Failing, FailingPolicy, Pixels, Stuck, descriptors, fail, mapped, pids_of
+
+ROOT = Path(__file__).parent.parent
+GRACE = 2.0
+LIMIT = 60
+PIXELS = [partial(Pixels, 5)] * 2
+CODES = {"os._exit": 3, "SIGKILL": -9, "SIGSEGV": -11, "SIGTERM": -15}
+
+
+@dataclass
+class Run:
+    """One collector and its end.
+
+    Attributes:
+        name: its class.
+        draw: draws the moment.
+        pids: its processes.
+        seconds: from the failure to the error, where both are known.
+        wrong: what was not as it should be.
+    """
+
+    name: str
+    draw: random.Random
+    pids: list[int] = field(default_factory=list[int])
+    seconds: float | None = None
+    wrong: str = ""
+
+    def build(self, *factories: Any, policy: Any = None, **options: Any) -> Any:
+        """A collector of the last of these envs, which fails, and the one before it, or `Count`."""
+        options = {"frames_per_batch": self.draw.choice([8, 16, 64]), **options}
+        collector = CLASSES[self.name]([partial(Count, 5), *factories][-2:], policy, **options)
+        self.pids += pids_of(collector)
+        return collector
+
+    def expect(self, error: BaseException | None, how: str) -> None:
+        """The error names how the worker failed."""
+        worker = 0 if self.name == "aSync" else 1
+        is_right = isinstance(error, WorkerRaised | WorkerDied) and error.worker == worker
+        if how == "raise":
+            is_right = is_right and isinstance(error.__cause__, ValueError)
+        else:
+            is_right = is_right and isinstance(error, WorkerDied) and error.exit_code == CODES[how]
+        if not is_right:
+            self.wrong = f"{how}: got {error!r}"
+
+
+# ---------------------------------------------------------------------- faults
+
+
+def in_worker(how: str, phase: str, run: Run) -> None:
+    """Code of the user fails in a worker."""
+    k = run.draw.randint(2, 60)
+    factory: Any = partial(Failing, how, phase, k, run.draw.randint(1, 4))
+    policy: Any = Const()
+    options: dict[str, Any] = {}
+    if phase == "policy":
+        factory, policy = partial(Count, 5, 100), FailingPolicy(how, k)
+    if phase == "env factory":
+        factory = partial(fail, how)
+    if phase == "policy factory":
+        factories = [Const, partial(fail, how)]
+        factory, policy, options = (
+            partial(Count, 5),
+            None,
+            {"policy_factory": factories[-1:] if run.name == "aSync" else factories},
+        )
+    error: BaseException | None = None
+    collector = None
+    try:
+        collector = run.build(factory, policy=policy, **options)
+        for _ in range(200):
+            collector.next()
+    except (WorkerRaised, WorkerDied) as failure:
+        error = failure
+    run.expect(error, how)
+    if collector is not None:
+        collector.shutdown()
+
+
+def from_outside(how: str, run: Run) -> None:
+    """Somebody ends a worker at any moment."""
+    collector = run.build(*PIXELS)
+    killed: list[float] = []
+
+    def kill() -> None:
+        killed.append(time.perf_counter())
+        os.kill(run.pids[-1], getattr(signal, how))
+
+    timer = Timer(run.draw.uniform(0, 0.05), kill)
+    timer.start()
+    error = None
+    try:
+        while True:
+            collector.next()
+    except WorkerDied as failure:
+        run.seconds = time.perf_counter() - killed[0]
+        error = failure
+    timer.join()
+    run.expect(error, how)
+
+
+def in_postproc(run: Run) -> None:
+    """The user's postproc raises; the collector goes on."""
+    calls = iter([*[False] * run.draw.randint(0, 20), True])
+
+    def postproc(batch: Any) -> Any:
+        if next(calls, False):
+            raise ValueError("on purpose")
+        return batch
+
+    with run.build(*PIXELS, postproc=postproc) as collector:
+        with contextlib.suppress(ValueError):
+            for _ in range(30):
+                collector.next()
+        if collector.next() is None:
+            run.wrong = "no batch behind the error"
+
+
+def in_loop(run: Run) -> None:
+    """The user's loop raises."""
+    with contextlib.suppress(ZeroDivisionError), run.build(*PIXELS) as collector:
+        for _ in islice(collector, run.draw.randint(0, 20)):
+            pass
+        raise ZeroDivisionError
+
+
+def dropped(run: Run) -> None:
+    """Nobody shuts it down, and a batch is kept."""
+    collector = run.build(*PIXELS)
+    kept = [collector.next() for _ in range(run.draw.randint(0, 5))]
+    del collector
+    gc.collect()
+    del kept
+
+
+def stuck(run: Run) -> None:
+    """A worker is stuck in C, another thread waits for it, and two others shut the collector down."""
+    with TemporaryDirectory() as folder:
+        told = f"{folder}/told"
+        os.mkfifo(told)
+        end = os.open(told, os.O_RDWR)
+        collector = run.build(partial(Stuck, told, run.draw.randint(1, 30)))
+        raised: list[BaseException] = []
+
+        def collect() -> None:
+            try:
+                while True:
+                    collector.next()
+            except ClosedError as error:
+                raised.append(error)
+
+        threads = [Thread(target=collect), *[Thread(target=collector.shutdown, args=(0.2,)) for _ in range(2)]]
+        threads[0].start()
+        os.read(end, 1)
+        for thread in threads[1:]:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+        if not raised or any(thread.is_alive() for thread in threads):
+            run.wrong = "a thread still waits"
+        os.close(end)
+
+
+PROGRAM = """
+import sys, time
+from tests.collectors.crews import CLASSES, Pixels
+from functools import partial
+collector = CLASSES[sys.argv[1]]([partial(Pixels, 5)] * 2, frames_per_batch=int(sys.argv[2]))
+collector.next()
+print(*collector._crew.group.pids, flush=True)
+deadline = time.monotonic() + float(sys.argv[3])
+while time.monotonic() < deadline:
+    collector.next()
+"""
+
+
+def program(how: str, run: Run) -> None:
+    """A program with a collector ends: by a signal to it, to all of its processes, or by itself without a shutdown."""
+    seconds = run.draw.uniform(0, 0.1)
+    arguments = [run.name, str(run.draw.choice([8, 64])), str(seconds if how == "exit" else LIMIT)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments], cwd=ROOT, stdout=-1, stderr=-1, text=True, start_new_session=True
+    )
+    assert process.stdout
+    run.pids += map(int, process.stdout.readline().split())
+    time.sleep(seconds)
+    if how == "SIGKILL":
+        process.kill()
+    if how == "SIGINT":
+        os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=LIMIT)
+    expected = {"exit": 0, "SIGKILL": -9, "SIGINT": -2}[how]
+    if process.returncode != expected or errors.count("Traceback") != (how == "SIGINT"):
+        run.wrong = f"exit code {process.returncode}: {errors}"
+
+
+Fault = Callable[[Run], None]
+PHASES = ("env factory", "policy factory", "reset", "step", "policy")
+FAULTS: dict[tuple[str, str], Fault] = {
+    **{(how, phase): partial(in_worker, how, phase) for how in ("raise", "os._exit", "SIGKILL", "SIGSEGV") for phase in PHASES},
+    **{(f"{how} from outside", "any"): partial(from_outside, how) for how in ("SIGKILL", "SIGTERM")},
+    ("raise", "postproc"): in_postproc,
+    ("raise", "loop body"): in_loop,
+    ("dropped without shutdown", "between batches"): dropped,
+    ("shutdown by two threads, worker stuck in C", "step"): stuck,
+    ("interpreter exit without shutdown", "any"): partial(program, "exit"),
+    ("parent killed by SIGKILL", "any"): partial(program, "SIGKILL"),
+    ("Ctrl-C to the process group", "any"): partial(program, "SIGINT"),
+}
+
+
+# ---------------------------------------------------------------------- the campaign
+
+
+@dataclass
+class Row:
+    """What became of the runs of one fault."""
+
+    runs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    processes: int = 0
+    descriptors: int = 0
+    memory: int = 0
+    wrong: list[str] = field(default_factory=list[str])
+    seconds: list[float] = field(default_factory=list[float])
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was left behind or wrong."""
+        return not (self.processes or self.descriptors or self.memory or self.wrong)
+
+
+def carry_out(row: Row, fault: Fault, name: str, draw: random.Random) -> None:
+    """One run, and what it left behind."""
+    before, maps = descriptors(), mapped()
+    run = Run(name, draw)
+    try:
+        fault(run)
+    except Exception as error:  # noqa: BLE001  whatever it is, it is a finding
+        run.wrong = repr(error)
+    gc.collect()
+    row.runs[name] += 1
+    row.processes += still_running(run.pids)
+    row.descriptors += max(0, len(descriptors()) - len(before))
+    row.memory += max(0, mapped() - maps)
+    if run.wrong:
+        row.wrong.append(f"{name}: {run.wrong}")
+    if run.seconds is not None:
+        row.seconds.append(run.seconds)
+
+
+def still_running(pids: list[int]) -> int:
+    """How many of these processes do not end in time."""
+    deadline = time.monotonic() + GRACE
+    left = 0
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            one = os.pidfd_open(pid)
+            left += not select.select([one], [], [], max(0.0, deadline - time.monotonic()))[0]
+            os.close(one)
+    return left
+
+
+def campaign(runs: int, seed: int) -> dict[tuple[str, str], Row]:
+    """All faults in turn with all classes, at moments drawn from the seed."""
+    draw = random.Random(seed)
+    rows = {key: Row() for key in FAULTS}
+    with CLASSES["MultiSync"]([partial(Count, 5)], Const(), frames_per_batch=4) as collector:
+        collector.next()  # the server has started
+    order: list[tuple[tuple[str, str], str]] = []
+    for number in range(runs):
+        if not order:
+            order = [(key, name) for key in FAULTS for name in CLASSES]
+            draw.shuffle(order)
+        key, name = order.pop()
+        carry_out(rows[key], FAULTS[key], name, draw)
+        print(f"\r{number + 1} of {runs}, {sum(not row.is_clean for row in rows.values())} faults left something", end="")
+    print()
+    return rows
+
+
+def page(rows: dict[tuple[str, str], Row], runs: int, seed: int, seconds: float) -> str:
+    """The table."""
+    delays = [delay for row in rows.values() for delay in row.seconds]
+    clean = sum(row.is_clean for row in rows.values())
+    text = f"""# Faults
+
+What is left behind when a collector with worker processes fails or ends, in every way, at random moments. Written by
+`make faults`; `tests/faults.py` says how each fault is made. `make faults ARGS="--runs 100"` makes it shorter.
+
+{runs} runs with seed {seed} in {seconds:.0f} s: {clean} of {len(rows)} faults left nothing behind and named their cause
+in every run."""
+    if delays:
+        median, longest = (1e3 * value for value in (statistics.median(delays), max(delays)))
+        text += f"""
+From a signal to a worker to the error in the parent, with all workers gone: median {median:.0f} ms, longest {longest:.0f} ms
+({len(delays)} runs, beside whatever else the machine did)."""
+    text += """
+
+| fault | phase | MultiSync | MultiaSync | aSync | processes left | descriptors left | shared memory left | wrong |
+|---|---|--:|--:|--:|--:|--:|--:|--:|"""
+    lines = [text]
+    for (how, phase), row in rows.items():
+        counts = " | ".join(str(row.runs[name]) for name in CLASSES)
+        lines.append(f"| {how} | {phase} | {counts} | {row.processes} | {row.descriptors} | {row.memory} | {len(row.wrong)} |")
+    lines += ["", "Columns of class names: runs. Wrong: the error did not name its cause, or none came.", ""]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the campaign and write its page."""
+    parser = argparse.ArgumentParser(description="Collectors that fail in every way, and what they leave behind.")
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--table", type=Path, default=ROOT / "docs" / "faults.md")
+    given = parser.parse_args()
+    started = time.monotonic()
+    rows = campaign(given.runs, given.seed)
+    given.table.write_text(page(rows, given.runs, given.seed, time.monotonic() - started))
+    print(given.table)
+    for key, row in rows.items():
+        for what in row.wrong:
+            print(*key, what, sep=" | ")
+    sys.exit(not all(row.is_clean for row in rows.values()))
+
+
+if __name__ == "__main__":
+    main()
