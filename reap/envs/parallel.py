@@ -24,7 +24,6 @@ from reap.envs.parallel_child import Share
 from reap.envs.parallel_processes import Processes, ProcessRows
 from reap.envs.serial import each_of, require_equal
 from reap.errors import OptionError, SpecMismatch, nearest
-from reap.keys import Key
 
 Factory = Callable[..., Any]
 
@@ -174,9 +173,6 @@ class ParallelEnv(EnvBase):
         processes.ask("let_shapes_change")
         processes.describe()
         self._take_facts(processes)
-
-    def leave_to_policy(self, keys: Sequence[Key]) -> None:
-        """These keys are a policy's recurrent state; as with a SerialEnv, envs of a batch go on returning them."""
 
     # Array face
 

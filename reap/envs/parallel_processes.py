@@ -199,8 +199,9 @@ class Processes:
         Raises:
             OptionError: they lie in memory of this process.
         """
-        if self._dropped:
-            dropped, self._dropped[:] = list(self._dropped), ()
+        # Others are added while these are taken out, by whatever thread drops them.
+        dropped = [self._dropped.pop() for _ in range(len(self._dropped))]
+        if dropped:
             with self.failing():
                 self._leave()
                 self._gather(Detach(dropped))

@@ -17,11 +17,13 @@ from torch import nn
 
 import reap
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector
-from reap.envs import EnvCreator, GymEnv, ParallelEnv, SerialEnv, check_env_specs
+from reap.envs import EnvCreator, GymEnv, ParallelEnv, SerialEnv, check_env_specs, parallel_board
+from reap.envs.parallel_board import LAST
 from reap.errors import ClosedError, OptionError, SpecMismatch, WorkerRaised
 from reap.seeds import seed_chain
-from reap.testing import Const, Count, DiscreteCount, Id, Noise, check_env
+from reap.testing import Const, Count, DiscreteCount, Id, Noise, check_collector, check_env
 from reap.workers import launch
+from tests.collectors.kinds import made
 from tests.envs.parallel_kinds import KINDS, assert_same, factories
 from tests.workers.handlers import descriptors, have_ended, watch
 
@@ -198,6 +200,30 @@ class Stateful(Count):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = state["steps"]
+
+
+def test_collectors_keep_their_promises_with_it() -> None:
+    def make_collector(env_factory: Any, policy: Any, **options: Any) -> SyncDataCollector:
+        return SyncDataCollector(lambda: ParallelEnv(3, made(env_factory, 3), num_processes=2), policy, **options)
+
+    check_collector(make_collector)
+
+
+def test_numbers_of_commands_begin_anew() -> None:
+    with ParallelEnv(3, factories("random", 3), num_processes=2) as env, SerialEnv(3, factories("random", 3)) as serial:
+        for one in (env, serial):
+            one.set_seed(1)
+            one.reset()
+        env._processes.link._number = LAST - 5
+        found, wanted = batches(env, "random", count=1), batches(serial, "random", count=1)
+        assert_same(found[0], wanted[0])
+        assert env._processes.link._number < 100
+
+
+def test_a_caller_that_never_spins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel_board, "SHORT", 0.0)
+    monkeypatch.setattr(parallel_board, "LONG", 0.0)
+    check_equal("random", columns=20)
 
 
 # ---------------------------------------------------------------------- the face by TensorDicts

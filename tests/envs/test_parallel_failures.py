@@ -19,6 +19,7 @@ from reap.testing import Const, Count, IdRows
 from reap.workers import launch
 from tests.envs.parallel_kinds import Deadly, Says, end
 from tests.workers.handlers import descriptors, have_ended, watch
+from tests.workers.scripts import Script
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -216,6 +217,27 @@ def test_ctrl_c_while_the_caller_waits() -> None:
         # The step under way ends before the next one begins.
         assert collector.next()["observation"].squeeze(-1).tolist() == [[0, 1, 2, 3, 4]] * 2
         collector.shutdown()
+
+
+LEFT_OPEN = """
+import os, signal
+from reap import ParallelEnv
+env = ParallelEnv(4, "CartPole-v1", num_processes=2)
+env.rollout(20)
+print(*env._processes._group.pids, flush=True)
+input()
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_however_the_caller_ends_without_a_close(end: str) -> None:
+    with Script(LEFT_OPEN.format(end=end)) as script:
+        processes = watch(map(int, script.line().split()))
+        assert len(processes) == 2
+        _, errors = script.communicate("\n")
+        assert have_ended(processes, timeout=5)
+        assert errors == ""
 
 
 def test_envs_are_named_by_their_place_in_the_whole() -> None:
