@@ -8,7 +8,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-oldest bench check format
+.PHONY: help demo test test-oldest bench faults check format
 
 PYTHON ?=
 ARGS ?=
@@ -32,6 +32,7 @@ help:
 	@echo "make test    make check, then all tests and doctests"
 	@echo "make test-oldest  the tests again, with the oldest torchrl, tensordict and gymnasium that reap works with"
 	@echo "make bench   measure reap against hand-written loops and installed peers"
+	@echo "make faults  collectors that fail in every way, 1,000 times; writes docs/faults.md"
 	@echo "make check   ruff and pyright"
 	@echo "make format  let ruff rewrite what it can"
 
@@ -40,6 +41,9 @@ demo: $(STAMP)
 
 bench: $(STAMP)
 	$(PY) benchmarks/run.py $(ARGS)
+
+faults: $(STAMP)
+	$(PY) -m tests.faults $(ARGS)
 
 test: check
 	$(PY) -m pytest $(ARGS)
