@@ -19,7 +19,7 @@ from reap.collectors.join import Joiner, checked_dim, joined_shape, joiner, real
 from reap.collectors.multi_options import MultiOptions, make_plan
 from reap.collectors.options import made_updater
 from reap.collectors.recovery import Recovery
-from reap.collectors.schedule import Gather, ask_one
+from reap.collectors.schedule import Gather, ask_one, uninterrupted
 from reap.collectors.state import check_state, checked_rows, checked_seed
 from reap.collectors.worker import CheckState
 from reap.errors import OptionError, ReapError, WorkerError, WorkerRaised
@@ -333,7 +333,10 @@ class MultiSyncDataCollector(ProcessCollector):
         return batch.reshape(-1, batch.shape[-1])[self._real_rows]
 
     def _next_rollout(self) -> TensorDictBase:
-        gather = self._under_way = self._under_way or self._begin()
+        if self._under_way is None:
+            with uninterrupted():
+                self._under_way = self._begin()
+        gather = self._under_way
         gather.wait()
         self._under_way = None
         dones: dict[int, Done] = gather.replies

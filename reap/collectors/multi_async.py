@@ -20,6 +20,7 @@ from reap.collectors.crew import Slots
 from reap.collectors.handler import Collect, Done
 from reap.collectors.multi import ProcessCollector
 from reap.collectors.multi_options import MultiOptions
+from reap.collectors.schedule import uninterrupted
 from reap.errors import OptionError, WorkerError
 from reap.trajectories import Episode
 
@@ -96,7 +97,8 @@ class MultiaSyncDataCollector(ProcessCollector):
         waiting = [result.worker for result in list(self._arrived)[1:]]
         for worker in range(self.num_workers):
             if worker not in self._working and worker not in waiting and self._is_wanted(worker):
-                self._request(worker, self._command(self._own_slots[worker].take()))
+                with uninterrupted():
+                    self._request(worker, self._command(self._own_slots[worker].take()))
 
     def _expected(self) -> int:
         """Frames delivered, recorded or under way."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -224,3 +225,45 @@ def test_many_collectors_one_behind_the_other() -> None:
     with nothing_left():
         for _ in range(10):
             check_next_collector()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_ctrl_c_in_the_middle_of_a_batch_that_is_asked_for_again(name: str, tmp_path: Path) -> None:
+    """As in a notebook: a cell is interrupted while it waits for a worker, and run again."""
+    gate = Gate(tmp_path)
+    with CLASSES[name]([partial(Gated, gate.paths, [3])], Const(), frames_per_batch=5) as collector:
+        main = threading.get_ident()
+        interrupts = Thread(target=lambda: (gate.wait_for_entry(), signal.pthread_kill(main, signal.SIGINT)))
+        interrupts.start()
+        with pytest.raises(KeyboardInterrupt):
+            collector.next()
+        interrupts.join()
+        gate.open()
+        assert [collector.next()["observation"].flatten().tolist() for _ in range(2)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+        assert collector.stats().frames == 10
+        assert collector.getattr_env("length") == [1000]
+    gate.close()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_ctrl_c_while_commands_are_sent(name: str) -> None:
+    """It comes when all workers know what they are to do."""
+    with CLASSES[name]([partial(Count, 50)], Const(), frames_per_batch=5) as collector:
+        take_slot, sent = collector._crew.slots[0].take, []
+
+        def take_and_interrupt() -> int:
+            sent.append(1)
+            if len(sent) == 2:
+                signal.raise_signal(signal.SIGINT)
+            return take_slot()
+
+        collector._crew.slots[0].take = take_and_interrupt
+        found = []
+        interrupts = 0
+        while len(found) < 4:
+            try:
+                found.append(collector.next()["observation"].flatten().tolist())
+            except KeyboardInterrupt:
+                interrupts += 1
+        assert interrupts == 1
+        assert found == [[5 * n + step for step in range(5)] for n in range(4)]
