@@ -19,7 +19,8 @@ from reap.collectors.join import Joiner, checked_dim, joined_shape, joiner, real
 from reap.collectors.multi_options import MultiOptions, make_plan
 from reap.collectors.options import made_updater
 from reap.collectors.recovery import Recovery
-from reap.collectors.schedule import Gather, ask_one, uninterrupted
+from reap.collectors.schedule import Gather, ask_one
+from reap.collectors.shield import uninterrupted
 from reap.collectors.state import check_state, checked_rows, checked_seed
 from reap.collectors.worker import CheckState
 from reap.errors import OptionError, ReapError, WorkerError, WorkerRaised

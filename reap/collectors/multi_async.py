@@ -20,7 +20,7 @@ from reap.collectors.crew import Slots
 from reap.collectors.handler import Collect, Done
 from reap.collectors.multi import ProcessCollector
 from reap.collectors.multi_options import MultiOptions
-from reap.collectors.schedule import uninterrupted
+from reap.collectors.shield import uninterrupted
 from reap.errors import OptionError, WorkerError
 from reap.trajectories import Episode
 

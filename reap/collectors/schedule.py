@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from threading import Lock, current_thread, main_thread
-from types import FrameType
+from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
 
+from reap.collectors.shield import uninterrupted
 from reap.errors import CallOrderError, ClosedError, WorkerError, WorkerRaised
 from reap.workers.base import Command, Reply, WorkerGroup
 
 Mend = Callable[[WorkerError, Command | None], Reply | None]
-
-
-@contextmanager
-def uninterrupted() -> Generator[None]:
-    """Ctrl-C waits for the end of the body, a short one: what was sent to workers and what is known of it stay in step."""
-    handler = signal.getsignal(signal.SIGINT)
-    if current_thread() is not main_thread() or not callable(handler):
-        yield
-        return
-    came: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if came:
-            handler(*came[-1])
 
 
 def gather_all(group: WorkerGroup, command: Command) -> list[Reply]:
