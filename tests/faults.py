@@ -197,7 +197,8 @@ def stuck(run: Run) -> None:
 
 
 PROGRAM = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
 from tests.collectors.crews import CLASSES, Pixels
 from functools import partial
 collector = CLASSES[sys.argv[1]]([partial(Pixels, 5)] * 2, frames_per_batch=int(sys.argv[2]))
@@ -223,7 +224,11 @@ def program(how: str, run: Run) -> None:
         process.kill()
     if how == "SIGINT":
         os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=LIMIT)
+    try:
+        _, errors = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        _, errors = process.communicate()
     expected = {"exit": 0, "SIGKILL": -9, "SIGINT": -2}[how]
     if process.returncode != expected or errors.count("Traceback") != (how == "SIGINT"):
         run.wrong = f"exit code {process.returncode}: {errors}"

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -227,6 +228,15 @@ def test_many_collectors_one_behind_the_other() -> None:
             check_next_collector()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises, as it does not in what a shell runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("name", CLASSES)
 def test_ctrl_c_in_the_middle_of_a_batch_that_is_asked_for_again(name: str, tmp_path: Path) -> None:
     """As in a notebook: a cell is interrupted while it waits for a worker, and run again."""
@@ -245,6 +255,7 @@ def test_ctrl_c_in_the_middle_of_a_batch_that_is_asked_for_again(name: str, tmp_
     gate.close()
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("name", CLASSES)
 def test_ctrl_c_while_commands_are_sent(name: str) -> None:
     """It comes when all workers know what they are to do."""

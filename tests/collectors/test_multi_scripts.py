@@ -103,6 +103,8 @@ def test_the_users_multiprocessing_is_as_it_was() -> None:
 # ---------------------------------------------------------------------- ends of programs
 
 BEGIN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
 from reap.collectors import MultiSyncDataCollector, MultiaSyncDataCollector, aSyncDataCollector
 import sys, time
 def begin(cls, make=None, **options):
