@@ -113,6 +113,7 @@ def begin(cls, make=None, **options):
     collector = cls([given] * (1 if cls is aSyncDataCollector else 2), frames_per_batch=8, **options)
     collector.next()
     print(*collector._crew.group.pids, flush=True)
+    sys.stdin.readline()
     return collector
 """
 
@@ -151,6 +152,7 @@ def test_ends_of_programs(name: str, end: str) -> None:
 def test_c06_the_end_of_a_killed_parent(name: str) -> None:
     with Script(BEGIN + f"for batch in begin({name}DataCollector): pass") as script:
         workers = watch(map(int, script.line().split()))
+        script.tell("\n")
         os.kill(script.process.pid, signal.SIGKILL)
         assert have_ended(workers)
 
@@ -189,6 +191,7 @@ INTERRUPTED = {
 def test_c04_ctrl_c_to_all_processes(where: str) -> None:
     name = "MultiaSync" if where == "in a rollout" else "MultiSync"
     with Script(BEGIN + INTERRUPTED[where].format(name=name, workers=2)) as script:
+        script.tell("\n")
         while "waits" not in script.line():  # two workers may write into one line
             pass
         workers = watch(_descendants(script.process.pid))
@@ -219,8 +222,8 @@ def test_nothing_of_it_needs_a_shell(tmp_path: Path) -> None:
 import os
 for descriptor in range(3):
     os.close(descriptor)
-{BEGIN.replace("print(*collector._crew.group.pids, flush=True)", "pass")}
-collector = begin(MultiSyncDataCollector)
+from reap.collectors import MultiSyncDataCollector
+collector = MultiSyncDataCollector(["CartPole-v1"] * 2, frames_per_batch=8)
 shape = tuple(collector.next().batch_size)
 collector.shutdown()
 with open({str(told)!r}, "w") as file:
