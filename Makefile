@@ -8,7 +8,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-oldest bench faults check format
+.PHONY: help demo test test-processes test-oldest bench faults check format
 
 PYTHON ?=
 ARGS ?=
@@ -30,6 +30,7 @@ $(shell test "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" && $(PY) -c "" 2>/dev/
 help:
 	@echo "make demo    train PPO on CartPole-v1 with live progress; writes the learning curve"
 	@echo "make test    make check, then all tests and doctests"
+	@echo "make test-processes  the tests that start worker processes in great number, which make test leaves out"
 	@echo "make test-oldest  the tests again, with the oldest torchrl, tensordict and gymnasium that reap works with"
 	@echo "make bench   measure reap against hand-written loops and installed peers"
 	@echo "make faults  collectors that fail in every way, 1,000 times; writes docs/faults.md"
@@ -47,6 +48,9 @@ faults: $(STAMP)
 
 test: check
 	$(PY) -m pytest $(ARGS)
+
+test-processes: $(STAMP)
+	$(PY) -m pytest -m processes $(ARGS)
 
 # In a virtual environment of its own. torchrl's own GymEnv refuses gymnasium 1.0, so that its tests get 1.1. Left out:
 # the documentation's examples, written for today's ids of gymnasium, and a kind of tensor that tensordict 0.10 cannot hold.

@@ -17,7 +17,7 @@ from reap.testing import Const, Count
 from reap.testing.marked import Marked, Told
 from tests.collectors.crews import CLASSES, LIMIT, Failing, Gate, Gated, nothing_left, pids_of
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(30)]
 
 
 class Buffer:

@@ -17,7 +17,7 @@ from reap.testing import Count
 from tests.workers.handlers import have_ended, watch
 from tests.workers.scripts import Script
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -21,7 +21,7 @@ from tests.envs.parallel_kinds import Deadly, Says, end
 from tests.workers.handlers import descriptors, have_ended, watch
 from tests.workers.scripts import Script
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 
 HOWS = {"raise": None, "exit": 7, "kill": -9}
 

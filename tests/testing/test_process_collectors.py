@@ -38,6 +38,7 @@ def maker(kind: str) -> Callable[..., Any]:
     return make
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.__name__)
 @pytest.mark.parametrize("kind", KINDS)
