@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ torch.set_num_threads(1)
 # Nothing may look for a display.
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+# A shell has its background jobs ignore Ctrl-C, and programs that tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GRACE = 5.0
 """Seconds that threads and processes have to end after their test."""
