@@ -18,10 +18,11 @@ from __future__ import annotations
 import difflib
 import pickle
 import signal as signals
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable
 
 _SIGNAL_CAUSES = {
     "SIGKILL": (
@@ -148,6 +149,17 @@ class WorkerDied(WorkerError):  # noqa: N818  the other thing that can happen to
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.worker, self.exit_code, self.phase), self.__dict__
+
+
+@contextmanager
+def in_own_words(*kinds: type[BaseException]) -> Generator[None]:
+    """In the body, what a worker raised of these kinds is raised itself, as it would be without a worker."""
+    try:
+        yield
+    except WorkerRaised as failure:
+        if isinstance(failure.error, kinds):
+            raise failure.error from failure
+        raise
 
 
 def portable(error: BaseException) -> BaseException:

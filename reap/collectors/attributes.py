@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from reap.collectors.options import CollectorOptions
+from reap.specs import Composite, Spec
 from reap.workers.base import WorkerGroup
 
 
@@ -28,6 +29,30 @@ class CollectorAttributes:
     @abstractmethod
     def batch_size(self) -> torch.Size:
         """Shape of a batch."""
+
+    @abstractmethod
+    def _spec(self, name: str) -> Any:
+        """A spec of the env, or of the first worker's."""
+
+    @property
+    def observation_spec(self) -> Composite:
+        """The env's observations; of several workers, the first one's, here and below."""
+        return self._spec("observation_spec")
+
+    @property
+    def action_spec(self) -> Spec:
+        """The env's actions."""
+        return self._spec("action_spec")
+
+    @property
+    def reward_spec(self) -> Spec:
+        """The env's rewards."""
+        return self._spec("reward_spec")
+
+    @property
+    def done_spec(self) -> Spec:
+        """The env's done flags."""
+        return self._spec("done_spec")
 
     @property
     def frames_per_batch(self) -> int:

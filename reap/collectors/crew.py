@@ -24,10 +24,9 @@ from reap.collectors.multi_options import Plan
 from reap.collectors.nested import make_nested
 from reap.collectors.schedule import ask_one, gather_all
 from reap.collectors.worker import Attach, AttachWeights, Describe, Facts, Recipe, make_worker
-from reap.envs.base import EnvBase
-from reap.envs.build import is_env
+from reap.envs.build import refuse_instances
 from reap.envs.registry import registry_entries
-from reap.errors import OptionError, SpecMismatch, WorkerRaised
+from reap.errors import OptionError, SpecMismatch, in_own_words
 from reap.keys import Key, plain
 from reap.layout import Array, Block
 from reap.pool import SlotPool
@@ -58,7 +57,7 @@ class Crew:
 
     def __init__(self, plan: Plan, policy: Any, name: str) -> None:
         refuse_lazy(policy)
-        refuse_instances(plan.factories)
+        refuse_instances(plan.factories, "workers")
         self.slots: list[Slots] = []
         self._plan = plan
         self.restarts = 0
@@ -74,7 +73,9 @@ class Crew:
             on_failure="report" if plan.crew.restarts else "terminate",
         )
         try:
-            self.facts: list[Facts] = self._ask()
+            # What is wrong with an option, a policy or an env is said as a collector in this process says it.
+            with in_own_words(OptionError, SpecMismatch):
+                self.facts: list[Facts] = gather_all(self.group, Describe())
             self.mailboxes = self._make_mailboxes()
         except BaseException:
             self.group.stop(0)
@@ -86,15 +87,6 @@ class Crew:
         if kind in (None, "single"):
             return partial(make_worker, recipe)
         return partial(make_nested, recipe, kind, self._plan.keywords[worker])
-
-    def _ask(self) -> list[Facts]:
-        try:
-            return gather_all(self.group, Describe())
-        except WorkerRaised as failure:
-            # What is wrong with an option, a policy or an env is said as a collector in this process says it.
-            if isinstance(failure.error, OptionError | SpecMismatch):
-                raise failure.error from failure
-            raise
 
     def _make_mailboxes(self) -> dict[int, Any]:
         make = self._scheme.mailbox.for_weights
@@ -266,16 +258,6 @@ def refuse_lazy(policy: Any) -> None:
             f"policy {type(policy).__name__}: its lazy layers have no weights yet, and each worker would draw its own; call it "
             "once before, for example policy(env.reset()['observation'])"
         )
-
-
-def refuse_instances(factories: Sequence[Any]) -> None:
-    """Raise OptionError for envs that cannot be sent to another process: only those of reap know how they were built."""
-    for factory in factories:
-        if is_env(factory) and not isinstance(factory, EnvBase):
-            raise OptionError(
-                f"create_env_fn: {factory!r} is an env of this process; workers build their own: give a factory, "
-                f"lambda: {type(factory).__name__}(...)"
-            )
 
 
 def on_cpu(policy: Any) -> Any:

@@ -22,7 +22,6 @@ from reap.envs.build import build_env, is_env
 from reap.errors import OptionError
 from reap.keys import Key
 from reap.layout import Field
-from reap.specs import Composite, Spec
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.weights.pending import PendingWeightUpdater
 from reap.workers.base import InlineGroup
@@ -140,25 +139,8 @@ class SyncDataCollector(DataCollectorBase):
         """Shape and dtype of one frame's value under each key of a batch."""
         return self._assembly.pool.fields
 
-    @property
-    def observation_spec(self) -> Composite:
-        """The env's observations."""
-        return self.env.observation_spec
-
-    @property
-    def action_spec(self) -> Spec:
-        """The env's actions."""
-        return self.env.action_spec
-
-    @property
-    def reward_spec(self) -> Spec:
-        """The env's rewards."""
-        return self.env.reward_spec
-
-    @property
-    def done_spec(self) -> Spec:
-        """The env's done flags."""
-        return self.env.done_spec
+    def _spec(self, name: str) -> Any:
+        return getattr(self.env, name)
 
     def __reduce__(self) -> Any:
         name = type(self).__name__

@@ -23,13 +23,12 @@ from reap.collectors.schedule import Gather, ask_one
 from reap.collectors.shield import uninterrupted
 from reap.collectors.state import check_state, checked_rows, checked_seed
 from reap.collectors.worker import CheckState
-from reap.errors import OptionError, ReapError, WorkerError, WorkerRaised
+from reap.errors import OptionError, ReapError, WorkerError, in_own_words
 from reap.keys import Key
 from reap.layout import Field
 from reap.rollout import STOP
-from reap.specs import Composite, Spec
 from reap.stats import Meter
-from reap.weights.base import WeightUpdaterBase
+from reap.weights.base import WeightUpdaterBase, chosen_workers
 from reap.weights.remote import MultiProcessedWeightUpdater
 from reap.workers.base import Call
 from reap.workers.process import STOP_TIMEOUT
@@ -143,15 +142,10 @@ class ProcessCollector(DataCollectorBase):
         """Have no rollout under way; what was recorded waits for its delivery."""
 
     def _send_each(self, commands: Sequence[Any]) -> list[Any]:
-        try:
-            with self.pause():
-                self._keep_results()
-                return super()._send_each(commands)
-        except WorkerRaised as failure:
-            # A state that does not fit is refused in the words of a collector in this process.
-            if isinstance(failure.error, ReapError):
-                raise failure.error from failure
-            raise
+        # A state that does not fit is refused in the words of a collector in this process.
+        with in_own_words(ReapError), self.pause():
+            self._keep_results()
+            return super()._send_each(commands)
 
     def reset(self, index: Any = None) -> None:
         """Begin new episodes with the next batch; rows are counted over all workers. See `DataCollectorBase`."""
@@ -191,20 +185,10 @@ class ProcessCollector(DataCollectorBase):
 
     def call_env(self, name: str, *args: Any, worker_ids: Any = None) -> list[Any]:
         """What a method of each worker's env returns."""
-        chosen = self._checked_workers(worker_ids)
+        chosen = chosen_workers(worker_ids, range(self.num_workers))
         with self.pause():
             self._keep_results()
             return [ask_one(self._group, worker, Call("call_env", (name, *args))) for worker in chosen]
-
-    def _checked_workers(self, worker_ids: Any) -> Sequence[int]:
-        every = range(self.num_workers)
-        if worker_ids is None:
-            return every
-        chosen = list(worker_ids) if isinstance(worker_ids, list | tuple | range) else [worker_ids]
-        unknown = [worker for worker in chosen if worker not in every]
-        if unknown:
-            raise OptionError(f"worker_ids: expected some of {list(every)}, got {unknown}")
-        return chosen
 
     def shutdown(self, timeout: float | None = None, close_env: bool = True) -> None:
         """Release everything; a second call does nothing.
@@ -241,26 +225,6 @@ class ProcessCollector(DataCollectorBase):
 
     def _spec(self, name: str) -> Any:
         return self._crew.facts[0].specs[name]
-
-    @property
-    def observation_spec(self) -> Composite:
-        """The observations of the first worker's env."""
-        return self._spec("observation_spec")
-
-    @property
-    def action_spec(self) -> Spec:
-        """The actions of the first worker's env."""
-        return self._spec("action_spec")
-
-    @property
-    def reward_spec(self) -> Spec:
-        """The rewards of the first worker's env."""
-        return self._spec("reward_spec")
-
-    @property
-    def done_spec(self) -> Spec:
-        """The done flags of the first worker's env."""
-        return self._spec("done_spec")
 
     def __repr__(self) -> str:
         facts = self._crew.facts[0]

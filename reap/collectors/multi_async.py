@@ -69,9 +69,8 @@ class MultiaSyncDataCollector(ProcessCollector):
             self._queue.expect(sum(facts.rows for facts in self._crew.facts))
 
     def _set_up(self) -> int:
-        for name in ("preemptive_threshold",):
-            if getattr(self._plan.crew, name) is not None:
-                raise OptionError(f"{name}: it belongs to MultiSyncDataCollector, whose batches wait for all workers")
+        if self._plan.crew.preemptive_threshold is not None:
+            raise OptionError("preemptive_threshold: it belongs to MultiSyncDataCollector, whose batches wait for all workers")
         facts = self._crew.facts
         self._own_slots = [self._slots([worker], own.batch_shape, own.columns) for worker, own in enumerate(facts)]
         return max(own.frames for own in facts)
@@ -96,7 +95,7 @@ class MultiaSyncDataCollector(ProcessCollector):
         """Have all workers collect that have nothing to deliver from before, as far as the budget goes."""
         waiting = [result.worker for result in list(self._arrived)[1:]]
         for worker in range(self.num_workers):
-            if worker not in self._working and worker not in waiting and self._is_wanted(worker):
+            if worker not in self._working and worker not in waiting and self._is_wanted:
                 with uninterrupted():
                     self._request(worker, self._command(self._own_slots[worker].take()))
 
@@ -105,7 +104,9 @@ class MultiaSyncDataCollector(ProcessCollector):
         under_way = sum(self._crew.facts[worker].frames for worker in self._working)
         return self._meter.frames + sum(result.done.frames for result in self._arrived) + under_way
 
-    def _is_wanted(self, worker: int) -> bool:
+    @property
+    def _is_wanted(self) -> bool:
+        """Whether the budget asks for another rollout."""
         budget = self._options.budget
         return budget is None or self._expected() < budget
 

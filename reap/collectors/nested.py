@@ -11,20 +11,18 @@ What the collector returns is copied into the slot. Its ids become those of this
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from torch import nn
 
 import reap.collectors as door
-from reap.buffers import IDS, MASK, Slot
+from reap.buffers import IDS, MASK
 from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
 from reap.collectors.worker import (
     SPECS,
-    Attach,
+    Attached,
     AttachWeights,
     CheckState,
     Describe,
@@ -34,16 +32,15 @@ from reap.collectors.worker import (
 )
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
-from reap.layout import Block, Field
+from reap.layout import Field
 from reap.trajectories import LEAF_SHIFT, NO_ID
-from reap.weights.described import describe
 from reap.workers.base import Call
 
 NAMES = {"single": "SyncDataCollector", "sync": "MultiSyncDataCollector", "async": "MultiaSyncDataCollector"}
 """What the strings for `collector_class` stand for."""
 
 
-class NestedWorker:
+class NestedWorker(Attached):
     """Carries out the commands of a collector with a collector of its own.
 
     Args:
@@ -56,13 +53,9 @@ class NestedWorker:
         prepare(recipe)
         policy = recipe.make_policy()
         self._collector = named_class(collector_class)(pickle.loads(recipe.create_env_fn), policy, **keywords)
-        self._policy = policy
+        *batch_shape, columns = self._collector.batch_size
+        super().__init__(policy, fields_of(self._collector), tuple(batch_shape), columns, [])
         self._leaf = recipe.leaf * self._collector.num_workers
-        self._fields = fields_of(self._collector)
-        self._shape = tuple(self._collector.batch_size)
-        self._slots: list[Slot] = []
-        self._mailbox: Any = None
-        self._version = 0
         self._handlers: dict[type, Callable[[Any], Any]] = {
             Collect: self._collect,
             Describe: self._facts,
@@ -79,13 +72,6 @@ class NestedWorker:
         """Carry out a command."""
         return self._handlers[type(command)](command)
 
-    def handle_with(self, command: Any, fds: Sequence[int]) -> None:
-        """Carry out a command that descriptors came with; they belong to this worker."""
-        if isinstance(command, Attach):
-            self._attach(command, *fds)
-        else:
-            self._attach_weights(command, *fds)
-
     def close(self) -> None:
         """Shut the collector down."""
         self._collector.shutdown()
@@ -94,15 +80,6 @@ class NestedWorker:
         methods = {"env_attribute": "getattr_env", "policy_attribute": "getattr_policy", "call_env": "call_env"}
         return getattr(self._collector, methods[command.name])(*command.arguments)
 
-    def _attach(self, command: Attach, fd: int) -> None:
-        *batch, columns = self._shape
-        whole = Slot(self._fields, (command.rows,), columns, partial(Block.shared, fd=fd))
-        rows = torch.Size(batch).numel()
-        self._slots.append(whole.part(command.first_row, command.first_row + rows, tuple(batch)))
-
-    def _attach_weights(self, command: AttachWeights, *fds: int) -> None:
-        self._mailbox = command.kind.attach(describe(self._policy), *fds)
-
     def _read_weights(self) -> None:
         version = self._version if self._mailbox is None else self._mailbox.read_into(self._policy, self._version)
         if version != self._version:
@@ -110,24 +87,23 @@ class NestedWorker:
             self._collector.update_policy_weights_()
 
     def _facts(self, _command: Describe) -> Facts:
-        *batch, columns = self._shape
         specs = {name: getattr(self._collector, name) for name in SPECS}
-        weights = describe(self._policy) if isinstance(self._policy, nn.Module) else None
-        kind = type(self._collector).__name__
-        return Facts(self._fields, tuple(batch), columns, specs, repr(self._collector), kind, weights, False, False)
+        env, kind, weights = repr(self._collector), type(self._collector).__name__, self._weights()
+        return Facts(self._fields, self._batch_shape, self._columns, specs, env, kind, weights, False, False)
 
     def _collect(self, command: Collect) -> Done:
         self._read_weights()
         batch, slot = self._collector.rollout(), self._slots[command.slot]
-        if tuple(batch.shape) != self._shape:
-            raise SpecMismatch(f"{type(self._collector).__name__}.rollout: expected {self._shape}, found {tuple(batch.shape)}")
+        expected = (*self._batch_shape, self._columns)
+        if tuple(batch.shape) != expected:
+            raise SpecMismatch(f"{type(self._collector).__name__}.rollout: expected {expected}, found {tuple(batch.shape)}")
         for key in self._fields:
             slot.tensor(key)[...] = self._value(batch, key)
         ids = slot.by_row(IDS)
         ids[ids != NO_ID] += self._leaf << LEAF_SHIFT
         frames = int(slot.by_row(MASK).sum()) if MASK in self._fields else batch.numel()
         stats = self._collector.stats()
-        return Done(command.slot, frames, self._version, stats.episodes, 0.0, 0.0, self._shape[-1])
+        return Done(command.slot, frames, self._version, stats.episodes, 0.0, 0.0, self._columns)
 
     def _value(self, batch: TensorDictBase, key: Key) -> torch.Tensor:
         value = batch.get(key, None)

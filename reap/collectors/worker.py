@@ -9,6 +9,7 @@ collector                                   worker
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,6 @@ from reap.collectors.handler import Collect, Done, GetState, SetState
 from reap.collectors.options import CollectorOptions
 from reap.collectors.state import policy_state
 from reap.envs.build import build_env
-from reap.errors import OptionError
 from reap.keys import Key
 from reap.layout import Block, Field
 from reap.rollout import STOP
@@ -151,7 +151,47 @@ class Stopper:
         return self.control[STOP] != 0
 
 
-class Worker:
+class Attached:
+    """What a worker shares with its collector: slots, of which it records its own rows, and the mailbox of its weights.
+
+    Args:
+        policy: the policy whose weights come through the mailbox.
+        fields: one frame's value under each key of a slot.
+        batch_shape: batch dimensions of its rows.
+        columns: time steps of a rollout.
+        slots: where the slots go.
+    """
+
+    def __init__(
+        self, policy: Any, fields: Mapping[Key, Field], batch_shape: tuple[int, ...], columns: int, slots: list[Slot]
+    ) -> None:
+        self._policy = policy
+        self._fields, self._batch_shape, self._columns = fields, batch_shape, columns
+        self._slots = slots
+        self._mailbox: Any = None
+        self._version = 0
+
+    def handle_with(self, command: Any, fds: Sequence[int]) -> None:
+        """Carry out a command that descriptors came with; they belong to this worker."""
+        if isinstance(command, Attach):
+            self._attach(command, *fds)
+        else:
+            self._attach_weights(command, *fds)
+
+    def _attach(self, command: Attach, fd: int) -> None:
+        whole = Slot(self._fields, (command.rows,), self._columns, partial(Block.shared, fd=fd))
+        rows = math.prod(self._batch_shape)
+        self._slots.append(whole.part(command.first_row, command.first_row + rows, self._batch_shape))
+
+    def _attach_weights(self, command: AttachWeights, *fds: int) -> None:
+        self._mailbox = command.kind.attach(describe(self._policy), *fds)
+
+    def _weights(self) -> Mapping[str, Field] | None:
+        """Shape and dtype of each weight of the policy; None if it has none."""
+        return describe(self._policy) if isinstance(self._policy, nn.Module) else None
+
+
+class Worker(Attached):
     """Carries out the commands of a collector in a process of its own.
 
     Args:
@@ -162,14 +202,13 @@ class Worker:
     def __init__(self, recipe: Recipe, control: memoryview) -> None:
         prepare(recipe)
         options = replace(recipe.options, interruptor=Stopper(control)) if recipe.stops_early else recipe.options
-        self._assembly = build_assembly(recipe, options)
-        self._handler = self._assembly.handler
+        assembly = self._assembly = build_assembly(recipe, options)
+        pool = assembly.pool
+        super().__init__(assembly.policy, pool.fields, tuple(assembly.env.batch_size), pool.columns, pool.slots)
+        self._handler = assembly.handler
         self._handler.rollout.control = control
-        self._slots = self._assembly.pool.slots
         self._marks = recipe.options.set_truncated
-        self._mailbox: Any = None
         self._since = 0
-        self._version = 0
         self._handlers: dict[type, Callable[[Any], Any]] = {
             Collect: self._collect,
             Describe: self._facts,
@@ -183,30 +222,14 @@ class Worker:
         """Carry out a command."""
         return self._handlers.get(type(command), self._handler.handle)(command)
 
-    def handle_with(self, command: Any, fds: Sequence[int]) -> None:
-        """Carry out a command that descriptors came with; they belong to this worker."""
-        if isinstance(command, Attach):
-            self._attach(command, *fds)
-        else:
-            self._attach_weights(command, *fds)
-
     def close(self) -> None:
         """Close the env."""
         self._handler.close()
 
-    def _attach_weights(self, command: AttachWeights, *fds: int) -> None:
-        self._mailbox = command.kind.attach(describe(self._policy_module()), *fds)
-
-    def _policy_module(self) -> nn.Module:
-        policy = self._assembly.policy
-        if not isinstance(policy, nn.Module):
-            raise OptionError(f"weights: expected a policy with weights, found {type(policy).__name__}")
-        return policy
-
     def _read_weights(self) -> None:
         """Load what has come since the last time; its version may be a lower one, of a collector that has gone back."""
         if self._mailbox is not None:
-            found = self._mailbox.read_into(self._policy_module(), self._since)
+            found = self._mailbox.read_into(self._policy, self._since)
             if found != self._since:
                 self._version = found
             self._since = NEVER
@@ -214,41 +237,33 @@ class Worker:
     def _get_state(self, command: GetState) -> dict[str, Any]:
         # Its own weights: those of the collector's policy may be newer, and one that a factory made is here only.
         self._read_weights()
-        return {**self._handler.handle(command), "policy": policy_state(self._assembly.policy), "version": self._version}
+        return {**self._handler.handle(command), "policy": policy_state(self._policy), "version": self._version}
 
     def _check_state(self, command: CheckState) -> None:
         self._handler.rollout.check_state(command.state["rollout"])
-        weights, policy = command.state["policy"], self._assembly.policy
-        if isinstance(policy, nn.Module):
-            check_weights(policy, weights)
+        if isinstance(self._policy, nn.Module):
+            check_weights(self._policy, command.state["policy"])
 
     def _set_state(self, command: SetState) -> None:
         self._handler.handle(command)
         self._read_weights()
-        if isinstance(self._assembly.policy, nn.Module):
-            load_weights(self._assembly.policy, command.state["policy"])
+        if isinstance(self._policy, nn.Module):
+            load_weights(self._policy, command.state["policy"])
         self._version = command.state["version"]
 
     def _facts(self, _command: Describe) -> Facts:
         assembly, env = self._assembly, self._assembly.env
-        policy = assembly.policy
         return Facts(
-            assembly.pool.fields,
-            tuple(env.batch_size),
-            assembly.pool.columns,
+            self._fields,
+            self._batch_shape,
+            self._columns,
             {name: getattr(env, name) for name in SPECS},
             repr(env),
             assembly.actor_kind,
-            describe(policy) if isinstance(policy, nn.Module) else None,
-            STEP_COUNT in assembly.pool.fields and STEP_COUNT not in env.fields_of_stage(),
+            self._weights(),
+            STEP_COUNT in self._fields and STEP_COUNT not in env.fields_of_stage(),
             env.resets_itself,
         )
-
-    def _attach(self, command: Attach, fd: int) -> None:
-        pool, shape = self._assembly.pool, tuple(self._assembly.env.batch_size)
-        whole = Slot(pool.fields, (command.rows,), pool.columns, partial(Block.shared, fd=fd))
-        rows = self._handler.rollout.stage.rows
-        self._slots.append(whole.part(command.first_row, command.first_row + rows, shape))
 
     def _collect(self, command: Collect) -> Done:
         self._read_weights()

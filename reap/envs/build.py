@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import isclass
 from typing import Any
 
@@ -19,6 +19,21 @@ from reap.errors import OptionError
 def is_env(given: Any) -> bool:
     """Whether an env was given, and not something that makes one."""
     return isinstance(given, EnvBase | gym.Env) or is_vector_env(given) or is_torchrl_env(given)
+
+
+def refuse_instances(factories: Sequence[Any], builders: str) -> None:
+    """Raise OptionError for envs that cannot be sent to another process: only those of reap know how they were built.
+
+    Args:
+        factories: what was given as `create_env_fn`, one for each env.
+        builders: who builds the envs, for the error: "workers".
+    """
+    for factory in factories:
+        if is_env(factory) and not isinstance(factory, EnvBase):
+            raise OptionError(
+                f"create_env_fn: {factory!r} is an env of this process; {builders} build their own: give a factory, "
+                f"lambda: {type(factory).__name__}(...)"
+            )
 
 
 def build_env(given: Any, kwargs: Mapping[str, Any] | None = None) -> EnvBase:

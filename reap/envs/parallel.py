@@ -19,7 +19,7 @@ import torch
 
 from reap.buffers import Slot, Stage
 from reap.envs.base import EnvBase, LoopFace, Rows
-from reap.envs.build import is_env
+from reap.envs.build import is_env, refuse_instances
 from reap.envs.parallel_child import Share
 from reap.envs.parallel_processes import Processes, ProcessRows
 from reap.envs.serial import each_of, require_equal
@@ -97,7 +97,8 @@ class ParallelEnv(EnvBase):
         _warn_of(transport)
         self._factories = each_of(num_workers, create_env_fn, "create_env_fn")
         self._kwargs = each_of(num_workers, create_env_kwargs, "create_env_kwargs")
-        _refuse_instances(self._factories)
+        refuse_instances(self._factories, "processes")
+        _require_another(self._factories)
         self._num_processes = _number_of_processes(num_processes, num_workers)
         self._recipe = (num_workers, create_env_fn, create_env_kwargs, num_processes, device)
         self._processes: Processes | None = None
@@ -285,15 +286,10 @@ def _warn_of(transport: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_instances(factories: Sequence[Any]) -> None:
+def _require_another(factories: Sequence[Any]) -> None:
+    """Raise OptionError for one env that stands for several and cannot be built again."""
     for place, factory in enumerate(factories):
-        if is_env(factory) and not isinstance(factory, EnvBase):
-            raise OptionError(
-                f"create_env_fn: {factory!r} is an env of this process; processes build their own: give a factory, "
-                f"lambda: {type(factory).__name__}(...)"
-            )
         if is_env(factory) and any(factory is other for other in factories[:place]):
-            # Says so if it cannot be built again.
             factory.another().close()
 
 

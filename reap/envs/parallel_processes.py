@@ -35,7 +35,8 @@ from reap.envs.parallel_child import (
     make_process,
 )
 from reap.envs.registry import registry_entries
-from reap.errors import ClosedError, OptionError, SpecMismatch, WorkerError, WorkerRaised
+from reap.envs.serial import rows_of_groups
+from reap.errors import ClosedError, OptionError, SpecMismatch, WorkerError, WorkerRaised, in_own_words
 from reap.workers.process import ProcessGroup
 
 Asked = list[tuple[int, Rows | None]]
@@ -103,15 +104,11 @@ class Processes:
         return [self._reply(process) for process in self._every]
 
     def _gather(self, command: Any) -> list[Any]:
-        try:
+        # What is wrong with an option or an env is said as an env in this process says it.
+        with in_own_words(OptionError, SpecMismatch):
             for process in self._every:
                 self._request(process, command)
             return self._replies()
-        except WorkerRaised as failure:
-            # What is wrong with an option or an env is said as an env in this process says it.
-            if isinstance(failure.error, OptionError | SpecMismatch):
-                raise failure.error from failure
-            raise
 
     def check(self) -> None:
         """Raise what has become of processes that failed.
@@ -357,14 +354,7 @@ class ProcessRows:
         self._carrier.bind(stage, slot)
 
     def _split(self, rows: Rows | None) -> Asked:
-        if rows is None:
-            return self._all
-        asked: Asked = []
-        for process, (start, stop) in enumerate(zip(self._starts, self._stops, strict=True)):
-            own = [b - start for b in rows if start <= b < stop]
-            if own:
-                asked.append((process, None if len(own) == stop - start else own))
-        return asked
+        return self._all if rows is None else rows_of_groups(rows, self._starts, self._stops)
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
         """Begin new episodes in these rows, or in all."""

@@ -204,12 +204,7 @@ class ChildRows:
         """For each env that has any of these rows: its number, the env, its first row, and its rows counted from there."""
         if rows is None:
             return [(i, face, start, None) for i, (face, start) in enumerate(zip(self._faces, self._starts, strict=True))]
-        shares: list[Share] = []
-        for i, (face, start, stop) in enumerate(zip(self._faces, self._starts, self._stops, strict=True)):
-            own = [b - start for b in rows if start <= b < stop]
-            if own:
-                shares.append((i, face, start, None if len(own) == stop - start else own))
-        return shares
+        return [(i, self._faces[i], self._starts[i], own) for i, own in rows_of_groups(rows, self._starts, self._stops)]
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
         """Begin new episodes in these rows, or in all."""
@@ -253,6 +248,16 @@ class ChildRows:
 
     def _name_env(self, error: Exception, number: int) -> None:
         error.add_note(f"reap: in env {self._first + number} of {self._total}")
+
+
+def rows_of_groups(rows: Rows, starts: Sequence[int], stops: Sequence[int]) -> list[tuple[int, Rows | None]]:
+    """The groups of rows that have any of these, each with its own of them, counted from its first (None: all of it)."""
+    shares: list[tuple[int, Rows | None]] = []
+    for group, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+        own = [b - start for b in rows if start <= b < stop]
+        if own:
+            shares.append((group, None if len(own) == stop - start else own))
+    return shares
 
 
 def merge_rows(envs: Sequence[EnvBase], first: int = 0, total: int | None = None) -> GymRows | ChildRows:

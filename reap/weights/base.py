@@ -83,16 +83,25 @@ class WeightUpdaterBase(ABC):
             OptionError: a worker that is not there.
         """
         weights = self._get_server_weights() if policy_or_weights is None else policy_or_weights
-        known = self.all_worker_ids()
-        chosen = known if worker_ids is None else worker_ids if isinstance(worker_ids, list | tuple | range) else [worker_ids]
-        unknown = [worker for worker in chosen if worker not in known]
-        if unknown:
-            raise OptionError(f"worker_ids: expected some of {list(known)}, got {unknown}")
+        chosen = chosen_workers(worker_ids, self.all_worker_ids())
         mapped = self._prepare(self._maybe_map_weights(weights), chosen)
         for worker in chosen:
             self._sync_weights_with_worker(worker_id=worker, server_weights=mapped)
         for hook in self._hooks:
             hook()
+
+
+def chosen_workers(worker_ids: Any, known: Sequence[Worker]) -> Sequence[Worker]:
+    """The workers that were named: one of them or a list; all if None.
+
+    Raises:
+        OptionError: a worker that is not there.
+    """
+    chosen = known if worker_ids is None else worker_ids if isinstance(worker_ids, list | tuple | range) else [worker_ids]
+    unknown = [worker for worker in chosen if worker not in known]
+    if unknown:
+        raise OptionError(f"worker_ids: expected some of {list(known)}, got {unknown}")
+    return chosen
 
 
 class VanillaWeightUpdater(WeightUpdaterBase):
