@@ -20,6 +20,7 @@ from tensordict import TensorDictBase
 import reap.collectors as door
 from reap.buffers import IDS, MASK
 from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
+from reap.collectors.state import policy_state
 from reap.collectors.worker import (
     SPECS,
     Attached,
@@ -62,8 +63,8 @@ class NestedWorker(Attached):
             AttachWeights: self._attach_weights,
             Reset: lambda command: self._collector.reset(command.rows),
             Seed: lambda command: self._collector.set_seed(command.seed, command.static),
-            GetState: lambda _: {"collector": self._collector.state_dict(), "policy": None, "version": self._version},
-            CheckState: lambda _: None,
+            GetState: self._get_state,
+            CheckState: self._check_weights,
             SetState: lambda command: self._collector.load_state_dict(command.state["collector"]),
             Call: self._call,
         }
@@ -75,6 +76,10 @@ class NestedWorker(Attached):
     def close(self) -> None:
         """Shut the collector down."""
         self._collector.shutdown()
+
+    def _get_state(self, _command: GetState) -> dict[str, Any]:
+        self._read_weights()
+        return {"collector": self._collector.state_dict(), "policy": policy_state(self._policy), "version": self._version}
 
     def _call(self, command: Call) -> Any:
         methods = {"env_attribute": "getattr_env", "policy_attribute": "getattr_policy", "call_env": "call_env"}

@@ -186,6 +186,11 @@ class Attached:
     def _attach_weights(self, command: AttachWeights, *fds: int) -> None:
         self._mailbox = command.kind.attach(describe(self._policy), *fds)
 
+    def _check_weights(self, command: CheckState) -> None:
+        """Refuse a state whose weights are not those of the policy."""
+        if isinstance(self._policy, nn.Module):
+            check_weights(self._policy, command.state["policy"])
+
     def _weights(self) -> Mapping[str, Field] | None:
         """Shape and dtype of each weight of the policy; None if it has none."""
         return describe(self._policy) if isinstance(self._policy, nn.Module) else None
@@ -241,8 +246,7 @@ class Worker(Attached):
 
     def _check_state(self, command: CheckState) -> None:
         self._handler.rollout.check_state(command.state["rollout"])
-        if isinstance(self._policy, nn.Module):
-            check_weights(self._policy, command.state["policy"])
+        self._check_weights(command)
 
     def _set_state(self, command: SetState) -> None:
         self._handler.handle(command)

@@ -71,6 +71,26 @@ def test_workers_with_workers(inner: str, outer: Any, shape: tuple[int, ...], le
             assert {number >> 40 for number in batches[0]["collector", "traj_ids"].flatten().tolist()} == leaves
 
 
+def test_a_state_of_derived_collectors_goes_on() -> None:
+    policy = nn.Linear(3, 1)
+    envs = [ENV] * 2
+    with MultiSyncDataCollector(envs, policy, frames_per_batch=40, collector_class=Punishing) as collector:
+        collector.set_seed(3)
+        collector.next()
+        nn.init.zeros_(policy.weight)
+        nn.init.constant_(policy.bias, 0.5)
+        collector.update_policy_weights_()
+        collector.next()
+        state = collector.state_dict()
+    other = nn.Linear(3, 1)
+    with MultiSyncDataCollector(envs, other, frames_per_batch=40, collector_class=Punishing) as collector:
+        collector.load_state_dict(state)
+        batch = collector.next()
+        assert batch["action"].unique().tolist() == [0.5]
+        assert collector.stats().frames == 120
+        assert min(number & 0xFFFFFFFFFF for number in batch["collector", "traj_ids"].flatten().tolist()) > 0
+
+
 def test_single_is_a_worker_as_any() -> None:
     with MultiSyncDataCollector([ENV] * 2, frames_per_batch=40, collector_class="single") as collector:
         assert collector.next().shape == (2, 20)
