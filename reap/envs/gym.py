@@ -10,12 +10,12 @@ import gymnasium as gym
 import torch
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from reap.buffers import Slot, Stage
 from reap.envs.any_shape import with_any_shape
-from reap.envs.base import EnvBase, Rows
+from reap.envs.base import EnvBase
 from reap.envs.gym_make import Wrapping, build
 from reap.envs.gym_rows import Env, GymCalls, GymRow, GymRows, RowFormat
 from reap.envs.gym_state import env_state, load_env_state
+from reap.envs.rows import RowsEnv
 from reap.envs.values import ObservationLeaf, action_leaves, cell, observation_leaves
 from reap.envs.vector import VectorRows
 from reap.envs.vector_calls import VectorCalls
@@ -30,7 +30,7 @@ RESERVED = frozenset({"action", "reward", "done", "terminated", "truncated", "ne
 InfoKeys = Sequence[str] | Mapping[str, Spec]
 
 
-class GymEnv(EnvBase):
+class GymEnv(RowsEnv):
     """A gymnasium env, or a vector env: gymnasium's, or EnvPool's made with `env_type="gymnasium"`.
 
     Observations: Box as they are; Discrete one-hot int64, or indices int64 with `categorical_action_encoding`;
@@ -161,32 +161,6 @@ class GymEnv(EnvBase):
         self.action_spec = _tree(actions).expand(*size)
         self.reward_spec = Composite(reward=Unbounded((1,), dtype=torch.float32)).expand(*size)
         self.add_truncated_keys()
-
-    # The loop calls the row itself, one call less for each step.
-    def loop_face(self) -> GymRow | GymRows | VectorRows:
-        """The object whose `bind`, `reset_rows` and `step_rows` a step loop calls."""
-        self.ensure_open()
-        return self.row
-
-    def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write."""
-        self.row.bind(stage, slot)
-
-    def reset_rows(self, rows: Rows | None, t: int) -> None:
-        """Begin a new episode."""
-        self.row.reset_rows(rows, t)
-
-    def step_rows(self, rows: Rows | None, t: int) -> Rows | None:
-        """Step with the action of column `t`; return row 0 if the episode ended."""
-        return self.row.step_rows(rows, t)
-
-    def send(self, rows: Rows | None, t: int) -> None:
-        """Keep what is to be stepped."""
-        self.row.send(rows, t)
-
-    def receive(self) -> Rows | None:
-        """Step what `send` kept."""
-        return self.row.receive()
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Give each row the next seed of the chain; return the one behind the last.

@@ -18,10 +18,11 @@ import numpy as np
 import torch
 
 from reap.buffers import Slot, Stage
-from reap.envs.base import EnvBase, LoopFace, Rows
+from reap.envs.base import EnvBase, LoopFace
 from reap.envs.build import is_env, refuse_instances
 from reap.envs.parallel_child import Share
 from reap.envs.parallel_processes import Processes, ProcessRows
+from reap.envs.rows import RowsEnv
 from reap.envs.serial import each_of, require_equal
 from reap.errors import OptionError, SpecMismatch, nearest
 
@@ -54,7 +55,7 @@ _FROM_PROCESSES = frozenset({"batch_size", "_observation", "_action", "_reward",
 _built = count()
 
 
-class ParallelEnv(EnvBase):
+class ParallelEnv(RowsEnv):
     """A batch of envs of one kind, of batch size `[num_workers, *batch size of one]`, stepped in processes.
 
     The processes start when the specs or data are first asked for: one that is only sent elsewhere, as a factory of the
@@ -166,7 +167,7 @@ class ParallelEnv(EnvBase):
         self._reward = first.full_reward_spec.expand(*size)
         self._done = first.full_done_spec.expand(*size)
         has_objects = any(field.is_object for field in self.fields_of_stage().values())
-        self._rows = ProcessRows(processes, by_channel=has_objects)
+        self.row = ProcessRows(processes, by_channel=has_objects)
 
     def let_shapes_change(self) -> None:
         """Let the observations of all envs change their shapes."""
@@ -181,27 +182,11 @@ class ParallelEnv(EnvBase):
         """The rows of all processes, which step loops call themselves."""
         self.ensure_open()
         self._started()
-        return self._rows
+        return self.row
 
     def bind(self, stage: Stage, slot: Slot) -> None:
         """Take the arrays that following calls read and write; both in memory that can be shared."""
         self.loop_face().bind(stage, slot)
-
-    def reset_rows(self, rows: Rows | None, t: int) -> None:
-        """Begin new episodes in these rows, or in all."""
-        self._rows.reset_rows(rows, t)
-
-    def step_rows(self, rows: Rows | None, t: int) -> Rows | None:
-        """Step rows with the actions of column `t`; return those whose episode ended."""
-        return self._rows.step_rows(rows, t)
-
-    def send(self, rows: Rows | None, t: int) -> None:
-        """Give the actions of column `t` to these rows."""
-        self._rows.send(rows, t)
-
-    def receive(self) -> Rows | None:
-        """Wait until what followed is written; return the rows whose episode ended."""
-        return self._rows.receive()
 
     # Life
 

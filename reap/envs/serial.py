@@ -13,6 +13,7 @@ from reap.envs.base import EnvBase, LoopFace, Rows, StepRows
 from reap.envs.build import build_env, is_env
 from reap.envs.gym import GymEnv
 from reap.envs.gym_rows import GymRow, GymRows
+from reap.envs.rows import RowsEnv
 from reap.errors import OptionError, SpecMismatch
 
 Factory = Callable[..., Any]
@@ -21,7 +22,7 @@ Share = tuple[int, LoopFace, int, Rows | None]
 """An env's place, its face, its first row, and some of its rows counted from there (None: all)."""
 
 
-class SerialEnv(EnvBase):
+class SerialEnv(RowsEnv):
     """A batch of envs of one kind, of batch size `[num_workers, *batch size of one]`.
 
     Args:
@@ -74,7 +75,7 @@ class SerialEnv(EnvBase):
         self.resets_rows = all(env.resets_rows for env in self.envs)
         self.steps_rows = all(env.steps_rows for env in self.envs)
         self.shares_memory = any(env.shares_memory for env in self.envs)
-        self._rows: GymRows | ChildRows = self._merged()
+        self.row: GymRows | ChildRows = self._merged()
 
     def _numbers(self, count: int) -> tuple[int, int]:
         """What the first of `count` envs is called in messages, and how many there are in all."""
@@ -91,32 +92,7 @@ class SerialEnv(EnvBase):
         for env in self.envs:
             env.let_shapes_change()
         self._set_observations()
-        self._rows = self._merged()
-
-    def loop_face(self) -> LoopFace:
-        """The rows, which step loops call themselves."""
-        self.ensure_open()
-        return self._rows
-
-    def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write."""
-        self._rows.bind(stage, slot)
-
-    def reset_rows(self, rows: Rows | None, t: int) -> None:
-        """Begin new episodes in these rows, or in all."""
-        self._rows.reset_rows(rows, t)
-
-    def step_rows(self, rows: Rows | None, t: int) -> Rows | None:
-        """Step rows with the actions of column `t`; return those whose episode ended."""
-        return self._rows.step_rows(rows, t)
-
-    def send(self, rows: Rows | None, t: int) -> None:
-        """Give the actions of column `t` to these rows."""
-        self._rows.send(rows, t)
-
-    def receive(self) -> Rows | None:
-        """Write what the rows answered."""
-        return self._rows.receive()
+        self.row = self._merged()
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Give each env the next seed of the chain; return the one behind the last."""

@@ -1,0 +1,43 @@
+"""`RowsEnv`: an env whose array face is an object of its own, which step loops call themselves: one call less for each step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reap.buffers import Slot, Stage
+from reap.envs.base import EnvBase, Rows
+
+
+class RowsEnv(EnvBase):
+    """Passes the calls of its array face on to `row`.
+
+    Attributes:
+        row: the object whose `bind`, `reset_rows` and `step_rows` a step loop calls.
+    """
+
+    row: Any
+
+    def loop_face(self) -> Any:
+        """The rows, which step loops call themselves."""
+        self.ensure_open()
+        return self.row
+
+    def bind(self, stage: Stage, slot: Slot) -> None:
+        """Take the arrays that following calls read and write."""
+        self.row.bind(stage, slot)
+
+    def reset_rows(self, rows: Rows | None, t: int) -> None:
+        """Begin new episodes in these rows, or in all."""
+        self.row.reset_rows(rows, t)
+
+    def step_rows(self, rows: Rows | None, t: int) -> Rows | None:
+        """Step rows with the actions of column `t`; return those whose episode ended."""
+        return self.row.step_rows(rows, t)
+
+    def send(self, rows: Rows | None, t: int) -> None:
+        """Give the actions of column `t` to these rows."""
+        self.row.send(rows, t)
+
+    def receive(self) -> Rows | None:
+        """Write what the rows answered; return those whose episode ended."""
+        return self.row.receive()
