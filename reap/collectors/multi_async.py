@@ -95,7 +95,7 @@ class MultiaSyncDataCollector(ProcessCollector):
         """Have all workers collect that have nothing to deliver from before, as far as the budget goes."""
         waiting = [result.worker for result in list(self._arrived)[1:]]
         for worker in range(self.num_workers):
-            if worker not in self._working and worker not in waiting and self._is_wanted:
+            if worker not in self._working and worker not in waiting and self._is_wanted and not self._waits_for_warm_up:
                 with uninterrupted():
                     self._request(worker, self._command(self._own_slots[worker].take()))
 
@@ -109,6 +109,16 @@ class MultiaSyncDataCollector(ProcessCollector):
         """Whether the budget asks for another rollout."""
         budget = self._options.budget
         return budget is None or self._expected() < budget
+
+    @property
+    def _is_random(self) -> bool:
+        """Whether the next rollout has random actions."""
+        return self._expected() < self._options.random_frames
+
+    @property
+    def _waits_for_warm_up(self) -> bool:
+        """Whether rollouts with random actions are under way, which come before those of the policy."""
+        return not self._is_random and any(command.random for command in self._working.values())
 
     def _request(self, worker: int, command: Collect) -> None:
         self._crew.clear_control(worker)
@@ -141,7 +151,7 @@ class MultiaSyncDataCollector(ProcessCollector):
 
     def _command(self, slot: int) -> Collect:
         options = self._options
-        return Collect(slot, self._expected() < options.random_frames, options.reset_at_each_iter, self._version)
+        return Collect(slot, self._is_random, options.reset_at_each_iter, self._version)
 
     def _keep_results(self) -> None:
         while self._working:
