@@ -101,23 +101,56 @@ def shared_memory(nbytes: int, fd: int | None = None) -> tuple[Bytes, int]:
         MemoryError: more than is available.
         NotImplementedError: this system has no memfd.
     """
-    size = max(nbytes, 1)
     if fd is not None:
-        return _mapped(fd, size, nbytes), fd
+        return _mapped(fd, nbytes), fd
+    fd = empty_memory()
+    try:
+        take_pages(fd, nbytes)
+        return _mapped(fd, nbytes), fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def empty_memory() -> int:
+    """The descriptor of memory that can be shared, which has no size yet; the caller closes it.
+
+    Raises:
+        NotImplementedError: this system has no memfd.
+    """
     if not hasattr(os, "memfd_create"):
         raise NotImplementedError("shared memory needs memfd_create, which Linux has; use SyncDataCollector and SerialEnv here")
+    return os.memfd_create("reap", os.MFD_CLOEXEC)
+
+
+def take_pages(fd: int, nbytes: int) -> None:
+    """Give shared memory its size, and take all of its pages.
+
+    Raises:
+        MemoryError: more than is available.
+    """
     available, bound = available_memory()
     if nbytes > available:
         raise MemoryError(f"{readable(nbytes)} of shared memory are needed, and {bound} has {readable(available)} left")
-    fd = os.memfd_create("reap", os.MFD_CLOEXEC)
     try:
-        os.posix_fallocate(fd, 0, size)
-        return _mapped(fd, size, nbytes), fd
+        os.posix_fallocate(fd, 0, max(nbytes, 1))
     except OSError as error:
-        os.close(fd)
         raise MemoryError(f"{readable(nbytes)} of shared memory were refused by the system: {error}") from error
 
 
-def _mapped(fd: int, size: int, nbytes: int) -> Bytes:
-    mapping: Any = mmap.mmap(fd, size)
+def borrowed(pid: int, fd: int) -> int:
+    """A descriptor, in this process, of shared memory that another process holds open.
+
+    Args:
+        pid: that process.
+        fd: its descriptor.
+
+    Raises:
+        FileNotFoundError: it has ended, or closed it.
+    """
+    return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+
+
+def _mapped(fd: int, nbytes: int) -> Bytes:
+    mapping: Any = mmap.mmap(fd, max(nbytes, 1))
     return np.frombuffer(mapping, np.uint8)[:nbytes]

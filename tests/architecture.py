@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "keys", "memory", "optional", "seeds", "tensordicts"),
+    ("errors", "keys", "locks", "memory", "optional", "seeds", "tensordicts"),
     ("specs", "layout", "workers"),
     ("objects",),
     ("buffers",),

@@ -6,20 +6,16 @@
         '--- odd: half 1 is published -----------------'
 
 A writer fills the half that is not published, then stores the serial: one aligned word. So a writer that is killed or
-interrupted has never been there, and a reader sees whole versions only. An `fcntl` record lock is held for each copy, and for
-no longer; the kernel frees it when its owner is killed. (Such a lock belongs to a process, hence the lock for threads too.)
+interrupted has never been there, and a reader sees whole versions only. A `ProcessLock` is held for each copy, and for no
+longer.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import pickle
 from collections.abc import Mapping
-from threading import Lock
 from typing import Any
-from weakref import WeakValueDictionary
 
 import cloudpickle
 import torch
@@ -27,6 +23,7 @@ import torch
 from reap.errors import ClosedError, OptionError
 from reap.keys import Key
 from reap.layout import Block, Field, Layout
+from reap.locks import ProcessLock
 from reap.weights.described import Described, describe, extra_states, load_extra_states
 from reap.weights.stored import VERSION, StoredWeights
 
@@ -38,9 +35,6 @@ EXTRA_START, EXTRA_SIZE = 1, 2
 """Places in a half's record, beside the version."""
 
 CLOSED = "this weight mailbox is closed"
-
-_locks: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
-"""The lock of threads for each piece of shared memory, by device and inode: several mailboxes of one process may map one."""
 
 
 class WeightMailbox:
@@ -72,7 +66,7 @@ class WeightMailbox:
         self._serial: memoryview[int] = block.memory.data[:8].cast("q")
         self._halves: tuple[StoredWeights, ...] = tuple(StoredWeights(block, name, self.described) for name in HALVES)
         self._end = layout.nbytes
-        self._threads = _lock_of_threads(self.fd)
+        self._lock = ProcessLock(self.fd)
         self._seen: int | None = None
 
     @classmethod
@@ -148,12 +142,8 @@ class WeightMailbox:
         checked_version(version)
         given, blob = self.described.select(weights), packed(extra_states(weights) if extra is None else extra)
         fd = self.fd
-        with self._threads:
-            try:
-                _lock(fd)
-                self._write(fd, given, version, blob)
-            finally:
-                fcntl.lockf(fd, fcntl.LOCK_UN)
+        with self._lock:
+            self._write(fd, given, version, blob)
 
     def _write(self, fd: int, given: Mapping[str, torch.Tensor], version: int, blob: bytes) -> None:
         serial = self._serial[0]
@@ -194,16 +184,12 @@ class WeightMailbox:
 
     def _read_into(self, policy: Any) -> int:
         fd = self.fd
-        with self._threads:
-            try:
-                _lock(fd)
-                serial = self._serial[0]
-                half = self._halves[serial & 1]
-                version, start, size = (int(number) for number in half.record)
-                half.load_into(policy)
-                blob = _read_all(fd, size, start)
-            finally:
-                fcntl.lockf(fd, fcntl.LOCK_UN)
+        with self._lock:
+            serial = self._serial[0]
+            half = self._halves[serial & 1]
+            version, start, size = (int(number) for number in half.record)
+            half.load_into(policy)
+            blob = _read_all(fd, size, start)
         if blob:
             load_extra_states(policy, pickle.loads(blob))
         self._seen = serial
@@ -215,7 +201,7 @@ class WeightMailbox:
 
     def close(self) -> None:
         """Give the descriptor and the memory back; a second call does nothing."""
-        with self._threads:
+        with self._lock.threads:
             # Closing any descriptor of the memory frees this process's lock on it: no other thread may hold it now.
             self._serial, self._halves = memoryview(bytes(8)).cast("q"), ()
             self._block = None
@@ -231,23 +217,6 @@ def checked_version(version: int) -> int:
     if version < 1:
         raise OptionError(f"version: expected 1 or more, got {version}")
     return version
-
-
-def _lock_of_threads(fd: int) -> Any:
-    status = os.fstat(fd)
-    return _locks.setdefault((status.st_dev, status.st_ino), Lock())
-
-
-def _lock(fd: int) -> None:
-    """Wait for the record lock."""
-    while True:
-        try:
-            return fcntl.lockf(fd, fcntl.LOCK_EX)
-        except OSError as error:
-            # The kernel looks at processes: two with two threads each, and two mailboxes, may seem to wait for each other.
-            if error.errno != errno.EDEADLK:
-                raise
-            os.sched_yield()
 
 
 def _write_all(fd: int, data: bytes, start: int) -> None:

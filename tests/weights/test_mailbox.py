@@ -19,8 +19,9 @@ import pytest
 import torch
 from torch import nn
 
+from reap import locks
 from reap.errors import ClosedError, OptionError, SpecMismatch
-from reap.weights import mailbox, stored
+from reap.weights import stored
 from reap.weights.base import load_weights
 from reap.weights.mailbox import WeightMailbox, describe
 from reap.weights.messages import MessageMailbox
@@ -232,7 +233,7 @@ def test_only_what_is_newer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (reader.version, writer.version) == (5, 5)
     assert (reader.read_into(policy, 0), values(policy)) == (5, [2.0])
     monkeypatch.setattr(stored, "copy_weights", lambda *_: pytest.fail("there is nothing newer"))
-    monkeypatch.setattr(mailbox, "_lock", lambda *_: pytest.fail("and no lock to find that out"))
+    monkeypatch.setattr(locks, "_lock", lambda *_: pytest.fail("and no lock to find that out"))
     assert reader.read_into(policy, 5) == 5
     assert reader.version == 5
 

@@ -1,0 +1,63 @@
+"""`ProcessLock`: excludes processes, and threads, that share a piece of memory; the kernel frees it when its owner is killed.
+
+A semaphore in that memory would stay taken for ever. What the owner was changing is then as it left it: whoever uses this lock
+writes in an order that leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from threading import Lock
+from types import TracebackType
+from typing import Any
+from weakref import WeakValueDictionary
+
+_locks: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
+"""The lock of threads for each piece of shared memory, by device and inode: several objects of one process may map one."""
+
+
+class ProcessLock:
+    """An `fcntl` record lock on a descriptor, and with it a lock for the threads of this process.
+
+    The record lock belongs to the process, so that closing any descriptor of the same memory would free it: do that with
+    `threads` held.
+
+    Args:
+        fd: descriptor of the memory.
+
+    Attributes:
+        threads: the lock for threads alone.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        status = os.fstat(fd)
+        self.threads: Any = _locks.setdefault((status.st_dev, status.st_ino), Lock())
+
+    def __enter__(self) -> None:
+        self.threads.acquire()
+        try:
+            _lock(self._fd)
+        except BaseException:
+            self.threads.release()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+        finally:
+            self.threads.release()
+
+
+def _lock(fd: int) -> None:
+    """Wait for the record lock."""
+    while True:
+        try:
+            return fcntl.lockf(fd, fcntl.LOCK_EX)
+        except OSError as error:
+            # The kernel looks at processes: two with two threads each, and two pieces of memory, may seem to wait for each other.
+            if error.errno != errno.EDEADLK:
+                raise
+            os.sched_yield()
