@@ -57,7 +57,7 @@ def _lock(fd: int) -> None:
         try:
             return fcntl.lockf(fd, fcntl.LOCK_EX)
         except OSError as error:
-            # The kernel looks at processes: two with two threads each, and two pieces of memory, may seem to wait for each other.
+            # The kernel looks at processes: two with two threads each may seem to wait for each other.
             if error.errno != errno.EDEADLK:
                 raise
             os.sched_yield()

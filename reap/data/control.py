@@ -1,0 +1,117 @@
+"""`Control`: the numbers that readers and writers of a buffer agree by, in memory of one process or shared by several.
+
+    words      claimed | written | floor | streams | busy | edits | ... (see the places below)
+    writers    who is writing which columns, one entry for each write under way
+    origins    for each column, the stream that wrote it, and whether a write began there
+    schema     what the first writer found in its data, so that the others place theirs alike
+
+Words are read without a lock: one aligned word each. They are written with the lock held.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from threading import RLock
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from reap.keys import Key
+from reap.layout import Block, Field, Layout
+from reap.locks import ProcessLock
+from reap.memory import borrowed
+
+CLAIMED, WRITTEN, FLOOR, STREAMS, BUSY, EDITS, SCHEMA_SIZE, TRANSFORMS = range(8)
+"""Places in the words: columns claimed so far; frames written so far; the first column that counts; streams so far; entries in
+use; twice the changes made in place, odd while one is made; bytes of the schema; what the first write decided of transforms."""
+
+WRITERS = 256
+"""Writes that can be under way at the same time."""
+
+PID, BIRTH, START, COUNT = range(4)
+"""Columns of a writer's entry: its process, when that began, the first column that it writes, how many; 0 if free."""
+
+SCHEMA_BYTES = 1 << 18
+
+_WORDS, _WRITERS, _SCHEMA, _ORIGINS = ("words",), ("writers",), ("schema",), ("origins",)
+
+
+class Control:
+    """Words and tables about the columns of a buffer.
+
+    Args:
+        columns: columns at the most.
+        make_block: makes their memory.
+
+    Attributes:
+        columns: columns at the most.
+        words: see the places above.
+        writers: `int64[WRITERS, 4]`.
+        origins: `int32[columns]`: twice the number of the stream, plus one where a write began.
+        lock: excludes other writers.
+    """
+
+    def __init__(self, columns: int, make_block: Callable[[Layout], Block] = Block.private) -> None:
+        fields: dict[Key, Field] = {
+            _WORDS: Field((8,), torch.int64),
+            _WRITERS: Field((WRITERS, 4), torch.int64),
+            _SCHEMA: Field((SCHEMA_BYTES,), torch.uint8),
+            _ORIGINS: Field((columns,), torch.int32),
+        }
+        self.columns = columns
+        self.block = block = make_block(Layout(fields))
+        self.words: memoryview[int] = block.memory.data[:64].cast("q")
+        self.writers: NDArray[np.int64] = block.array(_WRITERS)
+        self.origins: NDArray[np.int32] = block.array(_ORIGINS)
+        self._schema: NDArray[np.uint8] = block.array(_SCHEMA)
+        self.lock: Any = RLock() if block.fd is None else ProcessLock(block.fd)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes can map it."""
+        return self.block.fd is not None
+
+    def shared(self) -> Control:
+        """The same in memory that other processes can map; itself if it lies there."""
+        if self.is_shared:
+            return self
+        twin = Control(self.columns, Block.shared)
+        twin.block.memory[:] = self.block.memory
+        return twin
+
+    @property
+    def schema(self) -> Any:
+        """What the first writer noted; None before the first write."""
+        size = self.words[SCHEMA_SIZE]
+        return pickle.loads(self._schema[:size].tobytes()) if size else None
+
+    def note_schema(self, schema: Any) -> None:
+        """Note what the data consist of, for the other processes; with the lock held.
+
+        Raises:
+            MemoryError: it is too long.
+        """
+        noted = pickle.dumps(schema)
+        if len(noted) > SCHEMA_BYTES:
+            raise MemoryError(f"the keys of a buffer: expected at most {SCHEMA_BYTES} bytes for their names, got {len(noted)}")
+        self._schema[: len(noted)] = np.frombuffer(noted, np.uint8)
+        self.words[SCHEMA_SIZE] = len(noted)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.block.fd is None:
+            return _private_control, (self.columns, self.block.memory.tobytes())
+        return _attached_control, (self.columns, os.getpid(), self.block.fd)
+
+
+def _private_control(columns: int, memory: bytes) -> Control:
+    control = Control(columns)
+    control.block.memory[:] = np.frombuffer(memory, np.uint8)
+    return control
+
+
+def _attached_control(columns: int, pid: int, fd: int) -> Control:
+    return Control(columns, lambda layout: Block.shared(layout, borrowed(pid, fd)))

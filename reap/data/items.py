@@ -1,0 +1,151 @@
+"""What a buffer holds: `Schema` says what an item consists of, `leaves_of` takes data apart, `Schema.rebuilt` joins them.
+
+TensorDict, tensorclass, Tensor  --leaves_of-->  {key: tensor [*batch, *item]}  --rebuilt-->  the same kind
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensorclass, lazy_stack
+from torch import Tensor
+
+from reap.errors import SpecMismatch
+from reap.keys import Key, nested, plain
+from reap.layout import OBJECT, Field
+from reap.tensordicts import make_tensordict
+
+Leaves = dict[Key, Any]
+"""Tensors `[*batch, *item]` by key, and stacks of objects `[*batch]`."""
+
+WHOLE: Key = ("data",)
+"""The key of data that are one tensor."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What one item consists of.
+
+    Attributes:
+        kind: `TensorDict`, `Tensor`, or a tensorclass.
+        fields: shape and dtype of one item's value under each key.
+        rows: batch dimensions that stand before time; none for a buffer of one dimension.
+        device: what the data gave as their device.
+    """
+
+    kind: Any
+    fields: Mapping[Key, Field]
+    rows: tuple[int, ...]
+    device: torch.device | None = None
+
+    def rebuilt(self, leaves: Mapping[Key, Any], batch_size: torch.Size) -> Any:
+        """Data of this kind from leaves `[*batch_size, *item]`."""
+        if self.kind is Tensor:
+            return leaves[WHOLE]
+        data = make_tensordict(nested(leaves), batch_size, device=self.device)
+        return data if self.kind is TensorDict else self.kind.from_tensordict(data)
+
+    def check(self, kind: Any, leaves: Leaves, dims: int) -> None:
+        """Raise SpecMismatch unless data are of the same kind, with the same keys, shapes and dtypes.
+
+        Args:
+            kind: their kind.
+            leaves: their leaves.
+            dims: their batch dimensions.
+        """
+        if kind is not self.kind:
+            raise SpecMismatch(f"replay buffer: expected a {self.kind.__name__}, as it holds, got a {kind.__name__}")
+        fields = fields_of(leaves, dims)
+        if fields == self.fields:
+            return
+        missing = [plain(key) for key in self.fields if key not in fields]
+        surplus = [plain(key) for key in fields if key not in self.fields]
+        if missing or surplus:
+            raise SpecMismatch(
+                f"replay buffer: expected the keys of the first write; missing {missing}, new {surplus}; nothing was written. "
+                "Drop or add keys before the write, or use another buffer"
+            )
+        for key, field in fields.items():
+            if field != self.fields[key]:
+                raise SpecMismatch(
+                    f"replay buffer: {plain(key)!r}: expected {_words(self.fields[key])} for each item, as in the first write, "
+                    f"got {_words(field)}; nothing was written"
+                )
+
+
+def _words(field: Field) -> str:
+    return "objects" if field.is_object else f"{tuple(field.shape)} {field.dtype}"
+
+
+def kind_of(data: Any) -> Any:
+    """`TensorDict`, `Tensor`, or the tensorclass of data.
+
+    Raises:
+        SpecMismatch: something else.
+    """
+    if isinstance(data, TensorDictBase):
+        return TensorDict
+    if isinstance(data, Tensor):
+        return Tensor
+    if is_tensorclass(data):
+        return type(data)
+    raise SpecMismatch(
+        f"replay buffer: expected a TensorDict, a tensorclass or a tensor, got {type(data).__name__}: {data!r:.100}"
+    )
+
+
+def together(data: Any) -> Any:
+    """Items in a list, stacked along a new first dimension; a dictionary as a TensorDict without batch dimensions."""
+    if isinstance(data, dict):
+        return TensorDict(data)
+    if not isinstance(data, list | tuple):
+        return data
+    items: Sequence[Any] = [together(item) for item in data]
+    if not items:
+        raise SpecMismatch("replay buffer: expected at least one item, got an empty list")
+    return torch.stack(list(items)) if isinstance(items[0], Tensor) else lazy_stack(list(items))
+
+
+def leaves_of(data: Any) -> Leaves:
+    """The leaves of data, by key.
+
+    Raises:
+        SpecMismatch: entries whose shapes differ, which no tensor can hold.
+    """
+    if isinstance(data, Tensor):
+        return {WHOLE: data}
+    node = data if isinstance(data, TensorDictBase) else data._tensordict  # pyright: ignore[reportPrivateUsage]
+    return dict(_walk(node, ()))
+
+
+def _walk(node: Any, path: Key) -> Iterator[tuple[Key, Any]]:
+    entries = node._tensordict if type(node) is TensorDict else node  # pyright: ignore[reportPrivateUsage]
+    try:
+        for name, value in entries.items():
+            key = (*path, name)
+            if isinstance(value, Tensor) or is_non_tensor(value):
+                yield key, value
+            elif is_tensorclass(value):
+                yield from _walk(value._tensordict, key)
+            else:
+                yield from _walk(value, key)
+    except RuntimeError as error:
+        raise SpecMismatch(
+            f"replay buffer: expected values of one shape in every item: {error}; nothing was written"
+        ) from error
+
+
+def fields_of(leaves: Leaves, dims: int) -> dict[Key, Field]:
+    """Shape and dtype of one item's value under each key.
+
+    Args:
+        leaves: values `[*batch, *item]`.
+        dims: how many dimensions are the batch's.
+    """
+    return {
+        key: Field(tuple(value.shape[dims:]), value.dtype) if isinstance(value, Tensor) else OBJECT
+        for key, value in leaves.items()
+    }

@@ -1,0 +1,358 @@
+"""`ReplayBuffer`: experience that is written in a ring and sampled from.
+
+    extend(data) -> transforms -> writer -> storage   [*rows, columns, *item]
+    sample(n)    <- transforms <- take   <- sampler: places
+
+A sample is taken, and then looked at again: frames in columns that somebody was writing meanwhile are drawn again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from threading import RLock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reap.buffers import MASK
+from reap.data.items import leaves_of, together
+from reap.data.prefetch import Prefetcher
+from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden
+from reap.data.samplers.uniform import RandomSampler
+from reap.data.storage import Storage, positive
+from reap.data.storages import LazyTensorStorage
+from reap.data.transforms import Transforms
+from reap.data.writers import RoundRobinWriter, Writer
+from reap.errors import OptionError, SpecMismatch
+
+Index = Any
+
+
+class ReplayBuffer:
+    """Frames in a ring, and samples of them.
+
+    Args:
+        storage: where they lie; a `LazyTensorStorage(1_000)` unless given.
+        sampler: which of them a sample holds; a `RandomSampler` unless given.
+        writer: where new ones go; a `RoundRobinWriter` unless given.
+        transform: changes samples, what is written, or both; see `Transforms`.
+        write_transform: a function that changes what is written.
+        batch_size: frames of a sample where `sample()` is not told.
+        prefetch: samples that a thread makes ready ahead; None or 0 for none.
+        pin_memory: samples lie in page-locked memory, from which a CUDA device copies; without such a device, no effect.
+        collate_fn: changes what was taken from the storage before transforms see it.
+        shared: other processes can write and sample.
+        dim_extend: the dimension of written data that is time; the last of the storage's `ndim` unless given.
+        generator: where the random numbers come from; torch's own unless given.
+
+    Raises:
+        OptionError: an argument that cannot work.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(4), batch_size=2)
+        >>> buffer.extend(TensorDict({"a": torch.arange(6)}, [6]))
+        tensor([2, 3, 0, 1, 2, 3])
+        >>> buffer[:]["a"], buffer.sample().shape
+        (tensor([2, 3, 4, 5]), torch.Size([2]))
+    """
+
+    def __init__(
+        self,
+        *,
+        storage: Storage | Callable[[], Storage] | None = None,
+        sampler: Sampler | Callable[[], Sampler] | None = None,
+        writer: Writer | Callable[[], Writer] | None = None,
+        transform: Any = None,
+        write_transform: Callable[[Any], Any] | None = None,
+        batch_size: int | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        collate_fn: Callable[[Any], Any] | None = None,
+        shared: bool = False,
+        dim_extend: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self._storage: Storage = _made(storage, Storage, "storage", lambda: LazyTensorStorage(1_000))
+        self._sampler: Sampler = _made(sampler, Sampler, "sampler", RandomSampler)
+        self._writer: Writer = _made(writer, Writer, "writer", RoundRobinWriter)
+        self.batch_size = positive(batch_size, "batch_size") if batch_size is not None else None
+        self._time = self._storage.ndim - 1 if dim_extend is None else dim_extend
+        if not 0 <= self._time < self._storage.ndim:
+            raise OptionError(f"dim_extend: expected 0 to {self._storage.ndim - 1}, below the storage's ndim, got {dim_extend}")
+        if collate_fn is not None and not callable(collate_fn):
+            raise OptionError(f"collate_fn: expected a function, got {collate_fn!r}")
+        self._collate, self._generator = collate_fn, generator
+        self._pins = pin_memory and torch.cuda.is_available()
+        self._transforms = Transforms()
+        if transform is not None:
+            self._transforms.append(transform)
+        if write_transform is not None:
+            self._transforms.append_write(write_transform)
+        self._lock = RLock()
+        self._prefetch = positive(prefetch, "prefetch") if prefetch else 0
+        self._prefetcher = self._make_prefetcher()
+        if shared:
+            self.share()
+
+    def _make_prefetcher(self) -> Prefetcher | None:
+        return Prefetcher(self._sample, self._prefetch) if self._prefetch else None
+
+    # ------------------------------------------------------------------ writing
+
+    def add(self, data: Any) -> Index:
+        """Write one item, or one column of a storage with several rows.
+
+        Args:
+            data: `[*item]`, or `[*rows]` for a storage with `ndim > 1`.
+
+        Returns:
+            Its index.
+
+        Raises:
+            SpecMismatch: it is not what the first write was.
+        """
+        data = together(data)
+        return self._write(data.unsqueeze(self._storage.ndim - 1))
+
+    def extend(self, data: Any) -> Index:
+        """Write several items along the time dimension.
+
+        Args:
+            data: a TensorDict, tensorclass or tensor `[*rows, time]`, or a list of items. Frames with a False
+                `("collector", "mask")` are left out of a storage with one dimension.
+
+        Returns:
+            Their indices `[n]`, or `[n, ndim]` for a storage with several dimensions, row by row.
+
+        Raises:
+            SpecMismatch: they are not what the first write was; nothing is written.
+        """
+        return self._write(together(data))
+
+    def _write(self, data: Any) -> Index:
+        storage = self._storage
+        if storage.ndim > 1 and self._time != storage.ndim - 1:
+            data = data.movedim(self._time, storage.ndim - 1)
+        written = self._transforms.before_write(data, storage)
+        if storage.ndim > 1:
+            return storage.as_index(self._writer.extend(storage, written, [written.shape[storage.ndim - 1]]))
+        rows = _rows_in(data, written)
+        mask = _mask_of(written)
+        if mask is None:
+            return self._writer.extend(storage, written, [len(written) // rows] * rows)
+        return self._writer.extend(storage, written[mask], mask.view(rows, -1).sum(1).tolist())
+
+    # ------------------------------------------------------------------ sampling
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+        """A sample, in memory of its own.
+
+        Args:
+            batch_size: frames in it; that of the buffer if None.
+            return_info: return a dictionary with it, with `"index"` and what the sampler knows of each frame.
+
+        Raises:
+            OptionError: no size is given, here or before.
+            CallOrderError: there is too little to sample from.
+        """
+        size = self._size_of_sample(batch_size)
+        sample, info = self._sample(size) if self._prefetcher is None else self._prefetcher.next(size)
+        return (sample, info) if return_info else sample
+
+    def _size_of_sample(self, batch_size: int | None) -> int:
+        size = batch_size if batch_size is not None else self.batch_size or self._sampler.default_size
+        if size is None:
+            raise OptionError("sample: expected a batch_size, here or where the buffer is made, got none")
+        return positive(size, "batch_size")
+
+    def _sample(self, size: int) -> tuple[Any, dict[str, Any]]:
+        with self._lock:
+            draw, data = self._take(size)
+        if self._collate is not None:
+            data = self._collate(data)
+        if self._pins:
+            data = data.pin_memory()
+        info = {"index": self._storage.as_index(draw.places), **draw.info}
+        data = self._noted(data, info)
+        return (self._transforms.after_read(data, self._storage) if self._transforms.reads else data), info
+
+    def _noted(self, data: Any, info: Mapping[str, Any]) -> Any:
+        """The sample with what is known of its frames; here, as it is."""
+        return data
+
+    def _take(self, size: int) -> tuple[Draw, Any]:
+        storage, sampler, ring = self._storage, self._sampler, self._storage.ring
+        reading = ring.begin_reading()
+        draw = sampler.draw(storage, size, self._generator)
+        while True:
+            data = storage.get(draw.places, partial(sampler.mark, draw))
+            if ring.is_untouched(reading):
+                return draw, data
+            if ring.is_edited(reading):
+                with ring.control.lock:
+                    data = storage.get(draw.places, partial(sampler.mark, draw))
+            bad = ring.touched(draw.places % ring.capacity, reading)
+            if not bad.any():
+                return draw, data
+            refuse_if_hidden(storage, reading)
+            reading = ring.begin_reading()
+            draw = sampler.redraw(draw, bad, storage, self._generator)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Samples of `batch_size` without end; with a sampler without replacement, until each frame was given once."""
+        while True:
+            yield self.sample()
+            if self._sampler.ran_out:
+                return
+
+    def update_priority(self, index: Index, priority: Any) -> None:
+        """Set the priorities of frames; only samplers with priorities use them.
+
+        Args:
+            index: their indices, as `extend` and `sample(return_info=True)` give them.
+            priority: a number for all, or one for each; positive.
+
+        Raises:
+            OptionError: a priority that is negative or no number; nothing is changed then.
+        """
+        with self._lock:
+            places = self._storage.as_places(index)
+            values = torch.as_tensor(priority, dtype=torch.float64).reshape(-1)
+            self._sampler.update_priority(places, values.expand(places.shape), self._storage)
+
+    # ------------------------------------------------------------------ contents
+
+    def __len__(self) -> int:
+        """Frames that can be sampled."""
+        return len(self._storage)
+
+    @property
+    def write_count(self) -> int:
+        """Frames written since it was made or emptied, those that were overwritten included."""
+        return self._storage.ring.written
+
+    def __getitem__(self, index: Any) -> Any:
+        """What was written, `[*rows, time]`, at this index of any kind that a tensor takes.
+
+        Slices and numbers give views of the memory of the buffer, which later writes change.
+        """
+        return self._storage.contents()[index]
+
+    def __setitem__(self, index: Any, data: Any) -> None:
+        """Write over what is there.
+
+        Raises:
+            SpecMismatch: the data are not what the first write was; nothing is changed then.
+        """
+        places = self._storage.places_in_use()[index]
+        given = together(data)
+        if tuple(given.shape[: places.ndim]) != tuple(places.shape):
+            raise SpecMismatch(f"replay buffer: expected data {list(places.shape)} for this index, got {list(given.shape)}")
+        self._storage.put(places.reshape(-1), given.unsqueeze(0) if not places.ndim else given.flatten(0, places.ndim - 1))
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Forget all frames; memory is kept.
+
+        Args:
+            empty_write_count: let `write_count` begin at 0 again.
+        """
+        with self._without_prefetched():
+            self._storage.ring.empty(forget_written=empty_write_count)
+            self._sampler.empty()
+            self._writer.empty()
+
+    # ------------------------------------------------------------------ parts
+
+    @property
+    def storage(self) -> Storage:
+        """Where frames lie."""
+        return self._storage
+
+    @property
+    def sampler(self) -> Sampler:
+        """What chooses frames."""
+        return self._sampler
+
+    @property
+    def writer(self) -> Writer:
+        """What says where new frames go."""
+        return self._writer
+
+    def set_sampler(self, sampler: Sampler) -> None:
+        """Choose frames with another sampler from now on."""
+        with self._without_prefetched():
+            self._sampler = _made(sampler, Sampler, "sampler", RandomSampler)
+
+    def set_storage(self, storage: Storage) -> None:
+        """Have frames in another storage from now on; those in the old one stay there."""
+        with self._without_prefetched():
+            self._storage = _made(storage, Storage, "storage", lambda: LazyTensorStorage(1_000))
+            self._sampler.empty()
+
+    def set_writer(self, writer: Writer) -> None:
+        """Write with another writer from now on."""
+        self._writer = _made(writer, Writer, "writer", RoundRobinWriter)
+
+    def append_transform(self, transform: Any) -> ReplayBuffer:
+        """Add a transform behind those that are there; see `Transforms`. Returns the buffer."""
+        with self._without_prefetched():
+            self._transforms.append(transform)
+        return self
+
+    def share(self) -> ReplayBuffer:
+        """Let other processes write to it and sample from it: those that get it by pickling. Returns the buffer.
+
+        Raises:
+            OptionError: its storage cannot be shared.
+        """
+        with self._lock:
+            self._storage.share()
+        return self
+
+    @contextmanager
+    def _without_prefetched(self) -> Generator[None]:
+        """In the body no sample is made, and those that were made ahead are dropped."""
+        if self._prefetcher is not None:
+            self._prefetcher.close()  # before the lock is taken: the thread may wait for that
+        with self._lock:
+            yield
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_prefetcher": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = RLock()
+        self._prefetcher = self._make_prefetcher()
+
+    def __repr__(self) -> str:
+        parts = f"storage={self._storage!r}, sampler={self._sampler!r}, writer={self._writer!r}"
+        return f"{type(self).__name__}({len(self)} frames, {parts}, batch_size={self.batch_size})"
+
+
+def _made(given: Any, kind: type[Any], name: str, default: Callable[[], Any]) -> Any:
+    """The part that was given, or that the function given makes."""
+    made = default() if given is None else given if isinstance(given, kind) or not callable(given) else given()
+    if not isinstance(made, kind):
+        raise OptionError(f"{name}: expected a {kind.__name__} of reap.data, got {type(made).__name__}: {made!r:.100}")
+    return made
+
+
+def _rows_in(data: Any, written: Any) -> int:
+    """Rows of the data that lie behind one another in the one dimension of what is written of them."""
+    if written is data or data.ndim < 2 or len(written) != math.prod(data.shape):
+        return 1
+    return len(written) // data.shape[-1]
+
+
+def _mask_of(data: Any) -> Tensor | None:
+    """Which frames `[time]` are valid; None if all are."""
+    if isinstance(data, Tensor) or data.ndim != 1:
+        return None
+    mask = leaves_of(data).get(MASK)
+    return None if mask is None or bool(mask.all()) else mask

@@ -1,0 +1,261 @@
+"""`Ring`: which columns of a buffer are written, by whom, and which can be read.
+
+    claim    under the lock: the next columns are this writer's      claimed += n
+    copy     without a lock: several writers at the same time
+    publish  under the lock, last: the columns can be read           written += frames
+
+Columns are counted on for ever; column c lies at c % capacity. A reader notes how far the ring was, takes its frames, and looks
+again: what lay in columns that somebody claimed meanwhile, or was writing before, is drawn again. A writer that is killed
+leaves its entry in the table behind: its columns are never read, and are free when the ring comes round to them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from reap.data.control import BIRTH, BUSY, CLAIMED, COUNT, EDITS, FLOOR, PID, START, STREAMS, WRITTEN, Control
+
+NOBODY = -1
+"""The process of an entry whose writer gave up."""
+
+
+class Claim(NamedTuple):
+    """Columns that a writer may write.
+
+    Attributes:
+        start: the first of them, counted for ever.
+        columns: how many.
+        entry: the writer's entry in the table.
+    """
+
+    start: int
+    columns: int
+    entry: int
+
+
+class Reading(NamedTuple):
+    """How far a ring was when a reader began.
+
+    Attributes:
+        claimed: columns claimed by then.
+        edits: changes in place by then.
+        writing: first column and number of columns of each write that was under way.
+    """
+
+    claimed: int
+    edits: int
+    writing: tuple[tuple[int, int], ...]
+
+
+class Ring:
+    """Columns written in a ring by one process or several.
+
+    Args:
+        control: the numbers that they agree by.
+        capacity: columns that there is room for.
+
+    Example:
+        >>> ring = Ring(Control(10), capacity=10)
+        >>> claim = ring.claim(4)
+        >>> ring.readable, len(list(ring.under_way()))
+        (0, 1)
+        >>> ring.publish(claim, frames=4)
+        >>> ring.readable, ring.oldest, ring.written
+        (4, 0, 4)
+    """
+
+    def __init__(self, control: Control, capacity: int) -> None:
+        self.capacity = capacity
+        self.control = control
+        self._words = control.words
+
+    @property
+    def claimed(self) -> int:
+        """Columns claimed so far: the first that nobody has claimed."""
+        return self._words[CLAIMED]
+
+    @property
+    def oldest(self) -> int:
+        """The first column that still holds what was written to it."""
+        return max(self._words[FLOOR], self._words[CLAIMED] - self.capacity)
+
+    @property
+    def written(self) -> int:
+        """Frames written so far."""
+        return self._words[WRITTEN]
+
+    @property
+    def readable(self) -> int:
+        """Columns that hold something and are not being written."""
+        oldest = self.oldest
+        hidden = sum(start + columns - max(start, oldest) for start, columns in self.under_way() if start + columns > oldest)
+        return self.claimed - oldest - hidden
+
+    # ------------------------------------------------------------------ writers
+
+    def new_streams(self, count: int) -> int:
+        """The first of so many numbers for streams: what one env says, frame after frame."""
+        with self.control.lock:
+            first = self._words[STREAMS]
+            self._words[STREAMS] = first + count
+        return first
+
+    def claim(self, columns: int) -> Claim:
+        """Columns to write, at most `capacity`; waits for writers that are slower than the ring is long.
+
+        Raises:
+            RuntimeError: there are more writers at the same time than the table has entries.
+        """
+        while True:
+            with self.control.lock:
+                start = self._words[CLAIMED]
+                if not self._words[BUSY] or self._is_free_until(start + columns):
+                    return self._enter(start, columns)
+            os.sched_yield()
+
+    def _is_free_until(self, end: int) -> bool:
+        """Whether nobody is still writing what lies in the place of the columns before `end`."""
+        overwritten, claimed, entries = end - self.capacity, self._words[CLAIMED], self._entries()
+        self._words[BUSY] = len(entries)  # of a writer that was killed while it counted
+        for entry, (start, columns) in entries:
+            if start >= claimed:  # of one that was killed while it claimed
+                self._leave(entry)
+            elif start < overwritten and self._is_alive(entry):
+                return False
+            elif start + columns <= overwritten:
+                self._leave(entry)
+        return True
+
+    def _enter(self, start: int, columns: int) -> Claim:
+        writers, words = self.control.writers, self._words
+        free = np.flatnonzero(writers[:, COUNT] == 0) if words[BUSY] else (0,)
+        if not len(free):
+            raise RuntimeError(
+                f"replay buffer: expected at most {len(writers)} writes at the same time, found as many under way"
+            )
+        entry, pid = int(free[0]), os.getpid()
+        writers[entry] = pid, _born(pid), start, columns
+        words[BUSY] += 1
+        words[CLAIMED] = start + columns
+        return Claim(start, columns, entry)
+
+    def publish(self, claim: Claim, frames: int) -> None:
+        """Let readers have what was written.
+
+        Args:
+            claim: the columns.
+            frames: how many frames that were.
+        """
+        with self.control.lock:
+            self._leave(claim.entry)
+            self._words[WRITTEN] += frames
+
+    def give_up(self, claim: Claim) -> None:
+        """Leave claimed columns unwritten: nobody will read them."""
+        with self.control.lock:
+            self.control.writers[claim.entry, PID] = NOBODY
+
+    def _leave(self, entry: int) -> None:
+        self.control.writers[entry, COUNT] = 0
+        self._words[BUSY] -= 1
+
+    def under_way(self) -> Iterator[tuple[int, int]]:
+        """First column and number of columns of each write that is not published, also of writers that are gone."""
+        return (columns for _, columns in self._entries()) if self._words[BUSY] else iter(())
+
+    def _entries(self) -> list[tuple[int, tuple[int, int]]]:
+        writers = self.control.writers
+        used = np.flatnonzero(writers[:, COUNT])
+        return [(int(entry), (int(writers[entry, START]), int(writers[entry, COUNT]))) for entry in used]
+
+    def _is_alive(self, entry: int) -> bool:
+        pid, birth = map(int, self.control.writers[entry, [PID, BIRTH]])
+        return pid != NOBODY and birth == _birth(pid)
+
+    @property
+    def settled(self) -> int:
+        """The first column that somebody is writing, or else `claimed`; writers that are gone do not count."""
+        claimed = self.claimed
+        if not self._words[BUSY]:
+            return claimed
+        alive = [start for entry, (start, _) in self._entries() if self._is_alive(entry)]
+        return min((start for start in alive if start < claimed), default=claimed)
+
+    def empty(self, *, forget_written: bool = True) -> None:
+        """Begin anew at the first place: nothing that was written can be read any more."""
+        with self.control.lock:
+            start = -(-self._words[CLAIMED] // self.capacity) * self.capacity
+            self._words[CLAIMED] = self._words[FLOOR] = start
+            if forget_written:
+                self._words[WRITTEN] = 0
+
+    @contextmanager
+    def editing(self) -> Generator[None]:
+        """In the body the caller changes frames in place; readers take theirs again."""
+        with self.control.lock:
+            self._words[EDITS] |= 1
+            try:
+                yield
+            finally:
+                self._words[EDITS] += 1
+
+    # ------------------------------------------------------------------ readers
+
+    def begin_reading(self) -> Reading:
+        """How far the ring is, before frames are taken."""
+        words = self._words
+        claimed = words[CLAIMED]
+        return Reading(claimed, words[EDITS], tuple(self.under_way()) if words[BUSY] else ())
+
+    def is_untouched(self, reading: Reading) -> bool:
+        """Whether nothing was being written when the reader began, or was begun since."""
+        claimed, edits, writing = reading
+        return not writing and self._words[CLAIMED] == claimed and self._words[EDITS] == edits and not edits & 1
+
+    def is_edited(self, reading: Reading) -> bool:
+        """Whether frames were changed in place since the reader began, or while it did."""
+        return bool(reading.edits & 1) or self._words[EDITS] != reading.edits
+
+    def touched(self, places: Tensor, reading: Reading) -> Tensor:
+        """Which places `[...]` are not to be trusted, as a mask `[...]`.
+
+        Args:
+            places: columns from 0 to `capacity`.
+            reading: what `begin_reading` returned before the frames there were taken.
+        """
+        bad = torch.zeros_like(places, dtype=torch.bool)
+        claimed = self._words[CLAIMED]
+        for start, columns in (*reading.writing, (reading.claimed, claimed - reading.claimed)):
+            # An old write may lie behind what the ring has come round to since: that is then of the last pair.
+            bad |= (places - start) % self.capacity < columns
+        return bad
+
+    def holes(self, start: int, end: int) -> NDArray[np.bool_]:
+        """Which of the columns from `start` to `end` hold nothing, for their writer never published them."""
+        missing = np.zeros(end - start, np.bool_)
+        for first, columns in self.under_way():
+            missing[max(0, first - start) : max(0, first + columns - start)] = True
+        return missing
+
+
+def _birth(pid: int) -> int:
+    """When a process began, in the system's ticks; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+_born = cache(_birth)
+"""When this process began; after a fork it is another one."""

@@ -1,0 +1,110 @@
+"""`Sampler`: chooses places of a storage; `Draw` is what it chose."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from reap.data.items import Leaves
+from reap.data.ring import Reading
+from reap.data.storage import Storage
+from reap.errors import CallOrderError
+
+NO_INFO: Mapping[str, Tensor] = {}
+
+
+class Draw(NamedTuple):
+    """Places that were chosen.
+
+    Attributes:
+        places: `[B]`, int64.
+        info: more about each, by name; `[B, ...]`.
+        note: what the sampler wants to know again in `mark`.
+    """
+
+    places: Tensor
+    info: Mapping[str, Tensor] = NO_INFO
+    note: Any = None
+
+
+class Sampler:
+    """Chooses frames."""
+
+    @abstractmethod
+    def draw(self, storage: Storage, size: int, generator: torch.Generator | None) -> Draw:
+        """Choose `size` frames.
+
+        Args:
+            storage: what holds them.
+            size: how many.
+            generator: where the random numbers come from; None for torch's own.
+
+        Raises:
+            CallOrderError: there are not enough of them.
+        """
+
+    def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
+        """Choose again, for some frames were being written: all of them, unless a subclass knows better.
+
+        Args:
+            draw: what was chosen.
+            bad: which of these, `[B]`.
+            storage: what holds the frames.
+            generator: where the random numbers come from.
+        """
+        return self.draw(storage, len(bad), generator)
+
+    def mark(self, draw: Draw, leaves: Leaves) -> None:
+        """Change what was taken, `[B, *item]` under each key, before the caller gets it."""
+
+    def update_priority(self, places: Tensor, priority: Tensor, storage: Storage) -> None:
+        """Take priorities, `[B]`, of frames at these places; most samplers have none."""
+
+    @property
+    def default_size(self) -> int | None:
+        """Frames of a sample where nobody says how many."""
+        return None
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether each frame was given once, since the last time that this was so."""
+        return False
+
+    def empty(self) -> None:
+        """Forget what was known of frames: there are none any more."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on, as tensors, numbers, lists and dicts."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+def uniform_places(storage: Storage, size: int, generator: torch.Generator | None) -> Tensor:
+    """So many places of frames that can be read, each as likely as any other.
+
+    Raises:
+        CallOrderError: there are none.
+    """
+    ring = storage.ring
+    columns = ring.claimed - ring.oldest
+    if not columns:
+        raise CallOrderError("replay buffer: expected frames to sample from, found it empty; write to it first")
+    places = torch.randint(storage.rows * columns, (size,), generator=generator)
+    if columns < ring.capacity and storage.rows > 1:
+        places = places // columns * ring.capacity + places % columns
+    return places
+
+
+def refuse_if_hidden(storage: Storage, reading: Reading) -> None:
+    """Raise CallOrderError if all that is in a buffer is being written, or its writers were killed."""
+    if reading.writing and not storage.ring.readable:
+        raise CallOrderError("replay buffer: expected frames to sample from, found none whose writing has ended")

@@ -1,0 +1,187 @@
+"""Where the tensors of a buffer lie.
+
+LazyTensorStorage   RAM, shared memory after `share()`, or the memory of a CUDA device
+LazyMemmapStorage   one file per key, which `TensorDict.load_memmap` reads
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import MemoryMappedTensor
+from torch import Tensor
+
+from reap.data.ring import Ring
+from reap.data.tensor_storage import TensorStorage
+from reap.errors import OptionError
+from reap.keys import Key, nested, plain
+from reap.layout import Block, Layout
+from reap.memory import available_memory, borrowed, empty_memory, take_pages
+from reap.tensordicts import make_tensordict
+
+
+class LazyTensorStorage(TensorStorage):
+    """Tensors in RAM, or in the memory of a CUDA device.
+
+    Args:
+        max_size: frames that there is room for, over all rows.
+        device: where the frames lie.
+        ndim: batch dimensions that are kept apart, time last.
+
+    Raises:
+        OptionError: no such size, number of dimensions, or device.
+
+    Example:
+        >>> storage = LazyTensorStorage(100)
+        >>> storage
+        LazyTensorStorage(max_size=100, ndim=1, device='cpu', nothing yet)
+    """
+
+    def __init__(self, max_size: int, *, device: Any = "cpu", ndim: int = 1) -> None:
+        super().__init__(max_size, ndim=ndim, device=device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise OptionError(f"device={str(self.device)!r}: torch finds no CUDA device here")
+        self._fd: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it lies, in words."""
+        if self.device.type != "cpu":
+            return f"the memory of {self.device}"
+        return "RAM of this process" if self._fd is None else "shared memory"
+
+    def _allocate(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
+        if self.device.type == "cuda":
+            self._refuse(layout, torch.cuda.mem_get_info(self.device)[0], str(self.device))
+            return {key: torch.zeros(field.shape, dtype=field.dtype, device=self.device) for key, field in layout.items()}
+        self._refuse(layout, *available_memory())
+        if self._fd is None:
+            return _tensors(Block.private(layout))
+        take_pages(self._fd, layout.nbytes)
+        return self._attach(layout, lead)
+
+    def _attach(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
+        assert self._fd is not None
+        return _tensors(Block.shared(layout, os.dup(self._fd)))
+
+    def share(self) -> None:
+        """Lie in memory that other processes can map from now on.
+
+        Raises:
+            OptionError: it lies on another device than the CPU, or holds objects.
+            MemoryError: there is no room for a second time what it holds.
+        """
+        if self._fd is not None:
+            return
+        if self.device.type != "cpu":
+            raise OptionError(
+                f"replay buffer: only one on the CPU can be shared between processes; this one is on {self.device}"
+            )
+        if self._objects:
+            raise OptionError(
+                f"replay buffer: Python objects cannot be shared between processes: {list(map(plain, self._objects))}"
+            )
+        self._hold(empty_memory())
+        self.control = self.control.shared()
+        self.ring = Ring(self.control, self.ring.capacity)
+        schema, old = self.schema, self._leaves
+        if schema is not None:
+            self._take(schema, self._allocate)
+            for key, leaf in self._leaves.items():
+                leaf.copy_(old[key])
+
+    def _hold(self, fd: int) -> None:
+        self._fd = fd
+        weakref.finalize(self, os.close, fd).atexit = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        if self._fd is not None:
+            state |= {"_fd": (os.getpid(), self._fd), "schema": None, "_leaves": {}, "_flat": {}, "ring": None}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self._fd is not None:
+            self._hold(borrowed(*state["_fd"]))
+            self.ring, self.rows = Ring(self.control, self.max_size), 1
+        elif self.schema is not None:
+            self._flat = {key: leaf.view(-1, *leaf.shape[self.ndim :]) for key, leaf in self._leaves.items()}
+            self.ring = Ring(self.control, self.max_size // self.rows)
+
+
+def _tensors(block: Block) -> dict[Key, Tensor]:
+    return {key: block.tensor(key) for key in block.layout}
+
+
+class LazyMemmapStorage(TensorStorage):
+    """Tensors in files, one per key, for data larger than RAM.
+
+    Args:
+        max_size: frames that there is room for, over all rows.
+        scratch_dir: a folder for the files, empty or not there yet; None takes a temporary one, which goes with the storage.
+        ndim: batch dimensions that are kept apart, time last.
+        device: "cpu"; another is refused.
+
+    Raises:
+        OptionError: no such size, number of dimensions or device, or a folder in which something lies.
+    """
+
+    def __init__(self, max_size: int, *, scratch_dir: str | Path | None = None, ndim: int = 1, device: Any = "cpu") -> None:
+        super().__init__(max_size, ndim=ndim, device=device)
+        if self.device.type != "cpu":
+            raise OptionError(f"LazyMemmapStorage: files are read into RAM: expected device='cpu', got {str(self.device)!r}")
+        if scratch_dir is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="reap-"))
+            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+            return
+        self.folder = Path(scratch_dir)
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise OptionError(
+                f"scratch_dir: expected an empty folder, found something in {self.folder}; choose another or empty it"
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def place(self) -> str:
+        """Where it lies, in words."""
+        return f"files in {self.folder}"
+
+    @property
+    def holds_objects(self) -> bool:
+        """False: files hold tensors."""
+        return False
+
+    def _allocate(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
+        self._refuse(layout, shutil.disk_usage(self.folder).free, f"the disk of {self.folder}")
+        blanks = {key: torch.zeros((), dtype=field.dtype).expand(field.shape) for key, field in layout.items()}
+        make_tensordict(nested(blanks), torch.Size(lead)).memmap_like(str(self.folder))
+        return self._attach(layout, lead)
+
+    def _attach(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
+        files = {key: self.folder.joinpath(*key).with_name(f"{key[-1]}.memmap") for key in layout}
+        return {
+            key: MemoryMappedTensor.from_filename(files[key], field.dtype, torch.Size(field.shape)).as_subclass(Tensor)
+            for key, field in layout.items()
+        }
+
+    def share(self) -> None:
+        """Let other processes write too: the files are there for all."""
+        self.control = self.control.shared()
+        self.ring = Ring(self.control, self.ring.capacity)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not self.control.is_shared:
+            raise OptionError("replay buffer: call share() before a buffer of files is sent to another process")
+        return {**self.__dict__, "schema": None, "_leaves": {}, "_flat": {}, "ring": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.ring, self.rows = Ring(self.control, self.max_size), 1

@@ -1,0 +1,258 @@
+"""`TensorStorage`: tensors `[*rows, columns, *item]` under each key, whose memory is taken at the first write."""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reap.data.items import Leaves, Schema, fields_of, kind_of, leaves_of
+from reap.data.ring import Claim, Ring
+from reap.data.storage import Mark, Storage
+from reap.errors import CallOrderError, OptionError, SpecMismatch
+from reap.keys import Key, plain
+from reap.layout import Array, Layout
+from reap.memory import readable
+from reap.objects import stacked, unstacked
+
+log = logging.getLogger("reap.data")
+
+
+class TensorStorage(Storage):
+    """A storage of tensors; subclasses say where these lie."""
+
+    def __init__(self, max_size: int, *, ndim: int = 1, device: Any = "cpu") -> None:
+        super().__init__(max_size, ndim=ndim)
+        self.device = torch.device(device)
+        self.schema: Schema | None = None
+        self._leaves: dict[Key, Tensor] = {}
+        self._flat: dict[Key, Tensor] = {}
+        self._objects: dict[Key, Array] = {}
+
+    # ------------------------------------------------------------------ memory
+
+    @abstractmethod
+    def _allocate(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
+        """New tensors for these fields; what cannot fit is refused before.
+
+        Args:
+            layout: the fields of all items.
+            lead: their first dimensions.
+        """
+
+    @abstractmethod
+    def _attach(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
+        """The tensors that another process allocated."""
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where it lies, in words."""
+
+    @property
+    def holds_objects(self) -> bool:
+        """Whether it can hold Python objects beside tensors."""
+        return not self.control.is_shared
+
+    @property
+    def is_initialised(self) -> bool:
+        """Whether its memory is taken, here or in another process that shares it."""
+        if self.schema is None and (noted := self.control.schema) is not None:
+            self._take(noted, self._attach)
+        return self.schema is not None
+
+    def _initialise(self, schema: Schema) -> None:
+        objects = [plain(key) for key, field in schema.fields.items() if field.is_object]
+        if objects and not self.holds_objects:
+            raise SpecMismatch(f"replay buffer: {self.place} cannot hold the Python objects of {objects}; leave them out")
+        with self.control.lock:
+            if self.control.schema is None:
+                self._take(schema, self._allocate)
+                self.control.note_schema(schema)
+        assert self.is_initialised
+
+    def _take(self, schema: Schema, make: Any) -> None:
+        rows = math.prod(schema.rows)
+        capacity = self.max_size // rows
+        if not capacity:
+            raise OptionError(f"max_size={self.max_size}: expected room for one frame of each of the {rows} rows at least")
+        lead = (*schema.rows, capacity)
+        layout = Layout({key: field.lead(*lead) for key, field in schema.fields.items() if not field.is_object})
+        leaves = make(layout, lead)
+        self._place(schema, leaves)
+        log.info("%r", self)
+
+    def _place(self, schema: Schema, leaves: Mapping[Key, Tensor]) -> None:
+        self.rows, self.schema = math.prod(schema.rows), schema
+        capacity = self.max_size // self.rows
+        self.ring = Ring(self.control, capacity)
+        self._leaves = dict(leaves)
+        self._flat = {key: leaf.view(-1, *leaf.shape[self.ndim :]) for key, leaf in leaves.items()}
+        objects = [key for key, field in schema.fields.items() if field.is_object]
+        self._objects = {key: np.full((self.rows, capacity), None, object) for key in objects}
+
+    # ------------------------------------------------------------------ frames
+
+    def append(self, data: Any, origins: Any) -> Tensor:
+        """Write data behind what was written last; see `Storage`.
+
+        Raises:
+            SpecMismatch: they are not what the first write was; nothing is changed.
+            MemoryError: the first write, of items for which there is no room.
+        """
+        kind, leaves, shape = kind_of(data), leaves_of(data), tuple(data.shape[: self.ndim])
+        self._check(kind, leaves, shape)
+        rows, columns, capacity = self.rows, shape[-1], self.ring.capacity
+        skipped = max(0, columns - capacity)
+        claim = self.ring.claim(columns - skipped)
+        try:
+            self._copy(leaves, claim, skipped, origins)
+        except BaseException:
+            self.ring.give_up(claim)
+            raise
+        self.ring.publish(claim, columns * rows)
+        places = torch.arange(claim.start - skipped, claim.start - skipped + columns) % capacity
+        return places if rows == 1 else (torch.arange(rows).unsqueeze(1) * capacity + places).view(-1)
+
+    def _check(self, kind: Any, leaves: Leaves, shape: tuple[int, ...]) -> None:
+        if len(shape) < self.ndim:
+            raise SpecMismatch(
+                f"replay buffer: expected at least {self.ndim} batch dimensions, as the storage's ndim says, got {list(shape)}"
+            )
+        devices = {value.device for value in leaves.values() if isinstance(value, Tensor)} - {self.device}
+        if any(device.type != self.device.type for device in devices):
+            raise SpecMismatch(
+                f"replay buffer: expected data on {self.device}, where the storage is, got {', '.join(map(str, devices))}; "
+                f"write data.to({str(self.device)!r})"
+            )
+        if not self.is_initialised:
+            if not math.prod(shape):
+                raise SpecMismatch(
+                    f"replay buffer: the first write says what an item is: expected one item at least, got {list(shape)}"
+                )
+            self._initialise(Schema(kind, fields_of(leaves, self.ndim), shape[:-1]))
+        schema = self.schema
+        assert schema is not None
+        schema.check(kind, leaves, self.ndim)
+        if shape[:-1] != schema.rows:
+            raise SpecMismatch(
+                f"replay buffer: expected rows {list(schema.rows)}, as in the first write, got {list(shape[:-1])}; "
+                "nothing was written"
+            )
+
+    def _copy(self, leaves: Leaves, claim: Claim, skipped: int, origins: Any) -> None:
+        """One contiguous copy per key, two where the ring begins anew."""
+        time, capacity = self.ndim - 1, self.ring.capacity
+        first = claim.start % capacity
+        head = min(claim.columns, capacity - first)
+        pieces = [(first, skipped, head)]
+        if head < claim.columns:
+            pieces.append((0, skipped + head, claim.columns - head))
+        for target, source, count in pieces:
+            for key, leaf in self._leaves.items():
+                leaf.narrow(time, target, count).copy_(leaves[key].narrow(time, source, count))
+            self.control.origins[target : target + count] = origins[source : source + count]
+            for key, objects in self._objects.items():
+                columns = unstacked(leaves[key], leaves[key].batch_size).reshape(self.rows, -1)
+                objects[:, target : target + count] = columns[:, source : source + count]
+
+    def get(self, places: Tensor, mark: Mark | None = None) -> Any:
+        """A copy of what lies at these places `[B]`, changed by `mark`."""
+        schema = self._known()
+        leaves = self.take(places)
+        if mark is not None:
+            mark(leaves)
+        return schema.rebuilt(leaves, places.shape)
+
+    def take(self, places: Tensor) -> Leaves:
+        """The leaves of what lies at these places, `[B, *item]` each, in the order of the first write."""
+        flat = self._flat
+        if not self._objects:
+            return {key: leaf.index_select(0, places) for key, leaf in flat.items()}
+        at = places.cpu().numpy()
+        return {
+            key: stacked(self._objects[key].reshape(-1)[at]) if key in self._objects else flat[key].index_select(0, places)
+            for key in self._known().fields
+        }
+
+    def put(self, places: Tensor, data: Any) -> None:
+        """Write data `[B]` in the place of what lies there."""
+        leaves = leaves_of(data)
+        self._known().check(kind_of(data), leaves, 1)
+        with self.ring.editing():
+            for key, leaf in self._flat.items():
+                leaf[places] = leaves[key]
+            for key, objects in self._objects.items():
+                objects.reshape(-1)[places.numpy()] = unstacked(leaves[key], leaves[key].batch_size)
+
+    def contents(self) -> Any:
+        """All that was written, `[*rows, columns]`: views of the storage, which later writes change."""
+        schema, columns = self._known(), self.columns_in_use
+        shape = torch.Size((*schema.rows, columns))
+        leaves: Leaves = {key: leaf.narrow(self.ndim - 1, 0, columns) for key, leaf in self._leaves.items()}
+        leaves.update({key: stacked(held[:, :columns].reshape(shape)) for key, held in self._objects.items()})
+        return schema.rebuilt({key: leaves[key] for key in schema.fields}, shape)
+
+    def leaf(self, key: Key) -> Tensor:
+        """All frames' values under a key, `[rows * columns, *item]`, by place.
+
+        Raises:
+            OptionError: there is no such key.
+        """
+        self._known()
+        if key not in self._flat:
+            raise OptionError(f"replay buffer: no key {plain(key)!r}; it holds {[plain(known) for known in self._flat]}")
+        return self._flat[key]
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """How the rows stand in `contents()`."""
+        return self._known().rows
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The keys of what it holds; none before the first write."""
+        return tuple(self.schema.fields) if self.is_initialised and self.schema else ()
+
+    def as_index(self, places: Tensor) -> Tensor:
+        """Places as people write them: `[B]` for one dimension, `[B, ndim]` for more."""
+        if self.ndim == 1:
+            return places
+        return torch.stack(torch.unravel_index(places, (*self._known().rows, self.ring.capacity)), -1)
+
+    def as_places(self, index: Any) -> Tensor:
+        """The places of an index `[B]`, `[B, ndim]`, or a tuple with a tensor for each dimension."""
+        if self.ndim == 1:
+            return super().as_places(index)
+        parts = index if isinstance(index, tuple) else torch.as_tensor(index).reshape(-1, self.ndim).unbind(-1)
+        places = torch.zeros((), dtype=torch.int64)
+        for part, size in zip(parts, (*self._known().rows, self.ring.capacity), strict=True):
+            places = places * size + torch.as_tensor(part)
+        return places.reshape(-1)
+
+    def _known(self) -> Schema:
+        if not self.is_initialised or self.schema is None:
+            raise CallOrderError("replay buffer: expected something to be written to it first, found it empty")
+        return self.schema
+
+    def _refuse(self, layout: Layout, free: float, bound: str) -> None:
+        """Raise MemoryError for more bytes than there are."""
+        if layout.nbytes <= free:
+            return
+        largest = max(layout, key=lambda key: layout[key].nbytes)
+        raise MemoryError(
+            f"replay buffer: {self.max_size} frames need {readable(layout.nbytes)}, {bound} has {readable(free)} left; the "
+            f"largest key is {plain(largest)!r} with {readable(layout[largest].nbytes)}. Expected max_size of at most "
+            f"{int(self.max_size * free / layout.nbytes)}, or less in each frame"
+        )
+
+    def __repr__(self) -> str:
+        size = sum(leaf.nbytes for leaf in self._leaves.values())
+        held = f"{readable(size)} in {self.place}" if self.schema else "nothing yet"
+        return f"{type(self).__name__}(max_size={self.max_size}, ndim={self.ndim}, device={str(self.device)!r}, {held})"

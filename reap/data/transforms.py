@@ -1,0 +1,90 @@
+"""What `transform=` becomes: functions that data go through before a write, and functions that samples go through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from reap.data.control import TRANSFORMS
+from reap.data.storage import Storage
+from reap.errors import OptionError
+
+Function = Callable[[Any], Any]
+
+
+class Transforms:
+    """The functions on the way into a buffer and out of it.
+
+    An object with `forward` changes samples, one with `inv` changes what is written, one with both does both. A function
+    changes what is written if the written batch has more dimensions than the storage keeps and the function brings it to these
+    (`lambda data: data.reshape(-1)`), and samples otherwise. The first write decides, and notes it in the storage's words, for
+    it may be made in another process: bit 0 says that it was decided, bit i + 1 that function i changes what is written.
+    """
+
+    def __init__(self) -> None:
+        self._writes: list[Function] = []
+        self._reads: list[tuple[Function, int]] = []
+        self._functions: list[Function] = []
+
+    def append_write(self, function: Any) -> None:
+        """Change what is written, behind what is there already.
+
+        Raises:
+            OptionError: no function.
+        """
+        _require(function, "write_transform", callable(function))
+        self._writes.append(function)
+
+    def append(self, transform: Any) -> None:
+        """Add a transform behind those that are there already.
+
+        Raises:
+            OptionError: neither a function nor an object with `forward` or `inv`.
+        """
+        forward, inverse = getattr(transform, "forward", None), getattr(transform, "inv", None)
+        if forward is None and inverse is None:
+            _require(transform, "transform", callable(transform))
+            self._functions.append(transform)
+            self._reads.append((transform, 1 << len(self._functions)))
+        if inverse is not None:
+            self._writes.insert(0, inverse)
+        if forward is not None:
+            self._reads.append((transform if callable(transform) else forward, 0))
+
+    def before_write(self, data: Any, storage: Storage) -> Any:
+        """What is written of these data."""
+        for function in self._writes:
+            data = function(data)
+        decided = storage.control.words[TRANSFORMS]
+        if self._functions and not decided:
+            return self._decide(data, storage)
+        for bit, function in enumerate(self._functions, start=1):
+            data = function(data) if decided >> bit & 1 else data
+        return data
+
+    def _decide(self, data: Any, storage: Storage) -> Any:
+        decided = 1
+        for bit, function in enumerate(self._functions, start=1):
+            if data.ndim > storage.ndim and getattr(changed := function(data), "ndim", None) == storage.ndim:
+                data, decided = changed, decided | 1 << bit
+        storage.control.words[TRANSFORMS] = decided
+        return data
+
+    def after_read(self, sample: Any, storage: Storage) -> Any:
+        """What the caller gets of this sample."""
+        decided = storage.control.words[TRANSFORMS]
+        for function, bit in self._reads:
+            sample = sample if decided & bit else function(sample)
+        return sample
+
+    @property
+    def reads(self) -> bool:
+        """Whether samples may go through a function."""
+        return bool(self._reads)
+
+
+def _require(value: Any, name: str, fits: bool) -> None:
+    if not fits:
+        raise OptionError(
+            f"{name}: expected a function, or an object with forward or inv, got {type(value).__name__}: {value!r}"
+        )

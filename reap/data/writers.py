@@ -1,0 +1,101 @@
+"""Writers: where in a storage new items go."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from reap.data.storage import Storage
+from reap.errors import OptionError
+
+
+class Streams:
+    """Numbers for what is written: one for each row of what one writer says, frame after frame.
+
+    A process that gets a copy of the writer begins streams of its own.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[int, int] = {}
+
+    def origins(self, storage: Storage, lengths: Sequence[int]) -> Any:
+        """For each column that is written, twice its stream's number, plus one where the stream goes on after another write.
+
+        Args:
+            storage: where they are written.
+            lengths: columns of each row that lies behind another in what is written; one number where each row has its own.
+        """
+        rows = len(lengths)
+        if rows not in self._first:
+            self._first[rows] = storage.ring.new_streams(rows)
+        first = self._first[rows]
+        origins = np.repeat(np.arange(2 * first, 2 * (first + rows), 2, dtype=np.int32), lengths)
+        starts = np.cumsum((0, *lengths[:-1]))
+        origins[starts[starts < len(origins)]] |= 1
+        return origins
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Streams, ()
+
+
+class Writer:
+    """Where new items go."""
+
+    def __init__(self) -> None:
+        self.streams = Streams()
+
+    @abstractmethod
+    def extend(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
+        """Write items.
+
+        Args:
+            storage: where to.
+            data: `[*rows, columns]`.
+            lengths: columns of each row that lies behind another in what is written; one number where each row has its own.
+
+        Returns:
+            Their places, row by row.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+
+    def empty(self) -> None:
+        """Forget what was known of items: there are none any more."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class RoundRobinWriter(Writer):
+    """New items go behind the last ones; where there is no room left, over the oldest."""
+
+    def extend(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
+        """Write items; see `Writer`."""
+        return storage.append(data, self.streams.origins(storage, lengths))
+
+
+class TensorDictRoundRobinWriter(RoundRobinWriter):
+    """A `RoundRobinWriter` whose data know where they lie: samples have the place under `"index"`."""
+
+
+class ImmutableDatasetWriter(Writer):
+    """Refuses to write: for data that must not change."""
+
+    def extend(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
+        """Refuse.
+
+        Raises:
+            OptionError: always.
+        """
+        raise OptionError(
+            "replay buffer: its writer is an ImmutableDatasetWriter, which writes nothing; set_writer(...) another"
+        )
