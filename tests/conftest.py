@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import select
 import signal
@@ -21,10 +22,13 @@ os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 # A shell has its background jobs ignore Ctrl-C, and programs that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Processes of `multiprocessing` start in milliseconds where their server has imported what they need; all tests share it.
+multiprocessing.set_forkserver_preload(["tests.envs.vector_envs", "tests.weights.receivers"])
+
 GRACE = 5.0
 """Seconds that threads and processes have to end after their test."""
 
-SERVERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "reap.workers.server")
+SERVERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "reap.workers.server", "tests.warm")
 """Children that live until this process ends, by a piece of their command line; what they fork has the same one."""
 
 

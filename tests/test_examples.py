@@ -36,9 +36,10 @@ def test_examples_are_short() -> None:
 
 
 def test_ppo_repeats_itself_for_a_seed(ppo: ModuleType) -> None:
-    curve, _ = train(ppo, seed=7, frames=4096)
-    assert train(ppo, seed=7, frames=4096)[0] == curve
-    assert train(ppo, seed=8, frames=4096)[0] != curve
+    curve, _ = train(ppo, seed=7, frames=2048)
+    assert max(frames for frames, _ in curve) > 1024, "with weights that were trained on what was collected before"
+    assert train(ppo, seed=7, frames=2048)[0] == curve
+    assert train(ppo, seed=8, frames=2048)[0] != curve
 
 
 def test_ppo_advantages_stop_at_the_end_of_an_episode(ppo: ModuleType) -> None:

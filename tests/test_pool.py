@@ -7,14 +7,11 @@ import ctypes
 import gc
 import io
 import pickle
-import subprocess
-import sys
 import textwrap
 import tracemalloc
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +24,7 @@ from reap.buffers import Slot
 from reap.keys import Key
 from reap.layout import Field
 from reap.pool import SlotPool
+from tests import warm
 
 FIELDS: dict[Key, Field] = {
     ("pixels",): Field((20, 20), torch.uint8),
@@ -284,11 +282,13 @@ def test_a_thousand_deliveries_do_not_grow(piece: str | None) -> None:
 
 def test_batches_that_live_at_interpreter_exit_are_silent() -> None:
     script = """
-        import sys, threading
+        import faulthandler, sys, threading, warnings
         import numpy as np, torch
         from reap.layout import Field
         from reap.pool import SlotPool
 
+        faulthandler.enable()
+        warnings.simplefilter("error")
         pool = SlotPool({("a",): Field((100,), torch.float32), ("b",): Field((), torch.float32)}, (2,), 3)
         batch = pool.deliver(pool.take())
         array = pool.deliver(pool.take())["a"].numpy()[1]
@@ -305,9 +305,7 @@ def test_batches_that_live_at_interpreter_exit_are_silent() -> None:
             kept = error
         assert pool.lent == len(pool.slots) == 8
     """
-    command = [sys.executable, "-W", "error", "-X", "faulthandler", "-c", textwrap.dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[1])
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert warm.run(textwrap.dedent(script), timeout=50) == (0, "", "")
 
 
 def test_a_slot_is_not_allocated_before_it_is_needed() -> None:

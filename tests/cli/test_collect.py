@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from reap.cli.main import main
 from reap.collectors import SyncDataCollector
 from reap.envs import SerialEnv
 from reap.testing import Count, Crash
+from tests.warm import Program
 
 POLICY = """
 import os, signal
@@ -308,17 +308,12 @@ def test_help_does_not_wait_for_torch() -> None:
 # In a process of its own
 
 
-def run(*words: str, cwd: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "reap", "collect", *words]
-    environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(command, cwd=cwd, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 def test_a_process(here: Path) -> None:
-    with run("CartPole-v1", "--frames", "200", "--num-envs", "2", "--out", "data", cwd=here) as process:
-        out, err = process.communicate(timeout=50)
-    assert (process.returncode, err) == (0, "")
-    assert "CartPole-v1 · random: 200/200 frames (100%)" in out
+    words = ["collect", "CartPole-v1", "--frames", "200", "--num-envs", "2", "--out", "data"]
+    command = [sys.executable, "-m", "reap", *words]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "CartPole-v1 · random: 200/200 frames (100%)" in done.stdout
     assert_equal(TensorDict.load_memmap(here / "data"), collected("CartPole-v1", 2, 200))
 
 
@@ -335,12 +330,12 @@ def test_ctrl_c_in_a_process(here: Path) -> None:
         "--out",
         "data",
     ]
-    with run(*words, cwd=here) as process:
-        assert process.stdout is not None
+    code = "import os, runpy, sys; os.chdir(sys.argv.pop(1)); runpy.run_module('reap', run_name='__main__')"
+    with Program(code, str(here), "collect", *words) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=50)
-    assert process.returncode == 130, err
+        out, err = process.stdout.read(), process.stderr.read()
+        assert process.wait(50) == 130, err
     assert "Stopping after this batch" in err
     kept = re.search(r"Interrupted: ([\d,]+) of 1,000,000 frames were complete", out)
     assert kept is not None

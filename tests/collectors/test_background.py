@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import textwrap
 import threading
 import weakref
@@ -23,6 +21,7 @@ from reap.envs import GymEnv, SerialEnv
 from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.testing import Const, Count, Crash, IdRows
 from reap.testing.marked import Told
+from tests import warm
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -865,8 +864,7 @@ EXIT = """
 @pytest.mark.timeout(100)
 def test_the_interpreter_ends_silently_with_a_thread_that_runs(stuck: bool, end: str, code: int) -> None:
     script = textwrap.dedent(EXIT.format(stuck=stuck, end=end))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+    assert warm.run(script, timeout=90) == (code, "", "")
 
 
 def test_outputs_of_a_policy_are_there() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv
 from tensordict.nn import TensorDictModule
 
 from reap.collectors import SyncDataCollector
@@ -18,6 +17,7 @@ from reap.collectors.utils import split_trajectories
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError, SpecMismatch
 from reap.testing import Const, Count, Masked
+from tests.envs.vector_envs import make_async
 
 
 class Points(Count):
@@ -213,7 +213,7 @@ def test_by_tensordicts_after_a_collector() -> None:
 
 
 def test_vector_envs_have_one_shape() -> None:
-    env = GymEnv(AsyncVectorEnv([lambda: Count(3)] * 2))
+    env = GymEnv(make_async([lambda: Count(3)] * 2))
     with env, pytest.raises(OptionError, match="use_buffers=False: .* in one array.*use a SerialEnv"):
         SyncDataCollector(env, frames_per_batch=4, use_buffers=False)
     synchronous = GymEnv("CartPole-v1", num_envs=2)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.spaces import GraphInstance
-from gymnasium.vector import AsyncVectorEnv
 from tensordict import NonTensorStack
 from tensordict.nn import TensorDictModule
 
@@ -20,15 +19,10 @@ from reap.collectors import SyncDataCollector
 from reap.collectors.utils import split_trajectories
 from reap.data import NonTensor, Unbounded
 from reap.envs import GymEnv, SerialEnv, check_env_specs
-from reap.envs.vector_kinds import HAS_MODES
 from reap.errors import OptionError, SpecMismatch
 from reap.objects import copied, from_state, stacked, to_state, to_states, unstacked
 from reap.testing import Const, Count
-
-if HAS_MODES:
-    from gymnasium.vector import AutoresetMode
-
-needs_modes = pytest.mark.skipif(not HAS_MODES, reason="this gymnasium has no autoreset modes")
+from tests.envs.vector_envs import AutoresetMode, make_async, needs_modes
 
 
 class Says(Count):
@@ -132,7 +126,7 @@ class TellsAll(Count):
 @needs_modes
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 def test_dicts_in_the_infos_of_a_vector_env(mode: str) -> None:
-    env = AsyncVectorEnv([lambda: TellsAll(3), lambda: TellsAll(4)], autoreset_mode=AutoresetMode(mode))
+    env = make_async([lambda: TellsAll(3), lambda: TellsAll(4)], autoreset_mode=AutoresetMode(mode))
     with SyncDataCollector(GymEnv(env, info_keys={"x": NonTensor(())}), frames_per_batch=8) as collector:
         batch = collector.next()
     assert batch is not None
@@ -143,8 +137,8 @@ def test_dicts_in_the_infos_of_a_vector_env(mode: str) -> None:
 @needs_modes
 @pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
 def test_texts_of_a_vector_env(mode: str) -> None:
-    def create(**options: Any) -> AsyncVectorEnv:
-        return AsyncVectorEnv([lambda: Says(2), lambda: Says(3)], autoreset_mode=AutoresetMode(mode), **options)
+    def create(**options: Any) -> Any:
+        return make_async([lambda: Says(2), lambda: Says(3)], autoreset_mode=AutoresetMode(mode), **options)
 
     with SyncDataCollector(GymEnv(create(shared_memory=False)), frames_per_batch=8) as collector:
         batch = collector.next()

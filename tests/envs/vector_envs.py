@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,7 +25,6 @@ ROWS = 3
 MODES: tuple[Any, ...] = tuple(AutoresetMode) if HAS_MODES else ()
 # Not by fork, for other tests leave threads; nor by spawn, which torchrl makes the default, and which imports torch each time.
 CONTEXT = "forkserver"
-multiprocessing.set_forkserver_preload(["tests.envs.vector_envs"])
 needs_modes = pytest.mark.skipif(not HAS_MODES, reason="this gymnasium has no autoreset modes and no reset masks")
 KINDS = ("sync", "wrapped", "async")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from copy import deepcopy
@@ -44,7 +42,6 @@ from torchrl.modules.tensordict_module import SafeProbabilisticModule, SafeProba
 
 from reap.errors import SpecMismatch
 from reap.policy.steps import Plan, UnwrapError
-from tests.architecture import ROOT
 from tests.policy.policies import KNOWN, actor, chain, doubled, mod, net, normal_parts, prob, two_samples
 from tests.policy.recording import RANDOM, Recording, called, check
 
@@ -369,9 +366,3 @@ def test_outputs_that_are_no_tensors_go_the_other_way(module: Callable[[Tensor],
     except SpecMismatch:  # some of them are no tensors for the policy itself either
         return
     assert recording.actor.kind == "tensordict"
-
-
-def test_torchrl_is_not_imported() -> None:
-    code = "import sys, reap.policy.choose; print('torchrl' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

@@ -6,12 +6,8 @@ import gc
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +21,7 @@ from reap.weights import stored
 from reap.weights.base import load_weights
 from reap.weights.mailbox import WeightMailbox, describe
 from reap.weights.messages import MessageMailbox
+from tests.warm import Program
 
 LIMIT = 30
 """Seconds that another process has for what it does."""
@@ -379,27 +376,12 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30), nn.Linear(30, 10))
 
 
-@contextmanager
-def other_process(box: WeightMailbox, script: str) -> Iterator[subprocess.Popen[str]]:
+def other_process(box: WeightMailbox, script: str) -> Program:
     """Another process with the mailbox as `box`; it ends with the block."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", START + script, str(box.fd)],
-        pass_fds=[box.fd],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    try:
-        with process:
-            yield process
-            process.kill()
-    finally:
-        process.kill()
+    return Program(START + script, descriptors=[box.fd])
 
 
-def line_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
+def line_of(process: Program) -> str:
     return process.stdout.readline().strip()
 
 

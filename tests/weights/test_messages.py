@@ -5,11 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +18,7 @@ from reap.weights import messages
 from reap.weights.described import describe
 from reap.weights.messages import MessageMailbox
 from reap.weights.stored import StoredWeights
+from tests.warm import Program
 from tests.weights.receivers import values
 
 LARGE = 1_500_000
@@ -214,16 +212,10 @@ def test_a_writer_killed_in_the_middle_of_a_message() -> None:
     out, number = writer.descriptors()
     into: int = writer._feeder._pipe  # pyright: ignore[reportOptionalMemberAccess]
     reader = MessageMailbox.attach(writer.described, os.dup(out), os.dup(number))
-    command = [sys.executable, "-c", KILLED, str(out), str(number), str(into)]
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(command, pass_fds=[out, number, into], stdout=subprocess.PIPE, text=True, cwd=root) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "written\n"
-            writer.close()
-            process.send_signal(signal.SIGKILL)
-            policy = net(7.0)
-            assert (reader.read_into(policy, 2), values(policy)) == (2, [7.0])
-        finally:
-            process.kill()
+    with Program(KILLED, descriptors=[out, number, into]) as process:
+        assert process.stdout.readline() == "written\n"
+        writer.close()
+        process.send_signal(signal.SIGKILL)
+        policy = net(7.0)
+        assert (reader.read_into(policy, 2), values(policy)) == (2, [7.0])
     reader.close()

@@ -6,11 +6,8 @@ import gc
 import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +25,7 @@ from reap.weight_update import (
     WeightSyncScheme,
 )
 from reap.weights.described import describe
+from tests import warm
 from tests.weights.receivers import net, serve, values
 
 SENDING = [SharedMemWeightSyncScheme, MultiProcessWeightSyncScheme]
@@ -70,7 +68,8 @@ def ask(connection: Any, timeout: float | None = None) -> Any:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("kind", "method"), [*zip(SENDING, ["spawn", "forkserver"], strict=True)])
+@pytest.mark.parametrize("kind", SENDING)
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.processes)])
 def test_two_receivers_in_processes_of_their_own(kind: type[WeightSyncScheme], method: str) -> None:
     context: Any = multiprocessing.get_context(method)
     policy, scheme = net(1.0), kind()
@@ -150,10 +149,7 @@ scheme.shutdown()
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("kind", SENDING)
 def test_a_forked_child_becomes_a_receiver(kind: type) -> None:
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-c", FORK, kind.__name__]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=80, check=False)
-    assert (done.stdout.splitlines(), done.stderr) == (["(True, [3.0])", "0"] * 2, "")
+    assert warm.run(FORK, kind.__name__, timeout=80) == (0, "(True, [3.0])\n0\n" * 2, "")
 
 
 @pytest.mark.parametrize("kind", ALL)
