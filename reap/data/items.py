@@ -25,6 +25,12 @@ WHOLE: Key = ("data",)
 """The key of data that are one tensor."""
 
 
+class Items(list[Any]):
+    """Items of any kind, one behind the other."""
+
+    ndim = 1
+
+
 @dataclass(frozen=True)
 class Schema:
     """What one item consists of.

@@ -16,10 +16,11 @@ from threading import RLock
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from reap.buffers import MASK
-from reap.data.items import leaves_of, together
+from reap.data.items import leaves_of
 from reap.data.prefetch import Prefetcher
 from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden
 from reap.data.samplers.uniform import RandomSampler
@@ -27,7 +28,7 @@ from reap.data.storage import Storage, positive
 from reap.data.storages import LazyTensorStorage
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
-from reap.errors import OptionError, SpecMismatch
+from reap.errors import OptionError
 
 Index = Any
 
@@ -80,6 +81,7 @@ class ReplayBuffer:
         self._storage: Storage = _made(storage, Storage, "storage", lambda: LazyTensorStorage(1_000))
         self._sampler: Sampler = _made(sampler, Sampler, "sampler", RandomSampler)
         self._writer: Writer = _made(writer, Writer, "writer", RoundRobinWriter)
+        self._writer.check(self._storage)
         self.batch_size = positive(batch_size, "batch_size") if batch_size is not None else None
         self._time = self._storage.ndim - 1 if dim_extend is None else dim_extend
         if not 0 <= self._time < self._storage.ndim:
@@ -116,8 +118,7 @@ class ReplayBuffer:
         Raises:
             SpecMismatch: it is not what the first write was.
         """
-        data = together(data)
-        return self._write(data.unsqueeze(self._storage.ndim - 1))
+        return self._write(self._storage.single(data))
 
     def extend(self, data: Any) -> Index:
         """Write several items along the time dimension.
@@ -132,7 +133,7 @@ class ReplayBuffer:
         Raises:
             SpecMismatch: they are not what the first write was; nothing is written.
         """
-        return self._write(together(data))
+        return self._write(self._storage.together(data))
 
     def _write(self, data: Any) -> Index:
         storage = self._storage
@@ -173,8 +174,9 @@ class ReplayBuffer:
     def _sample(self, size: int) -> tuple[Any, dict[str, Any]]:
         with self._lock:
             draw, data = self._take(size)
-        if self._collate is not None:
-            data = self._collate(data)
+        collate = self._collate or self._storage.collate
+        if collate is not None:
+            data = collate(data)
         if self._pins:
             data = data.pin_memory()
         info = {"index": self._storage.as_index(draw.places), **draw.info}
@@ -182,7 +184,9 @@ class ReplayBuffer:
         return (self._transforms.after_read(data, self._storage) if self._transforms.reads else data), info
 
     def _noted(self, data: Any, info: Mapping[str, Any]) -> Any:
-        """The sample with what is known of its frames; here, as it is."""
+        """The sample with what is known of its frames."""
+        if self._writer.tells_index and isinstance(data, TensorDictBase):
+            data.set("index", info["index"])
         return data
 
     def _take(self, size: int) -> tuple[Draw, Any]:
@@ -241,7 +245,7 @@ class ReplayBuffer:
 
         Slices and numbers give views of the memory of the buffer, which later writes change.
         """
-        return self._storage.contents()[index]
+        return self._storage.at(index)
 
     def __setitem__(self, index: Any, data: Any) -> None:
         """Write over what is there.
@@ -249,11 +253,7 @@ class ReplayBuffer:
         Raises:
             SpecMismatch: the data are not what the first write was; nothing is changed then.
         """
-        places = self._storage.places_in_use()[index]
-        given = together(data)
-        if tuple(given.shape[: places.ndim]) != tuple(places.shape):
-            raise SpecMismatch(f"replay buffer: expected data {list(places.shape)} for this index, got {list(given.shape)}")
-        self._storage.put(places.reshape(-1), given.unsqueeze(0) if not places.ndim else given.flatten(0, places.ndim - 1))
+        self._storage.put_at(index, data)
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Forget all frames; memory is kept.
@@ -291,12 +291,17 @@ class ReplayBuffer:
     def set_storage(self, storage: Storage) -> None:
         """Have frames in another storage from now on; those in the old one stay there."""
         with self._without_prefetched():
-            self._storage = _made(storage, Storage, "storage", lambda: LazyTensorStorage(1_000))
+            made: Storage = _made(storage, Storage, "storage", lambda: LazyTensorStorage(1_000))
+            self._writer.check(made)
+            self._storage = made
             self._sampler.empty()
+            self._writer.empty()
 
     def set_writer(self, writer: Writer) -> None:
         """Write with another writer from now on."""
-        self._writer = _made(writer, Writer, "writer", RoundRobinWriter)
+        made: Writer = _made(writer, Writer, "writer", RoundRobinWriter)
+        made.check(self._storage)
+        self._writer = made
 
     def append_transform(self, transform: Any) -> ReplayBuffer:
         """Add a transform behind those that are there; see `Transforms`. Returns the buffer."""
@@ -352,7 +357,7 @@ def _rows_in(data: Any, written: Any) -> int:
 
 def _mask_of(data: Any) -> Tensor | None:
     """Which frames `[time]` are valid; None if all are."""
-    if isinstance(data, Tensor) or data.ndim != 1:
+    if not isinstance(data, TensorDictBase) or data.ndim != 1:
         return None
     mask = leaves_of(data).get(MASK)
     return None if mask is None or bool(mask.all()) else mask

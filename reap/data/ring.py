@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -78,6 +78,9 @@ class Ring:
         self.capacity = capacity
         self.control = control
         self._words = control.words
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Ring, (self.control, self.capacity)
 
     @property
     def claimed(self) -> int:
@@ -165,6 +168,11 @@ class Ring:
         with self.control.lock:
             self.control.writers[claim.entry, PID] = NOBODY
 
+    def count(self, frames: int) -> None:
+        """Count frames that were written in the place of others."""
+        with self.control.lock:
+            self._words[WRITTEN] += frames
+
     def _leave(self, entry: int) -> None:
         self.control.writers[entry, COUNT] = 0
         self._words[BUSY] -= 1
@@ -233,11 +241,12 @@ class Ring:
             places: columns from 0 to `capacity`.
             reading: what `begin_reading` returned before the frames there were taken.
         """
-        bad = torch.zeros_like(places, dtype=torch.bool)
-        claimed = self._words[CLAIMED]
-        for start, columns in (*reading.writing, (reading.claimed, claimed - reading.claimed)):
-            # An old write may lie behind what the ring has come round to since: that is then of the last pair.
-            bad |= (places - start) % self.capacity < columns
+        last = self._words[CLAIMED] - 1
+        columns = last - (last - places) % self.capacity
+        bad = columns >= reading.claimed
+        for start, count in reading.writing:
+            # Not of a writer that is gone: what the ring has come round to and written anew since.
+            bad |= (columns >= start) & (columns < start + count)
         return bad
 
     def holes(self, start: int, end: int) -> NDArray[np.bool_]:

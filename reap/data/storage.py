@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from reap.data.control import Control
-from reap.data.items import Leaves
+from reap.data.items import Leaves, together
 from reap.data.ring import Ring
-from reap.errors import OptionError
+from reap.errors import OptionError, SpecMismatch
 
 Mark = Callable[[Leaves], None]
 """Changes what was taken, `[B, *item]` under each key, in place."""
@@ -34,7 +34,12 @@ class Storage:
         self.control = Control(max_size)
         self.rows = 1
         """Rows, once something was written."""
-        self.ring = Ring(self.control, max_size)
+        self._ring = Ring(self.control, max_size)
+
+    @property
+    def ring(self) -> Ring:
+        """Which of its columns can be read."""
+        return self._ring
 
     def __len__(self) -> int:
         """Frames that can be read."""
@@ -65,6 +70,33 @@ class Storage:
     @abstractmethod
     def contents(self) -> Any:
         """All that was written, `[*rows, columns]`, in the order of the places."""
+
+    collate: Callable[[Any], Any] | None = None
+    """What makes a sample of what `get` returns, unless the buffer is told another way; None leaves it as it is."""
+
+    def together(self, data: Any) -> Any:
+        """What was given to write several items, as `append` takes it."""
+        return together(data)
+
+    def single(self, item: Any) -> Any:
+        """What was given to write one item, or one column, as `append` takes it."""
+        return together(item).unsqueeze(self.ndim - 1)
+
+    def at(self, index: Any) -> Any:
+        """What lies at an index of any kind that a tensor takes, in `contents()`."""
+        return self.contents()[index]
+
+    def put_at(self, index: Any, data: Any) -> None:
+        """Write over what lies at such an index.
+
+        Raises:
+            SpecMismatch: the data do not fit; nothing is changed.
+        """
+        places = self.places_in_use()[index]
+        given = self.together(data)
+        if tuple(given.shape[: places.ndim]) != tuple(places.shape):
+            raise SpecMismatch(f"replay buffer: expected data {list(places.shape)} for this index, got {list(given.shape)}")
+        self.put(places.reshape(-1), given.flatten(0, places.ndim - 1) if places.ndim else given.unsqueeze(0))
 
     @property
     def columns_in_use(self) -> int:

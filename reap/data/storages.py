@@ -90,7 +90,7 @@ class LazyTensorStorage(TensorStorage):
             )
         self._hold(empty_memory())
         self.control = self.control.shared()
-        self.ring = Ring(self.control, self.ring.capacity)
+        self._ring = Ring(self.control, self._ring.capacity)
         schema, old = self.schema, self._leaves
         if schema is not None:
             self._take(schema, self._allocate)
@@ -104,17 +104,17 @@ class LazyTensorStorage(TensorStorage):
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         if self._fd is not None:
-            state |= {"_fd": (os.getpid(), self._fd), "schema": None, "_leaves": {}, "_flat": {}, "ring": None}
+            state |= {"_fd": (os.getpid(), self._fd), "schema": None, "_leaves": {}, "_flat": {}, "_ring": None}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if self._fd is not None:
             self._hold(borrowed(*state["_fd"]))
-            self.ring, self.rows = Ring(self.control, self.max_size), 1
+            self._ring, self.rows = Ring(self.control, self.max_size), 1
         elif self.schema is not None:
             self._flat = {key: leaf.view(-1, *leaf.shape[self.ndim :]) for key, leaf in self._leaves.items()}
-            self.ring = Ring(self.control, self.max_size // self.rows)
+            self._ring = Ring(self.control, self.max_size // self.rows)
 
 
 def _tensors(block: Block) -> dict[Key, Tensor]:
@@ -175,13 +175,13 @@ class LazyMemmapStorage(TensorStorage):
     def share(self) -> None:
         """Let other processes write too: the files are there for all."""
         self.control = self.control.shared()
-        self.ring = Ring(self.control, self.ring.capacity)
+        self._ring = Ring(self.control, self._ring.capacity)
 
     def __getstate__(self) -> dict[str, Any]:
         if not self.control.is_shared:
             raise OptionError("replay buffer: call share() before a buffer of files is sent to another process")
-        return {**self.__dict__, "schema": None, "_leaves": {}, "_flat": {}, "ring": None}
+        return {**self.__dict__, "schema": None, "_leaves": {}, "_flat": {}, "_ring": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self.ring, self.rows = Ring(self.control, self.max_size), 1
+        self._ring, self.rows = Ring(self.control, self.max_size), 1

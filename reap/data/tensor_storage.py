@@ -63,9 +63,19 @@ class TensorStorage(Storage):
     @property
     def is_initialised(self) -> bool:
         """Whether its memory is taken, here or in another process that shares it."""
+        self._look_again()
+        return self.schema is not None
+
+    @property
+    def ring(self) -> Ring:
+        """Which of its columns can be read."""
+        self._look_again()
+        return self._ring
+
+    def _look_again(self) -> None:
+        """Map what another process wrote first."""
         if self.schema is None and (noted := self.control.schema) is not None:
             self._take(noted, self._attach)
-        return self.schema is not None
 
     def _initialise(self, schema: Schema) -> None:
         objects = [plain(key) for key, field in schema.fields.items() if field.is_object]
@@ -91,7 +101,7 @@ class TensorStorage(Storage):
     def _place(self, schema: Schema, leaves: Mapping[Key, Tensor]) -> None:
         self.rows, self.schema = math.prod(schema.rows), schema
         capacity = self.max_size // self.rows
-        self.ring = Ring(self.control, capacity)
+        self._ring = Ring(self.control, capacity)
         self._leaves = dict(leaves)
         self._flat = {key: leaf.view(-1, *leaf.shape[self.ndim :]) for key, leaf in leaves.items()}
         objects = [key for key, field in schema.fields.items() if field.is_object]

@@ -17,8 +17,8 @@ class Transforms:
 
     An object with `forward` changes samples, one with `inv` changes what is written, one with both does both. A function
     changes what is written if the written batch has more dimensions than the storage keeps and the function brings it to these
-    (`lambda data: data.reshape(-1)`), and samples otherwise. The first write decides, and notes it in the storage's words, for
-    it may be made in another process: bit 0 says that it was decided, bit i + 1 that function i changes what is written.
+    (`lambda data: data.reshape(-1)`), and samples otherwise. The first such batch decides, and that is noted in the storage's
+    words, for it may be written in another process: bit 0 says that it was decided, bit i + 1 that function i flattens.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Transforms:
         for function in self._writes:
             data = function(data)
         decided = storage.control.words[TRANSFORMS]
-        if self._functions and not decided:
+        if self._functions and not decided and data.ndim > storage.ndim:
             return self._decide(data, storage)
         for bit, function in enumerate(self._functions, start=1):
             data = function(data) if decided >> bit & 1 else data

@@ -61,6 +61,12 @@ class Writer:
             Their places, row by row.
         """
 
+    tells_index = False
+    """Whether samples have the place of each frame under `"index"`."""
+
+    def check(self, storage: Storage) -> None:
+        """Raise OptionError for a storage that it cannot write to."""
+
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on."""
         return {}
@@ -85,6 +91,8 @@ class RoundRobinWriter(Writer):
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
     """A `RoundRobinWriter` whose data know where they lie: samples have the place under `"index"`."""
+
+    tells_index = True
 
 
 class ImmutableDatasetWriter(Writer):

@@ -1,0 +1,127 @@
+"""`Transforms`: what changes samples, and what changes what is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import nn
+
+from reap.data.replay import ReplayBuffer
+from reap.data.storages import LazyTensorStorage
+from reap.errors import OptionError
+
+
+def numbers(*shape: int) -> TensorDict:
+    count = torch.Size(shape).numel()
+    return TensorDict({"a": torch.arange(count, dtype=torch.float32).view(shape)}, shape)
+
+
+def doubled(data: Any) -> Any:
+    return data.apply(lambda value: value * 2)
+
+
+class Forward:
+    def forward(self, data: Any) -> Any:
+        return doubled(data)
+
+
+class Inverse:
+    def inv(self, data: Any) -> Any:
+        return doubled(data)
+
+
+class Both(Forward):
+    def inv(self, data: Any) -> Any:
+        return data.apply(lambda value: value + 100)
+
+
+class Module(nn.Module):
+    def forward(self, data: Any) -> Any:
+        return doubled(data)
+
+
+def stored_and_sampled(data: TensorDict, ndim: int = 1, **options: Any) -> tuple[list[float], set[float]]:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100, ndim=ndim), **options)
+    buffer.extend(data)
+    return buffer[:]["a"].flatten().tolist(), set(buffer.sample(200)["a"].flatten().tolist())
+
+
+@pytest.mark.parametrize(
+    ("transform", "stored", "sampled"),
+    [
+        (Forward(), [0, 1, 2], {0, 2, 4}),
+        (Module(), [0, 1, 2], {0, 2, 4}),
+        (Inverse(), [0, 2, 4], {0, 2, 4}),
+        (Both(), [100, 101, 102], {200, 202, 204}),
+        (doubled, [0, 1, 2], {0, 2, 4}),
+    ],
+)
+def test_a_transform_changes_samples_writes_or_both(transform: Any, stored: list[float], sampled: set[float]) -> None:
+    assert stored_and_sampled(numbers(3), transform=transform) == (stored, sampled)
+
+
+def test_a_function_that_flattens_changes_what_is_written() -> None:
+    stored, sampled = stored_and_sampled(numbers(2, 3), transform=lambda data: data.reshape(-1))
+    assert (stored, sampled) == ([0, 1, 2, 3, 4, 5], {0, 1, 2, 3, 4, 5})
+
+
+def test_a_function_that_keeps_the_dimensions_changes_samples() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), transform=doubled)
+    buffer.extend(numbers(2, 3))
+    assert buffer[:].shape == (2,)  # two items of three
+    assert buffer[:]["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert {tuple(item) for item in buffer.sample(50)["a"].tolist()} == {(0, 2, 4), (6, 8, 10)}
+
+
+def test_what_the_first_write_decides_holds() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), transform=lambda data: doubled(data.reshape(-1)))
+    buffer.extend(numbers(2, 3))
+    buffer.extend(numbers(3))
+    assert buffer[:]["a"].tolist() == [0, 2, 4, 6, 8, 10, 0, 2, 4]
+    assert buffer.sample(300)["a"].max() == 10
+
+
+def test_flattening_into_two_dimensions() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100, ndim=2), transform=lambda data: data.flatten(0, 1))
+    buffer.extend(numbers(2, 2, 3))
+    assert buffer[:].shape == (4, 3)
+    assert buffer.sample(5).shape == (5,)
+
+
+def test_a_write_transform_says_it_outright() -> None:
+    assert stored_and_sampled(numbers(3), write_transform=doubled) == ([0, 2, 4], {0, 2, 4})
+
+
+def test_appended_transforms_come_behind() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10), transform=Forward(), batch_size=50)
+    assert buffer.append_transform(lambda data: data.apply(lambda value: value + 1)) is buffer
+    buffer.extend(numbers(3))
+    assert set(buffer.sample()["a"].tolist()) == {1, 3, 5}
+    buffer.append_transform(doubled)
+    assert set(buffer.sample()["a"].tolist()) == {2, 6, 10}
+
+
+def test_what_is_written_goes_through_the_last_inverse_first() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10), transform=Inverse())
+    buffer.append_transform(Both())
+    buffer.extend(numbers(2))
+    assert buffer[:]["a"].tolist() == [200, 202]
+
+
+@pytest.mark.parametrize("option", ["transform", "write_transform"])
+def test_what_cannot_transform_is_refused(option: str) -> None:
+    with pytest.raises(OptionError, match=f"^{option}: expected a function, .* got int: 3"):
+        ReplayBuffer(**{option: 3})  # pyright: ignore[reportArgumentType]
+
+
+def test_a_transform_that_raises_leaves_the_buffer_as_it_was() -> None:
+    def refuse(data: Any) -> Any:
+        raise KeyError("no")
+
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10), write_transform=refuse)
+    with pytest.raises(KeyError, match="no"):
+        buffer.extend(numbers(3))
+    assert (len(buffer), buffer.write_count) == (0, 0)
