@@ -13,6 +13,7 @@ from reap.data.control import Control
 from reap.data.items import Leaves, together
 from reap.data.ring import Ring
 from reap.errors import OptionError, SpecMismatch
+from reap.keys import Key
 
 Mark = Callable[[Leaves], None]
 """Changes what was taken, `[B, *item]` under each key, in place."""
@@ -70,6 +71,19 @@ class Storage:
     @abstractmethod
     def contents(self) -> Any:
         """All that was written, `[*rows, columns]`, in the order of the places."""
+
+    @property
+    @abstractmethod
+    def keys(self) -> tuple[Key, ...]:
+        """The keys of what it holds; none before the first write."""
+
+    @abstractmethod
+    def leaf(self, key: Key) -> Tensor:
+        """All frames' values under a key, `[rows * columns, *item]`, by place.
+
+        Raises:
+            OptionError: there is no such key.
+        """
 
     collate: Callable[[Any], Any] | None = None
     """What makes a sample of what `get` returns, unless the buffer is told another way; None leaves it as it is."""
