@@ -1,0 +1,347 @@
+"""`PrioritizedSampler`: draws frames in proportion to their priorities.
+
+Schaul, Quan, Antonoglou, Silver: "Prioritized Experience Replay", ICLR 2016 (arXiv:1511.05952), the proportional variant:
+
+    P(i) = q_i / Σ q                q_i = (priority_i + eps) ** alpha, what the tree holds
+    weight_i = (q_i / min q) ** -beta
+
+The weights are (N P(i)) ** -beta, divided by the largest that a frame of the whole buffer has: the least likely one has 1.
+
+Writers know nothing of priorities, and may be other processes. The sampler looks what was written whenever it draws or takes
+priorities: frames that are new to it get the largest priority so far, frames that are being written get none until they are.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reap.data.samplers.base import Draw, Sampler
+from reap.data.samplers.sum_tree import Places, SumTree, Values
+from reap.data.storage import Storage, positive
+from reap.errors import CallOrderError, OptionError
+from reap.keys import Key, plain
+
+NOT_KEPT = -1
+"""The place that some writers return for a frame that they did not keep."""
+
+FIRST_PRIORITY = 1.0
+"""The priority of new frames before any other is known."""
+
+REDUCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "max": lambda values: values.amax(1),
+    "min": lambda values: values.amin(1),
+    "mean": lambda values: values.mean(1),
+    "median": lambda values: values.median(1).values,
+}
+"""What makes one priority `[n]` of several for each frame, `[n, k]`."""
+
+
+class Seen(NamedTuple):
+    """How far the ring was when the sampler looked at it last.
+
+    Attributes:
+        oldest: the oldest column that held something.
+        claimed: the first column that nobody had claimed.
+        writing: first column and number of columns of each write that was not published.
+    """
+
+    oldest: int = 0
+    claimed: int = 0
+    writing: tuple[tuple[int, int], ...] = ()
+
+
+class PrioritizedSampler(Sampler):
+    """Draws frames in proportion to their priorities, with weights that make up for it.
+
+    Samples know `"priority_weight"`, float32 `[B]`; torchrl called it `"_weight"` before, and it is there under that name too.
+    A frame with priority 0 is never drawn if `eps` is 0.
+
+    Args:
+        max_capacity: frames of the buffer at the most.
+        alpha: exponent of the priorities, from 0 on; 0 makes all frames alike. Can be changed later, from 0 only before the
+            first draw.
+        beta: exponent of the weights, from 0 on: 0 for none (all are 1), 1 to make up for the priorities in full. Can be
+            changed later.
+        eps: added to each priority before the exponent.
+        dtype: float32 or float64, as in torchrl; sums are float64 in either case.
+        reduction: what makes one priority of several for a frame: `"max"`, `"min"`, `"mean"` or `"median"`.
+        max_priority_within_buffer: new frames get the largest priority of those that the buffer holds, instead of the largest
+            that there ever was; finding it takes time in proportion to the buffer.
+
+    Raises:
+        OptionError: an argument that cannot work.
+
+    Example:
+        >>> from reap.data.replay import ReplayBuffer
+        >>> buffer = ReplayBuffer(sampler=PrioritizedSampler(1_000, alpha=1.0, beta=1.0, eps=0.0))
+        >>> index = buffer.extend(torch.tensor([10, 11, 12]))
+        >>> buffer.update_priority(index, torch.tensor([0.0, 1.0, 3.0]))
+        >>> sample, info = buffer.sample(2_000, return_info=True)
+        >>> sample.unique().tolist(), info["priority_weight"].unique().tolist()
+        ([11, 12], [0.3333333432674408, 1.0])
+    """
+
+    def __init__(
+        self,
+        max_capacity: int,
+        alpha: float,
+        beta: float,
+        eps: float = 1e-8,
+        dtype: torch.dtype = torch.float,
+        reduction: str = "max",
+        max_priority_within_buffer: bool = False,
+    ) -> None:
+        self.max_capacity = positive(max_capacity, "max_capacity")
+        if dtype not in (torch.float32, torch.float64):
+            raise OptionError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
+        if reduction not in REDUCTIONS:
+            raise OptionError(f"reduction: expected one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}")
+        self.reduction = reduction
+        self.max_priority_within_buffer = max_priority_within_buffer
+        self.eps = _not_negative(eps, "eps")
+        self._alpha, self._beta = _not_negative(alpha, "alpha"), _not_negative(beta, "beta")
+        self._priority_key: Key | None = None
+        self.empty()
+
+    @property
+    def alpha(self) -> float:
+        """Exponent of the priorities.
+
+        Raises:
+            OptionError: set to a negative number, or from 0 to another when priorities were taken already: they are forgotten.
+        """
+        return self._alpha
+
+    @alpha.setter
+    def alpha(self, value: float) -> None:
+        value = _not_negative(value, "alpha")
+        if self._tree is not None and not self._exponent and value:
+            raise OptionError("alpha: cannot be changed from 0, where priorities are forgotten; make a new sampler")
+        self._alpha = value
+        if self._tree is None:
+            self.empty()
+
+    @property
+    def beta(self) -> float:
+        """Exponent of the weights.
+
+        Raises:
+            OptionError: set to a negative number.
+        """
+        return self._beta
+
+    @beta.setter
+    def beta(self, value: float) -> None:
+        self._beta = _not_negative(value, "beta")
+
+    # ------------------------------------------------------------------ draws
+
+    def draw(self, storage: Storage, size: int, generator: torch.Generator | None) -> Draw:
+        """Choose `size` frames, one independent of the other; see `Sampler`.
+
+        Raises:
+            CallOrderError: there are none whose writing has ended, or all have priority 0.
+        """
+        tree = self._catch_up(storage)
+        return self._weighted(tree, _places(tree, storage, size, generator))
+
+    def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
+        """Choose others for those that were being written; see `Sampler`."""
+        tree = self._catch_up(storage)
+        places = draw.places.numpy().copy()
+        gone = bad.numpy() | (tree.values[places] == 0)
+        places[gone] = _places(tree, storage, int(gone.sum()), generator)
+        return self._weighted(tree, places)
+
+    def _weighted(self, tree: SumTree, places: Places) -> Draw:
+        weight = torch.from_numpy((tree.values[places] / tree.lowest) ** -self._beta).float()
+        return Draw(torch.from_numpy(places), {"priority_weight": weight, "_weight": weight})
+
+    # ------------------------------------------------------------------ priorities
+
+    def update_priority(self, places: Tensor, priority: Tensor, storage: Storage) -> None:
+        """Take priorities, `[B]`, of frames at these places; see `Sampler`.
+
+        Where a place stands twice, its last priority stays. Places whose frame is gone by now are left out, and those that are
+        -1, which some writers return for a frame that they did not keep.
+
+        Raises:
+            OptionError: a priority that is negative or not finite, or a place outside the buffer; nothing is changed.
+            CallOrderError: nothing was written yet.
+        """
+        at, values = places.cpu().numpy(), self._powers(priority, "priority")
+        size = storage.rows * storage.ring.capacity
+        if len(at) and not (at.min() >= NOT_KEPT and at.max() < size):
+            outside = at[(at < NOT_KEPT) | (at >= size)]
+            raise OptionError(f"update_priority: expected places from 0 to {size - 1}, got {outside[0]}")
+        tree = self._catch_up(storage)
+        held = self._holds(at, storage)
+        if not held.all():
+            at, values = at[held], values[held]
+        if len(at):
+            tree.set(at, values)
+            self._largest = max(self._largest, float(values.max()))
+
+    def read_priorities(self, key: Key) -> None:
+        """Take the priorities of new frames from what was written under this key, if it was."""
+        self._priority_key = key
+
+    def _holds(self, places: Places, storage: Storage) -> Any:
+        """Which places hold a frame that was there when the sampler looked last, as a mask."""
+        oldest, claimed, writing = self._seen
+        capacity = storage.ring.capacity
+        kept = places != NOT_KEPT
+        if claimed - oldest == capacity and not writing:
+            return kept
+        columns = claimed - 1 - (claimed - 1 - places) % capacity
+        return kept & (columns >= oldest) & ~np.isin(columns, _columns(writing, oldest, claimed))
+
+    def _powers(self, priority: Tensor, name: str) -> Values:
+        """What the tree holds for priorities `[n]`."""
+        given: Values = priority.detach().cpu().double().numpy()
+        with np.errstate(all="ignore"):
+            values = (given + self.eps) ** self._alpha
+        bound = sys.float_info.max / self.max_capacity  # so that the sum of all is finite too
+        if len(given) and not (given.min() >= 0 and values.max() <= bound):
+            wrong = given[~((given >= 0) & (values <= bound))]
+            raise OptionError(f"{name}: expected finite numbers from 0 on, got {wrong[0]}; nothing was changed")
+        return values
+
+    # ------------------------------------------------------------------ what is new
+
+    def _catch_up(self, storage: Storage) -> SumTree:
+        """The tree, with all that was written by now."""
+        ring = storage.ring
+        # In this order: what is claimed later is looked at the next time, and what was published meanwhile can be read.
+        oldest, claimed = ring.oldest, ring.claimed
+        writing = tuple(write for write in ring.under_way() if write[0] < claimed)
+        if oldest > max(self._seen.oldest, claimed - ring.capacity):  # it was emptied, maybe in another process
+            self.empty()
+        if self._tree is None:
+            self._tree = self._new_tree(storage)
+        if self._tree.size != storage.rows * ring.capacity or claimed < self._seen.claimed:
+            raise OptionError("PrioritizedSampler: has the priorities of another buffer; call empty() on it, or make a new one")
+        if self._exponent != self._alpha:
+            self._change_exponent(self._tree)
+        seen = Seen(max(oldest, claimed - ring.capacity), claimed, writing)
+        if seen != self._seen:
+            self._take_in(self._tree, storage, seen)
+        return self._tree
+
+    def _new_tree(self, storage: Storage) -> SumTree:
+        if not storage.is_initialised:
+            raise CallOrderError("replay buffer: expected frames to sample from, found it empty; write to it first")
+        size = storage.rows * storage.ring.capacity
+        if size > self.max_capacity:
+            raise OptionError(
+                f"max_capacity={self.max_capacity}: expected room for all frames of the buffer, which holds {size}; "
+                f"use PrioritizedSampler({size}, ...)"
+            )
+        return SumTree(size)
+
+    def _take_in(self, tree: SumTree, storage: Storage, seen: Seen) -> None:
+        """Give new frames their priority, and none to what is being written."""
+        oldest, claimed, writing = seen
+        before = (self._seen.claimed, claimed - self._seen.claimed)
+        hidden = _columns(writing, oldest, claimed)
+        changed = _columns((before, *self._seen.writing), oldest, claimed)
+        places = _places_of(changed[~np.isin(changed, hidden)], storage)
+        tree.set(_places_of(hidden, storage), 0.0)
+        if self.max_priority_within_buffer:
+            tree.set(places, 0.0)
+            self._largest = tree.highest or self._first_power
+        tree.set(places, self._powers_of_new(places, storage))
+        self._seen = seen
+
+    def _powers_of_new(self, places: Places, storage: Storage) -> Values | float:
+        """What the tree holds for new frames: one number each, or one for all."""
+        key = self._priority_key
+        if key is None or key not in storage.keys or not len(places):
+            return self._largest
+        stored = storage.leaf(key)
+        priority = stored[torch.from_numpy(places).to(stored.device)]
+        values = self._powers(self.reduced(priority, len(places)), f"{plain(key)!r} in the buffer")
+        self._largest = max(self._largest, float(values.max()))
+        return values
+
+    def reduced(self, priority: Tensor, count: int) -> Tensor:
+        """One priority for each of `count` frames, `[count]`, of one or several for each, `[*frames, ...]`."""
+        return REDUCTIONS[self.reduction](priority.reshape(count, -1).double())
+
+    def _change_exponent(self, tree: SumTree) -> None:
+        power = self._alpha / self._exponent
+        tree.set(np.arange(tree.size), np.where(tree.values > 0, tree.values**power, 0.0))
+        self._largest, self._exponent = self._largest**power, self._alpha
+
+    @property
+    def _first_power(self) -> float:
+        return (FIRST_PRIORITY + self.eps) ** self._alpha
+
+    # ------------------------------------------------------------------ state
+
+    def empty(self) -> None:
+        """Forget all frames and their priorities."""
+        self._tree: SumTree | None = None
+        self._seen = Seen()
+        self._exponent, self._largest = self._alpha, self._first_power
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on, with what is in the storage."""
+        return {
+            "alpha": self._alpha,
+            "beta": self._beta,
+            "eps": self.eps,
+            "exponent": self._exponent,
+            "powers": None if self._tree is None else torch.from_numpy(self._tree.values.copy()),
+            "largest": self._largest,
+            "oldest": self._seen.oldest,
+            "claimed": self._seen.claimed,
+            "writing": [list(write) for write in self._seen.writing],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`, of a sampler of a buffer with the same room and contents."""
+        powers = state["powers"]
+        self._tree = None if powers is None else SumTree.of(powers.double().numpy())
+        self._alpha, self._beta, self.eps = state["alpha"], state["beta"], state["eps"]
+        self._exponent, self._largest = state["exponent"], state["largest"]
+        writing = tuple((start, count) for start, count in state["writing"])
+        self._seen = Seen(state["oldest"], state["claimed"], writing)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(alpha={self._alpha}, beta={self._beta}, eps={self.eps}, reduction={self.reduction!r})"
+
+
+def _not_negative(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise OptionError(f"{name}: expected a finite number from 0 on, got {value!r}")
+    return value
+
+
+def _places(tree: SumTree, storage: Storage, size: int, generator: torch.Generator | None) -> Places:
+    if math.isinf(tree.lowest):
+        raise CallOrderError(
+            "replay buffer: expected frames to sample from, found none whose writing has ended"
+            if not storage.ring.readable
+            else "replay buffer: expected a frame with a priority above 0, found 0 for all; give some another priority, or eps"
+        )
+    return tree.draw(torch.rand(size, dtype=torch.float64, generator=generator).numpy())
+
+
+def _columns(writes: Iterable[tuple[int, int]], oldest: int, end: int) -> Places:
+    """The columns of these writes, given as first column and number, from `oldest` to `end`."""
+    parts = [np.arange(max(start, oldest), min(start + count, end)) for start, count in writes]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _places_of(columns: Places, storage: Storage) -> Places:
+    """The places of these columns in all rows."""
+    capacity = storage.ring.capacity
+    return (np.arange(storage.rows)[:, None] * capacity + columns % capacity).reshape(-1)

@@ -1,0 +1,149 @@
+"""`SumTree`: draws places in proportion to their values.
+
+    level 0    a value for each place                    1,000,000
+    level 1    the sum of each FANOUT neighbours            15,625
+    ...        until a level is at most TOP long; that one is searched as a whole
+
+All of a batch goes through a level in one call, so that few broad levels are quicker than many narrow ones. A sum is always
+made anew from what lies below it, never changed by a difference: nothing drifts. Beside the sums lie the smallest values
+above 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Values = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+FANOUT = 64
+TOP = 16_384
+
+MANY = 1_024
+"""So many nodes are worth a search for those that stand twice."""
+
+
+class SumTree:
+    """A value for each place, 0 at first, and what their sums are.
+
+    Arrays come and go as numpy's, which is quickest with a batch's few numbers; whole blocks are torch's, which is quickest
+    with those.
+
+    Args:
+        size: number of places.
+
+    Attributes:
+        values: the value of each place, `[size]`: to be read only.
+
+    Example:
+        >>> tree = SumTree(100_000)
+        >>> tree.set(np.array([7, 70_000]), np.array([1.0, 3.0]))
+        >>> tree.draw(np.array([0.0, 0.2, 0.25, 0.99])).tolist()
+        [7, 7, 70000, 70000]
+        >>> tree.lowest, tree.highest
+        (1.0, 3.0)
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._sums = list(_levels(size, 0.0))
+        self._lows = list(_levels(size, math.inf))[1:]
+        self.values: Values = self._sums[0].numpy()[:size]
+
+    @property
+    def lowest(self) -> float:
+        """The smallest value above 0; infinite if there is none."""
+        return self._lows[-1].min().item() if self._lows else _least_above_zero(self._sums[0]).item()
+
+    @property
+    def highest(self) -> float:
+        """The largest value."""
+        return self._sums[0].max().item()
+
+    def set(self, places: Places, values: Values | float) -> None:
+        """Set values.
+
+        Args:
+            places: `[n]`; where one stands twice, its last value stays.
+            values: `[n]`, or one for all; from 0 on, finite.
+        """
+        self.values[places] = values
+        nodes = places
+        for level, (sums, above) in enumerate(pairwise(self._sums)):
+            nodes = _parents(nodes, len(sums) // FANOUT)
+            blocks = _blocks(sums, nodes)
+            least = _least_above_zero(blocks) if not level else _blocks(self._lows[level - 1], nodes).amin(1)
+            above.numpy()[nodes] = blocks.sum(1).numpy()
+            self._lows[level].numpy()[nodes] = least.numpy()
+
+    def draw(self, points: Values) -> Places:
+        """Places, each as likely as its value is large, and never one whose value is 0.
+
+        Args:
+            points: `[B]`, uniform from 0 to 1; not all values may be 0.
+        """
+        top = self._sums[-1]
+        sums = top.cumsum(0).numpy()
+        mass = _below(points * sums[-1], sums[-1])
+        nodes = sums.searchsorted(mass, side="right")
+        mass -= sums[nodes] - top.numpy()[nodes]
+        for level in self._sums[-2::-1]:
+            blocks = _blocks(level, nodes)
+            sums = blocks.cumsum(1)
+            mass = _below(np.maximum(mass, 0.0), sums.numpy()[:, -1])
+            child = torch.searchsorted(sums, torch.from_numpy(mass).unsqueeze(1), right=True)
+            nodes = nodes * FANOUT + child.squeeze(1).numpy()
+            if level is not self._sums[0]:
+                mass -= (sums.gather(1, child) - blocks.gather(1, child)).squeeze(1).numpy()
+        return nodes
+
+    @classmethod
+    def of(cls, values: Values) -> SumTree:
+        """A tree with these values."""
+        tree = cls(len(values))
+        tree.set(np.arange(len(values)), values)
+        return tree
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SumTree.of, (self.values.copy(),)
+
+
+def _levels(size: int, fill: float) -> Iterator[Tensor]:
+    """Arrays for the levels of a tree, the lowest first; those that have one above them consist of whole blocks."""
+    while size > TOP:
+        blocks = -(-size // FANOUT)
+        yield torch.full((blocks * FANOUT,), fill, dtype=torch.float64)
+        size = blocks
+    yield torch.full((size,), fill, dtype=torch.float64)
+
+
+def _parents(nodes: Places, count: int) -> Places:
+    """The nodes above these, out of `count`: each once, where there are many of them."""
+    if len(nodes) >= count:
+        return np.arange(count)
+    parents = nodes // FANOUT
+    return parents if len(nodes) < MANY else np.unique(parents)
+
+
+def _blocks(level: Tensor, nodes: Places) -> Tensor:
+    """What lies below each of these nodes, `[n, FANOUT]`."""
+    return level.view(-1, FANOUT).index_select(0, torch.from_numpy(nodes))
+
+
+def _least_above_zero(values: Tensor) -> Tensor:
+    """The smallest of the values above 0 along the last dimension; infinite where there is none."""
+    least = values.amin(-1)
+    return least if least.all() else torch.where(values > 0, values, math.inf).amin(-1)
+
+
+def _below(mass: Values, total: Any) -> Values:
+    """The mass brought below the total, where rounding may have left it."""
+    return np.minimum(mass, np.nextafter(total, 0.0))
