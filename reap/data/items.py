@@ -39,19 +39,21 @@ class Schema:
         kind: `TensorDict`, `Tensor`, or a tensorclass.
         fields: shape and dtype of one item's value under each key.
         rows: batch dimensions that stand before time; none for a buffer of one dimension.
+        item: batch dimensions of one item, behind time: `(T,)` where each is a trajectory.
         device: what the data gave as their device.
     """
 
     kind: Any
     fields: Mapping[Key, Field]
     rows: tuple[int, ...]
+    item: tuple[int, ...] = ()
     device: torch.device | None = None
 
     def rebuilt(self, leaves: Mapping[Key, Any], batch_size: torch.Size) -> Any:
-        """Data of this kind from leaves `[*batch_size, *item]`."""
+        """Data of this kind from leaves `[*batch_size, *item, ...]`."""
         if self.kind is Tensor:
             return leaves[WHOLE]
-        data = make_tensordict(nested(leaves), batch_size, device=self.device)
+        data = make_tensordict(nested(leaves), torch.Size((*batch_size, *self.item)), device=self.device)
         return data if self.kind is TensorDict else self.kind.from_tensordict(data)
 
     def check(self, kind: Any, leaves: Leaves, dims: int) -> None:
@@ -155,3 +157,15 @@ def fields_of(leaves: Leaves, dims: int) -> dict[Key, Field]:
         key: Field(tuple(value.shape[dims:]), value.dtype) if isinstance(value, Tensor) else OBJECT
         for key, value in leaves.items()
     }
+
+
+def schema_of(data: Any, leaves: Leaves, dims: int) -> Schema:
+    """What one item of data consists of.
+
+    Args:
+        data: `[*rows, columns, *item]`.
+        leaves: their leaves.
+        dims: dimensions of rows and columns.
+    """
+    kind, fields, rows = kind_of(data), fields_of(leaves, dims), tuple(data.shape[: dims - 1])
+    return Schema(kind, fields, rows) if kind is Tensor else Schema(kind, fields, rows, tuple(data.shape[dims:]), data.device)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reap.data.items import Leaves, Schema, fields_of, kind_of, leaves_of
+from reap.data.items import Leaves, Schema, kind_of, leaves_of, schema_of
 from reap.data.ring import Claim, Ring
 from reap.data.storage import Mark, Storage
 from reap.errors import CallOrderError, OptionError, SpecMismatch
@@ -117,7 +117,7 @@ class TensorStorage(Storage):
             MemoryError: the first write, of items for which there is no room.
         """
         kind, leaves, shape = kind_of(data), leaves_of(data), tuple(data.shape[: self.ndim])
-        self._check(kind, leaves, shape)
+        self._check(data, kind, leaves, shape)
         rows, columns, capacity = self.rows, shape[-1], self.ring.capacity
         skipped = max(0, columns - capacity)
         claim = self.ring.claim(columns - skipped)
@@ -130,7 +130,7 @@ class TensorStorage(Storage):
         places = torch.arange(claim.start - skipped, claim.start - skipped + columns) % capacity
         return places if rows == 1 else (torch.arange(rows).unsqueeze(1) * capacity + places).view(-1)
 
-    def _check(self, kind: Any, leaves: Leaves, shape: tuple[int, ...]) -> None:
+    def _check(self, data: Any, kind: Any, leaves: Leaves, shape: tuple[int, ...]) -> None:
         if len(shape) < self.ndim:
             raise SpecMismatch(
                 f"replay buffer: expected at least {self.ndim} batch dimensions, as the storage's ndim says, got {list(shape)}"
@@ -146,7 +146,7 @@ class TensorStorage(Storage):
                 raise SpecMismatch(
                     f"replay buffer: the first write says what an item is: expected one item at least, got {list(shape)}"
                 )
-            self._initialise(Schema(kind, fields_of(leaves, self.ndim), shape[:-1]))
+            self._initialise(schema_of(data, leaves, self.ndim))
         schema = self.schema
         assert schema is not None
         schema.check(kind, leaves, self.ndim)

@@ -54,7 +54,7 @@ class Transforms:
     def before_write(self, data: Any, storage: Storage) -> Any:
         """What is written of these data."""
         for function in self._writes:
-            data = function(data)
+            data = storage.together(function(data))
         decided = storage.control.words[TRANSFORMS]
         if self._functions and not decided and data.ndim > storage.ndim:
             return self._decide(data, storage)

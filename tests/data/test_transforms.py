@@ -71,7 +71,7 @@ def test_a_function_that_flattens_changes_what_is_written() -> None:
 def test_a_function_that_keeps_the_dimensions_changes_samples() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(100), transform=doubled)
     buffer.extend(numbers(2, 3))
-    assert buffer[:].shape == (2,)  # two items of three
+    assert buffer[:].shape == (2, 3)  # two items of three
     assert buffer[:]["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert {tuple(item) for item in buffer.sample(50)["a"].tolist()} == {(0, 2, 4), (6, 8, 10)}
 

@@ -1,0 +1,159 @@
+"""`ListStorage`: items of any kind in a list; samples are stacked where items allow it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase, is_tensorclass, lazy_stack
+from torch import Tensor
+
+from reap.data.items import Items
+from reap.data.storage import Mark, Storage
+from reap.errors import OptionError, SpecMismatch
+from reap.keys import Key
+
+
+class ListStorage(Storage):
+    """Items of any kind: tensors and TensorDicts of different shapes, strings, objects.
+
+    Tensors, TensorDicts and tensorclasses are copied when they are written, other objects are kept as they are. A sample is
+    stacked if its items are tensors of one shape and dtype, or TensorDicts (lazily, where their entries differ); otherwise it
+    is a list of the objects themselves. With `collate_fn` the buffer hands that function the list.
+
+    Args:
+        max_size: items that there is room for.
+        ndim: 1; items in a list have one dimension.
+
+    Raises:
+        OptionError: no such size or number of dimensions.
+
+    Example:
+        >>> from reap.data.replay import ReplayBuffer
+        >>> buffer = ReplayBuffer(storage=ListStorage(3))
+        >>> buffer.extend(["a", torch.zeros(2), "b", "c"])
+        tensor([2, 0, 1, 2])
+        >>> buffer[:]
+        [tensor([0., 0.]), 'b', 'c']
+    """
+
+    def __init__(self, max_size: int, *, ndim: int = 1) -> None:
+        super().__init__(max_size, ndim=ndim)
+        if ndim != 1:
+            raise OptionError(f"ListStorage: expected ndim=1, got {ndim}; use a LazyTensorStorage to keep rows apart")
+        self._items: list[Any] = [None] * max_size
+
+    @property
+    def is_initialised(self) -> bool:
+        """True: it needs no memory ahead."""
+        return True
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """None: what is in the items is theirs."""
+        return ()
+
+    def leaf(self, key: Key) -> Tensor:
+        """Refuse.
+
+        Raises:
+            OptionError: always.
+        """
+        raise OptionError(f"ListStorage: expected a storage of tensors to read {key} from all frames; use a LazyTensorStorage")
+
+    def together(self, data: Any) -> Any:
+        """What was given to write several items: data with a first dimension as they are, anything else as a list."""
+        if isinstance(data, list | tuple | np.ndarray):
+            return Items(data)
+        if _is_tensors(data) and data.ndim:
+            return data
+        raise SpecMismatch(
+            f"ListStorage: expected a list of items, or a tensor or TensorDict of one dimension at least, got {data!r:.100}"
+        )
+
+    def single(self, item: Any) -> Any:
+        """What was given to write one item."""
+        return Items([item])
+
+    def append(self, data: Any, origins: Any) -> Tensor:
+        """Write items behind what was written last; see `Storage`."""
+        items = list(_kept(data))
+        capacity = self.ring.capacity
+        skipped = max(0, len(items) - capacity)
+        claim = self.ring.claim(len(items) - skipped)
+        places = torch.arange(claim.start - skipped, claim.start - skipped + len(items)) % capacity
+        for place, item in zip(places[skipped:].tolist(), items[skipped:], strict=True):
+            self._items[place] = item
+        self.control.origins[places[skipped:].numpy()] = origins[skipped:]
+        self.ring.publish(claim, len(items))
+        return places
+
+    def get(self, places: Tensor, mark: Mark | None = None) -> list[Any]:
+        """The items at these places `[B]`; `mark`, which changes tensors by key, finds none."""
+        return [self._items[place] for place in places.tolist()]
+
+    def put(self, places: Tensor, data: Any) -> None:
+        """Write items in the place of what lies there."""
+        with self.ring.editing():
+            for place, item in zip(places.tolist(), _kept(data), strict=True):
+                self._items[place] = item
+
+    def contents(self) -> list[Any]:
+        """All items, in the order of the places."""
+        return self._items[: self.columns_in_use]
+
+    def at(self, index: Any) -> Any:
+        """The item at a number; a sample of those at any other kind of index that a tensor takes."""
+        places = self.places_in_use()[index]
+        return self._items[int(places)] if not places.ndim else collated(self.get(places.reshape(-1)))
+
+    def put_at(self, index: Any, data: Any) -> None:
+        """Write over the item at a number, or over those at any other kind of index.
+
+        Raises:
+            SpecMismatch: not as many items as places; nothing is changed.
+        """
+        places = self.places_in_use()[index]
+        items = self.together(data) if places.ndim else self.single(data)
+        if len(items) != places.numel():
+            raise SpecMismatch(f"ListStorage: expected {places.numel()} items for this index, got {len(items)}")
+        self.put(places.reshape(-1), items)
+
+    @staticmethod
+    def collate(items: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  a function in both
+        """A sample of items; see `collated`."""
+        return collated(items)
+
+    def __repr__(self) -> str:
+        return f"ListStorage(max_size={self.max_size})"
+
+
+def collated(items: list[Any]) -> Any:
+    """Items as one tensor, TensorDict or tensorclass where they can be; else the list as it is.
+
+    Example:
+        >>> collated([torch.tensor(1), torch.tensor(2)]), collated([torch.tensor(1), torch.tensor(2.0)])
+        (tensor([1, 2]), [tensor(1), tensor(2.)])
+    """
+    if not items or not all(map(_is_tensors, items)) or len({type(item) for item in items}) > 1:
+        return items
+    if isinstance(items[0], Tensor):
+        fits = len({(item.shape, item.dtype, item.device) for item in items}) == 1
+        return torch.stack(items) if fits else items
+    if len({item.batch_size for item in items}) > 1:
+        return items
+    try:
+        return torch.stack(items)
+    except (RuntimeError, KeyError):  # entries of several shapes, or not the same in all
+        return lazy_stack(items)
+
+
+def _is_tensors(data: Any) -> bool:
+    return isinstance(data, Tensor | TensorDictBase) or is_tensorclass(data)
+
+
+def _kept(items: Any) -> Iterator[Any]:
+    """What is kept of each item: tensors in memory of their own."""
+    return (item.detach().clone() if _is_tensors(item) else item for item in items)

@@ -1,0 +1,184 @@
+"""`TensorDictMaxValueWriter`: keeps the items of greatest value.
+
+    room left   items go behind the last ones
+    none left   an item takes the place of the one of least value, if its own is greater
+
+A heap says in O(log n) which that is. It is made of what the storage holds, and again whenever somebody else wrote there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase, is_tensorclass
+from torch import Tensor
+
+from reap.data.items import leaves_of
+from reap.data.ring import Reading
+from reap.data.storage import Storage
+from reap.data.writers import Writer
+from reap.errors import OptionError, SpecMismatch
+from reap.keys import NestedKey, as_key, plain
+
+DROPPED = -1
+"""The index of an item that was not kept."""
+
+_REDUCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda values: values.sum(1),
+    "max": lambda values: values.amax(1),
+    "min": lambda values: values.amin(1),
+    "mean": lambda values: values.double().mean(1),
+    "median": lambda values: values.median(1).values,
+}
+
+Heap = list[tuple[float, int]]
+"""Value and place of each item kept, the least first."""
+
+
+class TensorDictMaxValueWriter(Writer):
+    """Keeps the `max_size` items of greatest value; of equal ones, those that came first.
+
+    Items are TensorDicts or tensorclasses in a storage of one dimension; an item may be a whole trajectory `[T]`. `extend`
+    returns -1 as the index of what was not kept. A buffer with this writer belongs to one process.
+
+    Args:
+        rank_key: the key of an item's value; `("next", "reward")` unless given.
+        reduction: what makes one number of a value with several elements: `"sum"`, `"max"`, `"min"`, `"mean"` or `"median"`.
+
+    Raises:
+        OptionError: no such reduction.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from reap.data.replay import ReplayBuffer
+        >>> from reap.data.storages import LazyTensorStorage
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(2), writer=TensorDictMaxValueWriter("score"))
+        >>> buffer.extend(TensorDict({"score": torch.tensor([3, 1, 2])}, [3]))
+        tensor([ 0, -1,  1])
+        >>> buffer[:]["score"]
+        tensor([3, 2])
+    """
+
+    def __init__(self, rank_key: NestedKey | None = None, reduction: str = "sum") -> None:
+        super().__init__()
+        if reduction not in _REDUCTIONS:
+            raise OptionError(f"reduction: expected one of {', '.join(map(repr, _REDUCTIONS))}, got {reduction!r}")
+        self.rank_key = as_key(rank_key) if rank_key is not None else ("next", "reward")
+        self.reduction = reduction
+        self._heap: Heap = []
+        self._known: Reading | None = None
+
+    def check(self, storage: Storage) -> None:
+        """Raise OptionError for a storage of several dimensions, or one that other processes write to."""
+        if storage.ndim > 1:
+            raise OptionError(
+                f"TensorDictMaxValueWriter: expected a storage with ndim=1, got ndim={storage.ndim}: it ranks items one by "
+                "one. Write trajectories as items, [N, T] into ndim=1, to rank them as a whole"
+            )
+        if storage.control.is_shared:
+            raise OptionError(
+                "TensorDictMaxValueWriter: expected a buffer of one process, got a shared one: it knows the values of what it "
+                "wrote itself; use a RoundRobinWriter, or write from one process"
+            )
+
+    def extend(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
+        """Write the items of greatest value; see `Writer`.
+
+        Returns:
+            Their places; -1 for those that were not kept.
+
+        Raises:
+            SpecMismatch: an item without a value, or whose value is NaN; nothing is written.
+        """
+        self.check(storage)
+        values = self._values(data)
+        with storage.control.lock:
+            heap = self._heap_of(storage)
+            self._known = None
+            room = storage.ring.capacity - storage.columns_in_use
+            owners = self._append(storage, data[:room], values[:room], heap)
+            replaced = self._replace(storage, data, values, room, heap)
+            self._known = storage.ring.begin_reading()
+        places = torch.full((len(values),), DROPPED)
+        owners |= replaced
+        places[torch.tensor(list(owners.values()), dtype=torch.int64)] = torch.tensor(list(owners), dtype=torch.int64)
+        return places
+
+    def _append(self, storage: Storage, data: Any, values: list[float], heap: Heap) -> dict[int, int]:
+        """Write what there is room for; which of the data lies at each place."""
+        if not values:
+            return {}
+        first = storage.ring.new_streams(len(values))  # one each: no item follows another
+        origins = np.arange(2 * first, 2 * (first + len(values)), 2, dtype=np.int32) | 1
+        places = storage.append(data, origins).tolist()
+        for item in zip(values, places, strict=True):
+            heapq.heappush(heap, item)
+        return {place: number for number, place in enumerate(places)}
+
+    def _replace(self, storage: Storage, data: Any, values: list[float], start: int, heap: Heap) -> dict[int, int]:
+        """Write those of the rest that are worth more than the least; which of the data lies at each of their places."""
+        owners: dict[int, int] = {}
+        taken = 0
+        for number in range(start, len(values)):
+            least, place = heap[0]
+            if values[number] > least:
+                heapq.heapreplace(heap, (values[number], place))
+                owners[place] = number
+                taken += 1
+        if owners:
+            numbers = list(owners.values())
+            chosen = [data[number] for number in numbers] if isinstance(data, list) else data[torch.tensor(numbers)]
+            storage.put(torch.tensor(list(owners)), chosen)
+            storage.ring.count(taken)
+        return owners
+
+    def _heap_of(self, storage: Storage) -> Heap:
+        ring = storage.ring
+        if ring.begin_reading() != self._known:
+            end = storage.columns_in_use
+            held = np.flatnonzero(~ring.holes(ring.oldest, ring.oldest + end)).tolist()
+            values = self._values(storage.contents()) if end else []
+            self._heap = [(values[place], place) for place in held]
+            heapq.heapify(self._heap)
+        return self._heap
+
+    def _values(self, data: Any) -> list[float]:
+        """One number for each item."""
+        if isinstance(data, list):
+            return [value for item in data for value in self._values(_alone(item))]
+        found = leaves_of(_with_keys(data)).get(self.rank_key)
+        if not isinstance(found, Tensor):
+            raise SpecMismatch(
+                f"TensorDictMaxValueWriter: expected the rank_key {plain(self.rank_key)!r} in what is written, got the keys "
+                f"{[plain(key) for key in leaves_of(data)]}; nothing was written"
+            )
+        values = _REDUCTIONS[self.reduction](found.reshape(len(found), -1)) if found.ndim > 1 else found
+        if values.isnan().any():
+            raise SpecMismatch(f"TensorDictMaxValueWriter: expected numbers, got NaN under {plain(self.rank_key)!r}")
+        return values.tolist()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing to load: the storage says it all."""
+        self.empty()
+
+    def empty(self) -> None:
+        """Forget the values of items: there are none any more."""
+        self._known = None
+
+    def __repr__(self) -> str:
+        return f"TensorDictMaxValueWriter(rank_key={plain(self.rank_key)!r}, reduction={self.reduction!r})"
+
+
+def _with_keys(data: Any) -> Any:
+    if isinstance(data, TensorDictBase) or is_tensorclass(data):
+        return data
+    raise SpecMismatch(f"TensorDictMaxValueWriter: expected TensorDicts, whose entries can be ranked, got {data!r:.100}")
+
+
+def _alone(item: Any) -> Any:
+    """An item as data `[1]`."""
+    return _with_keys(item).unsqueeze(0)
