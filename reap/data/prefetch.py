@@ -1,14 +1,33 @@
-"""`Prefetcher`: a thread that makes samples ready ahead, while the training loop works with the last one."""
+"""`Prefetcher`: a thread that makes samples ready ahead, while the training loop works with the last one.
+
+    the thread  -->  | being made | ready | ready |  -->  next()
+
+Where samples come in epochs, it makes none beyond the last of an epoch before somebody asks for the next one: then the buffer
+may hold other frames.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from threading import Event, Lock
+from typing import Any, NamedTuple
 from weakref import WeakMethod
 
-Sample = tuple[Any, dict[str, Any]]
+
+class Sample(NamedTuple):
+    """What a buffer gives.
+
+    Attributes:
+        data: the frames.
+        info: what is known of each.
+        is_last: whether each frame of the buffer was given once with it.
+    """
+
+    data: Any
+    info: dict[str, Any]
+    is_last: bool
 
 
 class Prefetcher:
@@ -21,9 +40,11 @@ class Prefetcher:
 
     def __init__(self, make: Callable[[int], Sample], ahead: int) -> None:
         self._make, self._ahead = WeakMethod(make), ahead
-        self._size: int | None = None
+        self._size = 0
         self._ready: deque[Future[Sample]] = deque()
+        self._ended = Event()
         self._thread: ThreadPoolExecutor | None = None
+        self._lock = Lock()
 
     def next(self, size: int) -> Sample:
         """The sample that was begun first; `ahead` others are under way when this returns.
@@ -34,36 +55,52 @@ class Prefetcher:
         Raises:
             Exception: what making it raised; nothing is under way then.
         """
-        if size != self._size:
-            self.close()
-            self._size = size
-        self._fill(size, 1)
-        try:
-            sample = self._ready.popleft().result()
-        except BaseException:
-            self.close()
-            raise
-        self._fill(size, self._ahead)
-        return sample
+        with self._lock:
+            if size != self._size:
+                self._drop()
+                self._size = size
+            self._fill(1)
+            try:
+                sample = self._ready.popleft().result()
+            except BaseException:
+                self._drop()
+                raise
+            if sample.is_last:
+                self._ready.clear()
+                self._ended = Event()
+            else:
+                self._fill(self._ahead)
+            return sample
 
-    def _fill(self, size: int, count: int) -> None:
+    def _fill(self, count: int) -> None:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="reap-prefetch")
         while len(self._ready) < count:
-            self._ready.append(self._thread.submit(_call, self._make, size))
+            self._ready.append(self._thread.submit(_made, self._make, self._size, self._ended))
 
     def close(self) -> None:
-        """Drop what was made ahead."""
+        """Drop what was made ahead; no sample is being made when this returns."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
         for sample in self._ready:
             sample.cancel()
         self._ready.clear()
         if self._thread is not None:
             self._thread.shutdown(wait=True)
             self._thread = None
+        self._ended = Event()
 
 
-def _call(make: WeakMethod[Callable[[int], Sample]], size: int) -> Sample:
+def _made(make: WeakMethod[Callable[[int], Sample]], size: int, ended: Event) -> Any:
+    """The next sample; none, which nobody waits for, where the epoch has ended before it."""
+    if ended.is_set():
+        return None
     method = make()
     if method is None:
         raise ReferenceError("the replay buffer is gone")
-    return method(size)
+    sample = method(size)
+    if sample.is_last:
+        ended.set()
+    return sample

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from reap.buffers import MASK
 from reap.data.items import leaves_of
-from reap.data.prefetch import Prefetcher
+from reap.data.prefetch import Prefetcher, Sample
 from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden
 from reap.data.samplers.uniform import RandomSampler
 from reap.data.storage import Storage, positive
@@ -161,9 +161,12 @@ class ReplayBuffer:
             OptionError: no size is given, here or before.
             CallOrderError: there is too little to sample from.
         """
+        sample = self._next(batch_size)
+        return (sample.data, sample.info) if return_info else sample.data
+
+    def _next(self, batch_size: int | None = None) -> Sample:
         size = self._size_of_sample(batch_size)
-        sample, info = self._sample(size) if self._prefetcher is None else self._prefetcher.next(size)
-        return (sample, info) if return_info else sample
+        return self._sample(size) if self._prefetcher is None else self._prefetcher.next(size)
 
     def _size_of_sample(self, batch_size: int | None) -> int:
         size = batch_size if batch_size is not None else self.batch_size or self._sampler.default_size
@@ -171,9 +174,10 @@ class ReplayBuffer:
             raise OptionError("sample: expected a batch_size, here or where the buffer is made, got none")
         return positive(size, "batch_size")
 
-    def _sample(self, size: int) -> tuple[Any, dict[str, Any]]:
+    def _sample(self, size: int) -> Sample:
         with self._lock:
             draw, data = self._take(size)
+            is_last = self._sampler.ran_out
         collate = self._collate or self._storage.collate
         if collate is not None:
             data = collate(data)
@@ -181,7 +185,9 @@ class ReplayBuffer:
             data = data.pin_memory()
         info = {"index": self._storage.as_index(draw.places), **draw.info}
         data = self._noted(data, info)
-        return (self._transforms.after_read(data, self._storage) if self._transforms.reads else data), info
+        if self._transforms.reads:
+            data = self._transforms.after_read(data, self._storage)
+        return Sample(data, info, is_last)
 
     def _noted(self, data: Any, info: Mapping[str, Any]) -> Any:
         """The sample with what is known of its frames."""
@@ -209,25 +215,27 @@ class ReplayBuffer:
 
     def __iter__(self) -> Iterator[Any]:
         """Samples of `batch_size` without end; with a sampler without replacement, until each frame was given once."""
-        while True:
-            yield self.sample()
-            if self._sampler.ran_out:
-                return
+        is_last = False
+        while not is_last:
+            data, _, is_last = self._next()
+            yield data
 
     def update_priority(self, index: Index, priority: Any) -> None:
         """Set the priorities of frames; only samplers with priorities use them.
 
         Args:
             index: their indices, as `extend` and `sample(return_info=True)` give them.
-            priority: a number for all, or one for each; positive.
+            priority: a number for all, or one for each; from 0 on.
 
         Raises:
-            OptionError: a priority that is negative or no number; nothing is changed then.
+            OptionError: a priority that is negative or no number, or not as many as frames; nothing is changed then.
         """
+        values = torch.as_tensor(priority, dtype=torch.float64).reshape(-1)
         with self._lock:
             places = self._storage.as_places(index)
-            values = torch.as_tensor(priority, dtype=torch.float64).reshape(-1)
-            self._sampler.update_priority(places, values.expand(places.shape), self._storage)
+            if len(values) not in (1, len(places)):
+                raise OptionError(f"priority: expected one number, or one for each of {len(places)} frames, got {len(values)}")
+            self._sampler.update_priority(places, values.expand(len(places)), self._storage)
 
     # ------------------------------------------------------------------ contents
 

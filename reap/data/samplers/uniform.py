@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from reap.data.ring import Ring
 from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden, uniform_places
 from reap.data.storage import Storage
+from reap.errors import CallOrderError
 
 
 class RandomSampler(Sampler):
@@ -22,3 +27,105 @@ class RandomSampler(Sampler):
         places = draw.places.clone()
         places[bad] = uniform_places(storage, int(bad.sum()), generator)
         return Draw(places)
+
+
+class SamplerWithoutReplacement(Sampler):
+    """Each frame once, before any comes again.
+
+    An epoch goes over the frames that the buffer holds when it begins. Frames that are written meanwhile, or are being written
+    then, come in the next one; frames that are overwritten before their turn are left out. Iterating over a buffer ends behind
+    the last sample of an epoch. With `prefetch`, samples that were made ahead and dropped, for the size of a sample changed, or
+    a part of the buffer, are not given again in the same epoch.
+
+    Args:
+        drop_last: leave out what does not make a whole sample at the end of an epoch; otherwise its last sample is short.
+        shuffle: in random order; otherwise row by row, in the order in which the frames were written.
+
+    Example:
+        >>> from reap.data.replay import ReplayBuffer
+        >>> buffer = ReplayBuffer(sampler=SamplerWithoutReplacement(shuffle=False), batch_size=4)
+        >>> index = buffer.extend(torch.arange(10))
+        >>> [sample.tolist() for sample in buffer]
+        [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    """
+
+    def __init__(self, drop_last: bool = False, shuffle: bool = True) -> None:
+        self.drop_last, self.shuffle = drop_last, shuffle
+        self.empty()
+
+    def empty(self) -> None:
+        """Forget the epoch: there are no frames any more."""
+        self._waiting = torch.empty(0, dtype=torch.int64)
+        """Places whose turn has not come, in the order of their turns."""
+        self._oldest = self._end = 0
+        self._ran_out = False
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the last draw was the last of its epoch."""
+        return self._ran_out
+
+    def draw(self, storage: Storage, size: int, generator: torch.Generator | None) -> Draw:
+        """Choose the next `size` frames, or those that are left; see `Sampler`.
+
+        Raises:
+            CallOrderError: there are none whose writing has ended; or fewer than `size`, with `drop_last`.
+        """
+        self._leave_out_overwritten(storage.ring)
+        if self._is_over(size):
+            self._begin(storage, size, generator)
+        return self._next(size)
+
+    def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
+        """Choose the next frames for those that have been overwritten; see `Sampler`."""
+        ring, size = storage.ring, len(bad)
+        kept = draw.places[self._columns(draw.places, ring) >= ring.oldest]
+        self._waiting = torch.cat([kept, self._waiting])
+        return self.draw(storage, size, generator)
+
+    def _next(self, size: int) -> Draw:
+        places, self._waiting = self._waiting[:size], self._waiting[size:]
+        self._ran_out = self._is_over(size)
+        return Draw(places)
+
+    def _is_over(self, size: int) -> bool:
+        return len(self._waiting) < (size if self.drop_last else 1)
+
+    def _begin(self, storage: Storage, size: int, generator: torch.Generator | None) -> None:
+        ring = storage.ring
+        # In this order: what is claimed from now on is not in the epoch, and what it overwrites is not either.
+        end = ring.claimed
+        oldest = ring.oldest
+        columns = torch.arange(oldest, max(oldest, end))
+        columns = columns[torch.from_numpy(~ring.holes(oldest, max(oldest, end)))]
+        places = (torch.arange(storage.rows).unsqueeze(1) * ring.capacity + columns % ring.capacity).view(-1)
+        wanted = size if self.drop_last else 1
+        if len(places) < wanted:
+            raise CallOrderError(
+                f"replay buffer: expected frames to sample from, {wanted} at least whose writing has ended, found {len(places)}; "
+                "write to it first"
+            )
+        self._oldest, self._end = oldest, end
+        self._waiting = places[torch.randperm(len(places), generator=generator)] if self.shuffle else places
+
+    def _leave_out_overwritten(self, ring: Ring) -> None:
+        oldest = ring.oldest
+        if oldest > self._oldest:
+            self._oldest = oldest
+            self._waiting = self._waiting[self._columns(self._waiting, ring) >= oldest]
+
+    def _columns(self, places: Tensor, ring: Ring) -> Tensor:
+        """The columns at these places when the epoch began."""
+        return self._end - 1 - (self._end - 1 - places) % ring.capacity
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on, with what is in the storage."""
+        return {"waiting": self._waiting.clone(), "oldest": self._oldest, "end": self._end, "ran_out": self._ran_out}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self._waiting = state["waiting"].clone()
+        self._oldest, self._end, self._ran_out = state["oldest"], state["end"], state["ran_out"]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(drop_last={self.drop_last}, shuffle={self.shuffle})"
