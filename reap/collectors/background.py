@@ -19,6 +19,7 @@ import torch
 from tensordict import TensorDictBase
 
 from reap.buffers import MASK
+from reap.workers.shield import uninterrupted
 
 EXIT_SECONDS = 5.0
 """How long the end of the interpreter waits for rollouts under way: a thread in native code would make it crash."""
@@ -35,7 +36,7 @@ class Background:
     def __init__(self, step: Callable[[], bool], name: str) -> None:
         self._step = WeakMethod(step)
         self._state = Condition()
-        self._pauses = 0
+        self._pauses: set[object] = set()
         self._is_busy = self._is_stopped = self._has_ended = False
         self._error: BaseException | None = None
         self._afterwards: Callable[[], None] | None = None
@@ -73,15 +74,16 @@ class Background:
         if current_thread() is self._thread:
             yield
             return
-        with self._state:
-            self._pauses += 1
-            self._state.wait_for(lambda: not self._is_busy)
+        pause = object()
         try:
+            with self._state:
+                self._pauses.add(pause)
+                self._state.wait_for(lambda: not self._is_busy)
             self.raise_error()
             yield
         finally:
-            with self._state:
-                self._pauses -= 1
+            with uninterrupted(), self._state:
+                self._pauses.discard(pause)
                 self._state.notify_all()
 
     def stop(self, timeout: float | None, afterwards: Callable[[], None]) -> None:

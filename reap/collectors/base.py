@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 
 from reap.collectors.attributes import CollectorAttributes
 from reap.collectors.background import Background, cut
-from reap.collectors.delivery import delivery_steps
+from reap.collectors.delivery import delivery_steps, mark_truncated
 from reap.collectors.episodes import make_queue, next_episodes
 from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
 from reap.collectors.options import CollectorOptions, warn_of_rounding
@@ -71,19 +71,24 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         """The same as `iter(collector)`."""
         self._ensure_idle()
         while (batch := self._supply(self._next_batch)) is not None:
-            yield self._deliver(batch)
+            yield self._deliver(batch) if self._steps else batch
             self._ensure_idle()
 
     def next(self) -> Any:
         """The next batch; None when `total_frames` are collected."""
         self._ensure_idle()
         batch = self._supply(self._next_batch)
-        return None if batch is None else self._deliver(batch)
+        # Without a call, Ctrl-C has no place to come in between here and the caller.
+        return batch if batch is None or not self._steps else self._deliver(batch)
 
     def rollout(self) -> TensorDictBase:
-        """Collect one batch as it was recorded: no postproc, no splitting, not written to the replay buffer."""
+        """Collect one batch as it was recorded: no postproc, no splitting, not written to the replay buffer.
+
+        Last frames are marked with `set_truncated`.
+        """
         self._ensure_idle()
-        return self._collect()
+        batch = self._collect()
+        return mark_truncated(batch) if self._options.set_truncated else batch
 
     def __len__(self) -> int:
         """Number of batches in all.

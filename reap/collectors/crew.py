@@ -19,7 +19,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from reap.collectors.handler import Done
+from reap.collectors.handler import Done, Seed
 from reap.collectors.multi_options import Plan
 from reap.collectors.nested import make_nested
 from reap.collectors.schedule import ask_one, gather_all
@@ -61,8 +61,9 @@ class Crew:
         self.slots: list[Slots] = []
         self._plan = plan
         self.restarts = 0
+        self._seeds: dict[int, Seed] = {}
         self._recipes = recipes(plan, policy)
-        self._scheme = plan.crew.scheme
+        self._scheme = plan.scheme
         self.group = ProcessGroup(
             [self._maker(worker, recipe) for worker, recipe in enumerate(self._recipes)],
             phases=[phase.name.lower() for phase in Phase],
@@ -111,8 +112,19 @@ class Crew:
         control = self.group.control(worker)
         control[COLUMN], control[STOP] = -1, 0
 
+    def seed(self, worker: int, seed: int, static: bool) -> int:
+        """Seed a worker, and with others those that are launched in its place; the seed that follows in the chain."""
+        self._seeds[worker] = Seed(seed, static)
+        return ask_one(self.group, worker, self._seeds[worker])
+
+    def go_on(self, restarts: int, states: Sequence[Mapping[str, Any]]) -> None:
+        """Go on as a crew whose workers have these states."""
+        seeds = {worker: (own.get("following_seed"), own.get("static_seed", False)) for worker, own in enumerate(states)}
+        self.restarts = restarts
+        self._seeds = {worker: Seed(seed, static) for worker, (seed, static) in seeds.items() if seed is not None}
+
     def revive(self, worker: int) -> None:
-        """Launch another process in a worker's place; its ids are new ones, its generators are seeded anew.
+        """Launch another process in a worker's place; its ids are new ones, its env and its generators are seeded anew.
 
         Raises:
             SpecMismatch: its env is another one now.
@@ -120,8 +132,7 @@ class Crew:
         """
         self.restarts += 1
         recipe = self._recipes[worker]
-        seed = int(np.random.SeedSequence((recipe.seed, self.restarts)).generate_state(1, np.uint64)[0] >> 1)
-        successor = replace(recipe, leaf=self.group.size + self.restarts - 1, seed=seed)
+        successor = replace(recipe, leaf=self.group.size + self.restarts - 1, seed=successors_seed(recipe.seed, self.restarts))
         self.group.replace(worker, self._maker(worker, successor))
         facts = ask_one(self.group, worker, Describe())
         if facts.fields != self.facts[worker].fields or facts.batch_shape != self.facts[worker].batch_shape:
@@ -132,6 +143,9 @@ class Crew:
             box = self.mailboxes[worker] = self.mailboxes[worker].renewed()
             self._attach_weights(worker, box)
             self.group.ready([worker])
+        if worker in self._seeds:
+            given = self._seeds[worker]
+            self.seed(worker, successors_seed(given.seed), given.static)
 
     def require_equal(self) -> None:
         """Raise SpecMismatch unless all workers record the same keys with the same shapes and dtypes."""
@@ -188,8 +202,13 @@ class Slots:
             self._attached += 1
             for worker in self._workers:
                 self._attach(worker, slot)
-            for _ in self._workers:
-                self._group.ready(self._workers)
+            try:
+                for _ in self._workers:
+                    self._group.ready(self._workers)
+            except BaseException:
+                self._group.abandon(self._workers)
+                self.pool.give_back(slot)
+                raise
         return slot
 
     def make_all(self) -> None:
@@ -227,6 +246,11 @@ class Slots:
             parts = [own[key] for own in objects if own is not None]
             whole.by_row(key)[...] = np.concatenate(parts).reshape(whole.by_row(key).shape)
         return self.pool.deliver(slot)
+
+
+def successors_seed(seed: int, number: int = 1) -> int:
+    """A seed for what takes the place of something seeded: none of its chain, and the same each time."""
+    return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0] >> 1)
 
 
 def recipes(plan: Plan, policy: Any) -> list[Recipe]:

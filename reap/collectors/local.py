@@ -15,7 +15,7 @@ from torch import nn
 from reap.collectors.assembly import Assembly, assemble, made_by
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.handler import Collect
-from reap.collectors.options import SyncOptions, made_updater, make_options
+from reap.collectors.options import CollectorOptions, SyncOptions, made_scheme, made_updater, make_options
 from reap.collectors.schedule import gather_all
 from reap.envs.base import EnvBase
 from reap.envs.build import build_env, is_env
@@ -62,17 +62,20 @@ class SyncDataCollector(DataCollectorBase):
             made = policy if chosen.policy_factory is None else made_by(chosen.policy_factory)
             self._assembly: Assembly = assemble(env, made, chosen)
             group = InlineGroup([self._assembly.handler])
-            super().__init__(chosen, group, self._assembly.frames_per_batch, self._make_updater(chosen.weight_updater))
+            super().__init__(chosen, group, self._assembly.frames_per_batch, self._make_updater(chosen))
         except BaseException:
             if self._owns_env:
                 env.close()
             raise
 
-    def _make_updater(self, given: Any) -> WeightUpdaterBase | None:
-        policy = self._assembly.policy
-        if given is None:
-            return VanillaWeightUpdater(policy, self._assembly.source) if isinstance(policy, nn.Module) else None
-        return made_updater(given)
+    def _make_updater(self, options: CollectorOptions) -> WeightUpdaterBase | None:
+        policy, source = self._assembly.policy, self._assembly.source
+        scheme = made_scheme(options.weight_sync_schemes, options.weight_updater)
+        if options.weight_updater is not None:
+            return made_updater(options.weight_updater)
+        if not isinstance(policy, nn.Module):
+            return None
+        return VanillaWeightUpdater(policy, source) if scheme is None else scheme.updater_here(policy, source)
 
     def _prepare_background(self) -> None:
         assembly = self._assembly
@@ -82,7 +85,7 @@ class SyncDataCollector(DataCollectorBase):
         private = copy.deepcopy(assembly.policy)
         actor, kept = assembly.actor_for(private)
         assembly.handler.act_with(actor, kept, private)
-        if self._options.weight_updater is None:
+        if self._options.weight_updater is None and isinstance(self._updater, VanillaWeightUpdater):
             self._updater = self._pending = PendingWeightUpdater(private, assembly.source or assembly.policy)
 
     def update_policy_weights_(self, policy_or_weights: Any = None, *, worker_ids: Any = None) -> None:

@@ -2,237 +2,22 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import InteractionType
-from torch import nn
 
-from reap.collectors.base import DataCollectorBase
-from reap.collectors.crew import Crew, Slots
-from reap.collectors.handler import Done, Reset, Seed
+from reap.collectors.crew import Slots
+from reap.collectors.handler import Done
 from reap.collectors.join import Joiner, checked_dim, joined_shape, joiner, real_rows
-from reap.collectors.multi_options import MultiOptions, make_plan
-from reap.collectors.options import made_updater
-from reap.collectors.recovery import Recovery
-from reap.collectors.schedule import Gather, ask_one
-from reap.collectors.shield import uninterrupted
-from reap.collectors.state import check_state, checked_rows, checked_seed
-from reap.collectors.worker import CheckState
-from reap.errors import OptionError, ReapError, WorkerError, in_own_words
-from reap.keys import Key
-from reap.layout import Field
+from reap.collectors.multi_options import MultiOptions
+from reap.collectors.process import ProcessCollector
+from reap.collectors.results import batch_from, batch_state, done_from, done_state
+from reap.collectors.schedule import Gather
+from reap.errors import OptionError
 from reap.rollout import STOP
-from reap.stats import Meter
-from reap.weights.base import WeightUpdaterBase, chosen_workers
-from reap.weights.remote import MultiProcessedWeightUpdater
-from reap.workers.base import Call
-from reap.workers.process import STOP_TIMEOUT
-
-Shape = tuple[int, ...]
-
-
-class ProcessCollector(DataCollectorBase):
-    """What collectors with worker processes share.
-
-    Args:
-        create_env_fn: what makes the env, for each worker, or one with `num_workers`.
-        policy: a module or function, or None for random actions.
-        options: the keywords.
-    """
-
-    _is_shared: ClassVar[bool]
-    """Whether `frames_per_batch` is the sum over the workers."""
-
-    def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None, options: Mapping[str, Any]) -> None:
-        plan = make_plan(create_env_fn, options, InteractionType, is_shared=self._is_shared)
-        if policy is not None and any(plan.policy_factories):
-            raise OptionError("policy and policy_factory: expected one of them, got both")
-        if plan.crew.num_threads is not None:
-            torch.set_num_threads(plan.crew.num_threads)
-        self._plan, self._policy = plan, policy
-        self._crew = crew = Crew(plan, policy, type(self).__name__)
-        try:
-            frames = self._set_up()
-            super().__init__(plan.whole, crew.group, frames, self._make_updater())
-            self._meter = Meter(crew.group.size)
-            self._recovery = self._make_recovery()
-        except BaseException:
-            crew.close(0)
-            raise
-
-    @abstractmethod
-    def _set_up(self) -> int:
-        """Make the slots; return the frames of a batch."""
-
-    @abstractmethod
-    def _slots_of(self, worker: int) -> Slots:
-        """The slots that this worker records in."""
-
-    def _make_recovery(self) -> Recovery | None:
-        if not self._plan.crew.restarts:
-            return None
-        for slots in self._crew.slots:
-            slots.make_all()
-        return Recovery(self._crew, self._slots_of, self._note_restart)
-
-    def _note_restart(self, worker: int) -> None:
-        self._meter.restart(worker)
-        boxes: dict[int, Any] = getattr(self._updater, "mailboxes", {})
-        if worker in boxes:
-            boxes[worker] = self._crew.mailboxes[worker]
-
-    def _mend(self, failure: WorkerError, command: Any) -> Done | None:
-        if self._recovery is None:
-            raise failure
-        try:
-            return self._recovery.restart(failure, command)
-        except BaseException:
-            self._crew.close(0)
-            raise
-
-    def _complete(self, worker: int, done: Done) -> Done:
-        """The reply of a worker with what it took over from a failed one."""
-        return done if self._recovery is None else self._recovery.completed(worker, done)
-
-    def _make_updater(self) -> WeightUpdaterBase | None:
-        given, boxes = self._plan.whole.weight_updater, self._crew.mailboxes
-        schemes = self._plan.crew.weight_sync_schemes
-        if given is not None and schemes is not None:
-            raise OptionError("weight_updater and weight_sync_schemes: expected one of them, got both")
-        source = self._policy if isinstance(self._policy, nn.Module) else None
-        if given is None:
-            return self._plan.crew.scheme.updater(source, boxes) if boxes else None
-        updater = made_updater(given)
-        if isinstance(updater, MultiProcessedWeightUpdater):
-            updater.serve(source, boxes)
-        return updater
-
-    def _slots(self, workers: Sequence[int], batch_shape: Shape, columns: int) -> Slots:
-        whole = self._plan.whole
-        device = whole.storing_device if whole.stores_here else None
-        return Slots(self._crew, workers, batch_shape, columns, device=device, same=whole.return_same_td)
-
-    def _before_batch(self) -> None:
-        if self._plan.crew.update_at_each_batch:
-            self.update_policy_weights_()
-
-    def _add(self, worker: int, done: Done) -> None:
-        staleness = self._version - done.version
-        self._meter.add(done.frames, done.episodes, done.env_seconds, done.policy_seconds, worker=worker, staleness=staleness)
-
-    def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Seed the workers one behind the other; see `DataCollectorBase`."""
-        self._ensure_open()
-        following = checked_seed(seed)
-        with self.pause():
-            self._settle()
-            for worker in range(self.num_workers):
-                following = ask_one(self._group, worker, Seed(following, static_seed))
-        return following
-
-    def _settle(self) -> None:
-        """Have no rollout under way, and none that waits for delivery, before new episodes begin."""
-
-    def _keep_results(self) -> None:
-        """Have no rollout under way; what was recorded waits for its delivery."""
-
-    def _send_each(self, commands: Sequence[Any]) -> list[Any]:
-        # A state that does not fit is refused in the words of a collector in this process.
-        with in_own_words(ReapError), self.pause():
-            self._keep_results()
-            return super()._send_each(commands)
-
-    def reset(self, index: Any = None) -> None:
-        """Begin new episodes with the next batch; rows are counted over all workers. See `DataCollectorBase`."""
-        self._ensure_open()
-        rows = None if index is None else checked_rows(index)
-        starts = self._crew.starts()
-        total = starts[-1] + self._crew.facts[-1].rows
-        unknown = [row for row in rows or () if not 0 <= row < total]
-        if unknown:
-            raise OptionError(f"reset: expected rows from 0 to {total - 1}, got {unknown}")
-        with self.pause():
-            self._settle()
-            counts = [facts.rows for facts in self._crew.facts]
-            shares = [[row - a for row in rows or () if a <= row < a + n] for a, n in zip(starts, counts, strict=True)]
-            self._send_each([Reset(None if rows is None else share) for share in shares])
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`; see `DataCollectorBase`."""
-        self._ensure_open()
-        check_state(state, type(self).__name__, self.num_workers, self.policy)
-        with self.pause():
-            self._send_each([CheckState(own) for own in state["workers"]])
-            self._settle()
-            for worker, box in self._crew.mailboxes.items():
-                own = state["workers"][worker]
-                box.write(own["policy"], max(1, own["version"]))
-            super().load_state_dict(state)
-            self._crew.restarts = self._meter.restarts
-
-    def getattr_env(self, name: str) -> list[Any]:
-        """The value of an attribute of each worker's env."""
-        return self._send_all(Call("env_attribute", (name,)))
-
-    def getattr_policy(self, name: str) -> list[Any]:
-        """The value of an attribute of each worker's policy."""
-        return self._send_all(Call("policy_attribute", (name,)))
-
-    def call_env(self, name: str, *args: Any, worker_ids: Any = None) -> list[Any]:
-        """What a method of each worker's env returns."""
-        chosen = chosen_workers(worker_ids, range(self.num_workers))
-        with self.pause():
-            self._keep_results()
-            return [ask_one(self._group, worker, Call("call_env", (name, *args))) for worker in chosen]
-
-    def shutdown(self, timeout: float | None = None, close_env: bool = True) -> None:
-        """Release everything; a second call does nothing.
-
-        Args:
-            timeout: seconds to wait for workers, and for a rollout that is under way in the background, before they are ended;
-                None for 5.
-            close_env: the workers' envs are closed in any case.
-        """
-        background, is_first = self._background, not self._closed
-        patience = STOP_TIMEOUT if timeout is None and background is not None else timeout
-        super().shutdown(patience, close_env)
-        if is_first and background is not None and background.is_abandoned:
-            self._crew.close(0)  # the thread waits for a worker that does not come back
-            background.stop(STOP_TIMEOUT, lambda: None)
-
-    def _release(self, timeout: float | None, close_env: bool) -> None:
-        self._crew.close(timeout)
-
-    @property
-    def policy(self) -> Any:
-        """The policy that was given; None where the workers made theirs."""
-        return self._policy
-
-    @property
-    def frame_fields(self) -> Mapping[Key, Field]:
-        """Shape and dtype of one frame's value under each key of a batch."""
-        return self._crew.facts[0].fields
-
-    @property
-    def env(self) -> None:
-        """None: the envs are in the workers."""
-        return
-
-    def _spec(self, name: str) -> Any:
-        return self._crew.facts[0].specs[name]
-
-    def __repr__(self) -> str:
-        facts = self._crew.facts[0]
-        name = "random" if self._policy is None else type(self._policy).__name__
-        return (
-            f"{type(self).__name__}({self.num_workers} x {facts.env}, policy={name} ({facts.actor_kind}), "
-            f"frames_per_batch={self.frames_per_batch}, total_frames={self.total_frames}, collected={self._meter.frames})"
-        )
 
 
 class MultiSyncDataCollector(ProcessCollector):
@@ -262,6 +47,7 @@ class MultiSyncDataCollector(ProcessCollector):
 
     def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Unpack[MultiOptions]) -> None:
         self._under_way: Gather | None = None
+        self._recorded: tuple[Mapping[int, Done], TensorDictBase] | None = None
         super().__init__(create_env_fn, policy, options)
 
     def _set_up(self) -> int:
@@ -298,16 +84,25 @@ class MultiSyncDataCollector(ProcessCollector):
         return batch.reshape(-1, batch.shape[-1])[self._real_rows]
 
     def _next_rollout(self) -> TensorDictBase:
-        if self._under_way is None:
-            with uninterrupted():
-                self._under_way = self._begin()
-        gather = self._under_way
-        gather.wait()
-        self._under_way = None
-        dones: dict[int, Done] = gather.replies
+        if self._recorded is None:
+            self._under_way = self._under_way or self._begin()
+            self._keep_results()
+        assert self._recorded is not None
+        (dones, batch), self._recorded = self._recorded, None
         for worker, done in sorted(dones.items()):
             self._add(worker, done)
-        results = [slots.deliver(number, dones) for slots, number in zip(self._all_slots, gather.note, strict=True)]
+        return batch
+
+    def _keep_results(self) -> None:
+        if self._under_way is None:
+            return
+        self._under_way.wait()
+        gather, self._under_way = self._under_way, None
+        self._recorded = gather.replies, self._joined(gather.replies, gather.note)
+
+    def _joined(self, dones: Mapping[int, Done], numbers: Sequence[int]) -> TensorDictBase:
+        """The batch that the workers recorded in slots of these numbers."""
+        results = [slots.deliver(number, dones) for slots, number in zip(self._all_slots, numbers, strict=True)]
         if self._join is None:
             return results[0]
         parts = results if len(self._all_slots) > 1 else list(results[0].unbind(0))
@@ -341,16 +136,21 @@ class MultiSyncDataCollector(ProcessCollector):
         self._crew.group.control(worker)[STOP] = 1
 
     def _settle(self) -> None:
-        self._keep_results()
-        if self._under_way is not None:
-            for slots, number in zip(self._all_slots, self._under_way.note, strict=True):
-                slots.pool.give_back(number)
-            self._meter.discard(sum(done.frames for done in self._under_way.replies.values()))
-            self._under_way = None
+        super()._settle()
+        if self._recorded is not None:
+            self._meter.discard(sum(done.frames for done in self._recorded[0].values()))
+            self._recorded = None
 
-    def _keep_results(self) -> None:
-        if self._under_way is not None:
-            self._under_way.wait()
+    def _results(self) -> list[Any]:
+        if self._recorded is None:
+            return []
+        dones, batch = self._recorded
+        return [{"dones": {worker: done_state(done) for worker, done in dones.items()}, "batch": batch_state(batch)}]
+
+    def _take_results(self, results: Sequence[Any]) -> None:
+        for one in results:
+            dones = {worker: done_from(own) for worker, own in one["dones"].items()}
+            self._recorded = dones, batch_from(one["batch"])
 
     @property
     def batch_size(self) -> torch.Size:

@@ -10,19 +10,18 @@ at most one that was begun before.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import torch
-from tensordict import TensorDict, TensorDictBase, is_non_tensor
+from tensordict import TensorDictBase
 
 from reap.collectors.crew import Slots
 from reap.collectors.handler import Collect, Done
-from reap.collectors.multi import ProcessCollector
 from reap.collectors.multi_options import MultiOptions
-from reap.collectors.shield import uninterrupted
+from reap.collectors.process import ProcessCollector
+from reap.collectors.results import batch_from, batch_state, done_from, done_state
 from reap.errors import OptionError, WorkerError
-from reap.trajectories import Episode
 
 
 class Result(NamedTuple):
@@ -96,8 +95,7 @@ class MultiaSyncDataCollector(ProcessCollector):
         waiting = [result.worker for result in list(self._arrived)[1:]]
         for worker in range(self.num_workers):
             if worker not in self._working and worker not in waiting and self._is_wanted and not self._waits_for_warm_up:
-                with uninterrupted():
-                    self._request(worker, self._command(self._own_slots[worker].take()))
+                self._request(worker, self._command(self._own_slots[worker].take()))
 
     def _expected(self) -> int:
         """Frames delivered, recorded or under way."""
@@ -158,36 +156,40 @@ class MultiaSyncDataCollector(ProcessCollector):
             self._receive()
 
     def _settle(self) -> None:
-        self._keep_results()
+        super()._settle()
         for worker, done, batch in self._arrived:
             self._meter.discard(done.frames, worker)
             if batch is None:
                 self._own_slots[worker].pool.give_back(done.slot)
         self._arrived.clear()
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that a collector needs to go on, with the results that wait for delivery; see `DataCollectorBase`."""
-        with self.pause():
-            state = super().state_dict()
-            state["results"] = [self._as_state(result) for result in self._arrived]
-            return state
+    def _results(self) -> list[Any]:
+        self._arrived = deque(self._delivered(result) for result in self._arrived)
+        return [
+            {"worker": worker, "done": done_state(done), "batch": batch_state(batch)}
+            for worker, done, batch in self._arrived
+            if batch is not None
+        ]
 
-    def _as_state(self, result: Result) -> dict[str, Any]:
+    def _delivered(self, result: Result) -> Result:
+        """The same result, out of its slot."""
         worker, done, batch = result
-        if batch is None:
-            batch = self._own_slots[worker].deliver(done.slot, {worker: done})
-        entries = batch.items(include_nested=True, leaves_only=True)
-        place = self._arrived.index(result)
-        self._arrived[place] = Result(worker, done, batch)
-        leaves = [(key, value.clone()) for key, value in entries if not is_non_tensor(value)]
-        numbers = {name: getattr(done, name) for name in ("frames", "version", "env_seconds", "policy_seconds", "columns")}
-        episodes = [tuple(episode) for episode in done.episodes]
-        return {"worker": worker, "leaves": leaves, "shape": list(batch.shape), "numbers": numbers, "episodes": episodes}
+        return Result(worker, done, self._own_slots[worker].deliver(done.slot, {worker: done}) if batch is None else batch)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`, with the results that waited for delivery; see `DataCollectorBase`."""
-        super().load_state_dict(state)
-        self._arrived.extend(map(_from_state, state["results"]))
+    def _take_results(self, results: Sequence[Any]) -> None:
+        self._arrived.extend(Result(one["worker"], done_from(one["done"]), batch_from(one["batch"])) for one in results)
+
+    def __len__(self) -> int:
+        """Number of batches in all.
+
+        Raises:
+            TypeError: there is no end, or the workers' batches have different numbers of frames.
+        """
+        if len({facts.frames for facts in self._crew.facts}) > 1:
+            raise TypeError(
+                "a collector whose workers deliver different numbers of frames has no length: it depends on which are first"
+            )
+        return super().__len__()
 
     @property
     def batch_size(self) -> torch.Size:
@@ -215,12 +217,3 @@ class aSyncDataCollector(MultiaSyncDataCollector):
         if len(single) != 1 or options.get("num_workers") not in (None, 1):
             raise OptionError("aSyncDataCollector has one worker: expected one env; MultiaSyncDataCollector has several")
         super().__init__(single, policy, **options)
-
-
-def _from_state(given: Mapping[str, Any]) -> Result:
-    batch = TensorDict({}, batch_size=given["shape"])
-    for key, value in given["leaves"]:
-        batch.set(key, value.clone())
-    batch.names = [*[None] * (batch.ndim - 1), "time"]
-    episodes = [Episode(*episode) for episode in given["episodes"]]
-    return Result(given["worker"], Done(slot=-1, episodes=episodes, **given["numbers"]), batch)

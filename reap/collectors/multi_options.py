@@ -6,11 +6,10 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from inspect import isclass
 from typing import Any, SupportsIndex
 
-from reap.collectors.options import CollectorOptions, SyncOptions, make_options, rename_options
+from reap.collectors.options import CollectorOptions, SyncOptions, made_scheme, make_options, rename_options
 from reap.errors import OptionError, nearest
 from reap.weights.scheme import WeightSyncScheme
 from reap.weights.schemes import SharedMemWeightSyncScheme
@@ -27,7 +26,6 @@ class MultiOptions(SyncOptions, total=False):
     num_threads: int | None
     num_sub_threads: int
     update_at_each_batch: bool
-    weight_sync_schemes: Mapping[str, Any] | None
     stall_after: float | None
     on_worker_failure: str
     collector_class: Any
@@ -45,7 +43,6 @@ class CrewOptions:
         num_threads: torch threads of this process; None leaves them.
         num_sub_threads: torch threads of each worker.
         update_at_each_batch: send the policy's weights to the workers before each batch.
-        weight_sync_schemes: `{"policy": scheme}`: what carries weights to the workers.
         on_worker_failure: "raise" ends all workers when one fails; "restart" launches another in its place, which goes on
             with new episodes in the column behind those that the failed one completed, the last of which is truncated.
         collector_class: what each worker runs: a class derived from `SyncDataCollector`, whose `rollout()` is called, or
@@ -60,7 +57,6 @@ class CrewOptions:
     num_threads: int | None = None
     num_sub_threads: int | None = 1
     update_at_each_batch: bool = False
-    weight_sync_schemes: Mapping[str, Any] | None = None
     stall_after: float | None = 60.0
     on_worker_failure: str = "raise"
     collector_class: Any = None
@@ -72,7 +68,6 @@ class CrewOptions:
         is_index = isinstance(self.cat_results, int) and not isinstance(self.cat_results, bool)
         if self.cat_results != STACK and not is_index:
             raise OptionError(f'cat_results: expected "stack" or a dimension of the batch, got {self.cat_results!r}')
-        self._check_scheme()
         self._check_class()
         if self.on_worker_failure not in ("raise", "restart"):
             raise OptionError(f'on_worker_failure: expected "raise" or "restart", got {self.on_worker_failure!r}')
@@ -80,13 +75,6 @@ class CrewOptions:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise OptionError(f"{name}: expected a positive number of threads or None, got {value!r}")
-
-    def _check_scheme(self) -> None:
-        schemes: Any = self.weight_sync_schemes
-        if schemes is not None and (not isinstance(schemes, Mapping) or list(schemes) != ["policy"]):
-            raise OptionError(f'weight_sync_schemes: expected {{"policy": scheme}}, got {schemes!r}')
-        if not isinstance(self.scheme, WeightSyncScheme):
-            raise OptionError(f"weight_sync_schemes: expected a WeightSyncScheme, got {self.scheme!r}")
 
     def _check_class(self) -> None:
         kind = self.collector_class
@@ -99,12 +87,6 @@ class CrewOptions:
                 "collector_class: a worker with a collector of its own does not tell which column it is in; it excludes "
                 'on_worker_failure="restart" and preemptive_threshold'
             )
-
-    @cached_property
-    def scheme(self) -> Any:
-        """What carries weights to the workers: a `WeightSyncScheme`."""
-        given: Any = SharedMemWeightSyncScheme if self.weight_sync_schemes is None else self.weight_sync_schemes["policy"]
-        return given() if isclass(given) else given
 
     @property
     def restarts(self) -> bool:
@@ -123,6 +105,7 @@ class Plan:
         keywords: the same as keywords, for workers with a collector of their own.
         whole: the options of the collector.
         crew: the options of the workers as a whole.
+        scheme: what carries weights to the workers.
     """
 
     factories: Sequence[Any]
@@ -131,6 +114,7 @@ class Plan:
     keywords: Sequence[Mapping[str, Any]]
     whole: CollectorOptions
     crew: CrewOptions
+    scheme: WeightSyncScheme
 
 
 def make_plan(create_env_fn: Any, given: Mapping[str, Any], interaction: Any, *, is_shared: bool) -> Plan:
@@ -161,7 +145,9 @@ def make_plan(create_env_fn: Any, given: Mapping[str, Any], interaction: Any, *,
     # Workers mark their own last frames: in a batch of several, they lie in its middle.
     whole = replace(whole, set_truncated=False)
     keywords = [_of_nested(one, count) for one in given_each]
-    return Plan(factories, [one.policy_factory for one in each], [_of_worker(one) for one in each], keywords, whole, crew)
+    makers, workers = [one.policy_factory for one in each], [_of_worker(one) for one in each]
+    scheme = made_scheme(whole.weight_sync_schemes, whole.weight_updater) or SharedMemWeightSyncScheme()
+    return Plan(factories, makers, workers, keywords, whole, crew, scheme)
 
 
 LISTS: dict[str, tuple[type, ...]] = {
@@ -231,6 +217,7 @@ NOT_NESTED = (
     "extend_buffer",
     "storing_device",
     "weight_updater",
+    "weight_sync_schemes",
     "trajs_per_batch",
     "traj_format",
     "max_pending_frames",
@@ -257,6 +244,7 @@ def _of_worker(options: CollectorOptions) -> CollectorOptions:
         replay_buffer=None,
         storing_device=None,
         weight_updater=None,
+        weight_sync_schemes=None,
         trajs_per_batch=None,
         return_same_td=False,
     )

@@ -13,6 +13,7 @@ import torch
 
 from reap.errors import OptionError, nearest
 from reap.weights.base import WeightUpdaterBase
+from reap.weights.scheme import WeightSyncScheme
 
 Device = torch.device | str | int | None
 
@@ -49,6 +50,7 @@ class SyncOptions(TypedDict, total=False):
     cudagraph_policy: bool | Mapping[str, Any]
     no_cuda_sync: bool
     weight_updater: Any
+    weight_sync_schemes: Mapping[str, Any] | None
     track_policy_version: bool
     interruptor: Any
     trajs_per_batch: int | None
@@ -90,6 +92,8 @@ class CollectorOptions:
         cudagraph_policy: run the policy as a CUDA graph.
         no_cuda_sync: leave out synchronisation with CUDA devices.
         weight_updater: a `WeightUpdaterBase`, or a constructor of one.
+        weight_sync_schemes: `{"policy": scheme}`: what carries weights to policies in other processes. To one in this process
+            they are copied, except with a `NoWeightSyncScheme`.
         track_policy_version: record the version of the policy with each frame.
         interruptor: its `collection_stopped()` ends a rollout early.
         trajs_per_batch: deliver exactly so many complete episodes a batch; the k-th of each row comes before the k+1-th of any.
@@ -123,6 +127,7 @@ class CollectorOptions:
     cudagraph_policy: bool | Mapping[str, Any] = False
     no_cuda_sync: bool = False
     weight_updater: Any = None
+    weight_sync_schemes: Mapping[str, Any] | None = None
     track_policy_version: bool = False
     interruptor: Any = None
     trajs_per_batch: int | None = None
@@ -280,9 +285,37 @@ def _devices(options: Mapping[str, Any]) -> dict[str, torch.device | None]:
             device = found[name] = None if value is None else torch.device(value)
         except (RuntimeError, TypeError) as error:
             raise OptionError(f"{name}: expected a device such as 'cpu' or 'cuda:0', got {value!r}") from error
-        if device is not None and device.type == "cuda" and not torch.cuda.is_available():
-            raise OptionError(f"{name}={value!r}: torch finds no CUDA device here")
+        if device is not None and not _is_there(device):
+            raise OptionError(f"{name}={value!r}: torch finds no {device.type.upper()} device here")
     return found
+
+
+def made_scheme(schemes: Any, updater: Any) -> WeightSyncScheme | None:
+    """The scheme of `weight_sync_schemes`, which holds one or a constructor of one; None if there is none.
+
+    Args:
+        schemes: the option.
+        updater: the option `weight_updater`.
+
+    Raises:
+        OptionError: something else, or both options.
+    """
+    if schemes is None:
+        return None
+    if updater is not None:
+        raise OptionError("weight_updater and weight_sync_schemes: expected one of them, got both")
+    if not isinstance(schemes, Mapping) or list(schemes) != ["policy"]:
+        raise OptionError(f'weight_sync_schemes: expected {{"policy": scheme}}, got {schemes!r}')
+    given = schemes["policy"]
+    scheme = given() if inspect.isclass(given) else given
+    if not isinstance(scheme, WeightSyncScheme):
+        raise OptionError(f"weight_sync_schemes: expected a WeightSyncScheme, got {scheme!r}")
+    return scheme
+
+
+def _is_there(device: torch.device) -> bool:
+    checks = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+    return device.type not in checks or checks[device.type]()
 
 
 def made_updater(given: Any) -> WeightUpdaterBase:

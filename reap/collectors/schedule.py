@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
-from reap.collectors.shield import uninterrupted
 from reap.errors import CallOrderError, ClosedError, WorkerError, WorkerRaised
 from reap.workers.base import Command, Reply, WorkerGroup
+from reap.workers.shield import uninterrupted
 
 Mend = Callable[[WorkerError, Command | None], Reply | None]
 
@@ -22,10 +22,19 @@ def gather_all(group: WorkerGroup, command: Command) -> list[Reply]:
 def scatter(group: WorkerGroup, commands: Sequence[Command]) -> list[Reply]:
     """Send each worker its own command; wait for all replies, in the order of the workers.
 
-    After an exception that ends no worker the others' replies are waited for too: none is left for a later command.
+    After an exception that ends no worker the others' replies are waited for too, and after Ctrl-C they are dropped when they
+    come: none is left for a later command.
     """
-    for worker, command in enumerate(commands):
-        group.request(worker, command)
+    try:
+        for worker, command in enumerate(commands):
+            group.request(worker, command)
+        return _replies(group)
+    except BaseException:
+        group.abandon(range(group.size))
+        raise
+
+
+def _replies(group: WorkerGroup) -> list[Reply]:
     replies: dict[int, Reply] = {}
     failures: list[WorkerRaised] = []
     waiting = set(range(group.size))
@@ -46,9 +55,13 @@ def scatter(group: WorkerGroup, commands: Sequence[Command]) -> list[Reply]:
 
 
 def ask_one(group: WorkerGroup, worker: int, command: Command) -> Reply:
-    """Send a command to one worker and wait for its reply."""
-    group.request(worker, command)
-    return group.ready([worker])[1]
+    """Send a command to one worker and wait for its reply, which is dropped if Ctrl-C comes before it."""
+    try:
+        group.request(worker, command)
+        return group.ready([worker])[1]
+    except BaseException:
+        group.abandon([worker])
+        raise
 
 
 class Gather:
@@ -89,22 +102,25 @@ class Gather:
     def wait(self) -> None:
         """Wait until all replies are in."""
         while self._unsent or self._waiting:
-            try:
-                self._send()
-                worker, reply = self._group.ready(self._waiting)
-                self._take(worker, self._complete(worker, reply))
-            except WorkerError as failure:
-                is_waited_for = failure.worker in self._waiting
-                reply = self._mend(failure, self._commands[failure.worker] if is_waited_for else None)
-                if reply is not None:
-                    self._take(failure.worker, reply)
+            with uninterrupted():
+                self._go_on()
+
+    def _go_on(self) -> None:
+        try:
+            self._send()
+            worker, reply = self._group.ready(self._waiting)
+            self._take(worker, self._complete(worker, reply))
+        except WorkerError as failure:
+            is_waited_for = failure.worker in self._waiting
+            reply = self._mend(failure, self._commands[failure.worker] if is_waited_for else None)
+            if reply is not None:
+                self._take(failure.worker, reply)
 
     def _send(self) -> None:
         while self._unsent:
-            with uninterrupted():
-                worker = self._unsent[0]
-                self._group.request(worker, self._commands[worker])
-                self._waiting.add(self._unsent.popleft())
+            worker = self._unsent[0]
+            self._group.request(worker, self._commands[worker])
+            self._waiting.add(self._unsent.popleft())
 
     def _take(self, worker: int, reply: Reply) -> None:
         self.replies[worker] = reply

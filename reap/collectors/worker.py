@@ -271,7 +271,8 @@ class Worker(Attached):
 
     def _collect(self, command: Collect) -> Done:
         self._read_weights()
-        done = self._handler.handle(replace(command, version=self._version))
+        # A policy without weights is never behind.
+        done = self._handler.handle(command if self._mailbox is None else replace(command, version=self._version))
         slot = self._slots[command.slot]
         if self._marks:
             mark_last(slot)

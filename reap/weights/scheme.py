@@ -28,6 +28,7 @@ from torch import nn
 from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.keys import nested
 from reap.tensordicts import make_tensordict
+from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.weights.bell import Bell, close_all, wait_for
 from reap.weights.described import Described, describe, weights_by_name
 from reap.weights.remote import MultiProcessedWeightUpdater
@@ -171,6 +172,15 @@ class WeightSyncScheme:
         self._first = params_map or {}
         self.model_id, self.model, self._role = model_id, source, Role.SENDER
         self._updater = self.updater(source, boxes)
+
+    def updater_here(self, policy: nn.Module, source: nn.Module | None) -> WeightUpdaterBase:
+        """What sends weights to a policy of this process: they are copied.
+
+        Args:
+            policy: the policy that acts.
+            source: where weights come from when none are given; None if the policy is the source itself.
+        """
+        return VanillaWeightUpdater(policy, source)
 
     def updater(self, policy: nn.Module | None, mailboxes: Mapping[int, Any]) -> Any:
         """What sends the weights of a policy to mailboxes of this kind: the `weight_updater` of a collector.

@@ -74,6 +74,10 @@ class NoWeightSyncScheme(WeightSyncScheme):
         """What sends nothing."""
         return NoWeightUpdater(mailboxes)
 
+    def updater_here(self, policy: nn.Module, source: nn.Module | None) -> Any:
+        """What sends nothing."""
+        return NoWeightUpdater({0: None})
+
     def receive(self, timeout: float | None = None) -> None:
         """Nothing; at once."""
         self._require("receive", Role.CONNECTED_RECEIVER)

@@ -66,6 +66,10 @@ class WorkerGroup(Protocol):
         """Wait until one of these workers has replied; the earliest reply comes first."""
         ...
 
+    def abandon(self, workers: Collection[int]) -> None:
+        """Drop the replies to what these workers were asked so far, those too that have not come yet."""
+        ...
+
     def stop(self, timeout: float | None = None) -> None:
         """Close all handlers and release the workers; a second call does nothing."""
         ...
@@ -94,6 +98,10 @@ class InlineGroup:
                 del self._replies[index]
                 return reply
         raise RuntimeError(f"no request is under way to workers {sorted(among)}")
+
+    def abandon(self, workers: Collection[int]) -> None:
+        """Drop the replies of these workers."""
+        self._replies = deque(reply for reply in self._replies if reply[0] not in workers)
 
     def stop(self, timeout: float | None = None) -> None:
         """Close the handlers."""

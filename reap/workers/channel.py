@@ -137,6 +137,7 @@ class Outgoing:
     Attributes:
         answer: the message that answers it.
         is_sent: whether all of it is sent.
+        is_abandoned: whether nobody wants the answer.
     """
 
     def __init__(self, body: bytes, descriptors: Sequence[int]) -> None:
@@ -146,7 +147,7 @@ class Outgoing:
         self._descriptors = array.array("i", descriptors)
         self._sent: list[int] = []
         self.answer: Message | None = None
-        self.is_sent = False
+        self.is_sent = self.is_abandoned = False
 
     @property
     def has_begun(self) -> bool:

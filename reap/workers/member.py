@@ -13,10 +13,13 @@ from collections.abc import Sequence
 
 from reap.workers import launch
 from reap.workers.channel import Message, Outgoing
+from reap.workers.control import ControlBlock
 from reap.workers.launch import STATUS, Launched
 
 ASKED = 0.2
 """At most so many seconds pass between asking the workers to leave and SIGTERM."""
+DROP_TIMEOUT = 1.0
+"""Seconds for a group that nobody stopped: it is collected in the middle of something else."""
 KILLED = 1.0
 """Seconds that killed processes have to disappear; only the kernel can keep them longer."""
 
@@ -85,6 +88,7 @@ class Member:
         if not message.is_taken and all(command.answer is not message for command in self.commands):
             waiting = next(command for command in self.commands if command.answer is None)
             waiting.answer = message
+            self._drop()
         self.skip()
 
     def skip(self) -> None:
@@ -94,6 +98,16 @@ class Member:
     def answer(self) -> Message | None:
         """The answer of the first command, if it has come."""
         return self.commands[0].answer if self.commands else None
+
+    def abandon(self) -> None:
+        """Nobody wants the answers of the commands that there are."""
+        for command in self.commands:
+            command.is_abandoned = True
+        self._drop()
+
+    def _drop(self) -> None:
+        while self.commands and self.commands[0].is_abandoned and self.commands[0].answer:
+            self.take()
 
     def take(self) -> None:
         """The user has the answer of the first command: forget both."""
@@ -196,3 +210,19 @@ def _wait(members: Sequence[Member], deadline: float) -> None:
         for status, _ in poll.poll(left * 1000):
             running.pop(status).read_status()
             poll.unregister(status)
+
+
+def release(block: ControlBlock, epoll: select.epoll, wake: int) -> None:
+    """Close what a group waits with."""
+    block.close()
+    epoll.close()
+    os.close(wake)
+
+
+def drop(members: Sequence[Member], block: ControlBlock, epoll: select.epoll, wake: int, owner: int) -> None:
+    """End the workers of a group that is not there any more, in the process that launched them."""
+    if os.getpid() == owner:
+        try:
+            end(members, DROP_TIMEOUT)
+        finally:
+            release(block, epoll, wake)

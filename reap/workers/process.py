@@ -29,14 +29,13 @@ from reap.workers.channel import Kind, Outgoing
 from reap.workers.control import ControlBlock
 from reap.workers.member import Member
 from reap.workers.pickling import encode
+from reap.workers.shield import interruptible
 from reap.workers.stall import StallWatch
 from reap.workers.start import MakeHandler, Starter
 
 Failure = WorkerRaised | WorkerDied
 
 STOP_TIMEOUT = 5.0
-DROP_TIMEOUT = 1.0
-"""Seconds for a group that nobody stopped: it is collected in the middle of something else."""
 
 
 class State(enum.Enum):
@@ -114,7 +113,7 @@ class ProcessGroup:
         self._places: dict[int, Member] = {}
         self._members: list[Member] = []
         self._stall = StallWatch(stall_after, self._control)
-        self._dropped = weakref.finalize(self, _drop, self._members, self._block, self._epoll, self._wake, self._owner)
+        self._dropped = weakref.finalize(self, member.drop, self._members, self._block, self._epoll, self._wake, self._owner)
         try:
             for worker, start in enumerate(starts):
                 self._members.append(member.launched(worker, self._block.descriptor, start))
@@ -168,6 +167,8 @@ class ProcessGroup:
     def ready(self, among: Collection[int]) -> tuple[int, Reply]:
         """Wait until one of these workers has replied; the earliest reply comes first.
 
+        Ctrl-C may come while it waits, also in an `uninterrupted` body: nothing is lost.
+
         Raises:
             WorkerRaised: an exception in any worker.
             WorkerDied: any worker ended.
@@ -181,7 +182,9 @@ class ProcessGroup:
                 if not awaited:
                     raise RuntimeError(f"no request is under way to workers {sorted(among)}")
                 self._send_rests()
-                self._turn(self._stall.timeout)
+                with interruptible():
+                    self._await_news(self._stall.timeout)
+                self._turn(0)
                 self._stall.check(awaited, self._describe)
             return self._taken(one)
 
@@ -192,6 +195,12 @@ class ProcessGroup:
             self._send_rests()
             one = self._earliest(among)
             return None if one is None else self._taken(one)
+
+    def abandon(self, workers: Collection[int]) -> None:
+        """Drop the replies to what these workers were asked so far, those too that have not come yet."""
+        with self._lock:
+            for worker in workers:
+                self._members[worker].abandon()
 
     def replace(self, worker: int, make_handler: MakeHandler) -> None:
         """Launch a new process in a worker's place; one that still runs is killed, and its replies are forgotten.
@@ -241,12 +250,7 @@ class ProcessGroup:
 
     def _turn(self, timeout: float) -> None:
         """Wait for something to happen, take it in, and raise the first failure."""
-        self._check_open()
-        try:
-            events = self._epoll.poll(timeout)
-        except (OSError, ValueError):
-            self._check_open()  # a signal's handler has stopped the group
-            raise
+        events = self._await_news(timeout)
         ended: list[Member] = []
         for descriptor, _ in events:
             one = self._places.get(descriptor)
@@ -260,6 +264,15 @@ class ProcessGroup:
             self._died(one)
         if self._failures:
             self._fail(self._failures.popleft())
+
+    def _await_news(self, timeout: float) -> list[tuple[int, int]]:
+        """Wait for something to happen; it is there again in the next wait, until it is taken in."""
+        self._check_open()
+        try:
+            return self._epoll.poll(timeout)
+        except (OSError, ValueError):
+            self._check_open()  # a signal's handler has stopped the group
+            raise
 
     def _receive(self, one: Member) -> bool:
         """Take in one message of a worker; whether there was one."""
@@ -365,7 +378,7 @@ class ProcessGroup:
             end(self._members)
         finally:
             with self._wake_lock:
-                _release(self._block, self._epoll, self._wake)
+                member.release(self._block, self._epoll, self._wake)
                 self._wake = -1
 
     def _check_open(self) -> None:
@@ -378,17 +391,3 @@ class ProcessGroup:
         failure = self._down.get(worker)
         if failure:
             raise ClosedError(f"worker {worker} is down until it is replaced: {reports.brief(failure)}") from failure
-
-
-def _release(block: ControlBlock, epoll: select.epoll, wake: int) -> None:
-    block.close()
-    epoll.close()
-    os.close(wake)
-
-
-def _drop(members: list[Member], block: ControlBlock, epoll: select.epoll, wake: int, owner: int) -> None:
-    if os.getpid() == owner:
-        try:
-            member.end(members, DROP_TIMEOUT)
-        finally:
-            _release(block, epoll, wake)

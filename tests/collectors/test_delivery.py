@@ -43,9 +43,9 @@ def test_set_truncated_does_not_end_the_episode() -> None:
     assert batches[1]["collector", "traj_ids"].tolist() == [0, 1, 1, 1]
 
 
-def test_set_truncated_is_off_by_default_and_in_rollout() -> None:
+def test_set_truncated_is_off_by_default_and_part_of_rollout() -> None:
     assert not count().next()["next", "done"].any()
-    assert not count(set_truncated=True).rollout()["next", "done"].any()
+    assert count(set_truncated=True).rollout()["next", "done"].flatten().tolist() == [False, False, False, True]
 
 
 def test_mark_truncated_takes_the_last_valid_frame_of_each_row() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensordict.nn import InteractionType
 
-from reap.collectors import SyncDataCollector
+from reap.collectors import MultiSyncDataCollector, SyncDataCollector
 from reap.collectors.options import SWITCHES, CollectorOptions, SyncOptions, make_options
 from reap.envs import ExplorationType, GymEnv
 from reap.errors import OptionError
@@ -67,6 +67,7 @@ def test_defaults() -> None:
         "cudagraph_policy": False,
         "no_cuda_sync": False,
         "weight_updater": None,
+        "weight_sync_schemes": None,
         "track_policy_version": False,
         "interruptor": None,
         "trajs_per_batch": None,
@@ -218,6 +219,18 @@ def test_cuda_without_cuda(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError) as caught:
         collector(**{name: "cuda"})
     assert str(caught.value) == f"{name}='cuda': torch finds no CUDA device here"
+
+
+@pytest.mark.parametrize("name", ["device", *DEVICES])
+def test_mps_without_mps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    expected = f"{name}='mps': torch finds no MPS device here"
+    with pytest.raises(OptionError) as caught:
+        collector(**{name: "mps"})
+    assert str(caught.value) == expected
+    with pytest.raises(OptionError) as caught:
+        MultiSyncDataCollector(["CartPole-v1"] * 2, frames_per_batch=8, **{name: ["cpu", "mps"]})
+    assert str(caught.value) == expected
 
 
 def deprecated(new: str, **given: Any) -> CollectorOptions:

@@ -151,3 +151,45 @@ def test_a_worker_that_fails_again_without_a_column_is_given_up() -> None:
 def test_another_choice_is_refused() -> None:
     with pytest.raises(OptionError, match='expected "raise" or "restart"'):
         MultiSyncDataCollector([Fragile], frames_per_batch=24, on_worker_failure="ignore")
+
+
+class Draws(Fragile):
+    """`Fragile` whose episodes are drawn: the second number of an observation is random.
+
+    Args:
+        folder: its first two processes leave a file here when they are killed, in their sixth step.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        lives = 2 if folder is None else len(list(folder.iterdir()))
+        super().__init__(folder / str(lives) if folder and lives < 2 else None, kill, steps=6)
+
+    def _observation(self) -> Any:
+        return np.array([self._done["resets"] - 1, self.np_random.integers(1 << 20)], np.float32)
+
+
+def drawn(folder: Path, seed: int, static: bool = False) -> list[list[float]]:
+    """What each worker drew in 40 frames; the second is killed twice, with five frames complete each time."""
+    folder.mkdir()
+    with MultiSyncDataCollector([Draws, partial(Draws, folder)], frames_per_batch=80, on_worker_failure="restart") as collector:
+        collector.set_seed(seed, static_seed=static)
+        batch = collector.next()
+        assert collector.stats().restarts == 2
+    return batch["observation"][..., 1].tolist()
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_successors_are_seeded_each_anew_and_the_same_each_time(tmp_path: Path, static: bool) -> None:
+    first = drawn(tmp_path / "first", 7, static)
+    assert drawn(tmp_path / "again", 7, static) == first
+    assert drawn(tmp_path / "other", 8, static)[1] != first[1]
+    assert (first[0][:5] == first[1][:5]) == static
+    starts = [tuple(first[1][start : start + 5]) for start in (0, 5, 10)]
+    assert len(set(starts)) == 3, "none of them plays what another has played"
+
+
+def test_without_a_seed_successors_have_none(tmp_path: Path) -> None:
+    fragile = partial(Fragile, tmp_path / "failed", kill, steps=6)
+    with MultiSyncDataCollector([Fragile, fragile], frames_per_batch=24, on_worker_failure="restart") as collector:
+        collector.next()
+        assert collector._crew._seeds == {}

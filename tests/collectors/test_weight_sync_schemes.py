@@ -1,4 +1,4 @@
-"""What carries weights to the workers: shared memory, messages, or nothing."""
+"""What carries weights to policies: shared memory, messages, or nothing; in one process they are copied."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from reap.collectors import MultiaSyncDataCollector, MultiProcessedWeightUpdater, MultiSyncDataCollector
+from reap.collectors import (
+    MultiaSyncDataCollector,
+    MultiProcessedWeightUpdater,
+    MultiSyncDataCollector,
+    SyncDataCollector,
+)
 from reap.errors import OptionError
 from reap.weight_update import MultiProcessWeightSyncScheme, NoWeightSyncScheme, SharedMemWeightSyncScheme
+from tests.collectors.buffers import Buffer
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -95,3 +101,42 @@ def test_async_collectors_take_a_scheme_too() -> None:
 def test_what_is_no_scheme_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         MultiSyncDataCollector([ENV] * 2, Constant(), frames_per_batch=10, **options)
+    with pytest.raises(OptionError, match=message):
+        SyncDataCollector(ENV, Constant(), frames_per_batch=10, **options)
+
+
+# ---------------------------------------------------------------------- in one process
+
+
+@pytest.mark.parametrize("scheme", [SharedMemWeightSyncScheme, MultiProcessWeightSyncScheme(), NoWeightSyncScheme()])
+def test_a_policy_of_this_process_is_copied_to_unless_nothing_is_sent(scheme: Any) -> None:
+    policy, newer = Constant(), Constant()
+    newer.set(2.0)
+    with SyncDataCollector(ENV, policy, frames_per_batch=5, weight_sync_schemes={"policy": scheme}) as collector:
+        policy.set(1.0)
+        assert collector.next()["action"].unique().tolist() == [1.0], "it is the policy itself"
+        collector.update_policy_weights_(newer)
+        sent = [1.0] if isinstance(scheme, NoWeightSyncScheme) else [2.0]
+        assert collector.next()["action"].unique().tolist() == sent
+        assert collector.policy_version == 1
+
+
+def test_a_private_copy_gets_weights_unless_nothing_is_sent() -> None:
+    for scheme, expected in ((SharedMemWeightSyncScheme(), [1.0]), (NoWeightSyncScheme(), [0.0])):
+        policy, buffer = Constant(), Buffer(1)
+        options: Any = {"replay_buffer": buffer, "weight_sync_schemes": {"policy": scheme}}
+        with SyncDataCollector(ENV, policy, frames_per_batch=5, **options) as collector:
+            collector.start()
+            buffer.wait_for_arrival(1)
+            policy.set(1.0)
+            collector.update_policy_weights_()
+            buffer.allow(3)
+            buffer.wait_for_writes(4)
+            buffer.allow(1000)
+        assert buffer.batches[3]["action"].unique().tolist() == expected
+
+
+def test_a_policy_without_weights_takes_a_scheme_too() -> None:
+    schemes = {"policy": SharedMemWeightSyncScheme()}
+    with SyncDataCollector(ENV, frames_per_batch=5, weight_sync_schemes=schemes) as collector:
+        assert collector.weight_updater is None

@@ -1,0 +1,187 @@
+"""Sections that Ctrl-C does not come into, and the places in them where it may."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from reap.workers.shield import interruptible, uninterrupted
+
+
+def ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def _handler_stays() -> Iterator[None]:
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_it_waits_for_the_end_of_the_body() -> None:
+    done = []
+
+    def work() -> None:
+        with uninterrupted():
+            ctrl_c()
+            ctrl_c()
+            done.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == [1]
+
+
+def test_it_comes_once() -> None:
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        ctrl_c()
+    with uninterrupted():
+        pass
+
+
+def test_an_exception_of_the_body_is_its_context() -> None:
+
+    def work() -> None:
+        with uninterrupted():
+            ctrl_c()
+            raise ValueError
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        work()
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+def test_it_comes_where_it_may() -> None:
+    done = []
+
+    def work() -> None:
+        with uninterrupted(), interruptible():
+            done.append(1)
+            ctrl_c()
+            done.append(2)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == [1]
+
+
+def test_what_came_before_is_raised_there() -> None:
+    done = []
+
+    def work() -> None:
+        with uninterrupted():
+            ctrl_c()
+            done.append(1)
+            with interruptible():
+                done.append(2)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == [1]
+
+
+def test_behind_that_place_it_waits_again() -> None:
+    done = []
+
+    def work() -> None:
+        with uninterrupted():
+            with interruptible():
+                pass
+            ctrl_c()
+            done.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == [1]
+
+
+def test_a_second_one_waits_while_the_first_is_on_its_way() -> None:
+    done = []
+
+    def work() -> None:
+        with uninterrupted():
+            try:
+                with interruptible():
+                    ctrl_c()
+            finally:
+                ctrl_c()
+                done.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == [1]
+
+
+def test_bodies_in_bodies() -> None:
+    done = []
+
+    def work() -> None:
+        with uninterrupted():
+            with uninterrupted():
+                ctrl_c()
+            done.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == [1]
+
+
+def test_a_body_in_a_place_where_it_may_come() -> None:
+    done = []
+
+    def work() -> None:
+        with uninterrupted(), interruptible():
+            with uninterrupted():
+                ctrl_c()
+                done.append(1)
+            done.append(2)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == [1]
+
+
+def test_a_handler_that_raises_nothing() -> None:
+    came: list[Any] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        with uninterrupted():
+            ctrl_c()
+            assert came == []
+            with interruptible():
+                assert came == [signal.SIGINT]
+                ctrl_c()
+                ctrl_c()
+                assert len(came) == 3
+            ctrl_c()
+            assert len(came) == 3
+        assert len(came) == 4
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_where_ctrl_c_is_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with uninterrupted(), interruptible():
+            ctrl_c()
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_in_another_thread() -> None:
+    seen: list[Any] = []
+
+    def work() -> None:
+        with uninterrupted(), interruptible():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
