@@ -26,7 +26,7 @@ from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, aSy
 from reap.collectors.base import DataCollectorBase
 from reap.envs import GymEnv, SerialEnv
 from reap.rollout import STOP
-from reap.testing import Count
+from reap.testing import Const, Count
 from reap.testing.marked import Marked
 
 LIMIT = 20.0
@@ -38,6 +38,9 @@ CLASSES: dict[str, Callable[..., DataCollectorBase]] = {
     "aSync": lambda factories, policy=None, **options: aSyncDataCollector(factories[-1:], policy, **options),
 }
 """Each class, of a list of factories; the one with one worker takes the last of them."""
+
+
+IDS, MASK, VERSION = ("collector", "traj_ids"), ("collector", "mask"), ("collector", "policy_version")
 
 
 # ---------------------------------------------------------------------- streams
@@ -104,6 +107,16 @@ def of_torchrl(worker: int) -> Any:
 
 
 ENVS = {"single": single, "serial": serial, "vector": vector}
+
+
+def pairs(worker: int, rows: int = 2) -> Any:
+    """Rows whose reset observations are ten apart, and twenty from worker to worker."""
+    return SerialEnv(rows, [partial(Count, 50, 20 * worker + 10 * b) for b in range(rows)])
+
+
+def counts(lengths: list[int], **options: Any) -> MultiSyncDataCollector:
+    """`Count` of these lengths, one for each worker, with the reset observation 100 w."""
+    return MultiSyncDataCollector([partial(Count, n, 100 * w) for w, n in enumerate(lengths)], Const(), **options)
 
 
 class Text(Count):

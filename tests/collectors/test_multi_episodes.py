@@ -1,0 +1,82 @@
+"""Versions of the policy, and whole episodes of several workers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from torch import nn
+
+from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
+from reap.testing import Const, Count
+from tests.collectors.crews import (
+    CLASSES,
+    MASK,
+    VERSION,
+    counts,
+    pairs,
+    steps,
+)
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def test_the_version_that_acted() -> None:
+    policy = Const(0.0)
+    with MultiSyncDataCollector([partial(Count, 5)] * 2, policy, frames_per_batch=6, track_policy_version=True) as collector:
+        for version in range(3):
+            batch = collector.next()
+            assert batch[VERSION].tolist() == [[version] * 3] * 2
+            assert batch["action"].squeeze(-1).tolist() == [[float(version)] * 3] * 2
+            assert collector.policy_version == version
+            nn.init.constant_(policy.w, version + 1)
+            collector.update_policy_weights_()
+        collector.update_policy_weights_(worker_ids=1)
+        assert collector.next()[VERSION].tolist() == [[3] * 3, [4] * 3]
+
+
+def test_the_version_of_async_batches_is_that_of_their_action() -> None:
+    policy = Const(0.0)
+    with MultiaSyncDataCollector([partial(Count, 5)] * 2, policy, frames_per_batch=6, track_policy_version=True) as collector:
+        for version in range(1, 20):
+            batch = collector.next()
+            assert batch["action"].unique().tolist() == batch[VERSION].unique().float().tolist()
+            nn.init.constant_(policy.w, version)
+            collector.update_policy_weights_()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("form", ["padded", "cat"])
+def test_whole_episodes_of_each_row_in_turn(name: str, form: str) -> None:
+    """B10: envs of length 1 and 7; short episodes are not preferred."""
+    options: Any = {"frames_per_batch": 8, "trajs_per_batch": 4, "traj_format": form}
+    with CLASSES[name]([partial(Count, 1), partial(Count, 7)], Const(), **options) as collector:
+        for _ in range(3):
+            batch = collector.next()
+            length = [7] * 4 if name == "aSync" else [1, 7, 1, 7]
+            if form == "padded":
+                assert batch.batch_size == (4, 7)
+                assert batch[MASK].sum(-1).tolist() == length
+                assert steps(batch)[1] == [0, 1, 2, 3, 4, 5, 6]
+            else:
+                assert steps(batch) == [step for n in length for step in range(n)]
+
+
+def test_whole_episodes_of_unequal_workers() -> None:
+    factories = [partial(pairs, w, rows) for w, rows in enumerate((1, 2))]
+    options: Any = {"trajs_per_batch": 6, "max_frames_per_traj": 5, "traj_format": "cat"}
+    with MultiSyncDataCollector(factories, Const(), frames_per_batch=[3, 8], **options) as collector:
+        for _ in range(2):
+            episodes = [[start + step for step in range(5)] for start in (0, 20, 30)]
+            assert steps(collector.next()) == [step for episode in episodes * 2 for step in episode]
+
+
+def test_whole_episodes_until_the_budget_is_used_up() -> None:
+    with counts([2, 3], frames_per_batch=12, total_frames=36, trajs_per_batch=3) as collector:
+        batches = list(collector)
+        assert [batch.shape[0] for batch in batches] == [3] * len(batches)
+        assert collector.next() is None
+        stats = collector.stats()
+    assert stats.frames == 36
+    assert sum(int(batch[MASK].sum()) for batch in batches) + stats.discarded_frames == 36
