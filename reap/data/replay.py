@@ -139,7 +139,7 @@ class ReplayBuffer:
         storage = self._storage
         if storage.ndim > 1 and self._time != storage.ndim - 1:
             data = data.movedim(self._time, storage.ndim - 1)
-        written = self._transforms.before_write(data, storage)
+        written = self._prepared(data)
         if storage.ndim > 1:
             return storage.as_index(self._writer.extend(storage, written, [written.shape[storage.ndim - 1]]))
         rows = _rows_in(data, written)
@@ -147,6 +147,10 @@ class ReplayBuffer:
         if mask is None:
             return self._writer.extend(storage, written, [len(written) // rows] * rows)
         return self._writer.extend(storage, written[mask], mask.view(rows, -1).sum(1).tolist())
+
+    def _prepared(self, data: Any) -> Any:
+        """What is written of these data."""
+        return self._transforms.before_write(data, self._storage)
 
     # ------------------------------------------------------------------ sampling
 

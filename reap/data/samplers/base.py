@@ -13,6 +13,7 @@ from reap.data.items import Leaves
 from reap.data.ring import Reading
 from reap.data.storage import Storage
 from reap.errors import CallOrderError
+from reap.keys import Key
 
 NO_INFO: Mapping[str, Tensor] = {}
 
@@ -63,6 +64,9 @@ class Sampler:
 
     def update_priority(self, places: Tensor, priority: Tensor, storage: Storage) -> None:
         """Take priorities, `[B]`, of frames at these places; most samplers have none."""
+
+    def read_priorities(self, key: Key) -> None:
+        """Take the priorities of new frames from what was written under this key, if it was; most samplers have none."""
 
     @property
     def default_size(self) -> int | None:

@@ -25,7 +25,7 @@ from torch import Tensor
 from reap.data.samplers.base import Draw, Sampler
 from reap.data.samplers.sum_tree import Places, SumTree, Values
 from reap.data.storage import Storage, positive
-from reap.errors import CallOrderError, OptionError
+from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
 
 NOT_KEPT = -1
@@ -193,6 +193,20 @@ class PrioritizedSampler(Sampler):
         """Take the priorities of new frames from what was written under this key, if it was."""
         self._priority_key = key
 
+    def reduced(self, priority: Tensor, frames: int) -> Tensor:
+        """One priority for each frame, `[frames]`, of one or several for each, `[*frames, ...]`.
+
+        Raises:
+            SpecMismatch: there are not as many for each frame.
+        """
+        if priority.numel() % frames:
+            raise SpecMismatch(f"priorities: expected one or several for each of {frames} frames, got {list(priority.shape)}")
+        return REDUCTIONS[self.reduction](priority.reshape(frames, -1).double())
+
+    def check_priority(self, priority: Tensor) -> None:
+        """Raise OptionError for priorities that are negative or not finite."""
+        self._powers(priority, "priority")
+
     def _holds(self, places: Places, storage: Storage) -> Any:
         """Which places hold a frame that was there when the sampler looked last, as a mask."""
         oldest, claimed, writing = self._seen
@@ -270,10 +284,6 @@ class PrioritizedSampler(Sampler):
         values = self._powers(self.reduced(priority, len(places)), f"{plain(key)!r} in the buffer")
         self._largest = max(self._largest, float(values.max()))
         return values
-
-    def reduced(self, priority: Tensor, count: int) -> Tensor:
-        """One priority for each of `count` frames, `[count]`, of one or several for each, `[*frames, ...]`."""
-        return REDUCTIONS[self.reduction](priority.reshape(count, -1).double())
 
     def _change_exponent(self, tree: SumTree) -> None:
         power = self._alpha / self._exponent

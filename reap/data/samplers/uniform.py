@@ -102,7 +102,7 @@ class SamplerWithoutReplacement(Sampler):
         wanted = size if self.drop_last else 1
         if len(places) < wanted:
             raise CallOrderError(
-                f"replay buffer: expected frames to sample from, {wanted} at least whose writing has ended, found {len(places)}; "
+                f"replay buffer: expected to find {wanted} frames at least whose writing has ended, found {len(places)}; "
                 "write to it first"
             )
         self._oldest, self._end = oldest, end

@@ -1,0 +1,174 @@
+"""Replay buffers whose samples say where their frames lie, and buffers that sample by priority.
+
+TensorDictReplayBuffer              samples are TensorDicts with "index" in them, and what the sampler knows of each frame
+PrioritizedReplayBuffer             a ReplayBuffer with a PrioritizedSampler
+TensorDictPrioritizedReplayBuffer   both
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from reap.data.items import Items
+from reap.data.replay import ReplayBuffer
+from reap.data.samplers.base import Sampler
+from reap.data.samplers.prioritized import PrioritizedSampler
+from reap.data.writers import TensorDictRoundRobinWriter
+from reap.errors import SpecMismatch
+from reap.keys import NestedKey, as_key, plain
+
+
+class TensorDictReplayBuffer(ReplayBuffer):
+    """A buffer of TensorDicts whose samples have `"index"` in them, and what the sampler knows of each frame.
+
+    With a `PrioritizedSampler`, frames that are written with a priority under `priority_key` begin with it, whichever process
+    writes them; others begin with the largest so far.
+
+    Args:
+        priority_key: where a frame's priority lies: one number, or several, of which the sampler's `reduction` makes one.
+        writer: where new frames go; a `TensorDictRoundRobinWriter` unless given.
+        options: the others of a `ReplayBuffer`.
+
+    Raises:
+        OptionError: an argument that cannot work.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> buffer = TensorDictReplayBuffer(batch_size=2)
+        >>> index = buffer.extend(TensorDict({"a": torch.arange(3)}, [3]))
+        >>> sorted(buffer.sample().keys())
+        ['a', 'index']
+    """
+
+    def __init__(self, *, priority_key: NestedKey = "td_error", writer: Any = None, **options: Any) -> None:
+        super().__init__(writer=TensorDictRoundRobinWriter if writer is None else writer, **options)
+        self._priority_key = as_key(priority_key)
+        self._sampler.read_priorities(self._priority_key)
+
+    @property
+    def priority_key(self) -> NestedKey:
+        """Where a frame's priority lies."""
+        return plain(self._priority_key)
+
+    def set_sampler(self, sampler: Sampler) -> None:
+        """Choose frames with another sampler from now on."""
+        super().set_sampler(sampler)
+        self._sampler.read_priorities(self._priority_key)
+
+    def update_tensordict_priority(self, data: TensorDictBase) -> None:
+        """Set the priorities of frames to what lies under `priority_key`; only samplers with priorities use them.
+
+        Args:
+            data: a sample `[B]`, or part of one, of any shape; with `"index"`.
+
+        Raises:
+            SpecMismatch: one of the two keys is missing, or there are not as many priorities as frames.
+            OptionError: a priority that is negative or not finite; nothing is changed then.
+        """
+        if not isinstance(self._sampler, PrioritizedSampler):
+            return
+        index, priority = self._entry(data, "index"), self._entry(data, self.priority_key)
+        frames = index.numel() // self._storage.ndim
+        if frames:
+            self.update_priority(index.reshape(frames, -1).squeeze(-1), self._sampler.reduced(priority, frames))
+
+    def _entry(self, data: TensorDictBase, key: NestedKey) -> Tensor:
+        found = data.get(key, None)
+        if not isinstance(found, Tensor):
+            raise SpecMismatch(
+                f"update_tensordict_priority: expected a sample of this buffer with 'index' and {self.priority_key!r}, found "
+                f"nothing under {key!r}; without an index, call update_priority(index, priority) with what extend returned"
+            )
+        return found
+
+    def _prepared(self, data: Any) -> Any:
+        written = super()._prepared(data)
+        if not isinstance(written, TensorDictBase | Items):
+            raise SpecMismatch(
+                f"{type(self).__name__}: expected a TensorDict, got {type(written).__name__}; a ReplayBuffer holds other data"
+            )
+        if isinstance(written, TensorDictBase) and isinstance(self._sampler, PrioritizedSampler):
+            priority = written.get(self.priority_key, None)
+            if priority is not None and priority.numel():
+                frames = math.prod(written.shape[: self._storage.ndim])
+                self._sampler.check_priority(self._sampler.reduced(priority, frames))
+        return written
+
+    def _noted(self, data: Any, info: Mapping[str, Any]) -> Any:
+        if isinstance(data, TensorDictBase):
+            for key, value in info.items():
+                data.set(key, value)
+        return data
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """A buffer that samples frames in proportion to their priorities; see `PrioritizedSampler`.
+
+    Args:
+        alpha: exponent of the priorities.
+        beta: exponent of the weights.
+        eps: added to each priority before the exponent.
+        dtype: float32 or float64, as in torchrl.
+        options: those of a `ReplayBuffer`.
+
+    Raises:
+        OptionError: an argument that cannot work.
+
+    Example:
+        >>> buffer = PrioritizedReplayBuffer(alpha=0.7, beta=0.9, batch_size=4)
+        >>> index = buffer.extend(torch.arange(10))
+        >>> sample, info = buffer.sample(return_info=True)
+        >>> buffer.update_priority(info["index"], torch.tensor([0.5, 1.0, 2.0, 0.1]))
+        >>> info["priority_weight"]
+        tensor([1., 1., 1., 1.])
+    """
+
+    def __init__(
+        self, *, alpha: float, beta: float, eps: float = 1e-8, dtype: torch.dtype = torch.float, **options: Any
+    ) -> None:
+        super().__init__(sampler=lambda: PrioritizedSampler(self._storage.max_size, alpha, beta, eps, dtype), **options)
+
+
+class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
+    """A `TensorDictReplayBuffer` that samples frames in proportion to their priorities; see `PrioritizedSampler`.
+
+    Args:
+        alpha: exponent of the priorities.
+        beta: exponent of the weights.
+        priority_key: where a frame's priority lies.
+        eps: added to each priority before the exponent.
+        reduction: what makes one priority of several for a frame: `"max"`, `"min"`, `"mean"` or `"median"`.
+        options: those of a `ReplayBuffer`.
+
+    Raises:
+        OptionError: an argument that cannot work.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> buffer = TensorDictPrioritizedReplayBuffer(alpha=0.7, beta=0.9, batch_size=4)
+        >>> index = buffer.extend(TensorDict({"a": torch.arange(10)}, [10]))
+        >>> sample = buffer.sample()
+        >>> sample["td_error"] = sample["a"] / 10
+        >>> buffer.update_tensordict_priority(sample)
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: float,
+        beta: float,
+        priority_key: NestedKey = "td_error",
+        eps: float = 1e-8,
+        reduction: str = "max",
+        **options: Any,
+    ) -> None:
+        def sampler() -> Sampler:
+            return PrioritizedSampler(self._storage.max_size, alpha, beta, eps, reduction=reduction)
+
+        super().__init__(priority_key=priority_key, sampler=sampler, **options)
