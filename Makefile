@@ -8,7 +8,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-processes test-oldest bench faults check format
+.PHONY: help demo test test-processes test-oldest bench faults soak check format
 
 PYTHON ?=
 ARGS ?=
@@ -34,6 +34,7 @@ help:
 	@echo "make test-oldest  the tests again, with the oldest torchrl, tensordict and gymnasium that reap works with"
 	@echo "make bench   measure reap against hand-written loops and installed peers"
 	@echo "make faults  collectors that fail in every way, 1,000 times; writes docs/faults.md"
+	@echo "make soak    collectors for 10,000 batches: nothing grows; writes docs/soak.md"
 	@echo "make check   ruff and pyright"
 	@echo "make format  let ruff rewrite what it can"
 
@@ -45,6 +46,9 @@ bench: $(STAMP)
 
 faults: $(STAMP)
 	$(PY) -m tests.faults $(ARGS)
+
+soak: $(STAMP)
+	$(PY) -m tests.soak --table docs/soak.md $(ARGS)
 
 test: check
 	$(PY) -m pytest $(ARGS)

@@ -172,9 +172,11 @@ class MultiaSyncDataCollector(ProcessCollector):
         ]
 
     def _delivered(self, result: Result) -> Result:
-        """The same result, out of its slot."""
+        """The same result, copied out of its slot: one that is lent before its turn would make the worker need another."""
         worker, done, batch = result
-        return Result(worker, done, self._own_slots[worker].deliver(done.slot, {worker: done}) if batch is None else batch)
+        if batch is not None:
+            return result
+        return Result(worker, done, self._own_slots[worker].deliver(done.slot, {worker: done}).clone())
 
     def _take_results(self, results: Sequence[Any]) -> None:
         self._arrived.extend(Result(one["worker"], done_from(one["done"]), batch_from(one["batch"])) for one in results)

@@ -89,3 +89,13 @@ def _resident(pid: int) -> int:
 
 def _handles(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_states_make_no_further_slots(name: str) -> None:
+    with CLASSES[name]([partial(Pixels, 7)] * 2, frames_per_batch=4) as collector:
+        kept = []
+        for _ in range(12):
+            kept.append(collector.next())
+            collector.state_dict()
+        assert {len(slots.pool.slots) for slots in collector._crew.slots} == {3}

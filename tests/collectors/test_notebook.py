@@ -1,4 +1,4 @@
-"""Collectors with processes in a Jupyter notebook: envs and policies that a cell defines, and cells that go on where others stopped."""
+"""Collectors with processes in a Jupyter notebook: cells define envs and policies, and go on where others stopped."""
 
 from __future__ import annotations
 
