@@ -1,0 +1,274 @@
+"""Buffers whose samples know their index, and buffers that sample by priority: the names, keys and priorities of each."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, tensorclass
+
+from reap.data.lists import ListStorage
+from reap.data.replay import ReplayBuffer
+from reap.data.samplers.prioritized import PrioritizedSampler
+from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
+from reap.data.storages import LazyTensorStorage
+from reap.data.tensordict_buffers import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
+from reap.data.writers import RoundRobinWriter, TensorDictRoundRobinWriter
+from reap.errors import OptionError, SpecMismatch
+from tests.warm import Program
+
+
+def frames(*shape: int, **more: torch.Tensor) -> TensorDict:
+    return TensorDict({"n": torch.arange(torch.Size(shape).numel()).view(shape), **more}, shape)
+
+
+def prioritized(size: int = 8, ndim: int = 1, **options: Any) -> TensorDictPrioritizedReplayBuffer:
+    options = {"alpha": 1.0, "beta": 1.0, "eps": 0.0, **options}
+    return TensorDictPrioritizedReplayBuffer(storage=LazyTensorStorage(size, ndim=ndim), **options)
+
+
+def powers(buffer: ReplayBuffer) -> list[float]:
+    """(priority + eps) ** alpha by place, once all that was written is known."""
+    buffer.update_priority(torch.empty(0, dtype=torch.int64), 1.0)
+    return buffer.sampler.state_dict()["powers"].tolist()
+
+
+# ---------------------------------------------------------------------- samples
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_samples_have_their_index(prefetch: int) -> None:
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(6), batch_size=20, prefetch=prefetch)
+    buffer.extend(frames(6))
+    sample, info = buffer.sample(return_info=True)
+    assert sample["index"].equal(info["index"])
+    assert sample["index"].equal(sample["n"])
+    assert buffer[:].keys() == {"n"}
+    buffer.set_sampler(RandomSampler())
+
+
+def test_samples_of_rows_have_an_index_for_each_dimension() -> None:
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(8, ndim=2), batch_size=20)
+    buffer.extend(frames(2, 3))
+    sample = buffer.sample()
+    assert sample["index"].shape == (20, 2)
+    assert buffer[:][tuple(sample["index"].unbind(-1))]["n"].equal(sample["n"])
+
+
+def test_samples_have_what_the_sampler_knows() -> None:
+    buffer = prioritized(4)
+    index = buffer.extend(frames(4))
+    buffer.update_priority(index, torch.tensor([1.0, 2.0, 4.0, 8.0]))
+    sample = buffer.sample(50)
+    assert set(sample.keys()) == {"n", "index", "priority_weight", "_weight"}
+    assert sample["priority_weight"].equal(torch.tensor([1.0, 0.5, 0.25, 0.125])[sample["index"]])
+    assert sample["_weight"].equal(sample["priority_weight"])
+
+
+def test_transforms_see_the_index() -> None:
+    buffer = TensorDictReplayBuffer(transform=lambda data: data.select("index"))
+    buffer.extend(frames(6))
+    assert set(buffer.sample(3).keys()) == {"index"}
+
+
+def test_what_was_sampled_can_be_written_to_another_buffer() -> None:
+    buffer, other = TensorDictReplayBuffer(), TensorDictReplayBuffer()
+    buffer.extend(frames(6))
+    sample = buffer.sample(4)
+    other.extend(sample)
+    again = other.sample(4)
+    assert again["index"].max() < 4
+    assert again["n"].equal(sample["n"][again["index"]])
+
+
+def test_its_parts() -> None:
+    buffer = TensorDictReplayBuffer()
+    assert type(buffer.writer) is TensorDictRoundRobinWriter
+    assert (buffer.priority_key, buffer.storage.max_size) == ("td_error", 1_000)
+    writer = RoundRobinWriter()
+    assert TensorDictReplayBuffer(writer=writer).writer is writer
+    for made in (
+        PrioritizedReplayBuffer(alpha=0.5, beta=0.25, eps=0.125, storage=lambda: LazyTensorStorage(7)),
+        TensorDictPrioritizedReplayBuffer(alpha=0.5, beta=0.25, eps=0.125, storage=LazyTensorStorage(7), reduction="mean"),
+    ):
+        sampler = made.sampler
+        assert isinstance(sampler, PrioritizedSampler)
+        assert (sampler.alpha, sampler.beta, sampler.eps, sampler.max_capacity) == (0.5, 0.25, 0.125, 7)
+    assert sampler.reduction == "mean"
+    nested = TensorDictReplayBuffer(priority_key=("agent", "td_error"))
+    assert nested.priority_key == ("agent", "td_error")
+    with pytest.raises(OptionError, match="alpha: expected"):
+        PrioritizedReplayBuffer(alpha=-1.0, beta=1.0)
+
+
+@tensorclass
+class Frame:
+    """A frame that is no TensorDict."""
+
+    n: torch.Tensor
+
+
+@pytest.mark.parametrize("data", [torch.arange(3), Frame(torch.arange(3), batch_size=[3])])
+def test_other_data_are_refused(data: Any) -> None:
+    buffer = TensorDictReplayBuffer()
+    with pytest.raises(
+        SpecMismatch, match="TensorDictReplayBuffer: expected a TensorDict, got .*; a ReplayBuffer holds other data"
+    ):
+        buffer.extend(data)
+    assert len(buffer) == 0
+
+
+def test_items_in_a_list() -> None:
+    buffer = TensorDictReplayBuffer(storage=ListStorage(10))
+    buffer.extend(list(frames(4)))
+    sample = buffer.sample(20)
+    assert sample["index"].equal(sample["n"])
+
+
+# ---------------------------------------------------------------------- priorities
+
+
+@pytest.mark.parametrize("ndim", [1, 2])
+def test_priorities_of_a_sample(ndim: int) -> None:
+    buffer = prioritized(8, ndim)
+    buffer.extend(frames(*((2, 4) if ndim == 2 else (8,))))
+    sample = buffer.sample(200)
+    sample["td_error"] = (1.0 + sample["n"]).unsqueeze(-1)
+    buffer.update_tensordict_priority(sample[:100])
+    buffer.update_tensordict_priority(sample[100:].view(10, 10))
+    assert powers(buffer) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    buffer.update_tensordict_priority(sample[:0])
+    buffer.update_tensordict_priority(sample[0].update({"td_error": torch.tensor(9.0)}))
+    assert powers(buffer)[int(sample["n"][0])] == 9.0
+
+
+def test_the_priority_may_lie_deeper() -> None:
+    buffer = prioritized(4, priority_key=("agent", "error"))
+    buffer.extend(frames(4))
+    buffer.update_tensordict_priority(
+        TensorDict({"index": torch.tensor([1, 3]), "agent": {"error": torch.tensor([5.0, 6.0])}}, [2])
+    )
+    assert powers(buffer) == [1.0, 5.0, 1.0, 6.0]
+
+
+@pytest.mark.parametrize(("reduction", "expected"), [("max", 8.0), ("min", 1.0), ("mean", 4.0), ("median", 3.0)])
+def test_several_priorities_for_a_frame(reduction: str, expected: float) -> None:
+    buffer = prioritized(2, reduction=reduction)
+    errors = torch.tensor([[1.0, 8.0, 3.0]])
+    buffer.extend(frames(1, td_error=errors))
+    assert powers(buffer) == [expected, 0]
+    buffer.update_tensordict_priority(TensorDict({"index": torch.tensor([0]), "td_error": errors * 2}, [1]))
+    assert powers(buffer) == [2 * expected, 0]
+
+
+def test_frames_that_are_written_with_a_priority_have_it() -> None:
+    buffer = prioritized(6)
+    buffer.extend(frames(4, td_error=torch.tensor([0.5, 3.0, 0.0, 2.0])))
+    assert powers(buffer) == [0.5, 3.0, 0.0, 2.0, 0, 0]
+    buffer.update_priority(torch.tensor([1]), 0.25)
+    buffer.add(TensorDict({"n": torch.tensor(9), "td_error": torch.tensor(0.125)}))
+    assert powers(buffer) == [0.5, 0.25, 0.0, 2.0, 0.125, 0]
+    buffer.extend(frames(2, td_error=torch.tensor([7.0, 8.0])))
+    assert powers(buffer) == [8.0, 0.25, 0.0, 2.0, 0.125, 7.0]
+
+
+def test_without_the_key_they_have_the_largest_so_far() -> None:
+    buffer = prioritized(4)
+    buffer.update_priority(buffer.extend(frames(2)), 5.0)
+    buffer.extend(frames(2))
+    assert powers(buffer) == [5.0] * 4
+
+
+def test_rows_that_are_written_with_a_priority() -> None:
+    buffer = prioritized(8, 2)
+    buffer.extend(frames(2, 3, td_error=torch.arange(1.0, 7.0).view(2, 3, 1)))
+    assert powers(buffer) == [1.0, 2.0, 3.0, 0, 4.0, 5.0, 6.0, 0]
+
+
+def test_another_sampler_reads_them_too() -> None:
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(3), priority_key="p")
+    buffer.extend(frames(3, p=torch.tensor([4.0, 5.0, 6.0])))
+    buffer.set_sampler(PrioritizedSampler(3, 1.0, 1.0, eps=0.0))
+    assert powers(buffer) == [4.0, 5.0, 6.0]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), -1.0, float("inf")])
+def test_what_is_written_with_a_priority_that_is_none_is_refused(bad: float) -> None:
+    buffer = prioritized(4)
+    buffer.extend(frames(2, td_error=torch.tensor([1.0, 2.0])))
+    with pytest.raises(OptionError, match="priority: expected finite numbers from 0 on"):
+        buffer.extend(frames(2, td_error=torch.tensor([1.0, bad])))
+    assert (len(buffer), powers(buffer)) == (2, [1.0, 2.0, 0, 0])
+    signed = TensorDictReplayBuffer(sampler=SamplerWithoutReplacement())
+    signed.extend(frames(2, td_error=torch.tensor([1.0, bad])))  # to other samplers it is a value like any other
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("index", "found nothing under 'index'; without an index, call update_priority"),
+        ("td_error", "nothing under 'td_error'"),
+    ],
+)
+def test_a_sample_without_what_it_needs(missing: str, words: str) -> None:
+    buffer = prioritized(4)
+    buffer.extend(frames(4))
+    with pytest.raises(SpecMismatch, match=words):
+        buffer.update_tensordict_priority(buffer.sample(2).set("td_error", torch.ones(2)).exclude(missing))
+
+
+def test_not_as_many_priorities_as_frames() -> None:
+    buffer = prioritized(4)
+    buffer.extend(frames(4))
+    with pytest.raises(SpecMismatch, match=r"one or several for each of 2 frames, got \[3\]"):
+        buffer.update_tensordict_priority(TensorDict({"index": torch.tensor([0, 1]), "td_error": torch.ones(3)}, []))
+
+
+def test_samplers_without_priorities_take_none() -> None:
+    buffer = TensorDictReplayBuffer()
+    buffer.extend(frames(4))
+    buffer.update_tensordict_priority(buffer.sample(2))
+
+
+# ---------------------------------------------------------------------- processes
+
+ACTOR = """
+import pickle, sys
+import torch
+from tensordict import TensorDict
+buffer = pickle.loads(bytes.fromhex(sys.argv[1]))
+first = int(sys.argv[2])
+for number in range(first, first + 25):
+    n = torch.arange(100 * number, 100 * number + 100)
+    buffer.extend(TensorDict({"n": n, "td_error": 1.0 + n % 10}, [100]))
+    if number == first:
+        print("begun", flush=True)
+print("done", flush=True)
+"""
+
+
+@pytest.mark.timeout(60)
+def test_workers_write_priorities_and_the_learner_has_its_own() -> None:
+    """Four writers of 2,500 frames each; the learner samples and changes priorities meanwhile."""
+    buffer = prioritized(10_000, shared=True)
+    zeroed: set[int] = set()
+    with ExitStack() as stack:
+        handle = pickle.dumps(buffer).hex()
+        programs = [stack.enter_context(Program(ACTOR, handle, str(25 * number))) for number in range(4)]
+        assert programs[0].stdout.readline() == "begun\n"
+        while len(buffer) < 10_000:
+            sample = buffer.sample(64)
+            assert zeroed.isdisjoint(sample["n"].tolist())
+            sample["td_error"] = torch.where(sample["n"] % 3 == 0, 0.0, sample["td_error"])
+            buffer.update_tensordict_priority(sample)
+            zeroed.update(sample["n"][sample["n"] % 3 == 0].tolist())
+        for program in programs:
+            assert program.stdout.read().endswith("done\n"), program.stderr.read()
+            assert program.wait(20) == 0
+    assert zeroed
+    assert (len(buffer), buffer.write_count) == (10_000, 10_000)
+    expected = [0.0 if n in zeroed else 1.0 + n % 10 for n in buffer[:]["n"].tolist()]
+    assert powers(buffer) == expected
