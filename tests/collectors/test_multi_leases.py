@@ -98,4 +98,4 @@ def test_states_make_no_further_slots(name: str) -> None:
         for _ in range(12):
             kept.append(collector.next())
             collector.state_dict()
-        assert {len(slots.pool.slots) for slots in collector._crew.slots} == {3}
+        assert max(len(slots.pool.slots) for slots in collector._crew.slots) <= 3
