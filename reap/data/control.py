@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import RLock
 from typing import Any
 
@@ -34,6 +34,9 @@ WRITERS = 256
 
 PID, BIRTH, START, COUNT = range(4)
 """Columns of a writer's entry: its process, when that began, the first column that it writes, how many; 0 if free."""
+
+NOBODY = -1
+"""The process of an entry whose writer gave up."""
 
 SCHEMA_BYTES = 1 << 18
 
@@ -100,6 +103,35 @@ class Control:
             raise MemoryError(f"the keys of a buffer: expected at most {SCHEMA_BYTES} bytes for their names, got {len(noted)}")
         self._schema[: len(noted)] = np.frombuffer(noted, np.uint8)
         self.words[SCHEMA_SIZE] = len(noted)
+
+    def state(self) -> dict[str, Any]:
+        """The numbers as plain data; with the lock held. What is being written counts as given up."""
+        words, writers = self.words, self.writers
+        begun = writers[(writers[:, COUNT] > 0) & (writers[:, START] < words[CLAIMED])]
+        return {
+            "claimed": words[CLAIMED],
+            "floor": words[FLOOR],
+            "written": words[WRITTEN],
+            "streams": words[STREAMS],
+            "transforms": words[TRANSFORMS],
+            "writing": begun[:, [START, COUNT]].tolist(),
+            "origins": torch.from_numpy(self.origins.copy()),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state`; with the lock held.
+
+        Streams get new numbers: somebody may still use those that were given out here.
+        """
+        words, given_out = self.words, self.words[STREAMS]
+        np.add(state["origins"].numpy(), 2 * given_out, out=self.origins)
+        self.writers[:] = 0
+        for entry, (start, count) in enumerate(state["writing"]):
+            self.writers[entry] = NOBODY, 0, start, count
+        words[BUSY] = len(state["writing"])
+        words[STREAMS] = given_out + state["streams"]
+        words[FLOOR], words[WRITTEN], words[TRANSFORMS] = state["floor"], state["written"], state["transforms"]
+        words[CLAIMED] = state["claimed"]
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.block.fd is None:

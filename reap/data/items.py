@@ -56,6 +56,21 @@ class Schema:
         data = make_tensordict(nested(leaves), torch.Size((*batch_size, *self.item)), device=self.device)
         return data if self.kind is TensorDict else self.kind.from_tensordict(data)
 
+    def state(self) -> dict[str, Any]:
+        """It as plain data; see `schema_from`."""
+        return {
+            "kind": self.kind.__name__,
+            "fields": {key: [list(field.shape), str(field.dtype), field.is_object] for key, field in self.fields.items()},
+            "rows": list(self.rows),
+            "item": list(self.item),
+            "has_device": self.device is not None,
+        }
+
+    def described(self) -> str:
+        """It in words."""
+        fields = ", ".join(f"{plain(key)!r}: {_words(field)}" for key, field in self.fields.items())
+        return f"{self.kind.__name__} of rows {list(self.rows)} with {{{fields}}}"
+
     def check(self, kind: Any, leaves: Leaves, dims: int) -> None:
         """Raise SpecMismatch unless data are of the same kind, with the same keys, shapes and dtypes.
 
@@ -169,3 +184,50 @@ def schema_of(data: Any, leaves: Leaves, dims: int) -> Schema:
     """
     kind, fields, rows = kind_of(data), fields_of(leaves, dims), tuple(data.shape[: dims - 1])
     return Schema(kind, fields, rows) if kind is Tensor else Schema(kind, fields, rows, tuple(data.shape[dims:]), data.device)
+
+
+def schema_from(state: Mapping[str, Any], known: Any, device: torch.device) -> Schema:
+    """The schema of which this is the `state`.
+
+    Args:
+        state: what `Schema.state` returned.
+        known: the tensorclass that data here are of, if they are.
+        device: where data lie.
+
+    Raises:
+        SpecMismatch: data of another tensorclass.
+    """
+    kinds = {"TensorDict": TensorDict, "Tensor": Tensor}
+    kind = kinds.get(state["kind"]) or checked_class(state["kind"], known)
+    fields = {
+        key: OBJECT if is_object else Field(tuple(shape), dtype_named(dtype))
+        for key, (shape, dtype, is_object) in state["fields"].items()
+    }
+    rows, item = tuple(state["rows"]), tuple(state["item"])
+    return Schema(kind, fields, rows, item, device if state["has_device"] else None)
+
+
+def checked_class(name: str, known: Any) -> Any:
+    """The tensorclass of this name, which is the known one.
+
+    Raises:
+        SpecMismatch: it is not: nothing in a state says which code a class is.
+    """
+    if known is None or known.__name__ != name:
+        raise SpecMismatch(
+            f"replay buffer: the state is that of a buffer of {name}, a tensorclass, and a state loads no classes; write one "
+            "item of it to this buffer first, then load"
+        )
+    return known
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The dtype of a name like `"torch.float32"`.
+
+    Raises:
+        SpecMismatch: there is none.
+    """
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype):
+        raise SpecMismatch(f"expected the name of a dtype, got {name!r}")
+    return dtype

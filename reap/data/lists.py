@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from tensordict import TensorDictBase, is_tensorclass, lazy_stack
 from torch import Tensor
 
 from reap.data.items import Items
+from reap.data.plain import decoded, encoded
 from reap.data.storage import Mark, Storage
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key
@@ -120,6 +121,20 @@ class ListStorage(Storage):
         if len(items) != places.numel():
             raise SpecMismatch(f"ListStorage: expected {places.numel()} items for this index, got {len(items)}")
         self.put(places.reshape(-1), items)
+
+    def state(self) -> dict[str, Any]:
+        """Its items as plain data; see `Storage`."""
+        return {**super().state(), "items": [encoded(item) for item in self.contents()]}
+
+    def load_state(self, state: Mapping[str, Any], frames: Mapping[Key, Tensor]) -> None:
+        """Hold what another storage held; see `Storage`."""
+        columns = self.columns_in(state, self.max_size)
+        items = [decoded(item) for item in state["items"]]
+        if len(items) != columns:
+            raise SpecMismatch(f"ListStorage: expected {columns} items in the state, got {len(items)}; nothing was changed")
+        with self.ring.editing():
+            self._items[:columns] = items
+            self.control.restore(state["control"])
 
     @staticmethod
     def collate(items: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  a function in both

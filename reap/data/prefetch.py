@@ -9,8 +9,10 @@ may hold other frames.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from itertools import takewhile
 from threading import Event, Lock
 from typing import Any, NamedTuple
 from weakref import WeakMethod
@@ -77,6 +79,28 @@ class Prefetcher:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="reap-prefetch")
         while len(self._ready) < count:
             self._ready.append(self._thread.submit(_made, self._make, self._size, self._ended))
+
+    @contextmanager
+    def at_rest(self) -> Generator[None]:
+        """In the body no sample is begun, and none is being made."""
+        with self._lock:
+            wait(self._ready)
+            yield
+
+    def made(self) -> tuple[int, list[Sample]]:
+        """Frames of a sample, and what was made ahead, up to a sample that failed; while it is `at_rest`."""
+        done = takewhile(lambda sample: sample.exception() is None, self._ready)
+        return self._size, [made for sample in done if (made := sample.result())]
+
+    def put(self, size: int, samples: Sequence[Sample]) -> None:
+        """Have samples of so many frames in the place of what was made ahead; while it is `at_rest`."""
+        self._drop()
+        self._size = size
+        for sample in samples:
+            self._ready.append(Future())
+            self._ready[-1].set_result(sample)
+            if sample.is_last:
+                self._ended.set()
 
     def close(self) -> None:
         """Drop what was made ahead; no sample is being made when this returns."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from threading import RLock
 from typing import Any
@@ -20,6 +20,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from reap.buffers import MASK
+from reap.data.checkpoint import Checkpointed, Parts
 from reap.data.items import leaves_of
 from reap.data.prefetch import Prefetcher, Sample
 from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden
@@ -33,7 +34,7 @@ from reap.errors import OptionError
 Index = Any
 
 
-class ReplayBuffer:
+class ReplayBuffer(Checkpointed):
     """Frames in a ring, and samples of them.
 
     Args:
@@ -338,6 +339,14 @@ class ReplayBuffer:
             self._prefetcher.close()  # before the lock is taken: the thread may wait for that
         with self._lock:
             yield
+
+    @contextmanager
+    def _at_rest(self) -> Generator[Parts]:
+        with self._prefetcher.at_rest() if self._prefetcher else nullcontext(), self._lock:
+            yield Parts(self._storage, self._sampler, self._writer, self._generator, self._prefetcher)
+
+    def _go_on_with(self, generator: torch.Generator | None) -> None:
+        self._generator = generator
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_prefetcher": None, "_lock": None}

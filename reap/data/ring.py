@@ -19,14 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reap.data.control import BIRTH, BUSY, CLAIMED, COUNT, EDITS, FLOOR, PID, START, STREAMS, WRITTEN, Control
-
-NOBODY = -1
-"""The process of an entry whose writer gave up."""
+from reap.data.control import BIRTH, BUSY, CLAIMED, COUNT, EDITS, FLOOR, NOBODY, PID, START, STREAMS, WRITTEN, Control
 
 
 class Claim(NamedTuple):
@@ -198,6 +194,11 @@ class Ring:
             return claimed
         alive = [start for entry, (start, _) in self._entries() if self._is_alive(entry)]
         return min((start for start in alive if start < claimed), default=claimed)
+
+    @property
+    def is_being_written(self) -> bool:
+        """Whether somebody is writing now."""
+        return self.settled < self.claimed
 
     def empty(self, *, forget_written: bool = True) -> None:
         """Begin anew at the first place: nothing that was written can be read any more."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from reap.data.control import Control
+from reap.data.control import WRITERS, Control
 from reap.data.items import Leaves, together
 from reap.data.ring import Ring
 from reap.errors import OptionError, SpecMismatch
@@ -134,6 +134,56 @@ class Storage:
     def row_shape(self) -> tuple[int, ...]:
         """How the rows stand in `contents()`."""
         return ()
+
+    @property
+    def tensorclass(self) -> Any:
+        """The tensorclass of its data; None for others."""
+        return None
+
+    def frames(self) -> dict[Key, Tensor]:
+        """The tensors under each key that are in use, `[*rows, columns, *item]`: views of its memory."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """All but the `frames` as plain data; with the ring's lock held.
+
+        Raises:
+            TypeError: it holds objects that are no plain data.
+        """
+        return {"max_size": self.max_size, "ndim": self.ndim, "control": self.control.state()}
+
+    @abstractmethod
+    def load_state(self, state: Mapping[str, Any], frames: Mapping[Key, Tensor]) -> None:
+        """Hold what another storage held.
+
+        Args:
+            state: its `state`.
+            frames: its `frames`.
+
+        Raises:
+            SpecMismatch: it has another size or holds something else; nothing is changed.
+        """
+
+    def columns_in(self, state: Mapping[str, Any], capacity: int) -> int:
+        """Columns in use in a storage with this state and so many columns.
+
+        Raises:
+            SpecMismatch: there is no such storage, or none of this size.
+        """
+        for name, own in (("max_size", self.max_size), ("ndim", self.ndim)):
+            if state[name] != own:
+                raise SpecMismatch(
+                    f"replay buffer: expected the state of a storage with {name}={own}, got {name}={state[name]}; nothing was "
+                    f"changed. Make the storage with {name}={state[name]}"
+                )
+        control = state["control"]
+        claimed, floor, origins = control["claimed"], control["floor"], control["origins"]
+        columns = claimed - max(floor, claimed - capacity)
+        if not (0 <= floor <= claimed and (columns == capacity or floor % capacity == 0)):
+            raise SpecMismatch(f"replay buffer: expected the counts of a ring, got {floor} to {claimed}; nothing was changed")
+        if origins.dtype != torch.int32 or len(origins) != self.max_size or len(control["writing"]) > WRITERS:
+            raise SpecMismatch("replay buffer: expected the tables of a ring, got others; nothing was changed")
+        return columns
 
     def share(self) -> None:
         """Let other processes write too, and sample.

@@ -113,7 +113,7 @@ class LazyTensorStorage(TensorStorage):
             self._hold(borrowed(*state["_fd"]))
             self._ring, self.rows = Ring(self.control, self.max_size), 1
         elif self.schema is not None:
-            self._flat = {key: leaf.view(-1, *leaf.shape[self.ndim :]) for key, leaf in self._leaves.items()}
+            self._flat = {key: leaf.flatten(0, self.ndim - 1) for key, leaf in self._leaves.items()}
             self._ring = Ring(self.control, self.max_size // self.rows)
 
 

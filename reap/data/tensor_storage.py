@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
-from reap.data.items import Leaves, Schema, kind_of, leaves_of, schema_of
+from reap.data.items import Leaves, Schema, kind_of, leaves_of, schema_from, schema_of
 from reap.data.ring import Claim, Ring
 from reap.data.storage import Mark, Storage
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Array, Layout
 from reap.memory import readable
-from reap.objects import stacked, unstacked
+from reap.objects import fill, stacked, to_state, unstacked
 
 log = logging.getLogger("reap.data")
 
@@ -103,7 +104,7 @@ class TensorStorage(Storage):
         capacity = self.max_size // self.rows
         self._ring = Ring(self.control, capacity)
         self._leaves = dict(leaves)
-        self._flat = {key: leaf.view(-1, *leaf.shape[self.ndim :]) for key, leaf in leaves.items()}
+        self._flat = {key: leaf.flatten(0, self.ndim - 1) for key, leaf in leaves.items()}
         objects = [key for key, field in schema.fields.items() if field.is_object]
         self._objects = {key: np.full((self.rows, capacity), None, object) for key in objects}
 
@@ -250,6 +251,68 @@ class TensorStorage(Storage):
         if not self.is_initialised or self.schema is None:
             raise CallOrderError("replay buffer: expected something to be written to it first, found it empty")
         return self.schema
+
+    # ------------------------------------------------------------------ state
+
+    @property
+    def tensorclass(self) -> Any:
+        """The tensorclass of its data; None for others."""
+        return self.schema.kind if self.schema and self.schema.kind not in {TensorDict, Tensor} else None
+
+    def frames(self) -> dict[Key, Tensor]:
+        """The tensors under each key that are in use, `[*rows, columns, *item]`: views of its memory."""
+        return self._frames(self.columns_in_use) if self.is_initialised else {}
+
+    def _frames(self, columns: int) -> dict[Key, Tensor]:
+        return {key: leaf.narrow(self.ndim - 1, 0, columns) for key, leaf in self._leaves.items()}
+
+    def state(self) -> dict[str, Any]:
+        """All but the `frames`; see `Storage`."""
+        schema = self.schema if self.is_initialised else None
+        objects = {
+            key: [to_state(value) for value in held[:, : self.columns_in_use].flat] for key, held in self._objects.items()
+        }
+        return {**super().state(), "schema": schema.state() if schema else None, "objects": objects}
+
+    def load_state(self, state: Mapping[str, Any], frames: Mapping[Key, Tensor]) -> None:
+        """Hold what another storage held; see `Storage`.
+
+        Raises:
+            SpecMismatch: it has another size or holds something else; nothing is changed.
+            MemoryError: there is no room for it.
+        """
+        noted = state["schema"]
+        rows = math.prod(noted["rows"]) if noted else self.rows
+        columns = self.columns_in(state, self.max_size // rows)
+        saved = schema_from(noted, self.tensorclass, self.device) if noted else None
+        if saved is not None:
+            self._check_frames(saved, columns, frames)
+        elif columns:
+            raise SpecMismatch("replay buffer: expected the keys of what is in the state, got none; nothing was changed")
+        if saved is not None and not self.is_initialised:
+            self._initialise(saved)
+        with self.ring.editing():
+            if columns:
+                for key, leaf in self._frames(columns).items():
+                    leaf.copy_(frames[key])
+            for key, values in state["objects"].items():
+                fill(self._objects[key][:, :columns], values)
+            self.control.restore(state["control"])
+
+    def _check_frames(self, saved: Schema, columns: int, frames: Mapping[Key, Tensor]) -> None:
+        own = self.schema if self.is_initialised else None
+        if own is not None and (saved.kind, saved.fields, saved.rows) != (own.kind, own.fields, own.rows):
+            raise SpecMismatch(
+                f"replay buffer: expected the state of a storage that holds {own.described()}, got {saved.described()}; "
+                "nothing was changed"
+            )
+        for key, field in saved.fields.items():
+            shape = torch.Size((*saved.rows, columns, *field.shape))
+            if not field.is_object and (frames[key].shape, frames[key].dtype) != (shape, field.dtype):
+                raise SpecMismatch(
+                    f"replay buffer: {plain(key)!r}: expected {list(shape)} {field.dtype} in the state, got "
+                    f"{list(frames[key].shape)} {frames[key].dtype}; nothing was changed"
+                )
 
     def _refuse(self, layout: Layout, free: float, bound: str) -> None:
         """Raise MemoryError for more bytes than there are."""

@@ -1,0 +1,99 @@
+"""Data as tensors, numbers, strings, lists and dicts, and back: what a file holds that is read without running code.
+
+TensorDict, nested or lazily stacked; objects in it; lists, tuples and dicts of all that  --encoded-->  plain data  --decoded-->
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor, is_tensorclass, lazy_stack
+
+from reap.data.items import checked_class
+from reap.objects import from_state, stacked, to_state, unstacked
+
+
+def encoded(value: Any) -> Any:
+    """Data as plain data, in memory of its own.
+
+    Raises:
+        TypeError: something in it is neither a tensor, nor a TensorDict, nor plain data.
+
+    Example:
+        >>> decoded(encoded((TensorDict({"a": torch.ones(2)}, [2]), {"b": 1})))[0]["a"]
+        tensor([1., 1.])
+    """
+    if is_non_tensor(value):
+        shape = tuple(value.batch_size)
+        return {"kind": "objects", "shape": list(shape), "value": [to_state(one) for one in unstacked(value, shape).flat]}
+    if is_tensorclass(value):
+        entries = encoded(value._tensordict)  # pyright: ignore[reportPrivateUsage]
+        return {"kind": "tensorclass", "class": type(value).__name__, "value": entries}
+    if isinstance(value, TensorDictBase):
+        return _encoded_tensordict(value)
+    if type(value) in {list, tuple}:
+        return {"kind": "items", "tuple": type(value) is tuple, "value": [encoded(item) for item in value]}
+    if type(value) is dict:
+        return {"kind": "pairs", "value": [[to_state(name), encoded(item)] for name, item in value.items()]}
+    return {"kind": "state", "value": to_state(value)}
+
+
+def _encoded_tensordict(value: TensorDictBase) -> dict[str, Any]:
+    if isinstance(value, LazyStackedTensorDict):
+        return {"kind": "stack", "dim": value.stack_dim, "value": [encoded(item) for item in value.tensordicts]}
+    return {
+        "kind": "tensordict",
+        "batch_size": list(value.batch_size),
+        "names": list(value.names) if value._has_names() else None,  # pyright: ignore[reportPrivateUsage]
+        "device": None if value.device is None else str(value.device),
+        "value": {name: encoded(item) for name, item in value.items()},
+    }
+
+
+def decoded(state: Mapping[str, Any], tensorclass: Any = None) -> Any:
+    """What `encoded` was given, in memory of its own.
+
+    Args:
+        state: what it returned.
+        tensorclass: the only tensorclass that can be in it.
+
+    Raises:
+        SpecMismatch: another tensorclass is.
+    """
+    return _DECODE[state["kind"]](state, tensorclass)
+
+
+def _tensordict(state: Mapping[str, Any], tensorclass: Any) -> TensorDict:
+    entries = {name: decoded(item, tensorclass) for name, item in state["value"].items()}
+    device = None if state["device"] is None else torch.device(state["device"])
+    return TensorDict(entries, state["batch_size"], device=device, names=state["names"])
+
+
+def _objects(state: Mapping[str, Any], _tensorclass: Any) -> Any:
+    objects = np.empty(state["shape"], object)
+    for index, value in zip(np.ndindex(*state["shape"]), state["value"], strict=True):
+        objects[index] = from_state(value)
+    return stacked(objects)
+
+
+def _of_class(state: Mapping[str, Any], tensorclass: Any) -> Any:
+    return checked_class(state["class"], tensorclass).from_tensordict(decoded(state["value"], tensorclass))
+
+
+def _items(state: Mapping[str, Any], tensorclass: Any) -> Any:
+    items = [decoded(item, tensorclass) for item in state["value"]]
+    return tuple(items) if state["tuple"] else items
+
+
+_DECODE: Mapping[str, Callable[[Mapping[str, Any], Any], Any]] = {
+    "objects": _objects,
+    "tensorclass": _of_class,
+    "stack": lambda state, known: lazy_stack([decoded(item, known) for item in state["value"]], state["dim"]),
+    "tensordict": _tensordict,
+    "items": _items,
+    "pairs": lambda state, known: {from_state(name): decoded(item, known) for name, item in state["value"]},
+    "state": lambda state, _known: from_state(state["value"]),
+}
