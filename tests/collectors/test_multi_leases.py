@@ -6,6 +6,7 @@ import copy
 import gc
 import io
 import pickle
+from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,11 @@ def _handles(pid: int) -> int:
 @pytest.mark.parametrize("name", CLASSES)
 def test_states_make_no_further_slots(name: str) -> None:
     with CLASSES[name]([partial(Pixels, 7)] * 2, frames_per_batch=4) as collector:
-        kept = []
-        for _ in range(12):
-            kept.append(collector.next())
-            collector.state_dict()
+        kept: deque[Any] = deque(maxlen=2)
+        for number in range(100):
+            batch = collector.next()
+            if number % 3 == 0:
+                kept.append(batch)
+            if number % 5 == 0:
+                collector.state_dict()
         assert max(len(slots.pool.slots) for slots in collector._crew.slots) <= 3
