@@ -142,7 +142,7 @@ def vectors(count: int) -> GymEnv:
 def pool(name: str) -> GymEnv:
     import envpool
 
-    return GymEnv(envpool.make(name, env_type="gymnasium", num_envs=3, seed=0))
+    return GymEnv(envpool.make(name, env_type="gymnasium", num_envs=2, seed=0))
 
 
 GYMNASIUM: dict[str, Any] = {
