@@ -105,6 +105,7 @@ class Stage:
         """The rows from `start` to `stop` of a batched stage, as a stage over the same memory."""
         part = Stage({}, batch_shape)
         part.fields, part.block, part.first_row = dict(self.fields), self.block, self.first_row + start
+        part.initial = dict(self.initial)
         lead = (part.rows,) if batch_shape else ()
         for key, field in self.fields.items():
             part.arrays[key] = self.arrays[key][start:stop].reshape((*lead, *field.shape))

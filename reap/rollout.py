@@ -10,7 +10,8 @@ for each column t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from time import perf_counter
 from typing import Any
@@ -26,6 +27,8 @@ from reap.policy.base import Actor
 from reap.trajectories import NO_ID, NO_LIMIT, TrajectoryTracker
 
 Hook = Callable[[], Any]
+
+Pairs = list[tuple[Array, Array]]
 
 
 class Phase(IntEnum):
@@ -76,9 +79,9 @@ class Rollout:
         self.control = memoryview(bytearray(CONTROL_INTS * 4)).cast("i")
         self._face = env.loop_face()
         self._hooks = tuple(hooks)
-        self._end = self._reset_ended if reset_when_done else self._idle_ended
+        self.end = self._reset_ended if reset_when_done else self._idle_ended
         if env.resets_itself:
-            self._end = self._skip_ended
+            self.end = self._skip_ended
         self._lets_idle = not reset_when_done
         self._every_row = range(stage.rows)
         self._objects = {key: array for key, array in stage.arrays.items() if stage.fields[key].is_object}
@@ -89,7 +92,7 @@ class Rollout:
         self._waiting: set[int] = set()
         self._skipping: set[int] = set()
         self._skipped: set[int] = set()
-        self._active: list[int] | None = None
+        self.active: list[int] | None = None
         self._carried: list[tuple[Array, Array, Array]] = []
         env.owner = self
         tracker.begin(self._every_row, 0)
@@ -175,15 +178,13 @@ class Rollout:
             actor: what acts.
             start: the first column that is recorded, where another worker recorded those before.
         """
-        self.env.ensure_open()
-        step, control, hooks = self._face.step_rows, self.control, self._hooks
+        step, control, hooks, every = self._face.step_rows, self.control, self._hooks, self._every_row
         tracker, clock, columns = self.tracker, perf_counter, slot.columns
-        t, stopped = -1, False
-        try:
-            self._start(slot, actor, start)
+        t, stopped = start - 1, False
+        with self.recording(slot, actor, start):
             act = actor.act
-            record, carry = self._copies(slot)
-            rows = self._active
+            record, carry = self.copies(slot)
+            rows = self.active
             policy_seconds = env_seconds = 0.0
             last = clock()
             for t in range(start, columns):
@@ -200,27 +201,32 @@ class Rollout:
                 for hook in hooks:
                     stopped = hook() or stopped
                 if ended is not None or t >= tracker.due:
-                    stopped = self._end(ended, t, t + 1 if stopped else columns) or stopped
-                    rows = self._active
+                    stopped = self.end(ended, t, t + 1 if stopped else columns, every) or stopped
+                    rows = self.active
                 last = clock()
                 env_seconds += last - now
                 if stopped:
                     break
-        except BaseException as error:
-            self.restart()
-            where = f"column {t}" if t >= 0 else "before the first column"
-            error.add_note(f"reap: raised in {Phase(control[PHASE]).name.lower()} of {self.env!r}, {where} of a rollout")
-            raise
         self.policy_seconds += policy_seconds
         self.env_seconds += env_seconds
-        control[PHASE] = Phase.WRITE
-        self.columns_done = t + 1
-        frames = self._finish(slot, t + 1)
-        control[PHASE] = Phase.IDLE
-        return frames
+        return self.finish(slot, t + 1)
+
+    @contextmanager
+    def recording(self, slot: Slot, actor: Actor, start: int) -> Generator[None]:
+        """Begin a rollout; an exception in the body says where it was raised, and the next rollout begins new episodes."""
+        self.env.ensure_open()
+        self.control[COLUMN] = -1
+        try:
+            self._start(slot, actor, start)
+            yield
+        except BaseException as error:
+            self.restart()
+            phase, t = Phase(self.control[PHASE]).name.lower(), self.control[COLUMN]
+            where = f"column {t}" if t >= 0 else "before the first column"
+            error.add_note(f"reap: raised in {phase} of {self.env!r}, {where} of a rollout")
+            raise
 
     def _start(self, slot: Slot, actor: Actor, start: int) -> None:
-        self.control[COLUMN] = -1
         slot.clear_flags()
         self._face.bind(self.stage, slot)
         actor.bind(slot)
@@ -240,7 +246,7 @@ class Rollout:
             self.tracker.due = 0
         if self._lets_idle:
             idle = self.tracker.idle
-            self._active = [b for b in self._every_row if b not in set(idle)] if idle else None
+            self.active = [b for b in self._every_row if b not in set(idle)] if idle else None
             self._carried = [
                 (slot.by_column(key), array, slot.by_column(after(key)))
                 for key, array in self.stage.arrays.items()
@@ -249,7 +255,7 @@ class Rollout:
             for _, array, following in self._carried if idle else ():
                 following[:, idle] = array[idle]
 
-    def _copies(self, slot: Slot) -> tuple[list[tuple[Array, Array]], list[tuple[Array, Array]]]:
+    def copies(self, slot: Slot) -> tuple[Pairs, Pairs]:
         """Pairs of arrays: column of the slot and stage for `record`, stage and column of the slot for `carry`."""
         arrays = self.stage.arrays
         record = [(slot.by_column(key), array) for key, array in arrays.items() if key in slot.fields]
@@ -262,19 +268,19 @@ class Rollout:
         self.stage.begin(rows)
         self.tracker.begin(self._every_row if rows is None else rows, t + 1)
 
-    def _reset_ended(self, ended: Sequence[int] | None, t: int, columns: int) -> bool:
-        rows = self._record_end(ended, t)
+    def _reset_ended(self, ended: Sequence[int] | None, t: int, columns: int, among: range) -> bool:
+        rows = self._record_end(ended, t, among)
         if t + 1 == columns:
             self._waiting.update(rows)
         elif rows:
             self._reset(rows, t)
         return False
 
-    def _idle_ended(self, ended: Sequence[int] | None, t: int, columns: int) -> bool:
-        rows = self._record_end(ended, t)
+    def _idle_ended(self, ended: Sequence[int] | None, t: int, columns: int, among: range) -> bool:
+        rows = self._record_end(ended, t, among)
         idle = set(self.tracker.idle)
-        self._active = [b for b in self._every_row if b not in idle]
-        if not self._active:
+        self.active = [b for b in self._every_row if b not in idle]
+        if not self.active:
             self.restart()
             return True
         # Nothing is written for idle rows any more: the policy sees again and again what it acted on last, a valid input.
@@ -282,35 +288,40 @@ class Rollout:
             array[rows] = following[t + 1 :, rows] = root[t, rows]
         return False
 
-    def _skip_ended(self, ended: Sequence[int] | None, t: int, columns: int) -> bool:
+    def _skip_ended(self, ended: Sequence[int] | None, t: int, columns: int, among: range) -> bool:
         """The step after an end is the env's reset step, a frame that is not valid; the episode begins behind it."""
-        begun, self._skipping = self._skipping, set(ended or ())
+        begun, over = self._skipping.intersection(among), set(ended or ())
+        self._skipping = (self._skipping - begun) | over
         # A reset step may end at once: that was no episode, and the next step is a reset step too.
-        self.tracker.end(sorted(self._skipping - begun), t)
-        rows = sorted(begun - self._skipping)
+        self.tracker.end(sorted(over - begun), t)
+        rows = sorted(begun - over)
         if rows:
             self.stage.begin(rows)
             if t + 1 == columns:
                 self._skipped.update(rows)
             else:
                 self.tracker.begin(rows, t + 1)
-        self.tracker.due = t + 1 if self._skipping else NO_LIMIT
+        self.tracker.due = 0 if self._skipping else NO_LIMIT
         return False
 
-    def _record_end(self, ended: Sequence[int] | None, t: int) -> Sequence[int]:
-        rows = self.tracker.reach_limit(ended, t) if t >= self.tracker.due else ended
+    def _record_end(self, ended: Sequence[int] | None, t: int, among: range) -> Sequence[int]:
+        rows = self.tracker.reach_limit(ended, t, among) if t >= self.tracker.due else ended
         if rows is None:
             return ()
         self.tracker.end(rows, t)
         return rows
 
-    def _finish(self, slot: Slot, columns: int) -> int:
+    def finish(self, slot: Slot, columns: int) -> int:
+        """The rollout has ended before `columns`: write what is written at its end; return the number of valid frames."""
+        self.control[PHASE] = Phase.WRITE
+        self.columns_done = columns
         self.tracker.close(columns)
-        if MASK not in slot.fields:
-            return slot.rows * slot.columns
-        mask = slot.by_row(MASK)
-        np.not_equal(slot.by_row(IDS), NO_ID, out=mask)
-        frames = int(np.count_nonzero(mask))
-        if frames < mask.size:
-            slot.blank(~mask)
+        frames = slot.rows * slot.columns
+        if MASK in slot.fields:
+            mask = slot.by_row(MASK)
+            np.not_equal(slot.by_row(IDS), NO_ID, out=mask)
+            frames = int(np.count_nonzero(mask))
+            if frames < mask.size:
+                slot.blank(~mask)
+        self.control[PHASE] = Phase.IDLE
         return frames

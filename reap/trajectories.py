@@ -128,10 +128,12 @@ class TrajectoryTracker:
                 self._return[b] = 0.0
         self.due = min(self.due, column + self._limit - 1)
 
-    def reach_limit(self, ended: Sequence[int] | None, t: int) -> Sequence[int] | None:
-        """Truncate the rows that reach the limit with column `t`; return them together with those that ended."""
-        reached = [b for b, last in enumerate(self._last) if last == t]
-        self.due = min((last for last in self._last if last > t), default=NO_LIMIT)
+    def reach_limit(self, ended: Sequence[int] | None, t: int, among: range) -> Sequence[int] | None:
+        """Truncate those of some rows that reach the limit with column `t`; return them together with those that ended."""
+        reached = [b for b in among if self._last[b] == t]
+        for b in reached:
+            self._last[b] = NO_LIMIT
+        self.due = min(self._last)
         if not reached:
             return ended
         self._truncated[reached, t] = True

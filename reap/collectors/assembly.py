@@ -13,14 +13,16 @@ from tensordict.nn.probabilistic import set_interaction_type
 from torch import nn
 
 from reap.buffers import FLAGS, IDS, IS_INIT, MASK, REWARD, STEP_COUNT, VERSION, Slot, Stage, after
-from reap.collectors.handler import CollectHandler
+from reap.collectors.handler import CollectHandler, Fill
 from reap.collectors.options import CollectorOptions
+from reap.collectors.overlap import Overlap
 from reap.envs.base import EnvBase
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Field
 from reap.policy.base import KeptInputs, PolicyActor
 from reap.policy.choose import choose_actor
+from reap.policy.halves import join_halves
 from reap.policy.placement import Placement, place
 from reap.policy.random import RandomActor, RandomPolicy
 from reap.policy.states import read_keys, written_keys
@@ -81,7 +83,9 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
     tracker = TrajectoryTracker(
         stage.rows, leaf=leaf, limit=options.limit, rewards=_rewards(env), writes_counts=STEP_COUNT not in env.fields_of_stage()
     )
-    rollout = Rollout(env, stage, tracker, hooks=_hooks(stage, options), reset_when_done=options.reset_when_done)
+    interruptions = _interruptions(options)
+    hooks = [*_hooks(stage), *interruptions]
+    rollout = Rollout(env, stage, tracker, hooks=hooks, reset_when_done=options.reset_when_done)
     handler = CollectHandler(
         rollout,
         pool.slots,
@@ -90,6 +94,7 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
         used,
         kept,
         partial(set_interaction_type, options.exploration_type),
+        fill=_overlap(env, rollout, interruptions),
         remembers=any(key != IS_INIT for key in stage.initial),
     )
     kind = actor.kind if actor else "random"
@@ -110,9 +115,14 @@ def made_by(factory: Callable[[], Any]) -> Any:
 
 
 def _refuse_rows(env: EnvBase, options: CollectorOptions) -> None:
-    """Raise OptionError for an env without rows, or options that need rows to be reset, or stepped, one without the others."""
+    """Raise OptionError for an env without rows, or options that its rows, or halves of them, cannot follow."""
     if not env.batch_size.numel():
         raise OptionError(f"{env!r}: expected at least one row, found batch size {tuple(env.batch_size)}")
+    if options.cudagraph_policy is not False and env.loop_halves():
+        raise OptionError(
+            f"cudagraph_policy: a CUDA graph is captured for one number of rows, and {env!r} has the policy called for each "
+            "half of them; leave out overlap=True or cudagraph_policy"
+        )
     if options.limit is not None and (env.resets_itself or not env.resets_rows):
         raise OptionError(
             f"max_frames_per_traj={options.limit}: {env!r} cannot reset one row without the others; limit the episodes where "
@@ -167,14 +177,32 @@ def _placed(policy: Callable[..., Any], options: CollectorOptions) -> Placement:
 
 
 def _actor(placed: Placement, env: EnvBase, stage: Stage, options: CollectorOptions) -> tuple[PolicyActor, KeptInputs | None]:
-    return choose_actor(
+    choose = partial(
+        choose_actor,
         placed.policy,
-        env.full_action_spec,
-        stage,
         trust=options.trust_policy,
         interaction=options.exploration_type,
         called=placed.called,
     )
+    chosen = choose(env.full_action_spec, stage)
+    parts = _parts(env, stage)
+    if not parts:
+        return chosen
+    return join_halves([choose(half.actions, part) for half, part in zip(env.loop_halves(), parts, strict=True)], parts)
+
+
+def _overlap(env: EnvBase, rollout: Rollout, interruptions: list[Hook]) -> Fill | None:
+    """What fills slots where the env is stepped in halves."""
+    if not (halves := env.loop_halves()):
+        return None
+    first, second = _parts(env, rollout.stage)
+    # The rollout is ended with a column of the first half: the second one's is still to come.
+    return Overlap(rollout, halves, [[*_hooks(first), *interruptions], _hooks(second)]).fill
+
+
+def _parts(env: EnvBase, stage: Stage) -> list[Stage]:
+    """The parts of the stage that belong to the halves of an env which are stepped in turns."""
+    return [stage.part(half.rows.start, half.rows.stop, half.batch_shape) for half in env.loop_halves()]
 
 
 def _fields(env: EnvBase, stage: Stage, outputs: Mapping[Key, Field], options: CollectorOptions) -> dict[Key, Field]:
@@ -213,17 +241,21 @@ def _refuse_collisions(outputs: Mapping[Key, Field], taken: set[Key]) -> None:
         raise SpecMismatch(f"policy: outputs: {outer!r} cannot be a tensor and hold {inner!r}; give them other names")
 
 
-def _hooks(stage: Stage, options: CollectorOptions) -> list[Hook]:
+def _hooks(stage: Stage) -> list[Hook]:
     hooks: list[Hook] = []
     if IS_INIT in stage.initial:
         hooks.append(partial(stage.arrays[IS_INIT].fill, False))
     if STEP_COUNT in stage.initial:
         hooks.append(partial(_count, stage.arrays[STEP_COUNT]))
-    if options.interruptor is not None:
-        if not callable(getattr(options.interruptor, "collection_stopped", None)):
-            raise OptionError("interruptor: expected an object with collection_stopped(), which returns a bool")
-        hooks.append(options.interruptor.collection_stopped)
     return hooks
+
+
+def _interruptions(options: CollectorOptions) -> list[Hook]:
+    if options.interruptor is None:
+        return []
+    if not callable(getattr(options.interruptor, "collection_stopped", None)):
+        raise OptionError("interruptor: expected an object with collection_stopped(), which returns a bool")
+    return [options.interruptor.collection_stopped]
 
 
 def _count(steps: Any) -> None:

@@ -94,6 +94,10 @@ class Done:
     objects: Mapping[Key, Array] | None = None
 
 
+Fill = Callable[[Slot, Any, int], int]
+"""Records a rollout of an actor in a slot, from a column on; returns the number of valid frames."""
+
+
 class CollectHandler:
     """Runs rollouts of one env with one policy, or with random actions.
 
@@ -105,6 +109,7 @@ class CollectHandler:
         policy: the policy itself.
         kept: tells whether the policy keeps its inputs; None if it gets copies already.
         exploration: makes the context in which the policy acts.
+        fill: records a rollout of the policy in a slot; the rollout's own `fill` if None.
         remembers: the policy has a recurrent state: all envs begin anew after random actions.
     """
 
@@ -117,9 +122,11 @@ class CollectHandler:
         policy: Callable[..., Any],
         kept: KeptInputs | None,
         exploration: Callable[[], AbstractContextManager[Any]],
+        fill: Fill | None = None,
         remembers: bool = False,
     ) -> None:
         self.rollout = rollout
+        self._fill_by_policy: Fill = rollout.fill if fill is None else fill
         self.close_env = True
         self._remembers = remembers
         self._slots = slots
@@ -183,7 +190,7 @@ class CollectHandler:
 
     def _fill(self, slot: Slot, random: bool, start: int) -> int:
         with self._own_random_state(), self._grad_mode(), self._exploration():
-            frames = self.rollout.fill(slot, self._random if random or self._actor is None else self._actor, start)
+            frames = self.rollout.fill(slot, self._random, start) if random else self._fill_by_policy(slot, self._actor, start)
         if not random:
             self._look_after_policy()
         return frames

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
 
@@ -29,7 +29,7 @@ from reap.errors import ClosedError, OptionError
 from reap.keys import Key
 from reap.layout import Block, Layout
 from reap.seeds import next_seed
-from reap.specs import random_actions
+from reap.specs import Composite, random_actions
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -58,6 +58,22 @@ class LoopFace(Protocol):
     def receive(self) -> Rows | None:
         """Write what followed."""
         ...
+
+
+class LoopHalf(NamedTuple):
+    """One half of an env's rows, which a step loop may step while the other is at work.
+
+    Attributes:
+        face: its face; rows are numbered as in the whole.
+        rows: its rows.
+        batch_shape: their batch dimensions.
+        actions: specs of their actions.
+    """
+
+    face: LoopFace
+    rows: range
+    batch_shape: tuple[int, ...]
+    actions: Composite
 
 
 class EnvBase(EnvSpecs):
@@ -118,6 +134,10 @@ class EnvBase(EnvSpecs):
         """The object whose array face a step loop calls: the env, or the part of it that does the work."""
         self.ensure_open()
         return self._made_face() if self._is_by_tensordict else self
+
+    def loop_halves(self) -> Sequence[LoopHalf]:
+        """Two halves of the rows, for a step loop that lets the policy serve one while the other steps; none by default."""
+        return ()
 
     def bind(self, stage: Stage, slot: Slot) -> None:
         """Take the arrays that following calls read and write."""

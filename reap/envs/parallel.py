@@ -1,16 +1,17 @@
 """`ParallelEnv`: several envs as one batch, stepped by several processes that write straight into the caller's rows.
 
 stage, slot of the caller (shared memory)
-rows 0..3  <==== process 0: envs 0..3, one after the other
-rows 4..7  <==== process 1: envs 4..7
+rows 0..3  <==== process 0: envs 0..3, one after the other    first half  } with overlap=True the policy serves one half
+rows 4..7  <==== process 1: envs 4..7                         second half } while the processes of the other one step
 """
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,11 @@ import numpy as np
 import torch
 
 from reap.buffers import Slot, Stage
-from reap.envs.base import EnvBase, LoopFace
+from reap.envs.base import EnvBase, LoopFace, LoopHalf
 from reap.envs.build import is_env, refuse_instances
 from reap.envs.parallel_child import Share
-from reap.envs.parallel_processes import Processes, ProcessRows
+from reap.envs.parallel_processes import Processes
+from reap.envs.parallel_rows import ByBoard, ByChannel, ProcessRows
 from reap.envs.rows import RowsEnv
 from reap.envs.serial import each_of, require_equal
 from reap.errors import OptionError, SpecMismatch, nearest
@@ -48,7 +50,7 @@ TRANSPORT = (
 )
 """Options of torchrl's class that say how data travels: here it does not."""
 
-OWN = ("create_env_kwargs", "num_processes", "device")
+OWN = ("create_env_kwargs", "num_processes", "device", "overlap", "stall_after")
 
 _FROM_PROCESSES = frozenset({"batch_size", "_observation", "_action", "_reward", "_done"})
 
@@ -68,11 +70,18 @@ class ParallelEnv(RowsEnv):
         num_processes: number of processes, each of which steps several envs one after the other; by default as many as
             there are cores, or envs if they are fewer.
         device: device of the env's TensorDicts.
+        overlap: in a collector, let the policy serve one half of the envs while the other half steps in its processes: worth it
+            where policy and envs do not wait for the same cores. The policy is called for each half by itself, so that a
+            batch has the data of one collected without only if what the policy computes for a row does not depend on how many
+            rows there are. Needs two envs and two processes; an odd number makes halves of unequal size. Random actions, and
+            an env in another one (`SerialEnv`, transforms), are stepped as without it.
+        stall_after: seconds after which a warning says which process has not moved while it was waited for, and in what it has
+            been since; None for never. Nothing else comes of it.
         **transport: options of torchrl's class that say how data travels are accepted, with a warning, and have no effect.
 
     Raises:
-        OptionError: a number of envs or processes that cannot be, an unknown option, an env that exists in this process
-            only, a factory that cannot be sent to a process or returns no env.
+        OptionError: a number of envs or processes that cannot be, or be halved, an unknown option, an env that exists in this
+            process only, a factory that cannot be sent to a process or returns no env.
         SpecMismatch: envs of different specs.
         WorkerRaised: a factory, or an env, raised an exception.
         WorkerDied: a process ended.
@@ -93,6 +102,8 @@ class ParallelEnv(RowsEnv):
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         num_processes: int | None = None,
         device: torch.device | str | None = None,
+        overlap: bool = False,
+        stall_after: float | None = 60.0,
         **transport: Any,
     ) -> None:
         _warn_of(transport)
@@ -100,8 +111,18 @@ class ParallelEnv(RowsEnv):
         self._kwargs = each_of(num_workers, create_env_kwargs, "create_env_kwargs")
         refuse_instances(self._factories, "processes")
         _require_another(self._factories)
-        self._num_processes = _number_of_processes(num_processes, num_workers)
-        self._recipe = (num_workers, create_env_fn, create_env_kwargs, num_processes, device)
+        self._num_processes = _number_of_processes(num_processes, num_workers, least=2 if _is_switch(overlap) else 1)
+        self._overlap, self._stall_after = overlap, _checked_seconds(stall_after)
+        self._build_again = partial(
+            type(self),
+            num_workers,
+            create_env_fn,
+            create_env_kwargs=create_env_kwargs,
+            num_processes=num_processes,
+            device=device,
+            overlap=overlap,
+            stall_after=stall_after,
+        )
         self._processes: Processes | None = None
         super().__init__(device=device)
         for name in _FROM_PROCESSES:
@@ -135,7 +156,7 @@ class ParallelEnv(RowsEnv):
     def _started(self) -> Processes:
         if self._processes is None:
             super().ensure_open()
-            processes = Processes(self._groups)
+            processes = Processes(self._groups, self._stall_after)
             try:
                 for share, facts in zip(self._groups, processes.facts, strict=True):
                     require_equal(processes.facts[0], facts, share.first)
@@ -167,7 +188,8 @@ class ParallelEnv(RowsEnv):
         self._reward = first.full_reward_spec.expand(*size)
         self._done = first.full_done_spec.expand(*size)
         has_objects = any(field.is_object for field in self.fields_of_stage().values())
-        self.row = ProcessRows(processes, by_channel=has_objects)
+        carrier = ByChannel(processes) if has_objects else ByBoard(processes)
+        self.row = ProcessRows(carrier, [facts.rows for facts in processes.facts])
 
     def let_shapes_change(self) -> None:
         """Let the observations of all envs change their shapes."""
@@ -183,6 +205,18 @@ class ParallelEnv(RowsEnv):
         self.ensure_open()
         self._started()
         return self.row
+
+    def loop_halves(self) -> Sequence[LoopHalf]:
+        """Two halves of the rows, each of whole processes, with `overlap=True`."""
+        if not self._overlap:
+            return ()
+        first = self._started().facts[0]
+        of_one = math.prod(first.batch_shape)
+        halves: list[LoopHalf] = []
+        for face, rows in self.row.halves():
+            shape = (len(rows) // of_one, *first.batch_shape)
+            halves.append(LoopHalf(face, rows, shape, first.full_action_spec.expand(*shape)))
+        return halves
 
     def bind(self, stage: Stage, slot: Slot) -> None:
         """Take the arrays that following calls read and write; both in memory that can be shared."""
@@ -244,14 +278,15 @@ class ParallelEnv(RowsEnv):
 
     def another(self) -> EnvBase:
         """A new batch of envs from the same factories."""
-        return _rebuild(type(self), *self._recipe)
+        return self._build_again()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), *self._recipe)
+        return self._build_again, ()
 
     def __repr__(self) -> str:
         known = "" if self._processes is None else f", {self._processes.facts[0]!r}"
-        return f"{type(self).__name__}({len(self._factories)}{known}, num_processes={self._num_processes})"
+        overlap = ", overlap=True" if self._overlap else ""
+        return f"{type(self).__name__}({len(self._factories)}{known}, num_processes={self._num_processes}{overlap})"
 
 
 def _joined(lists: Sequence[Sequence[Any]]) -> list[Any]:
@@ -278,13 +313,26 @@ def _require_another(factories: Sequence[Any]) -> None:
             factory.another().close()
 
 
-def _number_of_processes(asked: int | None, envs: int) -> int:
-    if asked is None:
-        return min(envs, len(os.sched_getaffinity(0)))
-    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+def _number_of_processes(asked: int | None, envs: int, *, least: int) -> int:
+    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise OptionError(f"num_processes: expected a positive number of processes or None, got {asked!r}")
-    return min(asked, envs)
+    number = min(envs, max(least, len(os.sched_getaffinity(0))) if asked is None else asked)
+    if number < least:
+        raise OptionError(
+            f"overlap=True: expected at least two envs and two processes, one for each half, got num_workers={envs}, "
+            f"num_processes={asked}"
+        )
+    return number
 
 
-def _rebuild(cls: type[ParallelEnv], envs: int, create: Any, kwargs: Any, processes: Any, device: Any) -> ParallelEnv:
-    return cls(envs, create, create_env_kwargs=kwargs, num_processes=processes, device=device)
+def _is_switch(overlap: Any) -> bool:
+    if not isinstance(overlap, bool):
+        raise OptionError(f"overlap: expected a bool, got {overlap!r}")
+    return overlap
+
+
+def _checked_seconds(stall_after: Any) -> float | None:
+    is_number = isinstance(stall_after, int | float) and not isinstance(stall_after, bool)
+    if stall_after is not None and not (is_number and stall_after > 0):
+        raise OptionError(f"stall_after: expected a positive number of seconds or None, got {stall_after!r}")
+    return stall_after

@@ -12,6 +12,9 @@ Who waits spins for a while, giving its core away each time round, and only then
 wake each other in 2.5 µs so, in 73 µs through bells alone. It spins for longer, up to `LONG`, while what it waits for comes
 within that time: between two steps of small envs stands a policy that takes 100 µs, and a spin of 50 would never be enough.
 Where the other side takes longer (large policies, slow envs, the training between two batches), it spins for `SHORT` only.
+How long the last wait was is known of each process: it is short for one that stepped beside another one that was waited for.
+
+Each process has a number of its own for its commands, so that some can be asked while others are still at work.
 
 Bells are rung after every change of the numbers, whether anybody waits in `poll` or not, so that none is missed. On machines
 which may show one process's writes to another in another order than they were made (all but x86) nobody spins.
@@ -30,6 +33,7 @@ from time import perf_counter
 from typing import Any
 
 from reap.memory import Bytes, shared_memory
+from reap.workers.stall import StallWatch
 
 SHORT, LONG = (50e-6, 400e-6) if platform.machine() in {"x86_64", "AMD64", "i686"} else (0.0, 0.0)
 """Seconds for which a waiter spins before it sleeps: where the last wait was longer than `LONG`, and where it was not."""
@@ -74,15 +78,6 @@ def boards(memory: Bytes, rows: Sequence[int]) -> list[Ints]:
     return found
 
 
-def write_rows(board: Ints, rows: Sequence[int] | None) -> None:
-    """Write the rows of a command; None for all."""
-    if rows is None:
-        board[COUNT] = ALL
-        return
-    board[COUNT] = len(rows)
-    board[LISTS : LISTS + len(rows)] = memoryview(array.array("i", rows))
-
-
 def read_rows(board: Ints) -> list[int] | None:
     """The rows of a command; None for all."""
     count = board[COUNT]
@@ -102,13 +97,22 @@ class Link:
         rows: rows of each process.
         watched: descriptor of what else is looked at while waiting: what tells that a process failed.
         check: called when that is readable; raises if one did.
+        stall: warns of processes that are waited for and do not move.
+        describe: what a process is doing, and its pid.
 
     Attributes:
         boards: one for each process.
         is_open: whether commands can be given.
     """
 
-    def __init__(self, rows: Sequence[int], watched: int, check: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        rows: Sequence[int],
+        watched: int,
+        check: Callable[[], Any],
+        stall: StallWatch,
+        describe: Callable[[int], tuple[str, int]],
+    ) -> None:
         self._opened: list[int] = []
         self._owner = os.getpid()
         self._sleeping = threading.Lock()
@@ -128,8 +132,9 @@ class Link:
         self._check, self._poll = check, select.poll()
         for descriptor in (self._done, watched):
             self._poll.register(descriptor, select.POLLIN)
-        self._number = 0
-        self._patience = SHORT
+        self._stall, self._describe = stall, describe
+        self._timeout = None if stall.timeout < 0 else 1000 * stall.timeout
+        self._patience = [SHORT] * len(rows)
 
     def _bell(self) -> int:
         bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -146,51 +151,68 @@ class Link:
             self._opened.remove(descriptor)
             os.close(descriptor)
 
-    def begin(self) -> None:
-        """A command begins: see to it that the last one, which Ctrl-C may have cut short, is over."""
-        for board, bell in zip(self.boards, self._asked, strict=True):
-            if board[DONE] != board[ASKED]:
-                os.eventfd_write(bell, 1)
-                self.wait(board)
-        self._number = self._number % LAST + 1
-
-    def ask(self, process: int, command: int) -> None:
-        """Give the command whose rows and column are on the board."""
+    def ask(self, process: int, command: int, column: int = 0, rows: Sequence[int] | None = None) -> None:
+        """Give a command to a process; one that is still at work, for Ctrl-C cut the wait for it short, is waited for."""
+        self.finish(process)
         board = self.boards[process]
+        board[COLUMN] = column
+        if rows is None:
+            board[COUNT] = ALL
+        else:
+            board[COUNT] = len(rows)
+            board[LISTS : LISTS + len(rows)] = memoryview(array.array("i", rows))
         board[COMMAND] = command
-        board[ASKED] = self._number
+        board[ASKED] = board[ASKED] % LAST + 1
         os.eventfd_write(self._asked[process], 1)
 
-    def wait(self, board: Ints) -> None:
+    def finish(self, process: int) -> None:
+        """See to it that the last command, whose wait may have been cut short, is over."""
+        board = self.boards[process]
+        if board[DONE] != board[ASKED]:
+            os.eventfd_write(self._asked[process], 1)
+            self.wait(process)
+
+    def wait(self, process: int) -> None:
         """Wait until a process has carried out its command.
 
         Raises:
             WorkerRaised: an exception in any of the processes.
             WorkerDied: any of them ended.
         """
+        board = self.boards[process]
         number = board[ASKED]
         start = now = perf_counter()
-        deadline = start + self._patience
+        deadline = start + self._patience[process]
         while board[DONE] != number:
             if now < deadline:
                 os.sched_yield()
             else:
                 self._sleep()
             now = perf_counter()
-        self._patience = LONG if now - start < LONG else SHORT
+        self._patience[process] = LONG if now - start < LONG else SHORT
 
     def _sleep(self) -> None:
-        with self._sleeping:
-            if self.is_open:
-                ready = [descriptor for descriptor, _ in self._poll.poll()]
-                drain(self._done)
-                if ready == [self._done]:
-                    return
+        ready = self._woken_by()
+        if ready == [self._done]:
+            return
+        if not ready and self.is_open:
+            at_work = [process for process, board in enumerate(self.boards) if board[DONE] != board[ASKED]]
+            self._stall.check(at_work, self._describe)
+            return
         try:
             self._check()
         except Exception:
             self.release()
             raise
+
+    def _woken_by(self) -> list[int]:
+        """Wait for something to be readable, for as long as nobody is to be looked at; nothing is once this end is closed."""
+        with self._sleeping:
+            if not self.is_open:
+                return []
+            ready = [descriptor for descriptor, _ in self._poll.poll(self._timeout)]
+            drain(self._done)
+            return ready
 
     def release(self) -> None:
         """Tell the processes to leave their boards, and close the descriptors.
@@ -200,7 +222,6 @@ class Link:
         if self.is_open and os.getpid() == self._owner:
             for process, board in enumerate(self.boards):
                 if board[DONE] == board[ASKED]:
-                    self._number = board[ASKED] % LAST + 1
                     self.ask(process, LEAVE)
         self.is_open = False
         if self._sleeping.acquire(blocking=False):

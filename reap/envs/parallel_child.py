@@ -23,7 +23,7 @@ import torch
 
 from reap.buffers import Slot, Stage, after
 from reap.envs.base import Rows
-from reap.envs.parallel_board import COLUMN, LEAVE, SLOT, STAGE, Ints, Waiter, boards, boards_size, read_rows
+from reap.envs.parallel_board import ASKED, COLUMN, LEAVE, SLOT, STAGE, Ints, Waiter, boards, boards_size, read_rows
 from reap.envs.serial import SerialEnv
 from reap.keys import Key
 from reap.layout import Array, Block, Field
@@ -43,6 +43,9 @@ class Phase(IntEnum):
 
 RESET, STEP = int(Phase.RESET), int(Phase.STEP)
 """Commands on a board."""
+
+CONTROL_INTS = 2
+"""What a process is doing, and the number of the board's command: one that stays the same for long is reported."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,7 @@ class EnvProcess:
 
     Args:
         share: its envs.
-        control: what it is doing, for errors.
+        control: what it is doing, for errors and stall reports.
     """
 
     def __init__(self, share: Share, control: memoryview) -> None:
@@ -284,7 +287,7 @@ class EnvProcess:
         board, waiter, control = self._board, self._waiter, self._control
         face = self._env.loop_face()
         while (asked := waiter.wait()) != LEAVE:
-            control[0] = asked
+            control[0], control[1] = asked, board[ASKED]
             self._bind(board[STAGE], board[SLOT])
             ended = None
             if asked == STEP:

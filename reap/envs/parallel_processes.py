@@ -1,26 +1,18 @@
-"""The processes of a `ParallelEnv` as the caller sees them: one face for a step loop, over the rows of all of them.
-
-    bind      descriptors of a stage or slot that the processes have not seen go to them, once
-    send      command, column and rows on each process's board (`parallel_board`), its bell rung
-    receive   waits for all that were asked, or for the failure of any
-
-Envs that return objects (strings, graphs) are asked through the channel instead, and the objects come with the reply.
-"""
+"""The processes of a `ParallelEnv`, and what they are asked through their channels."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
-from reap.buffers import Slot, Stage, after
+from reap.buffers import Slot, Stage
 from reap.envs.base import Rows
-from reap.envs.parallel_board import COLUMN, ENDED, LEAVE, LISTS, SLOT, STAGE, Link, write_rows
+from reap.envs.parallel_board import LEAVE, Link
 from reap.envs.parallel_child import (
-    RESET,
-    STEP,
+    CONTROL_INTS,
     Ask,
     Attach,
     Connect,
@@ -35,9 +27,9 @@ from reap.envs.parallel_child import (
     make_process,
 )
 from reap.envs.registry import registry_entries
-from reap.envs.serial import rows_of_groups
 from reap.errors import ClosedError, OptionError, SpecMismatch, WorkerError, WorkerRaised, in_own_words
 from reap.workers.process import ProcessGroup
+from reap.workers.stall import StallWatch
 
 Asked = list[tuple[int, Rows | None]]
 """Processes, and some of the rows of each, counted from its first (None: all)."""
@@ -48,16 +40,23 @@ class Processes:
 
     Args:
         shares: the envs of each process.
+        stall_after: seconds after which a warning says which of them has not moved while it was waited for; None for never.
 
     Attributes:
         facts: what each process tells of its envs.
         link: their boards.
     """
 
-    def __init__(self, shares: Sequence[Share]) -> None:
-        phases = [phase.name.lower() for phase in Phase]
-        makers = [partial(make_process, share) for share in shares]
-        self._group = ProcessGroup(makers, phases=phases, name="ParallelEnv", setup=[registry_entries()], control_ints=1)
+    def __init__(self, shares: Sequence[Share], stall_after: float | None) -> None:
+        self._group = ProcessGroup(
+            [partial(make_process, share) for share in shares],
+            phases=[phase.name.lower() for phase in Phase],
+            name="ParallelEnv",
+            setup=[registry_entries()],
+            control_ints=CONTROL_INTS,
+            stall_after=stall_after,
+        )
+        self._stall = StallWatch(stall_after, [self._group.control(process) for process in range(len(shares))])
         self._every = range(len(shares))
         self._awaited: set[int] = set()
         self._is_serving = False
@@ -76,7 +75,8 @@ class Processes:
     def _connected(self) -> Link:
         rows = [facts.rows for facts in self.facts]
         # Not self.check: what is dropped must not wait for the garbage collector.
-        link = Link(rows, self._group.fileno(), partial(self._group.poll, ()))
+        describe = partial(_described, self._group)
+        link = Link(rows, self._group.fileno(), partial(self._group.poll, ()), self._stall, describe)
         try:
             for process in self._every:
                 self._request(process, Connect(rows, process), fds=link.descriptors_for(process))
@@ -131,7 +131,6 @@ class Processes:
         """Let them answer their channels."""
         self.check()
         if self._is_serving:
-            self.link.begin()
             for process in self._every:
                 self.link.ask(process, LEAVE)
             self._replies()
@@ -236,141 +235,6 @@ class Processes:
         self._group.stop()
 
 
-class Carrier(Protocol):
-    """How commands of a step loop get to processes."""
-
-    def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following commands are about."""
-        ...
-
-    def send(self, command: int, asked: Asked, t: int) -> None:
-        """Give a command."""
-        ...
-
-    def receive(self) -> list[tuple[int, Rows]]:
-        """Wait until it is carried out; the processes in which rows ended, and those rows."""
-        ...
-
-
-class ByBoard:
-    """Commands on boards.
-
-    Args:
-        processes: the processes.
-    """
-
-    def __init__(self, processes: Processes) -> None:
-        self._processes, self._link = processes, processes.link
-        self._answers = [LISTS + facts.rows for facts in processes.facts]
-        self._asked: Asked = []
-
-    def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following commands are about."""
-        indices = self._processes.attach(stage, slot)
-        self._link.begin()
-        for board in self._link.boards:
-            board[STAGE], board[SLOT] = indices
-
-    def send(self, command: int, asked: Asked, t: int) -> None:
-        """Write the command on boards, and ring."""
-        link = self._link
-        if not link.is_open:
-            self._processes.check()
-        self._processes.serve()
-        link.begin()
-        self._asked = asked
-        for process, rows in asked:
-            board = link.boards[process]
-            board[COLUMN] = t
-            write_rows(board, rows)
-            link.ask(process, command)
-
-    def receive(self) -> list[tuple[int, Rows]]:
-        """Wait for all that were asked, then read which rows ended."""
-        link, ended = self._link, list[tuple[int, Rows]]()
-        for process, _ in self._asked:
-            board, start = link.boards[process], self._answers[process]
-            link.wait(board)
-            count = board[ENDED]
-            if count:
-                ended.append((process, board[start : start + count].tolist()))
-        return ended
-
-
-class ByChannel:
-    """Commands through channels, for envs with objects: replies bring them.
-
-    Args:
-        processes: the processes.
-    """
-
-    def __init__(self, processes: Processes) -> None:
-        self._processes = processes
-        self._rows = [facts.rows for facts in processes.facts]
-        self._starts = [sum(self._rows[:i]) for i in range(len(self._rows))]
-        self._sent: tuple[int, Asked, int] = (0, [], 0)
-
-    def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following commands are about."""
-        self._indices = self._processes.attach(stage, slot)
-        self._stage, self._slot = stage, slot
-
-    def send(self, command: int, asked: Asked, t: int) -> None:
-        """Keep the command: it goes out with `receive`, which waits for the replies."""
-        self._sent = command, asked, t
-
-    def receive(self) -> list[tuple[int, Rows]]:
-        """Ask the processes, and write the objects of their replies."""
-        command, asked, t = self._sent
-        ended: list[tuple[int, Rows]] = []
-        for (process, rows), moved in zip(asked, self._processes.move(asked, command, t, self._indices), strict=True):
-            start = self._starts[process]
-            chosen: Any = slice(start, start + self._rows[process]) if rows is None else [start + b for b in rows]
-            for key, objects in moved.objects.items():
-                array = self._stage.arrays[key] if command == RESET else self._slot.by_column(after(key))[t]
-                array[chosen] = objects
-            if moved.ended:
-                ended.append((process, moved.ended))
-        return ended
-
-
-class ProcessRows:
-    """The rows of all processes behind each other: the face for a step loop.
-
-    Args:
-        processes: the processes.
-        by_channel: the envs return objects.
-    """
-
-    def __init__(self, processes: Processes, *, by_channel: bool) -> None:
-        self._carrier: Carrier = ByChannel(processes) if by_channel else ByBoard(processes)
-        counts = [facts.rows for facts in processes.facts]
-        self._starts = [sum(counts[:i]) for i in range(len(counts))]
-        self._stops = [start + count for start, count in zip(self._starts, counts, strict=True)]
-        self._all: Asked = [(process, None) for process in range(len(counts))]
-
-    def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write."""
-        self._carrier.bind(stage, slot)
-
-    def _split(self, rows: Rows | None) -> Asked:
-        return self._all if rows is None else rows_of_groups(rows, self._starts, self._stops)
-
-    def reset_rows(self, rows: Rows | None, t: int) -> None:
-        """Begin new episodes in these rows, or in all."""
-        self._carrier.send(RESET, self._split(rows), t)
-        self._carrier.receive()
-
-    def send(self, rows: Rows | None, t: int) -> None:
-        """Give the actions of column `t` to these rows."""
-        self._carrier.send(STEP, self._split(rows), t)
-
-    def receive(self) -> Rows | None:
-        """Wait until what followed is written; return the rows whose episode ended."""
-        found = self._carrier.receive()
-        return [self._starts[process] + b for process, rows in found for b in rows] if found else None
-
-    def step_rows(self, rows: Rows | None, t: int) -> Rows | None:
-        """`send`, then `receive`."""
-        self._carrier.send(STEP, self._split(rows), t)
-        return self.receive()
+def _described(group: ProcessGroup, process: int) -> tuple[str, int]:
+    """What a process is doing, and its pid."""
+    return Phase(group.control(process)[0]).name.lower(), group.pids[process]

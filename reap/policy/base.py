@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
-from reap.buffers import Slot, Stage
+from reap.buffers import Slot
 from reap.keys import Key
 from reap.layout import Field
 
@@ -83,10 +83,13 @@ class KeptInputs:
 
     The stage's tensors are used again for each column. A policy that stores one, a view of one or an array over its memory
     leaves a reference behind: on the tensor or on its storage.
+
+    Args:
+        tensors: what it is given, in a list that nobody else keeps.
     """
 
-    def __init__(self, stage: Stage, keys: Iterable[Key]) -> None:
-        self._tensors = [stage.tensors[key] for key in keys]
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors = tensors  # not copied: a list of the caller's would count as a reference, now and not later
         self._storages = [tensor.untyped_storage() for tensor in self._tensors]
         self._expected = self._count()
 

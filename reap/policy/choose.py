@@ -102,7 +102,7 @@ def _probe(
     actor: PolicyActor, plan: Plan | None, policy: Callable[..., Any], actions: Composite, stage: Stage
 ) -> tuple[PolicyActor, KeptInputs | None]:
     is_lazy = isinstance(policy, nn.Module) and any(map(nn.parameter.is_lazy, policy.parameters()))
-    kept = KeptInputs(stage, actor.reads)
+    kept = KeptInputs([stage.tensors[key] for key in actor.reads])
     where = f"policy {name_of(policy)}"
     with explained(policy, stage, actor.reads, where):
         trial = Trial(actor.probe, policy, stage)
@@ -120,7 +120,7 @@ def _probe(
     if is_keeping:
         actor.read_copies()
         return actor, None
-    return actor, KeptInputs(stage, actor.reads)
+    return actor, KeptInputs([stage.tensors[key] for key in actor.reads])
 
 
 def _agrees(plan: Plan, trial: Trial, policy: Callable[..., Any], stage: Stage) -> bool:

@@ -6,8 +6,10 @@ import gc
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -262,3 +264,66 @@ def test_an_env_that_raises_in_a_call_goes_on() -> None:
             with pytest.raises(WorkerRaised, match="TypeError"):
                 env.call("observe", 1, 2, 3)
             assert env.reset()["observation"].tolist() == [[0], [0]]
+
+
+# ---------------------------------------------------------------------- processes that do not move
+
+
+class Waiting(Says):
+    """Its third step waits for a byte."""
+
+    def __init__(self, gate: str | None = None) -> None:
+        super().__init__(100)
+        self._gate = gate
+
+    def step(self, action: Any) -> Any:
+        if self._gate is not None and self.steps == 2:
+            descriptor = os.open(self._gate, os.O_RDWR)
+            os.read(descriptor, 1)
+            os.close(descriptor)
+        return super().step(action)
+
+
+class Counting(Waiting):
+    """`Waiting` without texts."""
+
+    observation_space = Count.observation_space
+
+    def observe(self) -> Any:
+        return Count.observe(self)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("kind", [Counting, Waiting])
+def test_a_step_that_does_not_end_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: Any, overlap: bool
+) -> None:
+    gate = str(tmp_path / "gate")
+    os.mkfifo(gate)
+    opened = os.open(gate, os.O_RDWR)
+    texts: list[str] = []
+
+    def show(message: Warning | str, *rest: object) -> None:
+        if "in step" in str(message):  # and not in the start of its process
+            texts.append(str(message))
+            os.write(opened, b"x")
+
+    factories = [kind, partial(kind, gate), kind]
+    with ParallelEnv(3, factories, num_processes=3, overlap=overlap, stall_after=0.05) as env, warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", show)
+        with SyncDataCollector(env, None if kind is Waiting else Const(), frames_per_batch=15) as collector:
+            batch = collector.next()
+            pids = env._processes._group.pids
+            collector.shutdown(close_env=False)
+    [text] = texts
+    assert text.startswith("worker 1 has been in step for 0.")
+    assert text.endswith(f" s (pid {pids[1]})")
+    assert batch["next", "reward"].sum() == 15
+    os.close(opened)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, "60"])
+def test_a_time_that_cannot_be(seconds: Any) -> None:
+    with pytest.raises(OptionError, match="stall_after: expected a positive number of seconds or None"):
+        ParallelEnv(2, "CartPole-v1", stall_after=seconds)
