@@ -8,7 +8,6 @@ A sample is taken, and then looked at again: frames in columns that somebody was
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -17,14 +16,13 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 
-from reap.buffers import MASK
 from reap.data.checkpoint import Checkpointed, Parts
-from reap.data.items import leaves_of
 from reap.data.prefetch import Prefetcher, Sample
+from reap.data.rows import valid_rows
 from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden
 from reap.data.samplers.uniform import RandomSampler
+from reap.data.sources import Sources
 from reap.data.storage import Storage, positive
 from reap.data.storages import LazyTensorStorage
 from reap.data.transforms import Transforms
@@ -96,6 +94,7 @@ class ReplayBuffer(Checkpointed):
             self._transforms.append(transform)
         if write_transform is not None:
             self._transforms.append_write(write_transform)
+        self.sources = Sources()
         self._lock = RLock()
         self._prefetch = positive(prefetch, "prefetch") if prefetch else 0
         self._prefetcher = self._make_prefetcher()
@@ -141,13 +140,7 @@ class ReplayBuffer(Checkpointed):
         if storage.ndim > 1 and self._time != storage.ndim - 1:
             data = data.movedim(self._time, storage.ndim - 1)
         written = self._prepared(data)
-        if storage.ndim > 1:
-            return storage.as_index(self._writer.extend(storage, written, [written.shape[storage.ndim - 1]]))
-        rows = _rows_in(data, written)
-        mask = _mask_of(written)
-        if mask is None:
-            return self._writer.extend(storage, written, [len(written) // rows] * rows)
-        return self._writer.extend(storage, written[mask], mask.view(rows, -1).sum(1).tolist())
+        return storage.as_index(self._writer.extend(storage, *valid_rows(data, written, storage.ndim)))
 
     def _prepared(self, data: Any) -> Any:
         """What is written of these data."""
@@ -170,8 +163,11 @@ class ReplayBuffer(Checkpointed):
         return (sample.data, sample.info) if return_info else sample.data
 
     def _next(self, batch_size: int | None = None) -> Sample:
+        self.sources.check()
         size = self._size_of_sample(batch_size)
-        return self._sample(size) if self._prefetcher is None else self._prefetcher.next(size)
+        sample = self._sample(size) if self._prefetcher is None else self._prefetcher.next(size)
+        self.sources.note_sampled(size)
+        return sample
 
     def _size_of_sample(self, batch_size: int | None) -> int:
         size = batch_size if batch_size is not None else self.batch_size or self._sampler.default_size
@@ -246,11 +242,13 @@ class ReplayBuffer(Checkpointed):
 
     def __len__(self) -> int:
         """Frames that can be sampled."""
+        self.sources.check()
         return len(self._storage)
 
     @property
     def write_count(self) -> int:
         """Frames written since it was made or emptied, those that were overwritten included."""
+        self.sources.check()
         return self._storage.ring.written
 
     def __getitem__(self, index: Any) -> Any:
@@ -258,6 +256,7 @@ class ReplayBuffer(Checkpointed):
 
         Slices and numbers give views of the memory of the buffer, which later writes change.
         """
+        self.sources.check()
         return self._storage.at(index)
 
     def __setitem__(self, index: Any, data: Any) -> None:
@@ -280,6 +279,11 @@ class ReplayBuffer(Checkpointed):
             self._writer.empty()
 
     # ------------------------------------------------------------------ parts
+
+    @property
+    def dim_extend(self) -> int:
+        """The dimension of written data that is time."""
+        return self._time
 
     @property
     def storage(self) -> Storage:
@@ -332,6 +336,18 @@ class ReplayBuffer(Checkpointed):
             self._storage.share()
         return self
 
+    def for_writers(self) -> ReplayBuffer:
+        """A buffer over the same frames for processes that only write; nothing that samples are made with goes there.
+
+        Raises:
+            OptionError: its storage, or its writer, cannot be shared.
+        """
+        if not isinstance(self._writer, RoundRobinWriter):
+            raise OptionError(f"replay buffer: a {type(self._writer).__name__} writes in one process")
+        end = ReplayBuffer(storage=self.share().storage, writer=self._writer, dim_extend=self._time)
+        end._transforms = self._transforms
+        return end
+
     @contextmanager
     def _without_prefetched(self) -> Generator[None]:
         """In the body no sample is made, and those that were made ahead are dropped."""
@@ -358,7 +374,7 @@ class ReplayBuffer(Checkpointed):
 
     def __repr__(self) -> str:
         parts = f"storage={self._storage!r}, sampler={self._sampler!r}, writer={self._writer!r}"
-        return f"{type(self).__name__}({len(self)} frames, {parts}, batch_size={self.batch_size})"
+        return f"{type(self).__name__}({len(self._storage)} frames, {parts}, batch_size={self.batch_size})"
 
 
 def _made(given: Any, kind: type[Any], name: str, default: Callable[[], Any]) -> Any:
@@ -367,18 +383,3 @@ def _made(given: Any, kind: type[Any], name: str, default: Callable[[], Any]) ->
     if not isinstance(made, kind):
         raise OptionError(f"{name}: expected a {kind.__name__} of reap.data, got {type(made).__name__}: {made!r:.100}")
     return made
-
-
-def _rows_in(data: Any, written: Any) -> int:
-    """Rows of the data that lie behind one another in the one dimension of what is written of them."""
-    if written is data or data.ndim < 2 or len(written) != math.prod(data.shape):
-        return 1
-    return len(written) // data.shape[-1]
-
-
-def _mask_of(data: Any) -> Tensor | None:
-    """Which frames `[time]` are valid; None if all are."""
-    if not isinstance(data, TensorDictBase) or data.ndim != 1:
-        return None
-    mask = leaves_of(data).get(MASK)
-    return None if mask is None or bool(mask.all()) else mask
