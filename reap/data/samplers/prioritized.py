@@ -161,7 +161,7 @@ class PrioritizedSampler(Sampler):
         return self._weighted(tree, places)
 
     def _weighted(self, tree: SumTree, places: Places) -> Draw:
-        weight = torch.from_numpy((tree.values[places] / tree.lowest) ** -self._beta).float()
+        weight = torch.from_numpy(tree.values[places] / tree.lowest).pow(-self._beta).float()
         return Draw(torch.from_numpy(places), {"priority_weight": weight, "_weight": weight})
 
     # ------------------------------------------------------------------ priorities
@@ -185,9 +185,8 @@ class PrioritizedSampler(Sampler):
         held = self._holds(at, storage)
         if not held.all():
             at, values = at[held], values[held]
-        if len(at):
-            tree.set(at, values)
-            self._largest = max(self._largest, float(values.max()))
+        tree.set(at, values)
+        self._largest = max(self._largest, float(values.max(initial=0.0)))
 
     def read_priorities(self, key: Key) -> None:
         """Take the priorities of new frames from what was written under this key, if it was."""
@@ -219,9 +218,9 @@ class PrioritizedSampler(Sampler):
 
     def _powers(self, priority: Tensor, name: str) -> Values:
         """What the tree holds for priorities `[n]`."""
-        given: Values = priority.detach().cpu().double().numpy()
-        with np.errstate(all="ignore"):
-            values = (given + self.eps) ** self._alpha
+        priority = priority.detach().cpu().double()
+        given: Values = priority.numpy()
+        values: Values = (priority + self.eps).pow(self._alpha).numpy()
         bound = sys.float_info.max / self.max_capacity  # so that the sum of all is finite too
         if len(given) and not (given.min() >= 0 and values.max() <= bound):
             wrong = given[~((given >= 0) & (values <= bound))]

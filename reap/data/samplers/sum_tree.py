@@ -92,7 +92,8 @@ class SumTree:
         """
         top = self._sums[-1]
         sums = top.cumsum(0).numpy()
-        mass = _below(points * sums[-1], sums[-1])
+        order = points.argsort()  # neighbours are looked up one after the other: that is quicker, and no other result
+        mass = _below(points[order] * sums[-1], sums[-1])
         nodes = sums.searchsorted(mass, side="right")
         mass -= sums[nodes] - top.numpy()[nodes]
         for level in self._sums[-2::-1]:
@@ -103,7 +104,9 @@ class SumTree:
             nodes = nodes * FANOUT + child.squeeze(1).numpy()
             if level is not self._sums[0]:
                 mass -= (sums.gather(1, child) - blocks.gather(1, child)).squeeze(1).numpy()
-        return nodes
+        places = np.empty_like(nodes)
+        places[order] = nodes
+        return places
 
     @classmethod
     def of(cls, values: Values) -> SumTree:
