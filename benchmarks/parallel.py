@@ -3,7 +3,8 @@
 Eight CartPole envs, which take a few microseconds a step, show what a column costs apart from the envs: gymnasium's
 `AsyncVectorEnv` with a torch loop that records the same fields, and torchrl's `ParallelEnv` in its collector, have eight
 processes; reap has two, and steps four envs in each. Envs that are busy for 200 microseconds show what is gained over
-stepping them one after the other.
+stepping them one after the other. Envs that wait for 500 microseconds, as for a simulator elsewhere, show what `overlap=True`
+gains over the same `ParallelEnv` without: a policy that takes as long is at work meanwhile.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 from ceiling import CartPolePolicy
 from gymnasium.envs.classic_control import CartPoleEnv
 from pairs import Loop, Pair, reap_loop
+from torch import nn
 
 from reap import GymEnv, ParallelEnv, SerialEnv
 
@@ -29,6 +31,10 @@ ENVS, PROCESSES = 8, 2
 COLUMNS = 125
 BUSY = 200e-6
 """Seconds that a step of a busy env takes at least."""
+WAIT = 500e-6
+"""Seconds for which a step of an env waits."""
+WIDTH = 1024
+"""Hidden units of the policy that costs something."""
 
 ASYNC_TARGET, TORCHRL_TARGET, SERIAL_TARGET = 3.5, 25.0, 1.6
 
@@ -46,6 +52,30 @@ class Busy(CartPoleEnv):
 
 def busy() -> GymEnv:
     return GymEnv(gym.wrappers.TimeLimit(Busy(), 500))
+
+
+class Waiting(CartPoleEnv):
+    """CartPole that waits for a while in each step."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(WAIT)
+        return super().step(action)
+
+
+def waiting() -> GymEnv:
+    return GymEnv(gym.wrappers.TimeLimit(Waiting(), 500))
+
+
+class WidePolicy(nn.Module):
+    """A network that takes about as long for a few rows as the envs of this benchmark for a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [nn.Linear(4, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 2)]
+        self.net = nn.Sequential(*layers)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return nn.functional.one_hot(self.net(observation).argmax(-1), 2)
 
 
 def cart_poles() -> ParallelEnv:
@@ -116,3 +146,6 @@ def pairs() -> Iterator[Pair]:
     slow = partial(reap_loop, partial(ParallelEnv, ENVS, busy, num_processes=PROCESSES), CartPolePolicy, frames)
     slow_serial = partial(reap_loop, partial(SerialEnv, ENVS, busy), CartPolePolicy, frames)
     yield Pair("ParallelEnv, SerialEnv, 200 µs", "reap", ENVS, slow, slow_serial, SERIAL_TARGET)
+    halves = partial(ParallelEnv, ENVS, waiting, num_processes=ENVS)
+    overlapping = partial(reap_loop, partial(halves, overlap=True), WidePolicy, frames)
+    yield Pair("ParallelEnv, overlap=True", "reap", ENVS, overlapping, partial(reap_loop, halves, WidePolicy, frames))

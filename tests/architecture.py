@@ -44,6 +44,7 @@ UTILS_DOORS = frozenset({"reap.collectors.utils", "reap.envs.utils"})
 LOOP_CODE: dict[str, tuple[str, ...]] = {
     "reap.rollout": ("Rollout.fill",),
     "reap.collectors.schedule": (),  # all of it
+    "reap.collectors.overlap": (),
     "reap.trajectories": ("TrajectoryTracker",),
 }
 """What runs once per column or once per result: nothing there asks what kind of object it has."""
