@@ -68,8 +68,8 @@ class Checkpointed:
         """In the body nobody samples; what the buffer consists of."""
 
     @abstractmethod
-    def _go_on_with(self, generator: torch.Generator | None) -> None:
-        """Take random numbers from this generator from now on."""
+    def set_rng(self, generator: torch.Generator | None) -> None:
+        """Take random numbers from this generator from now on; None for torch's own. Samples made ahead stay."""
 
     def state_dict(self) -> dict[str, Any]:
         """Contents, counts, priorities and whatever else it takes to go on, as tensors, numbers, strings, lists and dicts.
@@ -90,7 +90,7 @@ class Checkpointed:
             CallOrderError: somebody is writing.
         """
         with self._at_rest() as parts, _refused("the state"):
-            self._go_on_with(_restored(parts, state))
+            self.set_rng(_restored(parts, state))
 
     def dumps(self, path: str | Path) -> None:
         """Save the `state_dict` in a folder: one file per key, which `TensorDict.load_memmap` reads, and one of the rest.
@@ -100,10 +100,7 @@ class Checkpointed:
         Raises:
             OptionError: something else lies at the path, or the buffer holds Python objects that are no plain data.
         """
-        place = Path(path).resolve()
-        if place.exists() and (not place.is_dir() or (any(place.iterdir()) and not (place / REST).exists())):
-            raise OptionError(f"dumps: expected an empty folder, a saved buffer, or nothing at {place}, found something else")
-        with self._at_rest() as parts, replaced(place) as folder:
+        with self._at_rest() as parts, replaced(Path(path).resolve(), REST) as folder:
             with _taken(parts) as (state, frames):
                 files = write_frames(folder, frames, parts.storage.ndim)
             torch.save({**state, "files": files}, folder / REST)
@@ -118,12 +115,10 @@ class Checkpointed:
             SpecMismatch: what lies there is damaged, or of another kind of buffer; nothing is changed.
             CallOrderError: somebody is writing.
         """
-        folder = found(Path(path).resolve())
-        if not (folder / REST).is_file():
-            raise OptionError(f"loads: expected a folder that dumps wrote, found none at {path}")
+        folder = found(Path(path).resolve(), REST)
         with self._at_rest() as parts, _refused(str(folder)):
             state = _read(folder / REST)
-            self._go_on_with(_restored(parts, {**state, "frames": mapped_frames(folder, state["files"])}))
+            self.set_rng(_restored(parts, {**state, "frames": mapped_frames(folder, state["files"])}))
 
     save, load = dumps, loads
 

@@ -18,6 +18,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from reap.errors import OptionError
+
 _HERE = -100  # AT_FDCWD
 _EXCHANGE = 2  # RENAME_EXCHANGE
 
@@ -26,12 +28,18 @@ _UNKNOWN = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 
 
 @contextmanager
-def replaced(path: Path) -> Generator[Path]:
+def replaced(path: Path, mark: str) -> Generator[Path]:
     """In the body the caller writes files in the folder that it is given; at its end that is what lies at `path`.
 
     Args:
         path: a folder, or nothing yet.
+        mark: a file that every such folder has.
+
+    Raises:
+        OptionError: something else lies there.
     """
+    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (path / mark).exists())):
+        raise OptionError(f"expected an empty folder, a saved buffer, or nothing at {path}, found something else")
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(path)
     folder = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
@@ -49,10 +57,17 @@ def replaced(path: Path) -> Generator[Path]:
         shutil.rmtree(folder, ignore_errors=True)  # if it took the other's place, what it holds is the other
 
 
-def found(path: Path) -> Path:
-    """Where what was saved at `path` lies: beside it, if the last save was killed where folders cannot be exchanged."""
+def found(path: Path, mark: str) -> Path:
+    """Where what was saved at `path` lies: beside it, if the last save was killed where folders cannot be exchanged.
+
+    Raises:
+        OptionError: there is none.
+    """
     before = _before(path)
-    return before if before.exists() and not path.exists() else path
+    folder = before if before.exists() and not path.exists() else path
+    if not (folder / mark).is_file():
+        raise OptionError(f"expected a folder that dumps wrote, found none at {path}")
+    return folder
 
 
 def _before(path: Path) -> Path:

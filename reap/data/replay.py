@@ -361,8 +361,10 @@ class ReplayBuffer(Checkpointed):
         with self._prefetcher.at_rest() if self._prefetcher else nullcontext(), self._lock:
             yield Parts(self._storage, self._sampler, self._writer, self._generator, self._prefetcher)
 
-    def _go_on_with(self, generator: torch.Generator | None) -> None:
-        self._generator = generator
+    def set_rng(self, generator: torch.Generator | None) -> None:
+        """Take random numbers from this generator from now on; None for torch's own. Samples made ahead stay."""
+        with self._lock:
+            self._generator = generator
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_prefetcher": None, "_lock": None}

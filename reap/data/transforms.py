@@ -83,6 +83,17 @@ class Transforms:
         return bool(self._reads)
 
 
+def on_samples(transform: Any) -> Any:
+    """The function that changes samples.
+
+    Raises:
+        OptionError: neither a function nor an object with `forward`.
+    """
+    forward = getattr(transform, "forward", None)
+    _require(transform, "transform", callable(transform) or forward is not None)
+    return transform if callable(transform) else forward
+
+
 def _require(value: Any, name: str, fits: bool) -> None:
     if not fits:
         raise OptionError(

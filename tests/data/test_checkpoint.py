@@ -618,10 +618,10 @@ def test_where_folders_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_what_another_process_is_saving_stays(tmp_path: Path) -> None:
-    with folders.replaced(tmp_path / "saved") as first:
+    with folders.replaced(tmp_path / "saved", "a") as first:
         (first / "a").write_text("1")
-        with folders.replaced(tmp_path / "saved") as second:
-            (second / "b").write_text("2")
-        assert os.listdir(tmp_path / "saved") == ["b"]
-    assert os.listdir(tmp_path / "saved") == ["a"]
+        with folders.replaced(tmp_path / "saved", "a") as second:
+            (second / "a").write_text("2")
+        assert (tmp_path / "saved" / "a").read_text() == "2"
+    assert (tmp_path / "saved" / "a").read_text() == "1"
     assert os.listdir(tmp_path) == ["saved"]
