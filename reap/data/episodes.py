@@ -1,0 +1,276 @@
+"""`EpisodeIndex`: which frames of a buffer follow each other in one env, kept up to date as columns are written.
+
+    columns      0  1  2  3 | 4  5  6  7 | 8  9 10 11        three writes
+    ids          a  a  a  b | c  c  c  c | b  b  b  d
+    segments     a--a--a  b   c--c--c--c   b--b--b  d        neighbours of one stream and id, none of them done
+    trajectories a  (0-2)    b  (3, 8-10)    c  (4-7)    d  (11)
+
+A frame follows its neighbour if both have the same stream and id and the earlier one is not done. Where a write begins, and
+everywhere if there are no ids, it has to go on from where the earlier one ended, too (`Continuity`): a batch may have been left
+out in between. Where a segment ends that is not done, its end is noted; a segment that begins with the same stream and id,
+and goes on from there, belongs to the same trajectory. Without ids only the last end of the stream counts.
+
+What the index holds is a function of what the buffer holds; it is made anew where there is none, and no process shares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reap.data.continuity import Continuity
+from reap.data.labels import Columns, GivenLabels, Labels
+from reap.data.ring import Reading
+from reap.data.storage import Storage
+from reap.data.trajectories import Numbers, TrajectoryTable
+
+CHUNK = 1 << 20
+"""Frames that are looked at together."""
+
+NO_TRAJECTORY = -1
+
+_NOTHING = NO_TRAJECTORY, b""
+
+Name = tuple[Any, ...]
+"""Row and stream of a segment, and where there are ids, also its id and what it began from or goes on from."""
+
+
+class Watcher(Protocol):
+    """Who wants to know which trajectories changed."""
+
+    def grew(self, numbers: Numbers) -> None:
+        """These are new or longer, in the order of where they begin."""
+
+    def shrank(self, left: Numbers, gone: Numbers) -> None:
+        """Some are shorter, others gone."""
+
+
+class Segments(NamedTuple):
+    """Runs of neighbours that follow each other, row by row; `[n]` each.
+
+    Attributes:
+        rows: the row of each.
+        firsts: where in the columns looked at it begins.
+        lasts: where it ends.
+        goes_on: whether it goes on from the frame before these columns.
+        may_go_on: whether it ends before the last column, and is not done.
+    """
+
+    rows: Numbers
+    firsts: Numbers
+    lasts: Numbers
+    goes_on: NDArray[np.bool_]
+    may_go_on: NDArray[np.bool_]
+
+    def only(self, which: Numbers) -> Segments:
+        """Some of them."""
+        rows, firsts, lasts, goes_on, may_go_on = self
+        return Segments(rows[which], firsts[which], lasts[which], goes_on[which], may_go_on[which])
+
+
+class EpisodeIndex:
+    """Trajectories of a buffer.
+
+    Args:
+        storage: what holds the frames; something was written to it.
+        labels: what says which of them belong together.
+
+    Attributes:
+        table: the trajectories.
+        watchers: who is told of changes.
+    """
+
+    def __init__(self, storage: Storage, labels: Labels | GivenLabels) -> None:
+        self.storage, self._labels = storage, labels
+        self._continuity = None if labels.trusts_order else Continuity(storage)
+        self.table = TrajectoryTable(storage.ring.capacity)
+        self.watchers: list[Watcher] = []
+        self._reading: Reading | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._read_until = 0
+        self._tails = np.full(self.storage.rows, NO_TRAJECTORY)
+        self._open: dict[Name, tuple[int, bytes]] = {}
+        self._names: dict[int, Name] = {}
+
+    # ------------------------------------------------------------------ bringing up to date
+
+    def update(self) -> None:
+        """Take in what was written since the last time, and forget what was overwritten."""
+        ring = self.storage.ring
+        reading = ring.begin_reading()
+        if reading == self._reading and not reading.writing:
+            return
+        if self._reading is not None and reading.edits != self._reading.edits:
+            self._forget_all()
+        settled, start = ring.settled, max(self._read_until, ring.oldest)
+        while start < settled:
+            stop = min(settled, start + max(1, CHUNK // self.storage.rows))
+            self._take_in(start, stop)
+            self._read_until = start = stop
+        # What was overwritten while it was read is gone by now, and with it what was made of it.
+        self._trim(ring.oldest)
+        self._reading = reading
+
+    def _forget_all(self) -> None:
+        gone = self.table.alive()
+        self.table.clear()
+        self._begin()
+        for watcher in self.watchers:
+            watcher.shrank(gone[:0], gone)
+
+    def _trim(self, oldest: int) -> None:
+        left, gone = self.table.trim(oldest)
+        if not len(left) and not len(gone):
+            return
+        self._tails[np.isin(self._tails, gone)] = NO_TRAJECTORY
+        for number in gone.tolist():
+            name = self._names.pop(number, None)
+            if name is not None and self._open.get(name, _NOTHING)[0] == number:
+                del self._open[name]
+        for watcher in self.watchers:
+            watcher.shrank(left, gone)
+
+    def _take_in(self, start: int, stop: int) -> None:
+        """Take in columns; those before `start` are known already, unless they were overwritten unseen."""
+        if start != self._read_until:
+            self._tails[:] = NO_TRAJECTORY
+        lead = int((self._tails != NO_TRAJECTORY).any())
+        read = self._labels.read(np.arange(start - lead, stop))
+        linked = self._linked(read, start - lead)
+        if lead:
+            linked[0] &= self._tails != NO_TRAJECTORY  # what was seen of the frame before may be overwritten by now
+        else:
+            linked = np.concatenate((np.zeros_like(read.valid[:1]), linked))
+        segments = _segments(read.valid[lead:], read.done[lead:], linked)
+        if lead:
+            left = (self._tails != NO_TRAJECTORY) & ~linked[0] & ~read.done[0]
+            rows = np.flatnonzero(left)
+            self._note_ends(self._tails[rows], rows, np.zeros_like(rows), read, start - lead)
+        numbers = self._followed(segments, read, start, lead)
+        self._tails[:] = NO_TRAJECTORY
+        at_end = segments.lasts == stop - start - 1
+        self._tails[segments.rows[at_end]] = numbers[at_end]
+        grown = self.table.in_order(numbers)
+        for watcher in self.watchers:
+            watcher.grew(grown)
+
+    def _linked(self, read: Columns, start: int) -> NDArray[np.bool_]:
+        """Which frames follow their neighbour, `[n - 1, rows]`."""
+        ids, done, valid, streams, begins = read
+        linked = valid[1:] & valid[:-1] & ~done[:-1] & (ids[1:] == ids[:-1]) & (streams[1:] == streams[:-1])[:, None]
+        if self._continuity is None:
+            return linked
+        columns, rows = np.nonzero(linked & begins[1:, None] if self._labels.has_ids else linked)
+        if len(columns):
+            earlier = self._places(rows, start + columns)
+            later = self._places(rows, start + columns + 1)
+            linked[columns, rows] = self._continuity.holds(earlier, later)
+        return linked
+
+    def _places(self, rows: Numbers, columns: Numbers) -> Numbers:
+        capacity = self.storage.ring.capacity
+        return rows * capacity + columns % capacity
+
+    # ------------------------------------------------------------------ segments
+
+    def _followed(self, segments: Segments, read: Columns, start: int, lead: int) -> Numbers:
+        """The trajectories of these segments, `[n]`; new ones are added, others are made longer."""
+        rows, firsts, lasts, goes_on, may_go_on = segments
+        numbers, lengths = np.full(len(rows), NO_TRAJECTORY), lasts - firsts + 1
+        numbers[goes_on] = self._tails[rows[goes_on]]
+        self.table.extend(numbers[goes_on], lengths[goes_on])
+        broken = np.flatnonzero(goes_on & may_go_on)
+        self._note_ends(numbers[broken], rows[broken], lasts[broken] + lead, read, start - lead)
+        new = np.flatnonzero(~goes_on)
+        if not len(new):
+            return numbers
+        if not self._open and not may_go_on[new].any():
+            found = self._add_all(rows[new], start + firsts[new], lengths[new])
+        else:
+            found = self._join_or_add(segments.only(new), read, start, lead)
+        numbers[new] = found
+        self.table.note_pieces((start + firsts[new]).tolist(), found)
+        return numbers
+
+    def _add_all(self, rows: Numbers, starts: Numbers, lengths: Numbers) -> list[int]:
+        return list(map(self.table.add, rows.tolist(), starts.tolist(), lengths.tolist()))
+
+    def _join_or_add(self, segments: Segments, read: Columns, start: int, lead: int) -> list[int]:
+        rows, firsts, lasts, _, may_go_on = segments
+        starts, lengths = start + firsts, lasts - firsts + 1
+        begun = self._named(rows, firsts + lead, read, self._digests(rows, starts, is_end=False))
+        ending = np.flatnonzero(may_go_on)
+        ends = iter(
+            self._named(
+                rows[ending],
+                lasts[ending] + lead,
+                read,
+                self._digests(rows[ending], start + lasts[ending], is_end=True),
+            )
+        )
+        numbers: list[int] = []
+        parts = zip(begun, rows.tolist(), starts.tolist(), lengths.tolist(), may_go_on.tolist(), strict=True)
+        for (name, digest), row, first, length, is_open in parts:
+            number = self._found(name, digest)
+            if number is None:
+                number = self.table.add(row, first, length)
+            else:
+                self.table.join(number, first, length)
+            if is_open:
+                self._note_end(number, *next(ends))
+            numbers.append(number)
+        return numbers
+
+    # ------------------------------------------------------------------ ends that may go on
+
+    def _note_ends(self, numbers: Numbers, rows: Numbers, at: Numbers, read: Columns, start: int) -> None:
+        """Keep in mind the frames with which these trajectories end for now."""
+        if not len(rows):
+            return
+        digests = self._digests(rows, start + at, is_end=True)
+        for number, (name, digest) in zip(numbers.tolist(), self._named(rows, at, read, digests), strict=True):
+            self._note_end(number, name, digest)
+
+    def _note_end(self, number: int, name: Name, digest: bytes) -> None:
+        self._open[name] = number, digest
+        self._names[number] = name
+
+    def _found(self, name: Name, digest: bytes) -> int | None:
+        """The trajectory that goes on with a segment that begins like this, if there is one."""
+        found = self._open.pop(name, None)
+        if found is None:
+            return None
+        number, expected = found
+        del self._names[number]
+        return number if digest == expected else None
+
+    def _digests(self, rows: Numbers, columns: Numbers, *, is_end: bool) -> Sequence[bytes]:
+        if self._continuity is None or not self._continuity.keys:
+            return [b""] * len(rows)
+        places = self._places(rows, columns)
+        return self._continuity.ends(places) if is_end else self._continuity.starts(places)
+
+    def _named(self, rows: Numbers, at: Numbers, read: Columns, digests: Sequence[bytes]) -> Iterable[tuple[Name, bytes]]:
+        """For each segment under which name its trajectory is looked for, and what it has to go on from."""
+        parts: list[Sequence[Any]] = [rows.tolist(), read.streams[at].tolist()]
+        if self._labels.has_ids:
+            parts += [read.ids[at, rows].tolist(), digests]
+        return zip(zip(*parts, strict=True), digests, strict=True)
+
+
+def _segments(valid: NDArray[np.bool_], done: NDArray[np.bool_], linked: NDArray[np.bool_]) -> Segments:
+    """The segments of columns whose frames are `valid` and `done`, and `linked` to their neighbour, `[n, rows]` each."""
+    first = valid & ~linked
+    first[0] = valid[0]
+    last = valid.copy()
+    last[:-1] &= ~linked[1:]
+    rows, firsts = np.nonzero(first.T)
+    lasts = np.nonzero(last.T)[1]
+    goes_on = linked[0, rows] & (firsts == 0)
+    may_go_on = ~done[lasts, rows] & (lasts < len(last) - 1)
+    return Segments(rows, firsts, lasts, goes_on, may_go_on)

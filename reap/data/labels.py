@@ -1,0 +1,135 @@
+"""`Labels`: what says to which trajectory the frames of a buffer belong, and where these end."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from reap.buffers import IDS, MASK
+from reap.data.storage import Storage
+from reap.errors import CallOrderError, OptionError
+from reap.keys import Key, plain
+
+EPISODE: Key = ("episode",)
+NEXT_DONE: Key = ("next", "done")
+
+
+class Columns(NamedTuple):
+    """What is known of `n` columns that lie side by side.
+
+    Attributes:
+        ids: int64 `[n, rows]`; zeros where nothing tells trajectories apart but their ends.
+        done: whether a trajectory ends with the frame, bool `[n, rows]`.
+        valid: whether the frame is one that can be given out, bool `[n, rows]`.
+        streams: who wrote the column, int32 `[n]`.
+        begins: whether a write began with the column, bool `[n]`.
+    """
+
+    ids: NDArray[np.int64]
+    done: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    streams: NDArray[np.int32]
+    begins: NDArray[np.bool_]
+
+
+class Labels:
+    """Reads ids and ends of trajectories from the frames themselves.
+
+    Args:
+        storage: what holds the frames; something was written to it.
+        traj_key: where ids lie; None for `("collector", "traj_ids")` or `"episode"`, where the data have them.
+        end_key: where flags of ends lie; None for `("next", "done")`, where the data have it.
+
+    Attributes:
+        has_ids: whether trajectories have ids.
+
+    Raises:
+        OptionError: no such key, or nothing that tells trajectories apart.
+    """
+
+    def __init__(self, storage: Storage, traj_key: Key | None, end_key: Key | None) -> None:
+        known = storage.keys
+        for key, name in ((traj_key, "traj_key"), (end_key, "end_key")):
+            if key is not None and key not in known:
+                raise OptionError(f"{name}={plain(key)!r}: the buffer has no such key; it holds {list(map(plain, known))}")
+        self._storage = storage
+        self._ids = traj_key or next((key for key in (IDS, EPISODE) if key in known), None)
+        self._ends = end_key or (NEXT_DONE if NEXT_DONE in known else None)
+        self._mask = MASK if MASK in known else None
+        self.has_ids = self._ids is not None
+        self.trusts_order = False
+        if self._ids is None and self._ends is None:
+            raise OptionError(
+                f"slices: expected {plain(IDS)!r}, 'episode' or {plain(NEXT_DONE)!r} in the data, which tell trajectories "
+                f"apart, found {list(map(plain, known))}; name yours with traj_key= or end_key="
+            )
+
+    def read(self, columns: NDArray[np.int64]) -> Columns:
+        """What these columns hold; they lie side by side, counted for ever."""
+        storage, ring = self._storage, self._storage.ring
+        at = columns % ring.capacity
+        origins = storage.control.origins[at]
+        valid = np.broadcast_to(~ring.holes(int(columns[0]), int(columns[-1]) + 1)[:, None], (len(at), storage.rows))
+        if self._mask is not None:
+            valid = valid & self._flags(self._mask, at)
+        shape = valid.shape
+        ids = np.zeros(shape, np.int64) if self._ids is None else self._numbers(self._ids, at)
+        done = np.zeros(shape, np.bool_) if self._ends is None else self._flags(self._ends, at)
+        return Columns(ids, done, valid, origins >> 1, (origins & 1).astype(np.bool_))
+
+    def _flags(self, key: Key, at: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return self._values(key, at).bool().any(-1).numpy()
+
+    def _numbers(self, key: Key, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        values = self._values(key, at)
+        if values.shape[-1] != 1:
+            raise OptionError(f"traj_key={plain(key)!r}: expected one number for each frame, found {values.shape[-1]}")
+        values = values.squeeze(-1)
+        return (values.double().view(torch.int64) if values.is_floating_point() else values.long()).numpy()
+
+    def _values(self, key: Key, at: NDArray[np.int64]) -> Tensor:
+        """`[n, rows, k]`."""
+        leaf = self._storage.leaf(key)
+        by_row = leaf.view(self._storage.rows, self._storage.ring.capacity, -1)
+        return by_row[:, torch.from_numpy(at).to(leaf.device)].transpose(0, 1).cpu()
+
+
+class GivenLabels:
+    """Ids or ends of trajectories that the user gives, for frames in the order of their places.
+
+    Args:
+        storage: what holds the frames.
+        trajectories: ids `[*rows, columns]`, or None.
+        ends: flags `[*rows, columns]`, or None.
+
+    Raises:
+        CallOrderError: they are not as many as the buffer has frames.
+    """
+
+    has_ids = True
+    trusts_order = True
+
+    def __init__(self, storage: Storage, trajectories: Any, ends: Any) -> None:
+        self._storage = storage
+        given = torch.as_tensor(ends if trajectories is None else trajectories).reshape(storage.rows, -1)
+        columns = storage.ring.claimed - storage.ring.oldest
+        if given.shape[1] != columns:
+            raise CallOrderError(
+                f"ends, trajectories: expected one for each of the {storage.rows * columns} frames of the buffer, "
+                f"got {given.numel()}"
+            )
+        self._ids = torch.zeros_like(given) if trajectories is None else given
+        self._ends = torch.zeros_like(given) if ends is None else given
+
+    def read(self, columns: NDArray[np.int64]) -> Columns:
+        """What these columns hold."""
+        at = torch.from_numpy(columns % self._storage.ring.capacity)
+        if int(at.max()) >= self._ids.shape[1]:
+            raise CallOrderError("ends, trajectories: expected no more writes to a buffer for which these were given")
+        ids, done = self._ids[:, at].t().long().numpy(), self._ends[:, at].t().bool().numpy()
+        nothing = np.zeros(len(columns), np.int32)
+        return Columns(ids, done, np.ones(ids.shape, np.bool_), nothing, nothing.astype(np.bool_))

@@ -1,0 +1,97 @@
+"""`Members`: the trajectories that are long enough, in an order of which one can be chosen in no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from reap.data.samplers.sum_tree import SumTree
+from reap.data.trajectories import Numbers, TrajectoryTable
+
+NOT_HERE = -1
+
+
+class Members:
+    """Trajectories of at least so many frames, side by side; one that leaves has the last one take its place.
+
+    Args:
+        table: the trajectories.
+        least: frames that they have at least.
+        starts: from lengths, how many slices each gives; None to choose all alike, whatever their lengths.
+
+    Attributes:
+        count: how many there are.
+    """
+
+    def __init__(self, table: TrajectoryTable, least: int, starts: Callable[[Numbers], Numbers] | None = None) -> None:
+        self._table, self._least, self._starts = table, least, starts
+        self.count = 0
+        self._numbers, self._at = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._weights = SumTree(1)
+        self.grew(table.in_order(table.alive()))
+
+    @property
+    def numbers(self) -> Numbers:
+        """They, in their order; to be read only."""
+        return self._numbers[: self.count]
+
+    def choose(self, at_random: Numbers) -> Numbers:
+        """Trajectories, one for each random number from 0 to 2^62."""
+        if self._starts is None:
+            return self._numbers[at_random % self.count]
+        return self._numbers[self._weights.draw(at_random / (1 << 62))]
+
+    def reorder(self, wanted: Numbers) -> None:
+        """Stand in the order of these, which come first."""
+        ranks = {number: rank for rank, number in enumerate(wanted.tolist())}
+        numbers = sorted(self.numbers.tolist(), key=lambda number: ranks.get(number, len(ranks)))
+        self._numbers[: self.count] = numbers
+        self._at[self.numbers] = np.arange(self.count)
+        self._weigh(self.numbers)
+
+    def grew(self, numbers: Numbers) -> None:
+        """These are new or longer, each once."""
+        self._make_room(len(numbers))
+        new = numbers[(self._table.lengths(numbers) >= self._least) & (self._at[numbers] == NOT_HERE)]
+        count = self.count + len(new)
+        self._numbers[self.count : count] = new
+        self._at[new] = np.arange(self.count, count)
+        self.count = count
+        self._weigh(numbers)
+
+    def shrank(self, left: Numbers, gone: Numbers) -> None:
+        """Some are shorter, others gone."""
+        for number in (*left[self._table.lengths(left) < self._least].tolist(), *gone.tolist()):
+            self._remove(number)
+        self._weigh(left)
+
+    def _remove(self, number: int) -> None:
+        at = int(self._at[number])
+        if at == NOT_HERE:
+            return
+        self.count -= 1
+        last = self._numbers[self.count]
+        self._numbers[at], self._at[last] = last, at
+        self._at[number] = NOT_HERE
+        if self._starts is not None:
+            self._weights.set(np.array([self.count]), 0.0)
+            if at < self.count:
+                self._weigh(np.array([last]))
+
+    def _weigh(self, numbers: Numbers) -> None:
+        if self._starts is None:
+            return
+        here = numbers[self._at[numbers] != NOT_HERE]
+        if len(here):
+            self._weights.set(self._at[here], self._starts(self._table.lengths(here)).astype(np.float64))
+
+    def _make_room(self, count: int) -> None:
+        size = len(self._table.row)
+        if len(self._at) < size:
+            self._at = np.concatenate((self._at, np.full(size - len(self._at), NOT_HERE)))
+        if self.count + count > len(self._numbers):
+            self._numbers = np.concatenate((self._numbers, np.zeros(self.count + count, np.int64)))
+            if self._starts is not None:
+                self._weights = SumTree(len(self._numbers))
+                self._weigh(self.numbers)

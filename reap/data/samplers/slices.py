@@ -1,0 +1,287 @@
+"""`SliceSampler`: pieces of trajectories, each a number of frames that followed each other in one env."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from reap.data.episodes import EpisodeIndex
+from reap.data.items import WHOLE, Leaves
+from reap.data.labels import GivenLabels, Labels
+from reap.data.samplers.base import Draw, Sampler
+from reap.data.samplers.members import Members
+from reap.data.storage import Storage, positive
+from reap.data.tensor_storage import TensorStorage
+from reap.data.trajectories import Numbers
+from reap.errors import CallOrderError, OptionError
+from reap.keys import Key, NestedKey, as_key, plain
+
+TRUNCATED: Key = ("next", "truncated")
+
+RANDOM = 1 << 62
+"""Random numbers are drawn below it; what is left of them by a modulus is as good as uniform."""
+
+Span = bool | int | tuple[bool | int, bool | int]
+
+
+class Slices(NamedTuple):
+    """Slices that were chosen, `[n]` each.
+
+    Attributes:
+        numbers: their trajectories.
+        columns: the columns of their first frames, counted for ever.
+        lengths: their frames.
+        places: where these lie, `[frames of all]`.
+    """
+
+    numbers: Numbers
+    columns: Numbers
+    lengths: Numbers
+    places: Numbers
+
+    @property
+    def lasts(self) -> Numbers:
+        """Where in the sample each slice ends."""
+        return np.cumsum(self.lengths) - 1
+
+    def only(self, which: NDArray[np.bool_]) -> Slices:
+        """Those that the mask `[n]` says."""
+        kept = np.repeat(which, self.lengths)
+        return Slices(self.numbers[which], self.columns[which], self.lengths[which], self.places[kept])
+
+    def together(self, other: Slices) -> Slices:
+        """These, and others behind them."""
+        return Slices(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
+
+
+class SliceSampler(Sampler):
+    """Pieces of trajectories, one behind the other in the sample, `[slices * frames]`.
+
+    First a trajectory is chosen, each that is long enough as likely as any other, then where in it the slice begins. No slice
+    has frames that did not follow each other in one env, whoever wrote them, in whatever order; see `EpisodeIndex`.
+
+    In the sample the last frame of each slice is marked as done, and as truncated unless it is a real end.
+
+    Args:
+        num_slices: slices in a sample; the sample's size is a multiple of it. Exclusive with `slice_len`.
+        slice_len: frames of a slice; the sample's size is a multiple of it.
+        end_key: where flags of the ends of trajectories lie; `("next", "done")` if the data have it.
+        traj_key: where ids of trajectories lie, one number for each frame; `("collector", "traj_ids")` or `"episode"` if the
+            data have one of these.
+        trajectory_key: another name for `traj_key`.
+        truncated_key: where slices are marked as truncated; None leaves samples as they are.
+        strict_length: leave out trajectories that are shorter than a slice; if False they are given as a whole, and a sample
+            may have fewer frames.
+        span: let slices reach over the begin and the end of trajectories, where they are cut: True so that one frame is left at
+            least, a number for so many frames at most, a pair for begin and end.
+        ends: bool `[*rows, time]`, where trajectories end, for all frames of a buffer that is not written any more, in place of
+            keys.
+        trajectories: int `[*rows, time]`, ids likewise.
+        cache_values: accepted; what is known of trajectories is always kept, and brought up to date as they are written.
+        compile: accepted, without effect.
+        uniform_over: `"episodes"`, or `"frames"`: each slice that there is as likely as any other.
+
+    Raises:
+        OptionError: arguments that exclude each other, or cannot work.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from reap.data.replay import ReplayBuffer
+        >>> from reap.data.storages import LazyTensorStorage
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(10), sampler=SliceSampler(slice_len=3), batch_size=6)
+        >>> _ = buffer.extend(TensorDict({"episode": [1] * 5 + [2] * 5, "step": [0, 1, 2, 3, 4] * 2}, [10]))
+        >>> sample = buffer.sample()
+        >>> sample["step"].view(2, 3).diff().tolist(), sample["next", "truncated"].flatten().tolist()
+        ([[1, 1], [1, 1]], [False, False, True, False, False, True])
+    """
+
+    def __init__(
+        self,
+        *,
+        num_slices: int | None = None,
+        slice_len: int | None = None,
+        end_key: NestedKey | None = None,
+        traj_key: NestedKey | None = None,
+        trajectory_key: NestedKey | None = None,
+        ends: Tensor | None = None,
+        trajectories: Tensor | None = None,
+        cache_values: bool = False,
+        truncated_key: NestedKey | None = TRUNCATED,
+        strict_length: bool = True,
+        compile: bool | Mapping[str, Any] = False,  # noqa: A002  its name in torchrl
+        span: Span = False,
+        uniform_over: Literal["episodes", "frames"] = "episodes",
+    ) -> None:
+        if (num_slices is None) == (slice_len is None):
+            raise OptionError(f"slices: expected num_slices or slice_len, got num_slices={num_slices}, slice_len={slice_len}")
+        if traj_key is not None and trajectory_key is not None and traj_key != trajectory_key:
+            raise OptionError(f"slices: traj_key={traj_key!r} and trajectory_key={trajectory_key!r} are one option; give one")
+        traj_key = trajectory_key if traj_key is None else traj_key
+        if (ends is not None or trajectories is not None) and (traj_key is not None or end_key is not None):
+            raise OptionError("slices: expected ends or trajectories, or keys where they lie in the data, got both")
+        if uniform_over not in ("episodes", "frames"):
+            raise OptionError(f"uniform_over: expected 'episodes' or 'frames', got {uniform_over!r}")
+        self.num_slices = None if num_slices is None else positive(num_slices, "num_slices")
+        self.slice_len = None if slice_len is None else positive(slice_len, "slice_len")
+        self.traj_key, self.end_key, self.truncated_key = map(_as_key, (traj_key, end_key, truncated_key))
+        self.strict_length, self.span, self.uniform_over = strict_length, _as_span(span), uniform_over
+        self._given = None if ends is None and trajectories is None else (trajectories, ends)
+        self.empty()
+
+    # ------------------------------------------------------------------ draws
+
+    def draw(self, storage: Storage, size: int, generator: torch.Generator | None) -> Draw:
+        """Choose slices of `size` frames together; see `Sampler`.
+
+        Raises:
+            OptionError: the size is no multiple of what was asked for, or the data have no such keys.
+            CallOrderError: nothing was written yet, or all trajectories are shorter than a slice.
+        """
+        length, count = self._shape_of(size)
+        index = self._updated(storage)
+        return _as_draw(self._choose(index, length, count, generator))
+
+    def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
+        """Choose others for slices with frames that were being written; see `Sampler`."""
+        slices: Slices = draw.note
+        index = self._updated(storage)
+        firsts = slices.lasts - slices.lengths + 1
+        lost = np.logical_or.reduceat(bad.numpy(), firsts) | (slices.columns < storage.ring.oldest)
+        length = self._length
+        return _as_draw(slices.only(~lost).together(self._choose(index, length, int(lost.sum()), generator)))
+
+    def _shape_of(self, size: int) -> tuple[int, int]:
+        """Frames of a slice, and slices."""
+        part, name = (self.num_slices, "num_slices") if self.slice_len is None else (self.slice_len, "slice_len")
+        assert part is not None
+        if size % part:
+            raise OptionError(f"sample: expected a batch_size that is a multiple of {name}={part}, got {size}")
+        self._length = size // part if self.slice_len is None else part
+        return self._length, size // self._length
+
+    def _choose(self, index: EpisodeIndex, length: int, count: int, generator: torch.Generator | None) -> Slices:
+        members = self._members_of(index, length)
+        chosen, starts = torch.randint(RANDOM, (2, count), generator=generator).numpy()
+        return self._cut(index, members.choose(chosen), starts, length)
+
+    def _cut(self, index: EpisodeIndex, numbers: Numbers, at_random: Numbers, length: int) -> Slices:
+        """Slices of these trajectories, which begin somewhere in each."""
+        table = index.table
+        firsts, ends = table.first[numbers], table.end[numbers]
+        starts = firsts + at_random % self._starts(ends - firsts, length) - self._reach(length)[0]
+        if self.strict_length and not any(self.span):
+            lengths, places = np.full(len(numbers), length), table.places(numbers, starts, length).ravel()
+        else:
+            stops = np.minimum(starts + length, ends)
+            starts = np.maximum(starts, firsts)
+            lengths = stops - starts
+            places = table.places(numbers, starts, length)[np.arange(length) < lengths[:, None]]
+        return Slices(numbers, table.shift[numbers] + starts, lengths, places)
+
+    def _starts(self, lengths: Numbers, length: int) -> Numbers:
+        """How many slices of this length begin in trajectories of these lengths."""
+        return np.maximum(lengths - length, 0) + 1 + sum(self._reach(length))
+
+    def _reach(self, length: int) -> tuple[int, int]:
+        """How many frames of a slice may be cut at the begin of a trajectory, and at its end."""
+        before, behind = (length - 1 if side is True else min(side, length - 1) for side in self.span)
+        return before, behind
+
+    # ------------------------------------------------------------------ trajectories
+
+    def _updated(self, storage: Storage) -> EpisodeIndex:
+        """The index of what the storage holds by now."""
+        index = self._index
+        if index is None or index.storage is not storage:
+            index = self._index = EpisodeIndex(storage, self._labels(storage))
+            self._members = {}
+        index.update()
+        return index
+
+    def _labels(self, storage: Storage) -> Labels | GivenLabels:
+        if not isinstance(storage, TensorStorage):
+            raise OptionError(f"slices: expected a storage of tensors, got a {type(storage).__name__}; use a LazyTensorStorage")
+        if not storage.is_initialised or not storage.ring.claimed:
+            raise CallOrderError("replay buffer: expected frames to sample from, found it empty; write to it first")
+        if self._given is not None:
+            return GivenLabels(storage, *self._given)
+        return Labels(storage, self.traj_key, self.end_key)
+
+    def _members_of(self, index: EpisodeIndex, length: int) -> Members:
+        """The trajectories that slices of this length are taken from."""
+        members = self._members.get(length)
+        if members is None:
+            members = self._new_members(index, length)
+        if not members.count:
+            lengths = index.table.lengths(index.table.alive())
+            longest = f"{lengths.max()} frames" if len(lengths) else "none"
+            raise CallOrderError(
+                f"slices: expected trajectories of at least {length} frames, the longest in the buffer has {longest}; "
+                "write more, ask for shorter slices, or give strict_length=False"
+            )
+        return members
+
+    def _new_members(self, index: EpisodeIndex, length: int) -> Members:
+        def starts(lengths: Numbers) -> Numbers:
+            return self._starts(lengths, length)
+
+        members = Members(index.table, length if self.strict_length else 1, starts if self.uniform_over == "frames" else None)
+        index.watchers.append(members)
+        self._members[length] = members
+        return members
+
+    # ------------------------------------------------------------------ marks
+
+    def mark(self, draw: Draw, leaves: Leaves) -> None:
+        """Mark the ends of slices as done, and as truncated where they are no real ends."""
+        key = self.truncated_key
+        if key is None or WHOLE in leaves:
+            return
+        last = torch.from_numpy(draw.note.lasts)
+        done, terminated = (leaves.get((*key[:-1], name)) for name in ("done", "terminated"))
+        truncated = leaves.get(key)
+        if truncated is None:
+            shape = (len(draw.places), 1) if done is None else done.shape
+            truncated = leaves[key] = torch.zeros(shape, dtype=torch.bool)
+        real = terminated if terminated is not None else None if done is None else done & ~truncated
+        truncated[last] = True if real is None else truncated[last] | ~real[last]
+        if done is None:
+            done = leaves[(*key[:-1], "done")] = truncated.clone()
+        done[last] = True
+
+    # ------------------------------------------------------------------ state
+
+    def empty(self) -> None:
+        """Forget what was known of trajectories."""
+        self._index: EpisodeIndex | None = None
+        self._members: dict[int, Members] = {}
+        self._length = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_index": None, "_members": {}}
+
+    def __repr__(self) -> str:
+        shape = f"num_slices={self.num_slices}" if self.slice_len is None else f"slice_len={self.slice_len}"
+        keys = f"traj_key={self.traj_key and plain(self.traj_key)!r}, end_key={self.end_key and plain(self.end_key)!r}"
+        return f"{type(self).__name__}({shape}, {keys}, uniform_over={self.uniform_over!r})"
+
+
+def _as_draw(slices: Slices) -> Draw:
+    return Draw(torch.from_numpy(slices.places), note=slices)
+
+
+def _as_key(key: NestedKey | None) -> Key | None:
+    return None if key is None else as_key(key)
+
+
+def _as_span(span: Span) -> tuple[bool | int, bool | int]:
+    """What `span` says of the begin, and of the end."""
+    pair = span if isinstance(span, tuple) else (span, span)
+    if len(pair) != 2 or min(pair) < 0:
+        raise OptionError(f"span: expected True, False, a number of frames, or a pair of these, got {span!r}")
+    return pair

@@ -1,0 +1,169 @@
+"""`TrajectoryTable`: where in a ring the frames of each trajectory lie.
+
+    frame q of a trajectory       first <= q < end, counted from where it was first seen
+    lies in column                shift + q, for ever counted
+
+A trajectory that others were written in between consists of several pieces: each has a shift of its own, and its chain says
+with which frame each piece begins.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+
+Chain = tuple[list[int], list[int]]
+"""The first frame of each piece of a trajectory, and its shift."""
+
+FIRST_SIZE = 1024
+
+
+class TrajectoryTable:
+    """Trajectories by number; a number is used again when a trajectory is gone.
+
+    Args:
+        capacity: columns of the ring.
+
+    Attributes:
+        row: each trajectory's row.
+        shift: the shift of its first piece.
+        first: its first frame that is still there.
+        end: the frame behind its last one.
+        chains: those of several pieces.
+        is_chained: whether it is one of these.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all trajectories."""
+        self._hold(np.zeros((4, FIRST_SIZE), np.int64), np.zeros(FIRST_SIZE, np.bool_))
+        self.chains: dict[int, Chain] = {}
+        self._free = list(range(FIRST_SIZE))[::-1]
+        self._queue: deque[tuple[int, int]] = deque()
+        self._at_tail: Numbers = np.zeros(0, np.int64)
+
+    def lengths(self, numbers: Numbers) -> Numbers:
+        """Frames of these trajectories."""
+        return self.end[numbers] - self.first[numbers]
+
+    def first_columns(self, numbers: Numbers) -> Numbers:
+        """The columns where these trajectories begin."""
+        return self.shift[numbers] + self.first[numbers]
+
+    def in_order(self, numbers: Numbers) -> Numbers:
+        """These trajectories once each, by where they begin."""
+        numbers = np.unique(numbers)
+        return numbers[np.lexsort((self.row[numbers], self.first_columns(numbers)))]
+
+    def alive(self) -> Numbers:
+        """All trajectories that have frames."""
+        return np.flatnonzero(self.end > self.first)
+
+    # ------------------------------------------------------------------ changes
+
+    def add(self, row: int, start: int, length: int) -> int:
+        """A new trajectory of one piece."""
+        if not self._free:
+            self._grow()
+        number = self._free.pop()
+        self.row[number], self.shift[number], self.first[number], self.end[number] = row, start, 0, length
+        return number
+
+    def join(self, number: int, start: int, length: int) -> None:
+        """Go on with another piece, which begins in a later column than all others."""
+        end = int(self.end[number])
+        if number not in self.chains:
+            self.chains[number] = [int(self.first[number])], [int(self.shift[number])]
+            self.is_chained[number] = True
+        frames, shifts = self.chains[number]
+        frames.append(end)
+        shifts.append(start - end)
+        self.end[number] += length
+
+    def extend(self, numbers: Numbers, lengths: Numbers) -> None:
+        """Let last pieces grow by so many frames."""
+        self.end[numbers] += lengths
+
+    def note_pieces(self, starts: list[int], numbers: list[int]) -> None:
+        """Keep in mind where new pieces begin, so that they are trimmed; none before those noted earlier."""
+        self._queue.extend(sorted(zip(starts, numbers, strict=True)))
+
+    def trim(self, oldest: int) -> tuple[Numbers, Numbers]:
+        """Forget frames in columns before `oldest`.
+
+        Returns:
+            Trajectories that became shorter, and those that are gone: their numbers may be used again.
+        """
+        passed: list[int] = []
+        while self._queue and self._queue[0][0] < oldest:
+            passed.append(self._queue.popleft()[1])
+        touched = np.concatenate((self._at_tail, np.array(passed, np.int64)))
+        if not len(touched):
+            return touched, touched
+        touched = np.unique(touched)
+        for number in touched[self.is_chained[touched]].tolist():
+            self._drop_pieces(number, oldest)
+        self.first[touched] = np.maximum(self.first[touched], oldest - self.shift[touched])
+        is_gone = self.first[touched] >= self.end[touched]
+        gone, left = touched[is_gone], touched[~is_gone]
+        self.first[gone] = self.end[gone] = 0
+        self._free.extend(gone.tolist())
+        self._at_tail = left[self.first_columns(left) <= oldest]
+        return left, gone
+
+    def _drop_pieces(self, number: int, oldest: int) -> None:
+        frames, shifts = self.chains[number]
+        pieces = 0
+        while pieces + 1 < len(frames) and shifts[pieces] + frames[pieces + 1] <= oldest:
+            pieces += 1
+        del frames[:pieces], shifts[:pieces]
+        self.shift[number] = shifts[0]
+        self.first[number] = max(int(self.first[number]), frames[0])
+        if len(frames) == 1:
+            del self.chains[number]
+            self.is_chained[number] = False
+
+    def _grow(self) -> None:
+        size = len(self.row)
+        numbers, flags = self._numbers, self.is_chained
+        self._hold(np.hstack((numbers, np.zeros_like(numbers))), np.hstack((flags, np.zeros_like(flags))))
+        self._free = list(range(size, 2 * size))[::-1]
+
+    def _hold(self, numbers: Numbers, is_chained: NDArray[np.bool_]) -> None:
+        self._numbers, self.is_chained = numbers, is_chained
+        self.row, self.shift, self.first, self.end = numbers
+
+    # ------------------------------------------------------------------ places
+
+    def places(self, numbers: Numbers, starts: Numbers, length: int) -> Numbers:
+        """The places of slices of one length, `[n, length]`.
+
+        Args:
+            numbers: the trajectory of each.
+            starts: the first frame of each.
+            length: frames of each.
+        """
+        columns = (self.shift[numbers] + starts)[:, None] + np.arange(length)
+        if self.chains:
+            for k in np.flatnonzero(self.is_chained[numbers]).tolist():
+                columns[k] += self._further(int(numbers[k]), int(starts[k]), length)
+        columns %= self.capacity
+        columns += (self.row[numbers] * self.capacity)[:, None]
+        return columns
+
+    def _further(self, number: int, start: int, length: int) -> Numbers | int:
+        """How far behind the shift of the first piece those of so many frames are."""
+        frames, shifts = self.chains[number]
+        piece, last = bisect_right(frames, start) - 1, bisect_right(frames, start + length - 1) - 1
+        if piece == last:
+            return shifts[piece] - shifts[0]
+        bounds = np.array([start, *frames[piece + 1 : last + 1], start + length])
+        return np.repeat(np.array(shifts[piece : last + 1]) - shifts[0], np.diff(bounds))
