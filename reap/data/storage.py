@@ -127,7 +127,8 @@ class Storage:
 
     def places_in_use(self) -> Tensor:
         """The places of `contents()`, in the same shape."""
-        places = torch.arange(self.rows * self.ring.capacity).view(self.rows, -1)
+        ring = self.ring  # before the rows: what another process wrote first is mapped
+        places = torch.arange(self.rows * ring.capacity).view(self.rows, -1)
         return places[:, : self.columns_in_use].reshape(*self.row_shape, -1)
 
     @property

@@ -11,6 +11,8 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping
+from functools import partial
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,16 @@ from tensordict import MemoryMappedTensor
 from torch import Tensor
 
 from reap.data.ring import Ring
+from reap.data.side_store import Sparse
 from reap.data.tensor_storage import TensorStorage
 from reap.errors import OptionError
 from reap.keys import Key, nested, plain
 from reap.layout import Block, Layout
 from reap.memory import available_memory, borrowed, empty_memory, take_pages
 from reap.tensordicts import make_tensordict
+
+ONCE_FILE = "once.bin"
+"""Holds what a `LazyMemmapStorage` with `observations_once` keeps beside its tensors."""
 
 
 class LazyTensorStorage(TensorStorage):
@@ -34,6 +40,8 @@ class LazyTensorStorage(TensorStorage):
         max_size: frames that there is room for, over all rows.
         device: where the frames lie.
         ndim: batch dimensions that are kept apart, time last.
+        observations_once: store what is under `"next"` only where it is not the root of the frame behind; see `reap.data.once`.
+            Samples are the same; views of the contents are copies. Frames of one env must lie behind one another in time.
 
     Raises:
         OptionError: no such size, number of dimensions, or device.
@@ -44,8 +52,8 @@ class LazyTensorStorage(TensorStorage):
         LazyTensorStorage(max_size=100, ndim=1, device='cpu', nothing yet)
     """
 
-    def __init__(self, max_size: int, *, device: Any = "cpu", ndim: int = 1) -> None:
-        super().__init__(max_size, ndim=ndim, device=device)
+    def __init__(self, max_size: int, *, device: Any = "cpu", ndim: int = 1, observations_once: bool = False) -> None:
+        super().__init__(max_size, ndim=ndim, device=device, observations_once=observations_once)
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise OptionError(f"device={str(self.device)!r}: torch finds no CUDA device here")
         self._fd: int | None = None
@@ -71,6 +79,9 @@ class LazyTensorStorage(TensorStorage):
         assert self._fd is not None
         return _tensors(Block.shared(layout, os.dup(self._fd)))
 
+    def _sparse(self, start: int, nbytes: int) -> Sparse:
+        return Sparse(nbytes, available_memory, self._fd, -(-start // PAGESIZE) * PAGESIZE)
+
     def share(self) -> None:
         """Lie in memory that other processes can map from now on.
 
@@ -91,9 +102,11 @@ class LazyTensorStorage(TensorStorage):
         self._hold(empty_memory())
         self.control = self.control.shared()
         self._ring = Ring(self.control, self._ring.capacity)
-        schema, old = self.schema, self._leaves
+        schema, old, nexts = self.schema, self._leaves, self._nexts
+        self._nexts = nexts.anew()
         if schema is not None:
             self._take(schema, self._allocate)
+            self._nexts.copy_from(nexts)
             for key, leaf in self._leaves.items():
                 leaf.copy_(old[key])
 
@@ -105,6 +118,7 @@ class LazyTensorStorage(TensorStorage):
         state = dict(self.__dict__)
         if self._fd is not None:
             state |= {"_fd": (os.getpid(), self._fd), "schema": None, "_leaves": {}, "_flat": {}, "_ring": None}
+            state["_nexts"] = self._nexts.anew()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -115,6 +129,11 @@ class LazyTensorStorage(TensorStorage):
         elif self.schema is not None:
             self._flat = {key: leaf.flatten(0, self.ndim - 1) for key, leaf in self._leaves.items()}
             self._ring = Ring(self.control, self.max_size // self.rows)
+
+
+def _disk_left(folder: Path) -> tuple[float, str]:
+    """Bytes that the disk of a folder has left, and its name in words."""
+    return shutil.disk_usage(folder).free, f"the disk of {folder}"
 
 
 def _tensors(block: Block) -> dict[Key, Tensor]:
@@ -129,13 +148,22 @@ class LazyMemmapStorage(TensorStorage):
         scratch_dir: a folder for the files, empty or not there yet; None takes a temporary one, which goes with the storage.
         ndim: batch dimensions that are kept apart, time last.
         device: "cpu"; another is refused.
+        observations_once: as with a `LazyTensorStorage`; a file of its own holds what is stored under `"next"` all the same.
 
     Raises:
         OptionError: no such size, number of dimensions or device, or a folder in which something lies.
     """
 
-    def __init__(self, max_size: int, *, scratch_dir: str | Path | None = None, ndim: int = 1, device: Any = "cpu") -> None:
-        super().__init__(max_size, ndim=ndim, device=device)
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        scratch_dir: str | Path | None = None,
+        ndim: int = 1,
+        device: Any = "cpu",
+        observations_once: bool = False,
+    ) -> None:
+        super().__init__(max_size, ndim=ndim, device=device, observations_once=observations_once)
         if self.device.type != "cpu":
             raise OptionError(f"LazyMemmapStorage: files are read into RAM: expected device='cpu', got {str(self.device)!r}")
         if scratch_dir is None:
@@ -160,7 +188,7 @@ class LazyMemmapStorage(TensorStorage):
         return False
 
     def _allocate(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
-        self._refuse(layout, shutil.disk_usage(self.folder).free, f"the disk of {self.folder}")
+        self._refuse(layout, *_disk_left(self.folder))
         blanks = {key: torch.zeros((), dtype=field.dtype).expand(field.shape) for key, field in layout.items()}
         make_tensordict(nested(blanks), torch.Size(lead)).memmap_like(str(self.folder))
         return self._attach(layout, lead)
@@ -172,6 +200,13 @@ class LazyMemmapStorage(TensorStorage):
             for key, field in layout.items()
         }
 
+    def _sparse(self, start: int, nbytes: int) -> Sparse:
+        fd = os.open(self.folder / ONCE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            return Sparse(nbytes, partial(_disk_left, self.folder), fd)
+        finally:
+            os.close(fd)
+
     def share(self) -> None:
         """Let other processes write too: the files are there for all."""
         self.control = self.control.shared()
@@ -180,7 +215,8 @@ class LazyMemmapStorage(TensorStorage):
     def __getstate__(self) -> dict[str, Any]:
         if not self.control.is_shared:
             raise OptionError("replay buffer: call share() before a buffer of files is sent to another process")
-        return {**self.__dict__, "schema": None, "_leaves": {}, "_flat": {}, "_ring": None}
+        mapped_again = {"schema": None, "_leaves": {}, "_flat": {}, "_ring": None, "_nexts": self._nexts.anew()}
+        return {**self.__dict__, **mapped_again}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

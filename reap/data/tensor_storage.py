@@ -6,6 +6,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from reap.data.items import Leaves, Schema, kind_of, leaves_of, schema_from, schema_of
+from reap.data.once import Rebuilt, Stored
 from reap.data.ring import Claim, Ring
+from reap.data.side_store import Sparse
 from reap.data.storage import Mark, Storage
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
@@ -28,9 +31,10 @@ log = logging.getLogger("reap.data")
 class TensorStorage(Storage):
     """A storage of tensors; subclasses say where these lie."""
 
-    def __init__(self, max_size: int, *, ndim: int = 1, device: Any = "cpu") -> None:
+    def __init__(self, max_size: int, *, ndim: int = 1, device: Any = "cpu", observations_once: bool = False) -> None:
         super().__init__(max_size, ndim=ndim)
         self.device = torch.device(device)
+        self._nexts: Stored = Rebuilt() if observations_once else Stored()
         self.schema: Schema | None = None
         self._leaves: dict[Key, Tensor] = {}
         self._flat: dict[Key, Tensor] = {}
@@ -50,6 +54,10 @@ class TensorStorage(Storage):
     @abstractmethod
     def _attach(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
         """The tensors that another process allocated."""
+
+    @abstractmethod
+    def _sparse(self, start: int, nbytes: int) -> Sparse:
+        """Memory behind the first `start` bytes, whose pages are taken as they are used."""
 
     @property
     @abstractmethod
@@ -94,8 +102,10 @@ class TensorStorage(Storage):
         if not capacity:
             raise OptionError(f"max_size={self.max_size}: expected room for one frame of each of the {rows} rows at least")
         lead = (*schema.rows, capacity)
-        layout = Layout({key: field.lead(*lead) for key, field in schema.fields.items() if not field.is_object})
+        stored = self._nexts.stored(schema.fields)
+        layout = Layout({key: field.lead(*lead) for key, field in stored.items() if not field.is_object})
         leaves = make(layout, lead)
+        self._nexts.place(schema.fields, rows * capacity, partial(self._sparse, layout.nbytes))
         self._place(schema, leaves)
         log.info("%r", self)
 
@@ -121,9 +131,11 @@ class TensorStorage(Storage):
         self._check(data, kind, leaves, shape)
         rows, columns, capacity = self.rows, shape[-1], self.ring.capacity
         skipped = max(0, columns - capacity)
+        ends = self._nexts.ends(self, leaves, skipped)
         claim = self.ring.claim(columns - skipped)
         try:
             self._copy(leaves, claim, skipped, origins)
+            self._nexts.write(self, leaves, claim, ends)
         except BaseException:
             self.ring.give_up(claim)
             raise
@@ -185,30 +197,36 @@ class TensorStorage(Storage):
         """The leaves of what lies at these places, `[B, *item]` each, in the order of the first write."""
         flat = self._flat
         if not self._objects:
-            return {key: leaf.index_select(0, places) for key, leaf in flat.items()}
+            return self._nexts.taken(self, places, {key: leaf.index_select(0, places) for key, leaf in flat.items()})
         at = places.cpu().numpy()
-        return {
+        leaves: Leaves = {
             key: stacked(self._objects[key].reshape(-1)[at]) if key in self._objects else flat[key].index_select(0, places)
             for key in self._known().fields
+            if key in self._objects or key in flat
         }
+        return self._nexts.taken(self, places, leaves)
 
     def put(self, places: Tensor, data: Any) -> None:
         """Write data `[B]` in the place of what lies there."""
         leaves = leaves_of(data)
         self._known().check(kind_of(data), leaves, 1)
-        with self.ring.editing():
+        with self.ring.editing(), self._nexts.edited(self, places, leaves):
             for key, leaf in self._flat.items():
                 leaf[places] = leaves[key]
             for key, objects in self._objects.items():
                 objects.reshape(-1)[places.numpy()] = unstacked(leaves[key], leaves[key].batch_size)
 
     def contents(self) -> Any:
-        """All that was written, `[*rows, columns]`: views of the storage, which later writes change."""
+        """All that was written, `[*rows, columns]`: views of the storage, which later writes change, or copies; see `at`."""
         schema, columns = self._known(), self.columns_in_use
         shape = torch.Size((*schema.rows, columns))
-        leaves: Leaves = {key: leaf.narrow(self.ndim - 1, 0, columns) for key, leaf in self._leaves.items()}
+        leaves: Leaves = self._frames(columns) | self._nexts.contents(self, columns)
         leaves.update({key: stacked(held[:, :columns].reshape(shape)) for key, held in self._objects.items()})
         return schema.rebuilt({key: leaves[key] for key in schema.fields}, shape)
+
+    def at(self, index: Any) -> Any:
+        """What lies at an index; see `Storage`."""
+        return self._nexts.at(self, index)
 
     def leaf(self, key: Key) -> Tensor:
         """All frames' values under a key, `[rows * columns, *item]`, by place.
@@ -217,9 +235,12 @@ class TensorStorage(Storage):
             OptionError: there is no such key.
         """
         self._known()
-        if key not in self._flat:
-            raise OptionError(f"replay buffer: no key {plain(key)!r}; it holds {[plain(known) for known in self._flat]}")
-        return self._flat[key]
+        if key in self._flat:
+            return self._flat[key]
+        rebuilt = self._nexts.contents(self, self.ring.capacity)
+        if key not in rebuilt:
+            raise OptionError(f"replay buffer: no key {plain(key)!r}; it holds {[*map(plain, (*self._flat, *rebuilt))]}")
+        return rebuilt[key].flatten(0, self.ndim - 1)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -260,8 +281,9 @@ class TensorStorage(Storage):
         return self.schema.kind if self.schema and self.schema.kind not in {TensorDict, Tensor} else None
 
     def frames(self) -> dict[Key, Tensor]:
-        """The tensors under each key that are in use, `[*rows, columns, *item]`: views of its memory."""
-        return self._frames(self.columns_in_use) if self.is_initialised else {}
+        """The tensors under each key that are in use, `[*rows, columns, *item]`; see `Storage`."""
+        columns = self.columns_in_use
+        return self._frames(columns) | self._nexts.contents(self, columns) if self.is_initialised else {}
 
     def _frames(self, columns: int) -> dict[Key, Tensor]:
         return {key: leaf.narrow(self.ndim - 1, 0, columns) for key, leaf in self._leaves.items()}
@@ -291,10 +313,12 @@ class TensorStorage(Storage):
             raise SpecMismatch("replay buffer: expected the keys of what is in the state, got none; nothing was changed")
         if saved is not None and not self.is_initialised:
             self._initialise(saved)
+        ends = self._nexts.ends(self, dict(frames), 0) if columns else None
         with self.ring.editing():
             if columns:
                 for key, leaf in self._frames(columns).items():
                     leaf.copy_(frames[key])
+                self._nexts.load(self, frames, ends, state["control"]["claimed"])
             for key, values in state["objects"].items():
                 fill(self._objects[key][:, :columns], values)
             self.control.restore(state["control"])
@@ -326,6 +350,6 @@ class TensorStorage(Storage):
         )
 
     def __repr__(self) -> str:
-        size = sum(leaf.nbytes for leaf in self._leaves.values())
+        size = sum(leaf.nbytes for leaf in self._leaves.values()) + self._nexts.nbytes
         held = f"{readable(size)} in {self.place}" if self.schema else "nothing yet"
         return f"{type(self).__name__}(max_size={self.max_size}, ndim={self.ndim}, device={str(self.device)!r}, {held})"

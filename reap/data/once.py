@@ -1,0 +1,325 @@
+"""`Rebuilt`: observations are stored once, what is under `"next"` is rebuilt from the frame behind; `Stored`: all is stored.
+
+    column        c      c+1     c+2 | c+3          written as one piece: c to c+2
+    root          o0     o1      o2  | o3
+    next          o1     END     o3  |              END: the last observation of an episode
+    stored        -      slot    slot until o3 is written behind it
+                                                    slot: in a `SideStore`, for END is not o2, and behind o2 lies nothing yet
+
+Bytes decide, no flags: a value that is not that of the root behind it has a slot. The frame behind was written later, so it is
+overwritten later: what a frame is rebuilt from stays as long as the frame.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from reap.buffers import FLAGS
+from reap.data.items import Leaves
+from reap.data.ring import Claim
+from reap.data.side_store import SideStore, Sparse
+from reap.keys import Key
+from reap.layout import Field
+
+if TYPE_CHECKING:
+    from reap.data.tensor_storage import TensorStorage
+
+Mask = NDArray[np.bool_]
+
+SMALLEST = 9
+"""Bytes of a value from which on it is worth it: the tables of the side store take 8 for each frame."""
+
+REWARD = "reward"
+
+SAMPLED_WORDS = 16
+"""Words of each frame that are looked at first."""
+
+WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+
+
+class Stored:
+    """All values are stored as they come."""
+
+    def anew(self) -> Stored:
+        """The same for a storage that holds nothing yet."""
+        return Stored()
+
+    def stored(self, fields: Mapping[Key, Field]) -> Mapping[Key, Field]:
+        """The fields that are stored."""
+        return fields
+
+    def place(self, fields: Mapping[Key, Field], places: int, make: Callable[[int], Sparse]) -> None:
+        """Take memory for what is kept beside.
+
+        Args:
+            fields: shape and dtype of all values.
+            places: frames at the most.
+            make: makes memory.
+        """
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept beside."""
+        return 0
+
+    def ends(self, storage: TensorStorage, leaves: Leaves, skipped: int) -> Any:
+        """What must be known of data before they are written.
+
+        Args:
+            storage: where to.
+            leaves: `[*rows, columns, *item]`.
+            skipped: first columns that are left out.
+
+        Raises:
+            MemoryError: there is no room for what must be kept beside.
+        """
+
+    def write(self, storage: TensorStorage, leaves: Leaves, claim: Claim, ends: Any) -> None:
+        """Keep beside what cannot be rebuilt, after all else was written to claimed columns."""
+
+    def taken(self, storage: TensorStorage, places: Tensor, leaves: Leaves) -> Leaves:
+        """What is stored of frames at these places, made complete."""
+        return leaves
+
+    def edited(self, storage: TensorStorage, places: Tensor, leaves: Leaves) -> AbstractContextManager[None]:
+        """In the body, what is stored at these places is changed to these values `[B, *item]`."""
+        return nullcontext()
+
+    def contents(self, storage: TensorStorage, columns: int) -> dict[Key, Tensor]:
+        """The values that are not stored, `[*rows, columns, *item]`."""
+        return {}
+
+    def at(self, storage: TensorStorage, index: Any) -> Any:
+        """What lies at an index of any kind that a tensor takes."""
+        return storage.contents()[index]
+
+    def load(self, storage: TensorStorage, frames: Mapping[Key, Tensor], ends: Any, claimed: int) -> None:
+        """Hold frames of another storage, after what is stored of them was copied.
+
+        Args:
+            storage: that which loads.
+            frames: `[*rows, columns, *item]` under each key, by place.
+            ends: what `ends` said of them.
+            claimed: columns that were claimed there.
+        """
+
+    def copy_from(self, other: Any) -> None:
+        """Hold what is kept beside by another."""
+
+
+class Rebuilt(Stored):
+    """Values under `"next"` are rebuilt from the root of the frame behind, where there are such of the same shape and dtype."""
+
+    def __init__(self) -> None:
+        self.roots: dict[Key, Key] = {}
+        self._side: SideStore | None = None
+
+    def anew(self) -> Rebuilt:
+        """The same for a storage that holds nothing yet."""
+        return Rebuilt()
+
+    def stored(self, fields: Mapping[Key, Field]) -> Mapping[Key, Field]:
+        """The fields that are stored: all but those that are rebuilt."""
+        self.roots = {("next", *key): key for key, field in fields.items() if _is_twice(key, field, fields)}
+        return {key: field for key, field in fields.items() if key not in self.roots}
+
+    def place(self, fields: Mapping[Key, Field], places: int, make: Callable[[int], Sparse]) -> None:
+        """Take memory for the side store; see `Stored`."""
+        if self.roots:
+            self._side = SideStore({key: fields[key] for key in self.roots}, places, make)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept beside."""
+        return self._side.nbytes if self._side else 0
+
+    # ------------------------------------------------------------------ writing
+
+    def ends(self, storage: TensorStorage, leaves: Leaves, skipped: int) -> Mask:
+        """Which frames `[rows, columns]` need a slot; see `Stored`."""
+        rows, dims = storage.rows, storage.ndim
+        columns = next(iter(leaves.values())).shape[dims - 1]
+        mask = np.zeros((rows, columns), np.bool_)
+        for key, root in self.roots.items():
+            ours, behind = leaves[key].flatten(0, dims - 1), leaves[root].flatten(0, dims - 1)
+            mask.reshape(-1)[:-1] |= differing(ours[:-1], behind[1:])
+        mask[:, -1:] = True
+        if self._side is not None:
+            with storage.control.lock:
+                self._side.reserve(int(mask[:, skipped:].sum()))
+        return mask[:, skipped:]
+
+    def write(self, storage: TensorStorage, leaves: Leaves, claim: Claim, ends: Mask) -> None:
+        """Give slots to the frames that need one, and the last of the write before its slot back; see `Stored`."""
+        side, capacity = self._side, storage.ring.capacity
+        if side is None or not claim.columns:
+            return
+        columns = (claim.start + np.arange(claim.columns)) % capacity
+        places = np.arange(storage.rows)[:, None] * capacity + columns
+        with storage.control.lock:
+            side.give_back(places.reshape(-1))
+            slots = torch.from_numpy(side.take(places[ends]))
+        for key in self.roots:
+            given = leaves[key].narrow(storage.ndim - 1, leaves[key].shape[storage.ndim - 1] - claim.columns, claim.columns)
+            chosen = torch.from_numpy(ends).view(given.shape[: storage.ndim])
+            side.values[key][slots] = given[chosen.to(given.device)].to("cpu")
+        with storage.control.lock:
+            self._join(storage, side, claim.start)
+
+    def _join(self, storage: TensorStorage, side: SideStore, start: int) -> None:
+        """Rebuild the frames before a column from those in it, where they are the same; with the lock held."""
+        ring = storage.ring
+        if start - 1 < ring.oldest or ring.holes(start - 1, start).any():
+            return
+        first = np.arange(storage.rows) * ring.capacity
+        places, behind = first + (start - 1) % ring.capacity, first + start % ring.capacity
+        slots = side.slots(places)
+        places, behind, slots = places[slots >= 0], torch.from_numpy(behind[slots >= 0]), slots[slots >= 0]
+        if not len(slots):
+            return
+        same = np.ones(len(slots), np.bool_)
+        for key, root in self.roots.items():
+            same &= ~differing(side.values[key][slots], storage.leaf(root)[behind].to("cpu"))
+        side.give_back(places[same])
+
+    @contextmanager
+    def edited(self, storage: TensorStorage, places: Tensor, leaves: Leaves) -> Generator[None]:
+        """Give slots to frames whose own value changes, and to those before one whose root changes; see `Stored`."""
+        side, capacity = self._side, storage.ring.capacity
+        if side is None:
+            yield
+            return
+        side.reserve(2 * len(places))
+        changed = np.zeros(len(places), np.bool_)
+        for root in self.roots.values():
+            changed |= differing(storage.leaf(root)[places], leaves[root])
+        before = _moved(places[torch.from_numpy(changed)], -1, capacity).unique()
+        before = before[torch.from_numpy(side.slots(before.numpy()) < 0)]
+        self._keep(side, before, self._values(storage, side, before))
+        yield
+        differs = np.zeros(len(places), np.bool_)
+        behind = _moved(places, 1, capacity)
+        for key, root in self.roots.items():
+            differs |= differing(leaves[key], storage.leaf(root)[behind])
+        held = torch.from_numpy(differs | (side.slots(places.numpy()) >= 0))
+        self._keep(side, places[held], {key: leaves[key][held] for key in self.roots})
+
+    def _keep(self, side: SideStore, places: Tensor, values: Mapping[Key, Tensor]) -> None:
+        """Have values `[B, *item]` in slots of these places; with the lock held."""
+        at = places.numpy()
+        side.take(np.unique(at[side.slots(at) < 0]))
+        slots = torch.from_numpy(side.slots(at))
+        for key, value in values.items():
+            side.values[key][slots] = value.to("cpu")
+
+    # ------------------------------------------------------------------ reading
+
+    def taken(self, storage: TensorStorage, places: Tensor, leaves: Leaves) -> Leaves:
+        """What is stored of frames at these places, and their values under `"next"`; see `Stored`."""
+        if self._side is None:
+            return leaves
+        complete = leaves | self._values(storage, self._side, places)
+        return {key: complete[key] for key in storage.keys}
+
+    def _values(self, storage: TensorStorage, side: SideStore, places: Tensor) -> dict[Key, Tensor]:
+        """The values that are not stored, `[B, *item]`.
+
+        A slot may be given back meanwhile, and be another frame's: the value is taken again then.
+        """
+        at, behind = places.cpu().numpy(), _moved(places, 1, storage.ring.capacity)
+        while True:
+            slots = side.slots(at)
+            values = {key: storage.leaf(root).index_select(0, behind) for key, root in self.roots.items()}
+            if (held := np.flatnonzero(slots >= 0)).size:
+                rows = torch.from_numpy(held)
+                for key, value in values.items():
+                    value[rows] = side.values[key][slots[held]].to(value.device)
+            if np.array_equal(side.slots(at), slots):
+                return values
+
+    def contents(self, storage: TensorStorage, columns: int) -> dict[Key, Tensor]:
+        """Copies of the values that are not stored, `[*rows, columns, *item]`; see `Stored`."""
+        if self._side is None:
+            return {}
+        places = torch.arange(storage.rows * storage.ring.capacity).view(storage.rows, -1)[:, :columns]
+        values = self._values(storage, self._side, places.reshape(-1))
+        return {key: value.unflatten(0, (*storage.row_shape, columns)) for key, value in values.items()}
+
+    def at(self, storage: TensorStorage, index: Any) -> Any:
+        """A copy of what lies at an index; see `Stored`."""
+        places = storage.places_in_use()[index]
+        data = storage.get(places.reshape(-1))
+        return data.reshape(*places.shape, *data.shape[1:]) if places.ndim else data[0]
+
+    # ------------------------------------------------------------------ moving
+
+    def load(self, storage: TensorStorage, frames: Mapping[Key, Tensor], ends: Mask, claimed: int) -> None:
+        """Hold frames of another storage; see `Stored`. With the lock held."""
+        if self._side is None:
+            return
+        self._side.empty()
+        columns, capacity = ends.shape[1], storage.ring.capacity
+        ends[:, (claimed - 1) % capacity : (claimed - 1) % capacity + 1] = True
+        rows, at = ends.nonzero()
+        flat = torch.from_numpy(rows * columns + at)
+        values = {key: frames[key].flatten(0, storage.ndim - 1)[flat] for key in self.roots}
+        self._keep(self._side, torch.from_numpy(rows * capacity + at), values)
+
+    def copy_from(self, other: Rebuilt) -> None:
+        """Hold what is kept beside by another."""
+        if self._side is not None and other._side is not None:
+            self._side.copy_from(other._side)
+
+
+def _is_twice(key: Key, field: Field, fields: Mapping[Key, Field]) -> bool:
+    is_flag = key[-1:] in FLAGS or key[-1] == REWARD
+    return not is_flag and not field.is_object and field.nbytes >= SMALLEST and fields.get(("next", *key)) == field
+
+
+def _moved(places: Tensor, by: int, capacity: int) -> Tensor:
+    """The places so many columns further on, in the same rows."""
+    columns = places % capacity
+    return places - columns + (columns + by) % capacity
+
+
+def differing(ours: Tensor, theirs: Tensor) -> Mask:
+    """Which of the values `[n, *item]` differ in any byte.
+
+    Some words of each are looked at first: long stretches without a difference are then compared as one piece, which is faster.
+    """
+    ours, theirs = _words(ours, theirs)
+    width = ours.shape[1] if ours.ndim > 1 else 0
+    step = width // SAMPLED_WORDS
+    if step < 4:
+        return _any(ours != theirs)
+    differs = _any(ours[:, ::step] != theirs[:, ::step])
+    edges = [-1, *np.flatnonzero(differs).tolist(), len(differs)]
+    for last, end in pairwise(edges):
+        stretch = slice(last + 1, end)
+        if end > last + 1 and not torch.equal(ours[stretch], theirs[stretch]):
+            differs[stretch] = _any(ours[stretch] != theirs[stretch])
+    return differs
+
+
+def _any(differs: Tensor) -> Mask:
+    return differs.any(1).cpu().numpy()
+
+
+def _words(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
+    """Both as whole words, `[n, words]`, so that NaNs count as what they are."""
+    flat = [
+        values.reshape(len(values), -1 if len(values) else math.prod(values.shape[1:])).contiguous()
+        for values in (ours, theirs)
+    ]
+    size = flat[0].shape[1] * flat[0].element_size()
+    word = WORDS[math.gcd(8, size, *(values.storage_offset() * values.element_size() for values in flat))]
+    return flat[0].view(word), flat[1].view(word)
