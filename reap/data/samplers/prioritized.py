@@ -161,7 +161,7 @@ class PrioritizedSampler(Sampler):
         return self._weighted(tree, places)
 
     def _weighted(self, tree: SumTree, places: Places) -> Draw:
-        weight = torch.from_numpy(tree.values[places] / tree.lowest).pow(-self._beta).float()
+        weight = torch.from_numpy((tree.values[places] / tree.lowest) ** -self._beta).float()
         return Draw(torch.from_numpy(places), {"priority_weight": weight, "_weight": weight})
 
     # ------------------------------------------------------------------ priorities
@@ -182,8 +182,7 @@ class PrioritizedSampler(Sampler):
             outside = at[(at < NOT_KEPT) | (at >= size)]
             raise OptionError(f"update_priority: expected places from 0 to {size - 1}, got {outside[0]}")
         tree = self._catch_up(storage)
-        held = self._holds(at, storage)
-        if not held.all():
+        if (held := self._held(at, storage)) is not None:
             at, values = at[held], values[held]
         tree.set(at, values)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
@@ -206,21 +205,20 @@ class PrioritizedSampler(Sampler):
         """Raise OptionError for priorities that are negative or not finite."""
         self._powers(priority, "priority")
 
-    def _holds(self, places: Places, storage: Storage) -> Any:
-        """Which places hold a frame that was there when the sampler looked last, as a mask."""
+    def _held(self, places: Places, storage: Storage) -> Any:
+        """Which places hold a frame that was there when the sampler looked last, as a mask; None if all do."""
         oldest, claimed, writing = self._seen
         capacity = storage.ring.capacity
-        kept = places != NOT_KEPT
-        if claimed - oldest == capacity and not writing:
-            return kept
+        if claimed - oldest == capacity and not writing and places.min(initial=0) != NOT_KEPT:
+            return None
         columns = claimed - 1 - (claimed - 1 - places) % capacity
-        return kept & (columns >= oldest) & ~np.isin(columns, _columns(writing, oldest, claimed))
+        return (places != NOT_KEPT) & (columns >= oldest) & ~np.isin(columns, _columns(writing, oldest, claimed))
 
     def _powers(self, priority: Tensor, name: str) -> Values:
         """What the tree holds for priorities `[n]`."""
-        priority = priority.detach().cpu().double()
-        given: Values = priority.numpy()
-        values: Values = (priority + self.eps).pow(self._alpha).numpy()
+        given: Values = priority.detach().cpu().double().numpy()
+        with np.errstate(all="ignore"):
+            values = (given + self.eps) ** self._alpha
         bound = sys.float_info.max / self.max_capacity  # so that the sum of all is finite too
         if len(given) and not (given.min() >= 0 and values.max() <= bound):
             wrong = given[~((given >= 0) & (values <= bound))]

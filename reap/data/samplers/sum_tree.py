@@ -61,7 +61,7 @@ class SumTree:
     @property
     def lowest(self) -> float:
         """The smallest value above 0; infinite if there is none."""
-        return self._lows[-1].min().item() if self._lows else _least_above_zero(self._sums[0]).item()
+        return float(self._lows[-1].numpy().min()) if self._lows else _least_above_zero(self._sums[0]).item()
 
     @property
     def highest(self) -> float:
@@ -144,7 +144,7 @@ def _blocks(level: Tensor, nodes: Places) -> Tensor:
 def _least_above_zero(values: Tensor) -> Tensor:
     """The smallest of the values above 0 along the last dimension; infinite where there is none."""
     least = values.amin(-1)
-    return least if least.all() else torch.where(values > 0, values, math.inf).amin(-1)
+    return least if least.numpy().all() else torch.where(values > 0, values, math.inf).amin(-1)
 
 
 def _below(mass: Values, total: Any) -> Values:
