@@ -57,7 +57,9 @@ class Program:
         self.returncode: int | None = None
 
     def _number(self) -> int:
-        return NUMBER.unpack(os.read(self._status[0], NUMBER.size))[0]
+        data = os.read(self._status[0], NUMBER.size)
+        assert data, "the server of programs is gone: what it imports failed, perhaps; stderr has its words"
+        return NUMBER.unpack(data)[0]
 
     def wait(self, timeout: float) -> int:
         """Its exit code, negative for a signal."""
