@@ -1,7 +1,7 @@
 """`SumTree`: draws places in proportion to their values.
 
     level 0    a value for each place                    1,000,000
-    level 1    the sum of each FANOUT neighbours            15,625
+    level 1    the sum of each FANOUT neighbours            31,250
     ...        until a level is at most TOP long; that one is searched as a whole
 
 All of a batch goes through a level in one call, so that few broad levels are quicker than many narrow ones. A sum is always
@@ -24,8 +24,8 @@ from torch import Tensor
 Values = NDArray[np.float64]
 Places = NDArray[np.int64]
 
-FANOUT = 64
-TOP = 16_384
+FANOUT = 32
+TOP = 32_768
 
 MANY = 1_024
 """So many nodes are worth a search for those that stand twice."""
