@@ -9,6 +9,7 @@ import torch
 
 from reap.collectors.options import CollectorOptions
 from reap.specs import Composite, Spec
+from reap.weights.base import WeightUpdaterBase
 from reap.workers.base import WorkerGroup
 
 
@@ -19,6 +20,8 @@ class CollectorAttributes:
     _group: WorkerGroup
     _frames_per_batch: int
     _closed: bool
+    _version: int
+    _updater: WeightUpdaterBase | None
 
     @property
     @abstractmethod
@@ -83,3 +86,13 @@ class CollectorAttributes:
     def storing_device(self) -> torch.device | None:
         """Where batches are delivered; None if they stay where they are recorded."""
         return self._options.storing_device
+
+    @property
+    def policy_version(self) -> int:
+        """Number of weight updates so far."""
+        return self._version
+
+    @property
+    def weight_updater(self) -> WeightUpdaterBase | None:
+        """What `update_policy_weights_` sends weights with; None for a policy without weights."""
+        return self._updater

@@ -1,6 +1,6 @@
 """`Background`: collects in a thread, rollout by rollout, until it is told to stop, its budget is used up, or it fails.
 
-    thread      wait while paused -> busy -> step (collect and write) -> not busy -> ...
+    thread      wait while paused -> busy -> step (collect and write) -> not busy -> wait while ahead of the learner -> ...
     pause()     asks for a pause and returns when the thread is not busy: no write is in flight then
 
 The thread keeps nothing alive: it ends when the collector whose step it calls is dropped, and with the interpreter.
@@ -19,6 +19,7 @@ import torch
 from tensordict import TensorDictBase
 
 from reap.buffers import MASK
+from reap.collectors.brake import Brake
 from reap.workers.shield import uninterrupted
 
 EXIT_SECONDS = 5.0
@@ -31,10 +32,12 @@ class Background:
     Args:
         step: a method that does a piece of work and returns whether there is more to do; its object is not kept alive.
         name: the thread's name.
+        brake: holds the thread between two steps, where it is on.
     """
 
-    def __init__(self, step: Callable[[], bool], name: str) -> None:
+    def __init__(self, step: Callable[[], bool], name: str, brake: Brake | None = None) -> None:
         self._step = WeakMethod(step)
+        self._brake = Brake() if brake is None else brake
         self._state = Condition()
         self._pauses: set[object] = set()
         self._is_busy = self._is_stopped = self._has_ended = False
@@ -63,6 +66,10 @@ class Background:
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+    def note_sampled(self, frames: int) -> None:
+        """The learner has sampled so many more frames."""
+        self._brake.note_sampled(frames)
 
     @contextmanager
     def pause(self) -> Generator[None]:
@@ -96,6 +103,7 @@ class Background:
         with self._state:
             self._is_stopped = True
             self._state.notify_all()
+        self._brake.wake()
         if current_thread() is not self._thread:
             self._thread.join(timeout)
         with self._state:
@@ -108,6 +116,7 @@ class Background:
         try:
             while self._may_go_on() and self._take_step():
                 self._rest()
+                self._brake.wait()
         except BaseException as error:  # noqa: BLE001  it is raised in the caller's thread
             error.add_note(f"reap: raised in the background, in the thread of {self._thread.name}()")
             if not self.is_abandoned:
@@ -151,9 +160,19 @@ def _stop_all() -> None:
 
 def cut(batch: TensorDictBase, frames: int) -> tuple[TensorDictBase, int]:
     """The first columns of a batch that hold at most so many valid frames, and the number of valid frames that are left out."""
-    columns = batch.shape[-1]
     mask = batch.get(MASK, None)
     valid = torch.ones(batch.shape, dtype=torch.bool) if mask is None else mask
-    totals: list[int] = valid.reshape(-1, columns).sum(0).cumsum(0).tolist()
+    columns, kept = fitting(valid, frames)
+    return batch[..., :columns], int(valid.sum()) - kept
+
+
+def fitting(valid: torch.Tensor, frames: int) -> tuple[int, int]:
+    """How many of the first columns hold at most so many valid frames, and how many these hold.
+
+    Args:
+        valid: mask `[*batch, columns]`.
+        frames: how many there may be.
+    """
+    totals: list[int] = valid.reshape(-1, valid.shape[-1]).sum(0).cumsum(0).tolist()
     kept = [total for total in totals if total <= frames]
-    return batch[..., : len(kept)], totals[-1] - (kept[-1] if kept else 0)
+    return len(kept), kept[-1] if kept else 0

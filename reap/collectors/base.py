@@ -16,9 +16,10 @@ from torch.utils.data import IterableDataset
 
 from reap.collectors.attributes import CollectorAttributes
 from reap.collectors.background import Background, cut
-from reap.collectors.delivery import delivery_steps, mark_truncated
+from reap.collectors.brake import make_brake
+from reap.collectors.delivery import delivery_steps, mark_truncated, take, tell
 from reap.collectors.episodes import make_queue, next_episodes
-from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
+from reap.collectors.handler import Collect, GetState, Reset, Seed, SetState
 from reap.collectors.options import CollectorOptions, warn_of_rounding
 from reap.collectors.schedule import Alone, scatter
 from reap.collectors.state import STATE_FORMAT, check_state, checked_rows, checked_seed, policy_state
@@ -55,6 +56,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         self._alone = Alone(type(self).__name__)
         self._version = 0
         self._background: Background | None = None
+        self._brake = make_brake(options, frames_per_batch)
         self._queue = make_queue(options.trajs_per_batch, options.traj_format, options.max_pending_frames)
         self._updater = updater
         if updater is not None:
@@ -113,11 +115,14 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
 
     def _next_batch(self) -> TensorDictBase | None:
         budget = self._options.budget
-        return None if budget is not None and self._meter.frames >= budget else self._collect()
+        return None if budget is not None and self._meter.frames >= budget else self._at_work(self._next_delivery)
 
     def _collect(self) -> TensorDictBase:
+        return self._at_work(self._next_rollout)
+
+    def _at_work(self, make: Callable[[], TensorDictBase]) -> TensorDictBase:
         with self._alone, self._meter.at_work():
-            batch = self._next_rollout()
+            batch = make()
         self._meter.batches += 1
         return batch
 
@@ -125,26 +130,34 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
     def _next_rollout(self) -> TensorDictBase:
         """Have one batch recorded and count it."""
 
-    def _deliver(self, batch: Any) -> Any:
-        for step in self._steps:
-            batch = step(batch)
+    def _next_delivery(self, most: int | None = None) -> TensorDictBase:
+        """A batch to deliver.
+
+        Args:
+            most: frames that it may have; None, and the caller waits for it: outside of the background.
+        """
+        batch = self._next_rollout()
+        if most is None:
+            return batch
+        batch, surplus = cut(batch, most)
+        self._meter.discard(surplus)
+        self._meter.frames -= surplus
         return batch
+
+    def _deliver(self, batch: Any) -> Any:
+        return take(self._steps, batch)
 
     def _command(self, slot: int) -> Collect:
         options = self._options
         random = self._meter.frames < options.random_frames
         return Collect(slot, random, options.reset_at_each_iter, self._version)
 
-    def _count(self, done: Done) -> None:
-        self._meter.add(done.frames, done.episodes, done.env_seconds, done.policy_seconds)
-        self._meter.staleness = self._version - done.version
-
     # ------------------------------------------------------------------ background
 
     def start(self) -> None:
         """Fill the replay buffer in the background, until `total_frames` are written or the collector is shut down.
 
-        An error there surfaces at the next call on the collector.
+        An error there surfaces at the next call on the collector, or on the buffer.
 
         Raises:
             OptionError: there is no replay buffer.
@@ -154,30 +167,55 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         if self._options.replay_buffer is None:
             raise OptionError("start() writes to a replay buffer: expected the option replay_buffer, got None")
         self._prepare_background()
-        self._background = Background(self._background_step, f"{type(self).__name__}.start")
+        self._brake.begin(self._meter.frames, self._news())
+        self._background = Background(self._background_step, f"{type(self).__name__}.start", self._brake)
+        tell(self._options.replay_buffer, self._background)
         self._background.start()
+
+    def _news(self) -> Sequence[int]:
+        """Descriptors that are readable when workers have something to say."""
+        return ()
 
     def _prepare_background(self) -> None:
         """Make ready to collect in a thread."""
 
     def _background_step(self) -> bool:
-        """Collect and write one batch; return whether to go on."""
+        """Collect and write one batch, unless that is too early; return whether to go on."""
+        if self._frames_left >= self._least_frames and self._brake.holds(self._meter.frames):
+            self._look_for_failures()
+            return True
         batch = self._supply(self._next_within_budget)
-        if batch is None or self._is_abandoned:
+        if self._is_abandoned:
+            return False
+        if batch is None:
+            self._finish_writes()
             return False
         self._deliver(batch)
         return True
 
+    def _look_for_failures(self) -> None:
+        """Raise what has happened to workers."""
+
+    def _finish_writes(self) -> None:
+        """Return when no write to the replay buffer is in flight."""
+
     def _next_within_budget(self) -> TensorDictBase | None:
         """A rollout, the last one cut so that `total_frames` are not exceeded."""
-        budget, whole = self._options.budget, self._frames_per_batch
-        left = whole if budget is None else budget - self._meter.frames
-        if left < self.batch_size[:-1].numel() or self._is_abandoned:
+        left = self._frames_left
+        if left < self._least_frames or self._is_abandoned:
             return None
-        batch, surplus = cut(self._collect(), left)
-        self._meter.discard(surplus)
-        self._meter.frames -= surplus
-        return batch
+        return self._at_work(partial(self._next_delivery, left))
+
+    @property
+    def _frames_left(self) -> int:
+        """Frames that the next batch may have."""
+        budget, whole = self._options.budget, self._frames_per_batch
+        return whole if budget is None else budget - self._meter.frames
+
+    @property
+    def _least_frames(self) -> int:
+        """Frames of the smallest piece of a batch that can be delivered: of one column."""
+        return self.batch_size[:-1].numel()
 
     @property
     def _is_abandoned(self) -> bool:
@@ -267,16 +305,6 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             raise OptionError(f"weights: this {type(self).__name__} has no policy with weights to update")
         self._version += 1
 
-    @property
-    def policy_version(self) -> int:
-        """Number of weight updates so far."""
-        return self._version
-
-    @property
-    def weight_updater(self) -> WeightUpdaterBase | None:
-        """What `update_policy_weights_` sends weights with; None for a policy without weights."""
-        return self._updater
-
     def getattr_env(self, name: str) -> Any:
         """The value of an attribute of the env; of several envs, a list."""
         return self._send_all(Call("env_attribute", (name,)))[0]
@@ -325,6 +353,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             if isinstance(self.policy, nn.Module):
                 load_weights(self.policy, state["policy"])
             self._meter.restore(state["counters"])
+            self._brake.begin(self._meter.frames, self._news())
             self._version = state["policy_version"]
             if self._queue is not None and not self._queue.load_state(state["episodes"]):
                 self._send_all(Reset())  # those under way lack the frames that waited for their end

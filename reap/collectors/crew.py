@@ -22,8 +22,9 @@ from torch import nn
 from reap.collectors.handler import Done, Seed
 from reap.collectors.multi_options import Plan
 from reap.collectors.nested import make_nested
-from reap.collectors.schedule import ask_one, gather_all
+from reap.collectors.schedule import ask_one, gather_all, scatter
 from reap.collectors.worker import Attach, AttachWeights, Describe, Facts, Recipe, make_worker
+from reap.collectors.writing import WriteTo
 from reap.envs.build import refuse_instances
 from reap.envs.registry import registry_entries
 from reap.errors import OptionError, SpecMismatch, in_own_words
@@ -61,6 +62,7 @@ class Crew:
         self.slots: list[Slots] = []
         self._plan = plan
         self.restarts = 0
+        self._ends: Sequence[WriteTo] = ()
         self._seeds: dict[int, Seed] = {}
         self._recipes = recipes(plan, policy)
         self._scheme = plan.scheme
@@ -107,6 +109,11 @@ class Crew:
         for box in self.mailboxes.values():
             box.close()
 
+    def let_write(self, ends: Sequence[WriteTo]) -> None:
+        """Give each worker its end of the replay buffer."""
+        self._ends = ends
+        scatter(self.group, ends)
+
     def clear_control(self, worker: int) -> None:
         """No column is recorded yet, and none is to be the last: before a rollout is asked for."""
         control = self.group.control(worker)
@@ -143,6 +150,8 @@ class Crew:
             box = self.mailboxes[worker] = self.mailboxes[worker].renewed()
             self._attach_weights(worker, box)
             self.group.ready([worker])
+        if self._ends:
+            ask_one(self.group, worker, self._ends[worker])
         if worker in self._seeds:
             given = self._seeds[worker]
             self.seed(worker, successors_seed(given.seed), given.static)

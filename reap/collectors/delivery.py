@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -57,8 +57,46 @@ def write_batch(buffer: Extendable, batch: TensorDictBase) -> None:
 
 def write_columns(buffer: Extendable, batch: TensorDictBase) -> None:
     """Write a batch to a buffer, one column after the other."""
+    if 1 < batch.ndim <= (ndim_of(buffer) or 1):  # the buffer keeps rows apart: a column is a batch of one time step
+        for column in batch.split(1, -1):
+            buffer.extend(column)
+        return
     for column in batch.unbind(-1):
         buffer.extend(column) if column.ndim else buffer.add(column)
+
+
+def ndim_of(buffer: Any) -> int | None:
+    """The dimensions that a buffer keeps apart; None if it does not say."""
+    return getattr(getattr(buffer, "storage", None), "ndim", None)
+
+
+def sources_of(buffer: Any) -> Any:
+    """Where a buffer keeps those who fill it in the background; None if it has no such place."""
+    return getattr(buffer, "sources", None)
+
+
+def tell(buffer: Any, source: Any) -> None:
+    """Tell a buffer who fills it in the background, if it has a place for that."""
+    sources = sources_of(buffer)
+    if sources is not None:
+        sources.add(source)
+
+
+def in_parts(steps: Sequence[Step]) -> Step:
+    """These steps for each part of a batch that lies in its first dimension."""
+
+    def each(batch: TensorDictBase) -> None:
+        for part in batch.unbind(0):
+            take(steps, part)
+
+    return each
+
+
+def take(steps: Sequence[Step], batch: Any) -> Any:
+    """What these steps make of a batch."""
+    for step in steps:
+        batch = step(batch)
+    return batch
 
 
 def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:

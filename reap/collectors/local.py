@@ -114,7 +114,9 @@ class SyncDataCollector(DataCollectorBase):
         except BaseException:
             pool.give_back(slot)
             raise
-        self._count(done)
+        self._meter.add(
+            done.frames, done.episodes, done.env_seconds, done.policy_seconds, staleness=self._version - done.version
+        )
         return pool.deliver(slot)
 
     def _release(self, timeout: float | None, close_env: bool) -> None:

@@ -10,13 +10,15 @@ import torch
 from tensordict import TensorDictBase
 
 from reap.collectors.crew import Slots
+from reap.collectors.delivery import in_parts, ndim_of
 from reap.collectors.handler import Done
 from reap.collectors.join import Joiner, checked_dim, joined_shape, joiner, real_rows
 from reap.collectors.multi_options import MultiOptions
+from reap.collectors.orders import Writes
 from reap.collectors.process import ProcessCollector
 from reap.collectors.results import batch_from, batch_state, done_from, done_state
 from reap.collectors.schedule import Gather
-from reap.errors import OptionError
+from reap.errors import OptionError, WorkerError
 from reap.rollout import STOP
 
 
@@ -49,6 +51,8 @@ class MultiSyncDataCollector(ProcessCollector):
         self._under_way: Gather | None = None
         self._recorded: tuple[Mapping[int, Done], TensorDictBase] | None = None
         super().__init__(create_env_fn, policy, options)
+        if self._dim is None and self._takes_parts():
+            self._steps = (in_parts(self._steps),)
 
     def _set_up(self) -> int:
         crew, options = self._crew, self._plan.crew
@@ -56,7 +60,7 @@ class MultiSyncDataCollector(ProcessCollector):
         shapes = [(*facts.batch_shape, facts.columns) for facts in crew.facts]
         # Episodes in turn need the rows apart.
         kind = "stack" if self._plan.whole.trajs_per_batch is not None else options.cat_results
-        dim = checked_dim(kind, shapes)
+        dim = self._dim = checked_dim(kind, shapes)
         self._drops_missing = options.preemptive_threshold is not None and dim is not None
         if self._drops_missing and dim != len(shapes[0]) - 1:
             raise OptionError(
@@ -94,11 +98,53 @@ class MultiSyncDataCollector(ProcessCollector):
         return batch
 
     def _keep_results(self) -> None:
+        self._finish_writes()
         if self._under_way is None:
             return
+        gather = self._gathered()
+        self._recorded = gather.replies, self._joined(gather.replies, gather.note)
+
+    def _gathered(self) -> Gather:
+        """The rollout under way, when all have recorded theirs."""
+        self._under_way = self._under_way or self._begin()
         self._under_way.wait()
         gather, self._under_way = self._under_way, None
-        self._recorded = gather.replies, self._joined(gather.replies, gather.note)
+        return gather
+
+    @property
+    def _has_batch(self) -> bool:
+        return self._recorded is not None
+
+    @property
+    def _writes_at_once(self) -> int:
+        return 1  # as in a batch: behind each other in the order of the workers
+
+    def _have_written(self, writes: Writes, most: int | None) -> None:
+        dones = sorted(self._gathered().replies.items())
+        for worker, done in dones:
+            self._add(worker, done)
+        for worker, done in dones:
+            frames = writes.add(worker, self._slots_of(worker), done, most)
+            most = None if most is None else most - frames
+        writes.carry_out(self._mend_write)
+
+    def _mend_write(self, failure: WorkerError) -> None:
+        self._mend(failure, None)
+
+    def _takes_parts(self) -> bool:
+        """Whether the replay buffer takes what each worker recorded by itself, and not the batch of all.
+
+        Workers that are joined along the dimension that the buffer grows along lie behind each other in it anyway. A stack of
+        them is written as a whole where the buffer keeps as many dimensions apart as it has, for their rows are then the
+        workers; otherwise each worker's part of it is what a collector with that worker alone would write.
+        """
+        options = self._plan.whole
+        buffer, ndim = options.replay_buffer, ndim_of(options.replay_buffer)
+        if ndim is None or options.split_trajs or options.trajs_per_batch is not None:
+            return False
+        if self._dim is None:
+            return ndim < len(self._shape)
+        return self._dim == (getattr(buffer, "dim_extend", ndim - 1) if options.extend_buffer else len(self._shape) - 1)
 
     def _joined(self, dones: Mapping[int, Done], numbers: Sequence[int]) -> TensorDictBase:
         """The batch that the workers recorded in slots of these numbers."""
@@ -111,6 +157,7 @@ class MultiSyncDataCollector(ProcessCollector):
         return self._join(parts)
 
     def _begin(self) -> Gather:
+        self._finish_writes()
         self._before_batch()
         numbers = [slots.take() for slots in self._all_slots]
         share = self._plan.crew.preemptive_threshold

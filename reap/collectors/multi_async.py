@@ -19,6 +19,7 @@ from tensordict import TensorDictBase
 from reap.collectors.crew import Slots
 from reap.collectors.handler import Collect, Done
 from reap.collectors.multi_options import MultiOptions
+from reap.collectors.orders import Writes
 from reap.collectors.process import ProcessCollector
 from reap.collectors.results import batch_from, batch_state, done_from, done_state
 from reap.errors import OptionError, WorkerError
@@ -75,17 +76,38 @@ class MultiaSyncDataCollector(ProcessCollector):
         return max(own.frames for own in facts)
 
     def _next_rollout(self) -> TensorDictBase:
+        self._await_result()
+        # Before the delivery: the worker goes on while this result is looked at.
+        self._set_to_work()
+        worker, done, batch = self._take_result()
+        return self._own_slots[worker].deliver(done.slot, {worker: done}) if batch is None else batch
+
+    def _await_result(self) -> None:
         self._before_batch()
         self._set_to_work()
         while not self._arrived:
             self._receive()
-        worker, done, batch = self._arrived[0]
-        # Before the delivery: it works on while this result is looked at.
+
+    def _take_result(self) -> Result:
+        result = self._arrived.popleft()
+        self._add(result.worker, result.done)
+        self._delivered_last = result.worker
+        return result
+
+    @property
+    def _has_batch(self) -> bool:
+        return bool(self._arrived) and self._arrived[0].batch is not None
+
+    def _have_written(self, writes: Writes, most: int | None) -> None:
+        self._await_result()
+        worker, done, _ = self._take_result()
+        writes.add(worker, self._own_slots[worker], done, most)
+        writes.carry_out(self._mend_write)
+        # Behind the write: the worker goes on when it has written.
         self._set_to_work()
-        self._arrived.popleft()
-        self._add(worker, done)
-        self._delivered_last = worker
-        return self._own_slots[worker].deliver(done.slot, {worker: done}) if batch is None else batch
+
+    def _mend_write(self, failure: WorkerError) -> None:
+        self._mend_in_turn(failure)
 
     def _first_row(self) -> int:
         return self._starts[self._delivered_last]
@@ -129,11 +151,13 @@ class MultiaSyncDataCollector(ProcessCollector):
 
     def _receive(self) -> None:
         """Wait for a result, or for a failure that can be mended."""
+        writes = self._writes
         try:
-            worker, done = self._group.ready(self._working)
-            self._arrive(worker, self._complete(worker, done))
+            worker, done = self._group.ready(self._working if writes is None else {*self._working, *writes.workers})
+            if writes is None or not writes.wrote(worker):
+                self._arrive(worker, self._complete(worker, done))
         except WorkerError as failure:
-            self._mend_in_turn(failure)
+            self._mend_in_turn(failure) if writes is None else writes.failed(failure, self._mend_in_turn)
 
     def _mend_in_turn(self, failure: WorkerError) -> None:
         done = self._mend(failure, self._working.get(failure.worker))
@@ -152,6 +176,7 @@ class MultiaSyncDataCollector(ProcessCollector):
         return Collect(slot, self._is_random, options.reset_at_each_iter, self._version)
 
     def _keep_results(self) -> None:
+        self._finish_writes()
         while self._working:
             self._receive()
 

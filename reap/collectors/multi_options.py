@@ -215,6 +215,8 @@ NOT_NESTED = (
     "split_trajs",
     "replay_buffer",
     "extend_buffer",
+    "max_frames_ahead",
+    "samples_per_frame",
     "storing_device",
     "weight_updater",
     "weight_sync_schemes",

@@ -31,6 +31,7 @@ from reap.collectors.worker import (
     Recipe,
     prepare,
 )
+from reap.collectors.writing import Write, WriteTo
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Field
@@ -61,6 +62,8 @@ class NestedWorker(Attached):
             Collect: self._collect,
             Describe: self._facts,
             AttachWeights: self._attach_weights,
+            WriteTo: self._write_to,
+            Write: self._write,
             Reset: lambda command: self._collector.reset(command.rows),
             Seed: lambda command: self._collector.set_seed(command.seed, command.static),
             GetState: self._get_state,

@@ -45,6 +45,8 @@ class SyncOptions(TypedDict, total=False):
     replay_buffer: Any
     extend_buffer: bool
     replay_buffer_chunk: bool | None
+    max_frames_ahead: int | None
+    samples_per_frame: float
     trust_policy: bool
     compile_policy: bool | Mapping[str, Any]
     cudagraph_policy: bool | Mapping[str, Any]
@@ -85,8 +87,13 @@ class CollectorOptions:
             which `torch.nested.nested_tensor(list(...), layout=torch.jagged)` makes one tensor. A policy called with tensors
             gets the frame's own from a single env, and from a batch of envs a list with one for each row; one called with a
             TensorDict finds them in it. Objects stay on the CPU.
-        replay_buffer: where batches are written; iteration then yields None.
+        replay_buffer: where batches are written; iteration then yields None. Workers write theirs themselves, unless the
+            buffer, or an option for whole batches, keeps them from it.
         extend_buffer: write whole batches; otherwise one column of the batch at a time.
+        max_frames_ahead: with `start()`, frames in the buffer that the learner has not come through, at most; the collector
+            waits before it writes more. At least `frames_per_batch`. Those of `init_random_frames` do not count.
+        samples_per_frame: how often the learner is to sample each frame: it has come through as many frames as it sampled from
+            the buffer, in this process, divided by that.
         trust_policy: call the policy with a TensorDict whatever it looks like.
         compile_policy: `torch.compile` the policy; a mapping gives its arguments.
         cudagraph_policy: run the policy as a CUDA graph.
@@ -122,6 +129,8 @@ class CollectorOptions:
     use_buffers: bool | None = None
     replay_buffer: Any = None
     extend_buffer: bool = True
+    max_frames_ahead: int | None = None
+    samples_per_frame: float = 1.0
     trust_policy: bool = False
     compile_policy: bool | Mapping[str, Any] = False
     cudagraph_policy: bool | Mapping[str, Any] = False
@@ -149,6 +158,7 @@ class CollectorOptions:
         self._expect("use_buffers", "a bool or None", lambda value: value is None or isinstance(value, bool))
         for name in SWITCHES:
             self._expect(name, "a bool", lambda value: isinstance(value, bool))
+        self._expect("samples_per_frame", "a positive number", lambda value: isinstance(value, int | float) and value > 0)
 
     def _expect(self, name: str, what: str, fits: Callable[[Any], bool]) -> None:
         value = getattr(self, name)
@@ -180,7 +190,7 @@ class CollectorOptions:
 EPISODE_ROLLOUT = 1_000
 """Frames of a rollout with `trajs_per_batch`, unless they are given."""
 
-NUMBERS = ("frames_per_batch", "total_frames", "max_frames_per_traj", "init_random_frames")
+NUMBERS = ("frames_per_batch", "total_frames", "max_frames_per_traj", "init_random_frames", "max_frames_ahead")
 SWITCHES = (
     "reset_at_each_iter",
     "reset_when_done",

@@ -10,10 +10,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType
 from torch import nn
 
@@ -22,11 +23,13 @@ from reap.collectors.crew import Crew, Slots
 from reap.collectors.handler import Done, Reset
 from reap.collectors.multi_options import make_plan
 from reap.collectors.options import made_updater
+from reap.collectors.orders import Writes, end_for_workers
 from reap.collectors.recovery import Recovery
 from reap.collectors.results import batch_from, batch_state, valid_frames
 from reap.collectors.schedule import ask_one
 from reap.collectors.state import check_state, checked_rows, checked_seed
 from reap.collectors.worker import CheckState
+from reap.collectors.writing import write_to
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
 from reap.keys import Key
 from reap.layout import Field
@@ -38,6 +41,9 @@ from reap.workers.process import STOP_TIMEOUT
 from reap.workers.shield import uninterrupted
 
 Shape = tuple[int, ...]
+
+WRITTEN = TensorDict({"collector": {"mask": torch.zeros(0, dtype=torch.bool)}}, batch_size=[0])
+"""The batch of workers that have written what they recorded."""
 
 
 class ProcessCollector(DataCollectorBase):
@@ -61,12 +67,14 @@ class ProcessCollector(DataCollectorBase):
         self._plan, self._policy = plan, policy
         # What Ctrl-C kept from being handed out.
         self._ready: TensorDictBase | None = None
+        self._writes: Writes | None = None
         self._crew = crew = Crew(plan, policy, type(self).__name__)
         try:
             frames = self._set_up()
             super().__init__(plan.whole, crew.group, frames, self._make_updater())
             self._meter = Meter(crew.group.size)
             self._recovery = self._make_recovery()
+            self._writes = self._make_writes()
         except BaseException:
             crew.close(0)
             raise
@@ -85,6 +93,76 @@ class ProcessCollector(DataCollectorBase):
         for slots in self._crew.slots:
             slots.make_all()
         return Recovery(self._crew, self._slots_of, self._note_restart)
+
+    def _make_writes(self) -> Writes | None:
+        """What workers write themselves; None where this process writes, or nobody does."""
+        whole = self._plan.whole
+        if whole.replay_buffer is None:
+            return None
+        end = end_for_workers(whole, self._crew.facts, self._takes_parts())
+        if end is None:
+            return None
+        own = [replace(one, split_trajs=whole.split_trajs, storing_device=whole.storing_device) for one in self._plan.each]
+        self._crew.let_write([write_to(one, end, whole.postproc) for one in own])
+        return Writes(self._crew.group, self._meter, self._writes_at_once)
+
+    def _takes_parts(self) -> bool:
+        """Whether the replay buffer takes what each worker recorded by itself."""
+        return True
+
+    @property
+    def _writes_at_once(self) -> int:
+        """Workers that may write at the same time."""
+        return self.num_workers
+
+    def _next_delivery(self, most: int | None = None) -> TensorDictBase:
+        writes = self._writes
+        if writes is None or self._has_batch:
+            return super()._next_delivery(most)
+        if most is not None or not writes.are_left:  # else: what Ctrl-C broke off
+            self._have_written(writes, most)
+        if most is None:
+            writes.finish(self._mend_write)
+        return WRITTEN
+
+    @property
+    @abstractmethod
+    def _has_batch(self) -> bool:
+        """Whether what comes next has left its slot already: this process delivers it."""
+
+    @abstractmethod
+    def _have_written(self, writes: Writes, most: int | None) -> None:
+        """Have a rollout recorded and written by those who recorded it; see `_next_delivery`."""
+
+    @abstractmethod
+    def _mend_write(self, failure: WorkerError) -> None:
+        """Mend a failure that came while workers wrote, or raise it."""
+
+    def _finish_writes(self) -> None:
+        if self._writes is not None:
+            self._writes.finish(self._mend_write)
+
+    def _deliver(self, batch: Any) -> Any:
+        # After a resume, one without frames says that they were written before.
+        return None if self._writes is not None and not batch.batch_size.numel() else super()._deliver(batch)
+
+    def _news(self) -> Sequence[int]:
+        return [self._crew.group.fileno()]
+
+    def _look_for_failures(self) -> None:
+        self._crew.group.poll(())
+
+    @property
+    def _least_frames(self) -> int:
+        least = super()._least_frames
+        return least if self._writes is None else min(facts.rows for facts in self._crew.facts)
+
+    @contextmanager
+    def pause(self) -> Generator[None]:
+        """In the body nothing is written in the background; see `DataCollectorBase`."""
+        with super().pause():
+            self._finish_writes()
+            yield
 
     def _note_restart(self, worker: int) -> None:
         self._meter.restart(worker)
@@ -127,6 +205,8 @@ class ProcessCollector(DataCollectorBase):
     def rollout(self) -> TensorDictBase:
         """Collect one batch as it was recorded; see `DataCollectorBase`."""
         self._ensure_idle()
+        if self._ready is WRITTEN:
+            self._ready = None
         return self._collect() if self._queue is not None else self._supply(self._collect)
 
     def _supply(self, rollouts: Callable[[], TensorDictBase | None]) -> Any:
@@ -167,7 +247,7 @@ class ProcessCollector(DataCollectorBase):
             self._ready = None
 
     def _keep_results(self) -> None:
-        """Have no rollout under way; what was recorded waits for its delivery."""
+        """Have no rollout and no write under way; what was recorded waits for its delivery."""
 
     def _send_each(self, commands: Sequence[Any]) -> list[Any]:
         # A state that does not fit is refused in the words of a collector in this process.
@@ -276,5 +356,6 @@ class ProcessCollector(DataCollectorBase):
         name = "random" if self._policy is None else type(self._policy).__name__
         return (
             f"{type(self).__name__}({self.num_workers} x {facts.env}, policy={name} ({facts.actor_kind}), "
-            f"frames_per_batch={self.frames_per_batch}, total_frames={self.total_frames}, collected={self._meter.frames})"
+            f"frames_per_batch={self.frames_per_batch}, total_frames={self.total_frames}, collected={self._meter.frames}"
+            f"{'' if self._writes is None else ', written by the workers'})"
         )

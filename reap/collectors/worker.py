@@ -25,10 +25,11 @@ from reap.collectors.assembly import Assembly, assemble, made_by
 from reap.collectors.handler import Collect, Done, GetState, SetState
 from reap.collectors.options import CollectorOptions
 from reap.collectors.state import policy_state
+from reap.collectors.writing import Write, WriteTo, WritingEnd
 from reap.envs.build import build_env
 from reap.keys import Key
 from reap.layout import Block, Field
-from reap.rollout import STOP
+from reap.rollout import PHASE, STOP, Phase
 from reap.seeds import seed_generators
 from reap.specs import Spec
 from reap.weights.base import check_weights, load_weights
@@ -170,6 +171,7 @@ class Attached:
         self._slots = slots
         self._mailbox: Any = None
         self._version = 0
+        self._end: WritingEnd | None = None
 
     def handle_with(self, command: Any, fds: Sequence[int]) -> None:
         """Carry out a command that descriptors came with; they belong to this worker."""
@@ -185,6 +187,15 @@ class Attached:
 
     def _attach_weights(self, command: AttachWeights, *fds: int) -> None:
         self._mailbox = command.kind.attach(describe(self._policy), *fds)
+
+    def _write_to(self, command: WriteTo) -> None:
+        """Take the worker's end of the replay buffer."""
+        self._end = WritingEnd(command)
+
+    def _write(self, command: Write) -> None:
+        """Write what is recorded in a slot."""
+        assert self._end is not None
+        self._end.write(self._slots[command.slot], command.columns)
 
     def _check_weights(self, command: CheckState) -> None:
         """Refuse a state whose weights are not those of the policy."""
@@ -218,6 +229,8 @@ class Worker(Attached):
             Collect: self._collect,
             Describe: self._facts,
             AttachWeights: self._attach_weights,
+            WriteTo: self._write_to,
+            Write: self._write,
             CheckState: self._check_state,
             GetState: self._get_state,
             SetState: self._set_state,
@@ -230,6 +243,12 @@ class Worker(Attached):
     def close(self) -> None:
         """Close the env."""
         self._handler.close()
+
+    def _write(self, command: Write) -> None:
+        control = self._handler.rollout.control
+        control[PHASE] = Phase.WRITE
+        super()._write(command)
+        control[PHASE] = Phase.IDLE
 
     def _read_weights(self) -> None:
         """Load what has come since the last time; its version may be a lower one, of a collector that has gone back."""

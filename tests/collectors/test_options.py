@@ -62,6 +62,8 @@ def test_defaults() -> None:
         "use_buffers": None,
         "replay_buffer": None,
         "extend_buffer": True,
+        "max_frames_ahead": None,
+        "samples_per_frame": 1.0,
         "trust_policy": False,
         "compile_policy": False,
         "cudagraph_policy": False,

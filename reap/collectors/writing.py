@@ -1,0 +1,92 @@
+"""Workers that write to the replay buffer themselves: the commands, and what carries them out in the worker.
+
+collector                                         worker
+  WriteTo(buffer, postproc)  ------------------>  its end of the buffer
+  Collect(slot)              ------------------>  records
+                             <------------------  Done
+  Write(slot, columns)       ------------------>  the columns of its slot -> marked, split, postproc -> extend
+                             <------------------  written: the slot is free again
+
+No frame goes through the collector, which says only how many columns of which slot are written: so no rollout goes beyond the
+budget, and what a worker took over from a failed one lies in the slot before it is written.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from tensordict import TensorDict
+
+from reap.buffers import Slot
+from reap.collectors.delivery import delivery_steps, take
+from reap.collectors.options import CollectorOptions
+from reap.keys import nested
+from reap.tensordicts import make_tensordict
+from reap.workers.pickling import dumps
+
+
+@dataclass(frozen=True)
+class WriteTo:
+    """Write rollouts to a buffer from now on, when told to.
+
+    Attributes:
+        options: what is done with a rollout before the write; without the two that follow.
+        buffer: the worker's end of it, pickled.
+        postproc: pickled.
+    """
+
+    options: CollectorOptions
+    buffer: bytes
+    postproc: bytes
+
+
+@dataclass(frozen=True)
+class Write:
+    """Write the first columns of a slot; after an exception of the user's code the worker goes on."""
+
+    harmless: ClassVar[bool] = True
+    slot: int
+    columns: int
+
+
+class WritingEnd:
+    """Writes rollouts of one worker.
+
+    Args:
+        command: where to, and what is done before.
+    """
+
+    def __init__(self, command: WriteTo) -> None:
+        postproc = pickle.loads(command.postproc)
+        options = replace(command.options, replay_buffer=pickle.loads(command.buffer), postproc=postproc)
+        self._steps, self._device = delivery_steps(options), options.storing_device
+        # It may keep what it gets, and the slot is recorded in again.
+        self._gives_away = postproc is not None
+
+    def write(self, slot: Slot, columns: int) -> None:
+        """Write the first columns of a slot: views of it, of which the buffer makes one copy per key."""
+        batch: Any = views_of(slot, self._device)
+        if columns < slot.columns:
+            batch = batch[..., :columns]
+        if self._gives_away:
+            batch = batch.clone()
+        take(self._steps, batch)
+
+
+def write_to(options: CollectorOptions, buffer: Any, postproc: Any) -> WriteTo:
+    """The command for a worker with these options.
+
+    Raises:
+        OptionError: the buffer, or postproc, cannot be pickled.
+    """
+    return WriteTo(options, dumps(buffer, "replay_buffer"), dumps(postproc, "postproc"))
+
+
+def views_of(slot: Slot, device: torch.device | None) -> TensorDict:
+    """What is recorded in a slot, `[*batch_shape, T]`, in the slot's memory."""
+    shape = torch.Size((*slot.batch_shape, slot.columns))
+    names = [*[None] * len(slot.batch_shape), "time"]
+    return make_tensordict(nested({key: slot.tensor(key) for key in slot.fields}), shape, names=names, device=device)
