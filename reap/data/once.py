@@ -26,7 +26,7 @@ from torch import Tensor
 from reap.buffers import FLAGS
 from reap.data.items import Leaves
 from reap.data.ring import Claim
-from reap.data.side_store import SideStore, Sparse
+from reap.data.side_store import Places, SideStore, Sparse
 from reap.keys import Key
 from reap.layout import Field
 
@@ -167,11 +167,12 @@ class Rebuilt(Stored):
         places = np.arange(storage.rows)[:, None] * capacity + columns
         with storage.control.lock:
             side.give_back(places.reshape(-1))
-            slots = torch.from_numpy(side.take(places[ends]))
+            slots = side.take(places[ends])
+        rows, at = ends.nonzero()
         for key in self.roots:
-            given = leaves[key].narrow(storage.ndim - 1, leaves[key].shape[storage.ndim - 1] - claim.columns, claim.columns)
-            chosen = torch.from_numpy(ends).view(given.shape[: storage.ndim])
-            side.values[key][slots] = given[chosen.to(given.device)].to("cpu")
+            skipped = leaves[key].shape[storage.ndim - 1] - claim.columns
+            flat = torch.from_numpy(rows * (skipped + claim.columns) + skipped + at)
+            side.set(key, slots, leaves[key].flatten(0, storage.ndim - 1).index_select(0, flat.to(storage.device)))
         with storage.control.lock:
             self._join(storage, side, claim.start)
 
@@ -183,12 +184,13 @@ class Rebuilt(Stored):
         first = np.arange(storage.rows) * ring.capacity
         places, behind = first + (start - 1) % ring.capacity, first + start % ring.capacity
         slots = side.slots(places)
-        places, behind, slots = places[slots >= 0], torch.from_numpy(behind[slots >= 0]), slots[slots >= 0]
-        if not len(slots):
+        held = slots >= 0
+        if not held.any():
             return
+        places, behind, slots = places[held], torch.from_numpy(behind[held]).to(storage.device), slots[held]
         same = np.ones(len(slots), np.bool_)
         for key, root in self.roots.items():
-            same &= ~differing(side.values[key][slots], storage.leaf(root)[behind].to("cpu"))
+            same &= ~differing(side.get(key, slots), storage.leaf(root).index_select(0, behind).to("cpu"))
         side.give_back(places[same])
 
     @contextmanager
@@ -202,24 +204,24 @@ class Rebuilt(Stored):
         changed = np.zeros(len(places), np.bool_)
         for root in self.roots.values():
             changed |= differing(storage.leaf(root)[places], leaves[root])
-        before = _moved(places[torch.from_numpy(changed)], -1, capacity).unique()
-        before = before[torch.from_numpy(side.slots(before.numpy()) < 0)]
-        self._keep(side, before, self._values(storage, side, before))
+        at = places.numpy()
+        before = np.unique(_moved(at[changed], -1, capacity))
+        before = before[side.slots(before) < 0]
+        self._keep(side, before, self._values(storage, side, torch.from_numpy(before)))
         yield
         differs = np.zeros(len(places), np.bool_)
-        behind = _moved(places, 1, capacity)
+        behind = torch.from_numpy(_moved(at, 1, capacity))
         for key, root in self.roots.items():
             differs |= differing(leaves[key], storage.leaf(root)[behind])
-        held = torch.from_numpy(differs | (side.slots(places.numpy()) >= 0))
-        self._keep(side, places[held], {key: leaves[key][held] for key in self.roots})
+        held = differs | (side.slots(at) >= 0)
+        self._keep(side, at[held], {key: leaves[key][torch.from_numpy(held)] for key in self.roots})
 
-    def _keep(self, side: SideStore, places: Tensor, values: Mapping[Key, Tensor]) -> None:
-        """Have values `[B, *item]` in slots of these places; with the lock held."""
-        at = places.numpy()
-        side.take(np.unique(at[side.slots(at) < 0]))
-        slots = torch.from_numpy(side.slots(at))
+    def _keep(self, side: SideStore, places: Places, values: Mapping[Key, Tensor]) -> None:
+        """Have values `[n, *item]` in slots of these places; with the lock held."""
+        side.take(np.unique(places[side.slots(places) < 0]))
+        slots = side.slots(places)
         for key, value in values.items():
-            side.values[key][slots] = value.to("cpu")
+            side.set(key, slots, value)
 
     # ------------------------------------------------------------------ reading
 
@@ -235,15 +237,16 @@ class Rebuilt(Stored):
 
         A slot may be given back meanwhile, and be another frame's: the value is taken again then.
         """
-        at, behind = places.cpu().numpy(), _moved(places, 1, storage.ring.capacity)
+        at = places.cpu().numpy()
+        behind = torch.from_numpy(_moved(at, 1, storage.ring.capacity)).to(places.device)
         while True:
             slots = side.slots(at)
             values = {key: storage.leaf(root).index_select(0, behind) for key, root in self.roots.items()}
-            if (held := np.flatnonzero(slots >= 0)).size:
-                rows = torch.from_numpy(held)
+            if len(held := (slots >= 0).nonzero()[0]):
+                rows = torch.from_numpy(held).to(places.device)
                 for key, value in values.items():
-                    value[rows] = side.values[key][slots[held]].to(value.device)
-            if np.array_equal(side.slots(at), slots):
+                    value.index_copy_(0, rows, side.get(key, slots[held]).to(places.device))
+            if (side.slots(at) == slots).all():
                 return values
 
     def contents(self, storage: TensorStorage, columns: int) -> dict[Key, Tensor]:
@@ -272,7 +275,7 @@ class Rebuilt(Stored):
         rows, at = ends.nonzero()
         flat = torch.from_numpy(rows * columns + at)
         values = {key: frames[key].flatten(0, storage.ndim - 1)[flat] for key in self.roots}
-        self._keep(self._side, torch.from_numpy(rows * capacity + at), values)
+        self._keep(self._side, rows * capacity + at, values)
 
     def copy_from(self, other: Rebuilt) -> None:
         """Hold what is kept beside by another."""
@@ -285,7 +288,7 @@ def _is_twice(key: Key, field: Field, fields: Mapping[Key, Field]) -> bool:
     return not is_flag and not field.is_object and field.nbytes >= SMALLEST and fields.get(("next", *key)) == field
 
 
-def _moved(places: Tensor, by: int, capacity: int) -> Tensor:
+def _moved(places: Places, by: int, capacity: int) -> Places:
     """The places so many columns further on, in the same rows."""
     columns = places % capacity
     return places - columns + (columns + by) % capacity

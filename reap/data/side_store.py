@@ -99,7 +99,7 @@ class SideStore:
         self._slots: NDArray[np.int32] = block.array(_SLOTS)
         self._stack: NDArray[np.int32] = block.array(_STACK)
         self._item = sum(field.nbytes for field in fields.values())
-        self.values: dict[Key, Tensor] = {key: block.tensor(key) for key in fields}
+        self._values: dict[Key, Tensor] = {key: block.tensor(key) for key in fields}
         if not self._counts[RESERVED]:
             self._sparse.take(0, self.tables_nbytes)
 
@@ -113,9 +113,17 @@ class SideStore:
         """Bytes that were ever written: the tables, and the slots that were ever taken."""
         return self.tables_nbytes + int(self._counts[TAKEN]) * self._item
 
-    def slots(self, places: Places) -> NDArray[np.int64]:
+    def slots(self, places: Places) -> NDArray[np.int32]:
         """The slots of places `[n]`; -1 for those without."""
-        return self._slots[places].astype(np.int64) - 1
+        return self._slots.take(places) - 1
+
+    def get(self, key: Key, slots: NDArray[np.int32]) -> Tensor:
+        """Copies of the values in slots, `[n, *item]`."""
+        return self._values[key].index_select(0, torch.from_numpy(slots))
+
+    def set(self, key: Key, slots: NDArray[np.int32], values: Tensor) -> None:
+        """Have values `[n, *item]` in slots."""
+        self._values[key].index_copy_(0, torch.from_numpy(slots).long(), values.to("cpu"))
 
     def reserve(self, count: int) -> None:
         """Make sure of memory for so many more slots; with the lock held.
@@ -132,7 +140,7 @@ class SideStore:
             self._sparse.take(self._layout.offset(key) + reserved * field.nbytes, step * field.nbytes)
         self._counts[RESERVED] = reserved + step
 
-    def take(self, places: Places) -> NDArray[np.int64]:
+    def take(self, places: Places) -> NDArray[np.int32]:
         """Slots for places that have none, `[n]`; with the lock held.
 
         Raises:
@@ -144,10 +152,11 @@ class SideStore:
         self.reserve(count)
         taken, returned = int(self._counts[TAKEN]), int(self._counts[RETURNED])
         again = min(count, returned)
-        slots = np.concatenate([self._stack[returned - again : returned], np.arange(taken, taken + count - again)])
+        fresh = np.arange(taken, taken + count - again, dtype=np.int32)
+        slots = np.concatenate([self._stack[returned - again : returned], fresh])
         self._counts[:2] = taken + count - again, returned - again
         self._slots[places] = slots + 1
-        return slots.astype(np.int64)
+        return slots
 
     def give_back(self, places: Places) -> None:
         """Let the slots of places be taken by others; with the lock held."""
@@ -179,8 +188,8 @@ class SideStore:
         self._counts[:2] = other._counts[:2]
         self._slots[:] = other._slots
         self._stack[:] = other._stack
-        for key, values in self.values.items():
-            values[:taken] = other.values[key][:taken]
+        for key, values in self._values.items():
+            values[:taken] = other._values[key][:taken]
 
     def __getstate__(self) -> dict[str, Any]:
         taken, returned = map(int, self._counts[:2])
@@ -190,7 +199,7 @@ class SideStore:
             "left": self._sparse._left,  # pyright: ignore[reportPrivateUsage]
             "slots": self._slots.copy(),
             "stack": self._stack[:returned].copy(),
-            "values": {key: values[:taken].clone() for key, values in self.values.items()},
+            "values": {key: values[:taken].clone() for key, values in self._values.items()},
             "taken": taken,
         }
 
@@ -201,5 +210,5 @@ class SideStore:
         self._slots[:] = state["slots"]
         self._stack[: len(state["stack"])] = state["stack"]
         self._counts[:2] = state["taken"], len(state["stack"])
-        for key, values in self.values.items():
+        for key, values in self._values.items():
             values[: state["taken"]] = state["values"][key]
