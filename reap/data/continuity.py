@@ -6,6 +6,7 @@ later frame     "observation" = x  ...              the same bytes: it went on f
 
 from __future__ import annotations
 
+import math
 from hashlib import blake2b
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reap.buffers import DONE, REWARD, TERMINATED, TRUNCATED, after
-from reap.data.storage import Storage
+from reap.data.tensor_storage import TensorStorage
 from reap.keys import Key
 
 MULTI_STEP: Key = ("steps_to_next_obs",)
@@ -41,26 +42,24 @@ class Continuity:
         keys: what is compared: keys that stand under `"next"` too, with the same shape and dtype.
     """
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        known = frozenset(storage.keys)
-        self.keys: tuple[Key, ...] = () if MULTI_STEP in known else tuple(filter(self._is_carried, storage.keys))
+    def __init__(self, storage: TensorStorage) -> None:
+        assert storage.schema is not None
+        self._storage, self._fields = storage, storage.schema.fields
+        self.keys: tuple[Key, ...] = () if MULTI_STEP in self._fields else tuple(filter(self._is_carried, self._fields))
 
     def _is_carried(self, key: Key) -> bool:
-        if key[0] == "next" or key[-1] in NOT_CARRIED or after(key) not in self._storage.keys:
-            return False
-        now, then = self._storage.leaf(key), self._storage.leaf(after(key))
-        return now.shape == then.shape and now.dtype == then.dtype
+        field = self._fields[key]
+        return key[0] != "next" and key[-1] not in NOT_CARRIED and not field.is_object and self._fields.get(after(key)) == field
 
     def holds(self, earlier: Places, later: Places) -> NDArray[np.bool_]:
         """Whether each later frame went on from where the earlier one ended, `[n]`; True where nothing can be compared."""
         agree = torch.ones(len(earlier), dtype=torch.bool)
         for key in self.keys:
-            step = max(1, CHUNK_BYTES // max(1, self._storage.leaf(key)[0].nbytes))
+            step = max(1, CHUNK_BYTES // max(1, self._fields[key].nbytes))
             for start in range(0, len(earlier), step):
                 here = slice(start, start + step)
                 differ = self._bits(after(key), earlier[here]) != self._bits(key, later[here])
-                agree[here] &= ~differ.flatten(1).any(1).cpu()
+                agree[here] &= ~differ.any(1).cpu()
         return agree.numpy()
 
     def ends(self, places: Places) -> list[bytes]:
@@ -80,6 +79,5 @@ class Continuity:
 
     def _bits(self, key: Key, places: Places) -> Tensor:
         """The values at these places as integers, `[n, ...]`."""
-        leaf = self._storage.leaf(key)
-        values = leaf.index_select(0, torch.from_numpy(places).to(leaf.device))
-        return values.flatten(1).contiguous().view(AS_INTEGERS[values.element_size()])
+        values = self._storage.values(key, torch.from_numpy(places))
+        return values.reshape(len(places), math.prod(values.shape[1:])).view(AS_INTEGERS[values.element_size()])

@@ -15,7 +15,7 @@ What the index holds is a function of what the buffer holds; it is made anew whe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from reap.data.continuity import Continuity
 from reap.data.labels import Columns, GivenLabels, Labels
 from reap.data.ring import Reading
-from reap.data.storage import Storage
+from reap.data.tensor_storage import TensorStorage
 from reap.data.trajectories import Numbers, TrajectoryTable
 
 CHUNK = 1 << 20
@@ -83,7 +83,7 @@ class EpisodeIndex:
         watchers: who is told of changes.
     """
 
-    def __init__(self, storage: Storage, labels: Labels | GivenLabels) -> None:
+    def __init__(self, storage: TensorStorage, labels: Labels | GivenLabels) -> None:
         self.storage, self._labels = storage, labels
         self._continuity = None if labels.trusts_order else Continuity(storage)
         self.table = TrajectoryTable(storage.ring.capacity)
@@ -175,6 +175,22 @@ class EpisodeIndex:
     def _places(self, rows: Numbers, columns: Numbers) -> Numbers:
         capacity = self.storage.ring.capacity
         return rows * capacity + columns % capacity
+
+    # ------------------------------------------------------------------ state
+
+    def state(self) -> dict[str, Any]:
+        """What is known of what was written by now, as tensors, numbers, lists and dicts."""
+        self.update()
+        return {"read_until": self._read_until, "table": self.table.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state`; the storage holds what it held then.
+
+        What is written from now on has other streams than what was written before, and follows none of it.
+        """
+        self._begin()
+        self._read_until = state["read_until"]
+        self.table.restore(state["table"])
 
     # ------------------------------------------------------------------ segments
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reap.buffers import IDS, MASK
-from reap.data.storage import Storage
+from reap.data.tensor_storage import TensorStorage
 from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, plain
 
@@ -51,7 +51,7 @@ class Labels:
         OptionError: no such key, or nothing that tells trajectories apart.
     """
 
-    def __init__(self, storage: Storage, traj_key: Key | None, end_key: Key | None) -> None:
+    def __init__(self, storage: TensorStorage, traj_key: Key | None, end_key: Key | None) -> None:
         known = storage.keys
         for key, name in ((traj_key, "traj_key"), (end_key, "end_key")):
             if key is not None and key not in known:
@@ -113,7 +113,7 @@ class GivenLabels:
     has_ids = True
     trusts_order = True
 
-    def __init__(self, storage: Storage, trajectories: Any, ends: Any) -> None:
+    def __init__(self, storage: TensorStorage, trajectories: Any, ends: Any) -> None:
         self._storage = storage
         given = torch.as_tensor(ends if trajectories is None else trajectories).reshape(storage.rows, -1)
         columns = storage.ring.claimed - storage.ring.oldest

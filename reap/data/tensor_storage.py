@@ -33,7 +33,7 @@ class TensorStorage(Storage):
 
     def __init__(self, max_size: int, *, ndim: int = 1, device: Any = "cpu", observations_once: bool = False) -> None:
         super().__init__(max_size, ndim=ndim)
-        self.device = torch.device(device)
+        self.device = _checked(device)
         self._nexts: Stored = Rebuilt() if observations_once else Stored()
         self.schema: Schema | None = None
         self._leaves: dict[Key, Tensor] = {}
@@ -120,6 +120,7 @@ class TensorStorage(Storage):
 
     # ------------------------------------------------------------------ frames
 
+    @torch.no_grad()
     def append(self, data: Any, origins: Any) -> Tensor:
         """Write data behind what was written last; see `Storage`.
 
@@ -206,6 +207,7 @@ class TensorStorage(Storage):
         }
         return self._nexts.taken(self, places, leaves)
 
+    @torch.no_grad()
     def put(self, places: Tensor, data: Any) -> None:
         """Write data `[B]` in the place of what lies there."""
         leaves = leaves_of(data)
@@ -241,6 +243,11 @@ class TensorStorage(Storage):
         if key not in rebuilt:
             raise OptionError(f"replay buffer: no key {plain(key)!r}; it holds {[*map(plain, (*self._flat, *rebuilt))]}")
         return rebuilt[key].flatten(0, self.ndim - 1)
+
+    def values(self, key: Key, places: Tensor) -> Tensor:
+        """A copy of the values under a key at these places `[B]`."""
+        leaf = self._flat.get(key)
+        return self.take(places)[key] if leaf is None else leaf.index_select(0, places.to(leaf.device))
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -353,3 +360,13 @@ class TensorStorage(Storage):
         size = sum(leaf.nbytes for leaf in self._leaves.values()) + self._nexts.nbytes
         held = f"{readable(size)} in {self.place}" if self.schema else "nothing yet"
         return f"{type(self).__name__}(max_size={self.max_size}, ndim={self.ndim}, device={str(self.device)!r}, {held})"
+
+
+def _checked(device: Any) -> torch.device:
+    try:
+        checked = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(f"device: expected 'cpu' or 'cuda', got {device!r}") from error
+    if checked.type == "meta":
+        raise OptionError("device: expected 'cpu' or 'cuda', got 'meta', which holds no data")
+    return checked

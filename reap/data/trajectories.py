@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.int64]
@@ -140,6 +143,26 @@ class TrajectoryTable:
     def _hold(self, numbers: Numbers, is_chained: NDArray[np.bool_]) -> None:
         self._numbers, self.is_chained = numbers, is_chained
         self.row, self.shift, self.first, self.end = numbers
+
+    # ------------------------------------------------------------------ state
+
+    def state(self) -> dict[str, Any]:
+        """All of it as tensors, numbers, lists and dicts."""
+        return {
+            "numbers": torch.from_numpy(self._numbers.copy()),
+            "chains": {number: [list(frames), list(shifts)] for number, (frames, shifts) in self.chains.items()},
+            "free": list(self._free),
+            "queue": list(self._queue),
+            "at_tail": self._at_tail.tolist(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state`."""
+        numbers: Numbers = state["numbers"].numpy().copy()
+        self._hold(numbers, np.isin(np.arange(numbers.shape[1]), list(state["chains"])))
+        self.chains = {number: (list(frames), list(shifts)) for number, (frames, shifts) in state["chains"].items()}
+        self._free, self._at_tail = list(state["free"]), np.array(state["at_tail"], np.int64)
+        self._queue = deque((start, number) for start, number in state["queue"])
 
     # ------------------------------------------------------------------ places
 

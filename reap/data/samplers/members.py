@@ -42,10 +42,14 @@ class Members:
             return self._numbers[at_random % self.count]
         return self._numbers[self._weights.draw(at_random / (1 << 62))]
 
-    def reorder(self, wanted: Numbers) -> None:
-        """Stand in the order of these, which come first."""
-        ranks = {number: rank for rank, number in enumerate(wanted.tolist())}
-        numbers = sorted(self.numbers.tolist(), key=lambda number: ranks.get(number, len(ranks)))
+    def holds(self, number: int) -> bool:
+        """Whether this one is among them."""
+        return self._at[number] != NOT_HERE
+
+    def restore(self, numbers: list[int]) -> None:
+        """Be these, in this order."""
+        self._at[:] = NOT_HERE
+        self.count = len(numbers)
         self._numbers[: self.count] = numbers
         self._at[self.numbers] = np.arange(self.count)
         self._weigh(self.numbers)

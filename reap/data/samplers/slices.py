@@ -142,18 +142,21 @@ class SliceSampler(Sampler):
             OptionError: the size is no multiple of what was asked for, or the data have no such keys.
             CallOrderError: nothing was written yet, or all trajectories are shorter than a slice.
         """
-        length, count = self._shape_of(size)
         index = self._updated(storage)
-        return _as_draw(self._choose(index, length, count, generator))
+        length, count = self._shape_of(size)
+        return as_draw(self._choose(index, length, count, generator))
 
     def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
         """Choose others for slices with frames that were being written; see `Sampler`."""
         slices: Slices = draw.note
         index = self._updated(storage)
+        lost = self._lost(slices, bad, storage)
+        return as_draw(slices.only(~lost).together(self._choose(index, self._length, int(lost.sum()), generator)))
+
+    def _lost(self, slices: Slices, bad: Tensor, storage: Storage) -> NDArray[np.bool_]:
+        """Which slices have frames that were being written, or were overwritten since."""
         firsts = slices.lasts - slices.lengths + 1
-        lost = np.logical_or.reduceat(bad.numpy(), firsts) | (slices.columns < storage.ring.oldest)
-        length = self._length
-        return _as_draw(slices.only(~lost).together(self._choose(index, length, int(lost.sum()), generator)))
+        return np.logical_or.reduceat(bad.numpy(), firsts) | (slices.columns < storage.ring.oldest)
 
     def _shape_of(self, size: int) -> tuple[int, int]:
         """Frames of a slice, and slices."""
@@ -198,19 +201,23 @@ class SliceSampler(Sampler):
         """The index of what the storage holds by now."""
         index = self._index
         if index is None or index.storage is not storage:
-            index = self._index = EpisodeIndex(storage, self._labels(storage))
-            self._members = {}
+            index = self._new_index(storage)
         index.update()
         return index
 
-    def _labels(self, storage: Storage) -> Labels | GivenLabels:
+    def _new_index(self, storage: Storage) -> EpisodeIndex:
         if not isinstance(storage, TensorStorage):
             raise OptionError(f"slices: expected a storage of tensors, got a {type(storage).__name__}; use a LazyTensorStorage")
         if not storage.is_initialised or not storage.ring.claimed:
             raise CallOrderError("replay buffer: expected frames to sample from, found it empty; write to it first")
-        if self._given is not None:
-            return GivenLabels(storage, *self._given)
-        return Labels(storage, self.traj_key, self.end_key)
+        given = self._given
+        labels = Labels(storage, self.traj_key, self.end_key) if given is None else GivenLabels(storage, *given)
+        saved = self._saved
+        self.empty()
+        self._index = index = EpisodeIndex(storage, labels)
+        if saved is not None:
+            self._resume(index, saved)
+        return index
 
     def _members_of(self, index: EpisodeIndex, length: int) -> Members:
         """The trajectories that slices of this length are taken from."""
@@ -260,7 +267,28 @@ class SliceSampler(Sampler):
         """Forget what was known of trajectories."""
         self._index: EpisodeIndex | None = None
         self._members: dict[int, Members] = {}
+        self._saved: Mapping[str, Any] | None = None
         self._length = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on, with what is in the storage."""
+        if self._index is None:
+            return dict(self._saved or {})
+        return {
+            "index": self._index.state(),
+            "members": {length: members.numbers.tolist() for length, members in self._members.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`, of a sampler of a buffer with the same room and contents."""
+        self.empty()
+        self._saved = state or None
+
+    def _resume(self, index: EpisodeIndex, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict` with the contents that belong to it."""
+        index.restore(state["index"])
+        for length, numbers in state["members"].items():
+            self._new_members(index, length).restore(numbers)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_index": None, "_members": {}}
@@ -271,7 +299,8 @@ class SliceSampler(Sampler):
         return f"{type(self).__name__}({shape}, {keys}, uniform_over={self.uniform_over!r})"
 
 
-def _as_draw(slices: Slices) -> Draw:
+def as_draw(slices: Slices) -> Draw:
+    """The draw of these slices."""
     return Draw(torch.from_numpy(slices.places), note=slices)
 
 

@@ -1,0 +1,154 @@
+"""`SliceSamplerWithoutReplacement`: a slice of each trajectory, before any comes again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reap.data.episodes import EpisodeIndex
+from reap.data.samplers.base import Draw
+from reap.data.samplers.slices import RANDOM, Slices, SliceSampler, as_draw
+from reap.data.storage import Storage
+from reap.data.trajectories import Numbers, TrajectoryTable
+from reap.errors import CallOrderError, OptionError
+
+
+class Epoch:
+    """Trajectories whose turn has not come.
+
+    Args:
+        table: all trajectories.
+        least: frames that they have at least; those that are trimmed below lose their turn.
+        numbers: they, in the order of their turns.
+    """
+
+    def __init__(self, table: TrajectoryTable, least: int, numbers: Iterable[int]) -> None:
+        self._table, self._least = table, least
+        self._waiting = dict.fromkeys(reversed([*numbers]))
+        self._given: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._waiting)
+
+    @property
+    def numbers(self) -> list[int]:
+        """They, in the order of their turns."""
+        return [*reversed(self._waiting)]
+
+    def take(self, count: int) -> Numbers:
+        """The next ones, at most so many."""
+        taken = [self._waiting.popitem()[0] for _ in range(min(count, len(self._waiting)))]
+        self._given = dict.fromkeys(taken)
+        return np.array(taken, np.int64)
+
+    def still(self, numbers: Numbers) -> Numbers:
+        """Those of the last that were taken which are still there."""
+        return np.array([number for number in numbers.tolist() if number in self._given], np.int64)
+
+    def grew(self, numbers: Numbers) -> None:
+        """New trajectories have their turn in the next epoch."""
+
+    def shrank(self, left: Numbers, gone: Numbers) -> None:
+        """Some are shorter, others gone."""
+        for number in (*left[self._table.lengths(left) < self._least].tolist(), *gone.tolist()):
+            self._waiting.pop(number, None)
+            self._given.pop(number, None)
+
+
+class SliceSamplerWithoutReplacement(SliceSampler):
+    """A slice of each trajectory that is long enough, somewhere in it, before any comes again.
+
+    An epoch goes over the trajectories that are there when it begins; those that are overwritten before their turn are left
+    out. Iterating over a buffer ends behind the last sample of an epoch. A `batch_size` that gives slices of another length
+    begins a new epoch.
+
+    Args:
+        drop_last: leave out what does not make a whole sample at the end of an epoch; otherwise its last sample has fewer
+            slices.
+        shuffle: in random order; otherwise in the order in which they were written.
+        options: those of `SliceSampler`, but `uniform_over`.
+
+    Raises:
+        OptionError: as `SliceSampler`.
+    """
+
+    def __init__(self, *, drop_last: bool = False, shuffle: bool = True, **options: Any) -> None:
+        self.drop_last, self.shuffle = drop_last, shuffle
+        if "uniform_over" in options:
+            raise OptionError("SliceSamplerWithoutReplacement: each trajectory has its turn; expected no uniform_over")
+        super().__init__(**options)
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the last draw was the last of its epoch."""
+        return self._ran_out
+
+    def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
+        """Choose again in the same trajectories; those that are gone are left out."""
+        slices: Slices = draw.note
+        length, index = self._length, self._updated(storage)
+        lost = self._lost(slices, bad, storage)
+        again = self._epoch.still(slices.numbers[lost]) if self._epoch is not None else slices.numbers[:0]
+        kept = slices.only(~lost)
+        if not len(kept.numbers) and not len(again):
+            return as_draw(self._choose(index, length, len(slices.numbers), generator))
+        starts = torch.randint(RANDOM, (len(again),), generator=generator).numpy()
+        return as_draw(kept.together(self._cut(index, again, starts, length)))
+
+    def _choose(self, index: EpisodeIndex, length: int, count: int, generator: torch.Generator | None) -> Slices:
+        epoch, least = self._epoch, count if self.drop_last else 1
+        if epoch is None or self._epoch_length != length or len(epoch) < least:
+            epoch = self._begin_epoch(index, length, least, generator)
+        numbers = epoch.take(count)
+        self._ran_out = len(epoch) < least
+        starts = torch.randint(RANDOM, (len(numbers),), generator=generator).numpy()
+        return self._cut(index, numbers, starts, length)
+
+    def _begin_epoch(self, index: EpisodeIndex, length: int, least: int, generator: torch.Generator | None) -> Epoch:
+        numbers = index.table.in_order(self._members_of(index, length).numbers)
+        if len(numbers) < least:
+            raise CallOrderError(
+                f"slices: expected at least {least} trajectories, a slice of each, for one sample with drop_last; "
+                f"found {len(numbers)} that are long enough"
+            )
+        if self.shuffle:
+            numbers = numbers[torch.randperm(len(numbers), generator=generator).numpy()]
+        return self._new_epoch(index, length, numbers.tolist())
+
+    def _new_epoch(self, index: EpisodeIndex, length: int, numbers: Iterable[int]) -> Epoch:
+        if self._epoch is not None:
+            index.watchers.remove(self._epoch)
+        self._epoch = Epoch(index.table, length if self.strict_length else 1, numbers)
+        self._epoch_length = length
+        index.watchers.append(self._epoch)
+        return self._epoch
+
+    # ------------------------------------------------------------------ state
+
+    def empty(self) -> None:
+        """Forget what was known of trajectories, and the epoch."""
+        super().empty()
+        self._epoch: Epoch | None = None
+        self._epoch_length = 0
+        self._ran_out = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on, with what is in the storage."""
+        state = super().state_dict()
+        if self._epoch is None:
+            return state
+        return {**state, "epoch": self._epoch.numbers, "length": self._epoch_length, "ran_out": self._ran_out}
+
+    def _resume(self, index: EpisodeIndex, state: Mapping[str, Any]) -> None:
+        super()._resume(index, state)
+        if "epoch" in state:
+            self._new_epoch(index, state["length"], state["epoch"])
+            self._ran_out = state["ran_out"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_epoch": None}

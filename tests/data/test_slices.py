@@ -1,0 +1,470 @@
+"""Slices against a plain model of which frames follow each other: every slice that there is, and no other."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from reap.data.episodes import EpisodeIndex
+from reap.data.replay import ReplayBuffer
+from reap.data.samplers.members import Members
+from reap.data.samplers.slices import SliceSampler
+from reap.data.storages import LazyTensorStorage
+from reap.errors import CallOrderError, OptionError
+
+IDS = ("collector", "traj_ids")
+
+
+class Env:
+    """Frames of one env that know where they come from: `observation` is (env, episode, step)."""
+
+    def __init__(self, number: int, seed: int, ids: Iterator[int] | None = None, longest: int = 9) -> None:
+        self.number, self.episode, self.step = number, 0, 0
+        self.random = random.Random(1_000 * seed + number)
+        self.ids = ids
+        self.longest = longest
+        self._begin()
+
+    def _begin(self) -> None:
+        self.length = self.random.randint(1, self.longest)
+        self.id = next(self.ids) if self.ids is not None else 1_000 * self.number + self.episode
+
+    def frames(self, count: int) -> TensorDict:
+        """The next frames, `[count]`."""
+        rows: list[tuple[int, ...]] = []
+        for _ in range(count):
+            done = self.step + 1 == self.length
+            terminated = done and self.random.random() < 0.5
+            rows.append((self.number, self.episode, self.step, self.id, done, terminated))
+            self.step += 1
+            if done:
+                self.episode, self.step = self.episode + 1, 0
+                self._begin()
+        table = torch.tensor(rows)
+        now, then = table[:, :3], table[:, :3] + torch.tensor([0, 0, 1])
+        done, terminated = table[:, 4:5].bool(), table[:, 5:6].bool()
+        flags = {"done": done, "terminated": terminated, "truncated": done & ~terminated}
+        return TensorDict(
+            {"observation": now, "next": {"observation": then, **flags}, "collector": {"traj_ids": table[:, 3]}}, [count]
+        )
+
+
+def stacked(envs: list[Env], count: int) -> Any:
+    """`[envs, count]`."""
+    return torch.stack([env.frames(count) for env in envs])
+
+
+def kept(data: TensorDict, marks: str) -> TensorDict:
+    """With ids, done flags, or both."""
+    return {"ids": data.exclude(("next", "done")), "ends": data.exclude("collector"), "both": data}[marks]
+
+
+def frames_of(data: TensorDict) -> list[tuple[int, ...]]:
+    return [tuple(frame) for frame in data["observation"].reshape(-1, 3).tolist()]
+
+
+def slices_within(frames: list[tuple[int, ...]], length: int) -> set[tuple[tuple[int, ...], ...]]:
+    """All runs of so many frames that followed each other and are all there."""
+    there = set(frames)
+    runs = {tuple((env, episode, step + k) for k in range(length)) for env, episode, step in there}
+    return {run for run in runs if all(frame in there for frame in run)}
+
+
+def slices_drawn(buffer: ReplayBuffer, length: int, count: int) -> Counter[tuple[tuple[int, ...], ...]]:
+    drawn: Counter[tuple[tuple[int, ...], ...]] = Counter()
+    data = buffer.sample(length * count)
+    observed = data["observation"].view(count, length, 3).tolist()
+    drawn.update(tuple(tuple(frame) for frame in piece) for piece in observed)
+    return drawn
+
+
+def known_to(sampler: Any, storage: Any, length: int) -> tuple[EpisodeIndex, Members]:
+    """What a sampler knows of trajectories, and those of them that are long enough."""
+    index = sampler._updated(storage)
+    return index, sampler._members.get(length) or sampler._new_members(index, length)
+
+
+def slices_indexed(buffer: ReplayBuffer, length: int) -> Counter[tuple[tuple[int, ...], ...]]:
+    """All slices that the sampler can give, read from what it knows of trajectories."""
+    index, members = known_to(buffer.sampler, buffer.storage, length)
+    found: Counter[tuple[tuple[int, ...], ...]] = Counter()
+    for number in members.numbers.tolist():
+        for start in range(int(index.table.first[number]), int(index.table.end[number]) - length + 1):
+            places = index.table.places(np.array([number]), np.array([start]), length)
+            observed = buffer.storage.leaf(("observation",))[torch.from_numpy(places[0])]
+            found[tuple(tuple(frame) for frame in observed.tolist())] += 1
+    return found
+
+
+def check(buffer: ReplayBuffer, length: int) -> None:
+    """Each slice that there is can be drawn once, and none else."""
+    expected = slices_within(frames_of(buffer[:]), length)
+    assert slices_indexed(buffer, length) == Counter(expected)
+
+
+def sliced(capacity: int, ndim: int = 1, **options: Any) -> ReplayBuffer:
+    return ReplayBuffer(storage=LazyTensorStorage(capacity, ndim=ndim), sampler=SliceSampler(**options))
+
+
+# ---------------------------------------------------------------------- which slices there are
+
+
+@pytest.mark.parametrize("marks", ["ids", "ends", "both"])
+@pytest.mark.parametrize("seed", range(6))
+def test_one_env_in_writes_of_any_length(marks: str, seed: int) -> None:
+    chance, env = random.Random(seed), Env(0, seed)
+    buffer = sliced(40, num_slices=1)
+    for _ in range(40):
+        buffer.extend(kept(env.frames(chance.randint(1, 13)), marks))
+        if chance.random() < 0.6:
+            check(buffer, chance.choice([1, 2, 3, 5]))
+    check(buffer, 3)
+
+
+@pytest.mark.parametrize("marks", ["ids", "ends", "both"])
+@pytest.mark.parametrize("shape", [(3,), (2, 2)])
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_apart(marks: str, shape: tuple[int, ...], seed: int) -> None:
+    chance = random.Random(seed)
+    envs = [Env(number, seed) for number in range(int(np.prod(shape)))]
+    buffer = sliced(len(envs) * 25, ndim=len(shape) + 1, num_slices=1)
+    for _ in range(25):
+        data = kept(stacked(envs, chance.randint(1, 11)), marks)
+        buffer.extend(data.reshape(*shape, -1))
+        if chance.random() < 0.6:
+            check(buffer, chance.choice([1, 2, 3, 5]))
+    check(buffer, 3)
+
+
+@pytest.mark.parametrize("marks", ["ids", "ends", "both"])
+@pytest.mark.parametrize("by_transform", [True, False])
+@pytest.mark.parametrize("columns", [1, 4, 7])
+def test_rows_written_one_behind_the_other(marks: str, by_transform: bool, columns: int) -> None:
+    envs = [Env(number, columns) for number in range(3)]
+    flatten = (lambda data: data.reshape(-1)) if by_transform else None
+    buffer = ReplayBuffer(storage=LazyTensorStorage(60), sampler=SliceSampler(num_slices=1), transform=flatten)
+    for _ in range(25):
+        data = kept(stacked(envs, columns), marks)
+        buffer.extend(data if by_transform else data.reshape(-1))
+        if by_transform or marks != "ends":
+            check(buffer, 3)
+        else:  # without ids nothing tells which row a frame belongs to: fewer slices, none wrong
+            assert set(slices_indexed(buffer, 2)) <= slices_within(frames_of(buffer[:]), 2)
+
+
+@pytest.mark.parametrize("marks", ["ids", "ends", "both"])
+@pytest.mark.parametrize("ids_are_equal", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_several_writers_in_any_order(marks: str, ids_are_equal: bool, seed: int) -> None:
+    chance = random.Random(seed)
+    counts = [iter(range(10_000)) for _ in range(3)]
+    envs = [Env(number, seed, counts[number] if ids_are_equal else None) for number in range(3)]
+    storage, sampler = LazyTensorStorage(70), SliceSampler(num_slices=1)
+    buffers = [ReplayBuffer(storage=storage, sampler=sampler) for _ in envs]
+    for _ in range(50):
+        writer = chance.randrange(3)
+        buffers[writer].extend(kept(envs[writer].frames(chance.randint(1, 8)), marks))
+        if chance.random() < 0.5:
+            check(buffers[0], chance.choice([2, 3, 5]))
+
+
+@pytest.mark.parametrize("ids_are_equal", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_batches_of_several_workers_in_order_of_arrival(ids_are_equal: bool, seed: int) -> None:
+    chance = random.Random(seed)
+    counts = [iter(range(10_000)) for _ in range(3)]
+    envs = [Env(number, seed, counts[number] if ids_are_equal else None) for number in range(3)]
+    buffer = sliced(70, num_slices=1)
+    for _ in range(50):
+        buffer.extend(chance.choice(envs).frames(chance.randint(1, 8)))
+        if chance.random() < 0.5:
+            check(buffer, chance.choice([2, 3, 5]))
+
+
+@pytest.mark.parametrize("marks", ["ids", "ends", "both"])
+@pytest.mark.parametrize("ndim", [1, 2])
+def test_a_batch_left_out_is_a_gap(marks: str, ndim: int) -> None:
+    envs = [Env(number, 3, longest=30) for number in range(ndim)]
+    buffer = sliced(200 * ndim, ndim=ndim, num_slices=1)
+    for batch in range(40):
+        data = kept(stacked(envs, 5), marks)
+        if batch % 3:
+            buffer.extend(data if ndim == 2 else data[0])
+    check(buffer, 8)
+
+
+def test_a_write_longer_than_the_buffer() -> None:
+    env = Env(0, 1)
+    buffer = sliced(20, num_slices=1)
+    for count in (50, 3, 41, 20, 21):
+        buffer.extend(env.frames(count))
+        check(buffer, 2)
+
+
+def test_frames_that_are_no_steps_are_in_no_slice() -> None:
+    envs = [Env(number, 5) for number in range(2)]
+    buffer = sliced(80, ndim=2, num_slices=1)
+    gone: list[tuple[int, ...]] = []
+    for batch in range(6):
+        data = stacked(envs, 6)
+        mask = torch.ones(2, 6, dtype=torch.bool)
+        mask[batch % 2, 4:] = False
+        gone += frames_of(data[~mask])
+        buffer.extend(data.set(("collector", "mask"), mask))
+    expected = slices_within([frame for frame in frames_of(buffer[:]) if frame not in gone], 3)
+    assert slices_indexed(buffer, 3) == Counter(expected)
+
+
+def test_ids_that_come_round_the_ring_again() -> None:
+    """CASES G03: ids [3, 3, 0, 1, 1, 1, 2, 2, 2, 3], where the last 3 is older than the first."""
+    ids, steps = [2, 2, 2, 3, 3, 3, 0, 1, 1, 1, 2, 2, 2, 3], [9, 9, 9, 9, 0, 1, 0, 0, 1, 2, 0, 1, 2, 0]
+    buffer = sliced(10, slice_len=2)
+    observed = torch.tensor([(0, number, step) for number, step in zip(ids, steps, strict=True)])
+    order = torch.tensor([*range(10), *range(10, 14)])
+    buffer.extend(TensorDict({"observation": observed[order], "episode": observed[order, 1]}, [14]))
+    expected = Counter({((0, 1, 0), (0, 1, 1)): 1, ((0, 1, 1), (0, 1, 2)): 1, ((0, 2, 0), (0, 2, 1)): 1})
+    expected |= Counter({((0, 2, 1), (0, 2, 2)): 1, ((0, 3, 0), (0, 3, 1)): 0})
+    found = slices_indexed(buffer, 2)
+    assert all(len({frame[1] for frame in piece}) == 1 for piece in found)
+    assert set(found) >= {piece for piece, count in expected.items() if count}
+
+
+def test_short_trajectories_to_their_last_frame() -> None:
+    """CASES G01: a trajectory of two frames, slices of one: both."""
+    buffer = sliced(10, slice_len=1)
+    frames = torch.tensor([(0, 0, 0), (0, 0, 1)])
+    buffer.extend(TensorDict({"observation": frames, "episode": frames[:, 1]}, [2]))
+    assert set(slices_drawn(buffer, 1, 200)) == {((0, 0, 0),), ((0, 0, 1),)}
+
+
+def test_edits_in_place_change_what_belongs_together() -> None:
+    buffer = sliced(10, slice_len=2)
+    frames = torch.tensor([(0, 0, step) for step in range(4)])
+    data = TensorDict({"observation": frames, "episode": frames[:, 1]}, [4])
+    buffer.extend(data)
+    assert len(slices_indexed(buffer, 2)) == 3
+    data["episode"] = torch.tensor([0, 0, 1, 1])
+    buffer[:4] = data
+    assert set(slices_indexed(buffer, 2)) == {((0, 0, 0), (0, 0, 1)), ((0, 0, 2), (0, 0, 3))}
+
+
+def test_after_empty_nothing_old_comes_back() -> None:
+    env = Env(0, 2, longest=20)
+    buffer = sliced(30, num_slices=1)
+    for count in (17, 25, 9):
+        buffer.extend(env.frames(count))
+        check(buffer, 2)
+        buffer.empty()
+        with pytest.raises(CallOrderError):
+            buffer.sample(2)
+
+
+# ---------------------------------------------------------------------- how likely each is
+
+
+def chi_square(counts: list[int], shares: list[float]) -> float:
+    """In units of its spread above what is expected by chance."""
+    total = sum(counts)
+    terms = [(count - total * share) ** 2 / (total * share) for count, share in zip(counts, shares, strict=True)]
+    freedom = len(counts) - 1
+    return (sum(terms) - freedom) / (2 * freedom) ** 0.5
+
+
+@pytest.mark.parametrize("over", ["episodes", "frames"])
+def test_how_often_each_slice_is_drawn(over: str) -> None:
+    lengths = [5, 3, 10, 4, 30]
+    frames = torch.tensor([(0, number, step) for number, length in enumerate(lengths) for step in range(length)])
+    buffer = sliced(100, slice_len=4, uniform_over=over)
+    buffer.extend(TensorDict({"observation": frames, "episode": frames[:, 1]}, [len(frames)]))
+    drawn = slices_drawn(buffer, 4, 40_000)
+    fits = [number for number, length in enumerate(lengths) if length >= 4]
+    slices = [(number, start) for number in fits for start in range(lengths[number] - 3)]
+    share = {
+        "episodes": lambda number: 1 / len(fits) / (lengths[number] - 3),
+        "frames": lambda _: 1 / len(slices),
+    }[over]
+    keys = [tuple((0, number, start + k) for k in range(4)) for number, start in slices]
+    assert set(drawn) == set(keys)
+    assert chi_square([drawn[key] for key in keys], [share(number) for number, _ in slices]) < 4
+
+
+@pytest.mark.parametrize("over", ["episodes", "frames"])
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+def test_a_buffer_that_was_loaded_gives_the_same_slices(over: str, kind: str, tmp_path: Path) -> None:
+    def new() -> ReplayBuffer:
+        sampler = SliceSampler(num_slices=3, uniform_over=over)  # pyright: ignore[reportArgumentType]
+        generator = torch.Generator().manual_seed(7)
+        return ReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler, batch_size=12, generator=generator)
+
+    buffer, env = new(), Env(0, 0, longest=20)
+    for count in (40, 30, 50, 9):
+        buffer.extend(env.frames(count))
+        buffer.sample()
+    buffer.extend(env.frames(11))
+    loaded = new()
+    if kind == "memory":
+        loaded.load_state_dict(buffer.state_dict())
+    else:
+        buffer.dumps(tmp_path / "buffer")
+        loaded.loads(tmp_path / "buffer")
+    for round_ in range(100):
+        if round_ % 9 == 8:  # both begin an episode, for the loaded one does not know who writes
+            env = Env(round_, 0, longest=20)
+            data = env.frames(30)
+            buffer.extend(data)
+            loaded.extend(data)
+        assert torch.equal(buffer.sample()["observation"], loaded.sample()["observation"]), round_
+
+
+def test_one_generator_gives_the_same_slices() -> None:
+    samples = []
+    for _ in range(2):
+        buffer = ReplayBuffer(
+            storage=LazyTensorStorage(100),
+            sampler=SliceSampler(num_slices=3),
+            batch_size=12,
+            generator=torch.Generator().manual_seed(7),
+        )
+        buffer.extend(Env(0, 0, longest=20).frames(100))
+        samples.append(torch.stack([buffer.sample()["observation"] for _ in range(20)]))
+    assert torch.equal(*samples)
+
+
+# ---------------------------------------------------------------------- options
+
+
+def lengths_drawn(buffer: ReplayBuffer, draws: int) -> set[tuple[int, int, int]]:
+    """Episode, first step and length of slices drawn one by one."""
+    found = set()
+    for _ in range(draws):
+        observed = buffer.sample()["observation"].tolist()
+        assert [frame[2] for frame in observed] == list(range(observed[0][2], observed[0][2] + len(observed)))
+        found.add((observed[0][1], observed[0][2], len(observed)))
+    return found
+
+
+def of_lengths(lengths: list[int], **options: Any) -> ReplayBuffer:
+    frames = torch.tensor([(0, number, step) for number, length in enumerate(lengths) for step in range(length)])
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), sampler=SliceSampler(slice_len=4, **options), batch_size=4)
+    buffer.extend(TensorDict({"observation": frames, "episode": frames[:, 1]}, [len(frames)]))
+    return buffer
+
+
+WHOLE = {(0, 0, 4), (0, 1, 4)}
+
+
+@pytest.mark.parametrize(
+    ("span", "cut"),
+    [
+        (False, set()),
+        ((False, True), {(0, 2, 3), (0, 3, 2), (0, 4, 1)}),
+        ((True, False), {(0, 0, 3), (0, 0, 2), (0, 0, 1)}),
+        (2, {(0, 0, 3), (0, 0, 2), (0, 2, 3), (0, 3, 2)}),
+        ((0, 1), {(0, 2, 3)}),
+        ((9, 0), {(0, 0, 3), (0, 0, 2), (0, 0, 1)}),
+    ],
+)
+def test_span_lets_slices_reach_over_the_ends(span: Any, cut: set[tuple[int, int, int]]) -> None:
+    assert lengths_drawn(of_lengths([5, 3], span=span), 300) == WHOLE | cut
+
+
+def test_without_strict_length_short_trajectories_come_whole() -> None:
+    assert lengths_drawn(of_lengths([5, 3], strict_length=False), 200) == {*WHOLE, (1, 0, 3)}
+
+
+def test_trajectories_or_ends_given_from_outside() -> None:
+    frames = torch.tensor([(0, 0, step) for step in range(8)])
+    ends = torch.tensor([False, False, True, False, False, False, False, True])
+    choices: list[dict[str, Any]] = [{"ends": ends}, {"trajectories": torch.tensor([4, 4, 4, 7, 7, 7, 7, 7])}]
+    for given in choices:
+        buffer = sliced(8, slice_len=3, cache_values=True, **given)
+        buffer.extend(TensorDict({"observation": frames}, [8]))
+        first_steps = {piece[0][2] for piece in slices_indexed(buffer, 3)}
+        assert first_steps == {0, 3, 4, 5}
+    buffer = sliced(8, slice_len=3, ends=ends[:3])
+    buffer.extend(TensorDict({"observation": frames}, [8]))
+    with pytest.raises(CallOrderError, match=r"one for each of the 8 frames of the buffer, got 3"):
+        buffer.sample(3)
+
+
+def test_ends_of_slices_are_marked() -> None:
+    """CASES G04: truncated at the end of a slice unless that is a real end; terminated as it was stored."""
+    buffer = sliced(500, slice_len=3)
+    buffer.extend(Env(0, 1).frames(500))
+    stored = {tuple(frame): flags for frame, *flags in zip(*_columns_of(buffer[:]), strict=True)}
+    sample = buffer.sample(600)
+    for place, (frame, done, terminated, truncated) in enumerate(zip(*_columns_of(sample), strict=True)):
+        was_done, was_terminated, was_truncated = stored[tuple(frame)]
+        is_last = place % 3 == 2
+        assert terminated == was_terminated
+        assert done == (was_done or is_last)
+        assert truncated == (was_truncated or (is_last and not was_terminated))
+    assert torch.equal(buffer[:]["next", "done"], Env(0, 1).frames(500)["next", "done"])
+
+
+def _columns_of(data: Any) -> list[list[Any]]:
+    flags = [data["next", name].flatten().tolist() for name in ("done", "terminated", "truncated")]
+    return [data["observation"].tolist(), *flags]
+
+
+def test_marks_under_a_key_of_ones_own_and_none() -> None:
+    buffer = of_lengths([5], truncated_key="cut")
+    assert buffer.sample()["cut"].flatten().tolist() == [False, False, False, True]
+    buffer = of_lengths([5], truncated_key=None)
+    assert set(buffer.sample().keys()) == {"observation", "episode"}
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "expected num_slices or slice_len, got num_slices=None, slice_len=None"),
+        ({"num_slices": 2, "slice_len": 2}, "expected num_slices or slice_len, got num_slices=2, slice_len=2"),
+        ({"num_slices": 0}, "num_slices: expected a positive integer, got 0"),
+        ({"slice_len": 2, "traj_key": "a", "trajectory_key": "b"}, "are one option"),
+        ({"slice_len": 2, "ends": torch.zeros(3), "end_key": "done"}, "got both"),
+        ({"slice_len": 2, "uniform_over": "rows"}, "expected 'episodes' or 'frames', got 'rows'"),
+        ({"slice_len": 2, "span": -1}, "span: expected True, False"),
+    ],
+)
+def test_arguments_that_cannot_work(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        SliceSampler(**options)
+
+
+def test_what_cannot_be_sampled() -> None:
+    with pytest.raises(CallOrderError, match="found it empty"):
+        sliced(10, slice_len=4).sample(4)
+    with pytest.raises(OptionError, match=r"a multiple of slice_len=4, got 6"):
+        of_lengths([5]).sample(6)
+    with pytest.raises(CallOrderError, match=r"at least 4 frames, the longest in the buffer has 3 frames"):
+        of_lengths([3, 2]).sample()
+    with pytest.raises(
+        OptionError, match=r"traj_key='nowhere': the buffer has no such key; it holds \['observation', 'episode'\]"
+    ):
+        of_lengths([5], traj_key="nowhere").sample()
+    with pytest.raises(OptionError, match=r"end_key='nowhere'"):
+        of_lengths([5], end_key="nowhere").sample()
+    buffer = sliced(10, slice_len=2)
+    buffer.extend(TensorDict({"observation": torch.zeros(5)}, [5]))
+    with pytest.raises(OptionError, match="which tell trajectories apart"):
+        buffer.sample(2)
+
+
+def test_a_call_that_failed_does_no_harm() -> None:
+    buffer = of_lengths([3])
+    with pytest.raises(CallOrderError):
+        buffer.sample()
+    frames = torch.tensor([(0, 1, step) for step in range(4)])
+    buffer.extend(TensorDict({"observation": frames, "episode": frames[:, 1]}, [4]))
+    assert buffer.sample()["observation"][:, 2].tolist() == [0, 1, 2, 3]
