@@ -24,6 +24,7 @@ import cartpole
 import overhead
 import parallel
 import pong
+import prioritized
 import processes
 import recurrent
 import tensordict_policies
@@ -37,7 +38,16 @@ from rich.progress import track
 from rich.table import Table
 
 Name = Literal[
-    "cartpole", "tensordict_policies", "pong", "recurrent", "vector", "torchrl_envs", "parallel", "processes", "overhead"
+    "cartpole",
+    "tensordict_policies",
+    "pong",
+    "recurrent",
+    "vector",
+    "torchrl_envs",
+    "parallel",
+    "processes",
+    "prioritized",
+    "overhead",
 ]
 FILES = {
     "cartpole": cartpole,
@@ -48,9 +58,10 @@ FILES = {
     "torchrl_envs": torchrl_envs,
     "parallel": parallel,
     "processes": processes,
+    "prioritized": prioritized,
     "overhead": overhead,
 }
-PACKAGES = ("torch", "tensordict", "numpy", "gymnasium", "ale-py", "envpool", "stable-baselines3", "torchrl")
+PACKAGES = ("torch", "tensordict", "numpy", "gymnasium", "ale-py", "envpool", "stable-baselines3", "torchrl", "cpprb")
 
 WIDTH = 120
 """Characters of a line where the output is no terminal."""
