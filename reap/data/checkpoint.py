@@ -127,9 +127,9 @@ class Checkpointed:
 def _taken(parts: Parts) -> Generator[tuple[dict[str, Any], dict[Key, Tensor]]]:
     """The state without frames, and these as views of the storage, which nobody changes in the body."""
     storage = parts.storage
-    frames_before = storage.frames()  # what another process wrote first is mapped, which takes the lock
+    has_frames = storage.is_initialised  # what another process wrote first is mapped now: that takes the lock
     with storage.control.lock:
-        yield _rest(parts), storage.frames() if frames_before else {}
+        yield _rest(parts), storage.frames() if has_frames else {}
 
 
 def _rest(parts: Parts) -> dict[str, Any]:

@@ -181,9 +181,20 @@ def schema_of(data: Any, leaves: Leaves, dims: int) -> Schema:
         data: `[*rows, columns, *item]`.
         leaves: their leaves.
         dims: dimensions of rows and columns.
+
+    Raises:
+        SpecMismatch: items with batch dimensions of their own that hold Python objects.
     """
     kind, fields, rows = kind_of(data), fields_of(leaves, dims), tuple(data.shape[: dims - 1])
-    return Schema(kind, fields, rows) if kind is Tensor else Schema(kind, fields, rows, tuple(data.shape[dims:]), data.device)
+    if kind is Tensor:
+        return Schema(kind, fields, rows)
+    item, objects = tuple(data.shape[dims:]), [plain(key) for key, field in fields.items() if field.is_object]
+    if item and objects:
+        raise SpecMismatch(
+            f"replay buffer: expected items without batch dimensions where they hold Python objects ({objects}), got items "
+            f"{list(item)}; write frames one by one (reshape(-1), or ndim={dims + len(item)}), or use a ListStorage"
+        )
+    return Schema(kind, fields, rows, item, data.device)
 
 
 def schema_from(state: Mapping[str, Any], known: Any, device: torch.device) -> Schema:

@@ -23,7 +23,7 @@ from reap.data.rows import valid_rows
 from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden
 from reap.data.samplers.uniform import RandomSampler
 from reap.data.sources import Sources
-from reap.data.storage import Storage, positive
+from reap.data.storage import Storage, positive, require_dims
 from reap.data.storages import LazyTensorStorage
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
@@ -138,8 +138,10 @@ class ReplayBuffer(Checkpointed):
     def _write(self, data: Any) -> Index:
         storage = self._storage
         if storage.ndim > 1 and self._time != storage.ndim - 1:
+            require_dims(data, storage.ndim)
             data = data.movedim(self._time, storage.ndim - 1)
         written = self._prepared(data)
+        require_dims(written, storage.ndim)
         return storage.as_index(self._writer.extend(storage, *valid_rows(data, written, storage.ndim)))
 
     def _prepared(self, data: Any) -> Any:

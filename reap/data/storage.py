@@ -94,7 +94,9 @@ class Storage:
 
     def single(self, item: Any) -> Any:
         """What was given to write one item, or one column, as `append` takes it."""
-        return together(item).unsqueeze(self.ndim - 1)
+        data = together(item)
+        require_dims(data, self.ndim - 1)
+        return data.unsqueeze(self.ndim - 1)
 
     def at(self, index: Any) -> Any:
         """What lies at an index of any kind that a tensor takes, in `contents()`."""
@@ -193,6 +195,14 @@ class Storage:
             OptionError: that cannot be.
         """
         raise OptionError(f"replay buffer: a {type(self).__name__} cannot be shared between processes; use a LazyTensorStorage")
+
+
+def require_dims(data: Any, dims: int) -> None:
+    """Raise SpecMismatch for data with fewer batch dimensions than a storage keeps apart."""
+    if getattr(data, "ndim", dims) < dims:  # what is no data at all is refused elsewhere
+        raise SpecMismatch(
+            f"replay buffer: expected at least {dims} batch dimensions, as the storage's ndim says, got {list(data.shape)}"
+        )
 
 
 def positive(value: Any, name: str) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tensordict import MemoryMappedTensor
+from tensordict import TensorDict
 from torch import Tensor
 
 from reap.data.ring import Ring
@@ -136,6 +136,12 @@ def _disk_left(folder: Path) -> tuple[float, str]:
     return shutil.disk_usage(folder).free, f"the disk of {folder}"
 
 
+def _remove(folder: Path, pid: int) -> None:
+    """Remove a folder; not in a fork of the process that made it."""
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _tensors(block: Block) -> dict[Key, Tensor]:
     return {key: block.tensor(key) for key in block.layout}
 
@@ -168,7 +174,7 @@ class LazyMemmapStorage(TensorStorage):
             raise OptionError(f"LazyMemmapStorage: files are read into RAM: expected device='cpu', got {str(self.device)!r}")
         if scratch_dir is None:
             self.folder = Path(tempfile.mkdtemp(prefix="reap-"))
-            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+            weakref.finalize(self, _remove, self.folder, os.getpid())
             return
         self.folder = Path(scratch_dir)
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
@@ -194,11 +200,8 @@ class LazyMemmapStorage(TensorStorage):
         return self._attach(layout, lead)
 
     def _attach(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
-        files = {key: self.folder.joinpath(*key).with_name(f"{key[-1]}.memmap") for key in layout}
-        return {
-            key: MemoryMappedTensor.from_filename(files[key], field.dtype, torch.Size(field.shape)).as_subclass(Tensor)
-            for key, field in layout.items()
-        }
+        files = TensorDict.load_memmap(self.folder)
+        return {key: files.get(key).as_subclass(Tensor) for key in layout}
 
     def _sparse(self, start: int, nbytes: int) -> Sparse:
         fd = os.open(self.folder / ONCE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

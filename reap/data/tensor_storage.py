@@ -18,7 +18,7 @@ from reap.data.items import Leaves, Schema, kind_of, leaves_of, schema_from, sch
 from reap.data.once import Rebuilt, Stored
 from reap.data.ring import Claim, Ring
 from reap.data.side_store import Sparse
-from reap.data.storage import Mark, Storage
+from reap.data.storage import Mark, Storage, require_dims
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Array, Layout
@@ -145,10 +145,7 @@ class TensorStorage(Storage):
         return places if rows == 1 else (torch.arange(rows).unsqueeze(1) * capacity + places).view(-1)
 
     def _check(self, data: Any, kind: Any, leaves: Leaves, shape: tuple[int, ...]) -> None:
-        if len(shape) < self.ndim:
-            raise SpecMismatch(
-                f"replay buffer: expected at least {self.ndim} batch dimensions, as the storage's ndim says, got {list(shape)}"
-            )
+        require_dims(data, self.ndim)
         devices = {value.device for value in leaves.values() if isinstance(value, Tensor)} - {self.device}
         if any(device.type != self.device.type for device in devices):
             raise SpecMismatch(
