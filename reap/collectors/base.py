@@ -57,7 +57,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         self._version = 0
         self._background: Background | None = None
         self._brake = make_brake(options, frames_per_batch)
-        self._queue = make_queue(options.trajs_per_batch, options.traj_format, options.max_pending_frames)
+        self._queue = make_queue(options)
         self._updater = updater
         if updater is not None:
             updater.register_collector(self)

@@ -20,6 +20,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
 from reap.buffers import DONE, IDS, after
+from reap.collectors.delivery import ndim_of
+from reap.collectors.options import CollectorOptions
 from reap.errors import OptionError
 from reap.split import split_trajectories
 from reap.trajectories import NO_ID
@@ -197,9 +199,13 @@ class EpisodeQueue:
             del self._chunks[chunk], self._uses[chunk]
 
 
-def make_queue(count: int | None, form: str, max_pending_frames: int) -> EpisodeQueue | None:
-    """A queue, or None without a count."""
-    return None if count is None else EpisodeQueue(count, form, max_pending_frames)
+def make_queue(options: CollectorOptions) -> EpisodeQueue | None:
+    """The queue that these options ask for, if they do."""
+    if options.trajs_per_batch is None:
+        return None
+    # A buffer of frames has no room for padding.
+    form = "cat" if ndim_of(options.replay_buffer) == 1 else options.traj_format
+    return EpisodeQueue(options.trajs_per_batch, form, options.max_pending_frames)
 
 
 def next_episodes(

@@ -105,7 +105,7 @@ class CollectorOptions:
         interruptor: its `collection_stopped()` ends a rollout early.
         trajs_per_batch: deliver exactly so many complete episodes a batch; the k-th of each row comes before the k+1-th of any.
             `frames_per_batch` is then the size of a rollout, 1,000 unless given.
-        traj_format: "padded" `[n, T_max]` with a mask, or "cat" `[frames]`.
+        traj_format: "padded" `[n, T_max]` with a mask, or "cat" `[frames]`; a replay buffer of one dimension gets "cat".
         max_pending_frames: frames of episodes that may wait for their turn.
     """
 

@@ -20,6 +20,7 @@ from torch import nn
 
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.crew import Crew, Slots
+from reap.collectors.delivery import mark_truncated
 from reap.collectors.handler import Done, Reset
 from reap.collectors.multi_options import make_plan
 from reap.collectors.options import made_updater
@@ -68,6 +69,7 @@ class ProcessCollector(DataCollectorBase):
         # What Ctrl-C kept from being handed out.
         self._ready: TensorDictBase | None = None
         self._writes: Writes | None = None
+        self._marks = any(own.set_truncated for own in plan.each)
         self._crew = crew = Crew(plan, policy, type(self).__name__)
         try:
             frames = self._set_up()
@@ -118,7 +120,8 @@ class ProcessCollector(DataCollectorBase):
     def _next_delivery(self, most: int | None = None) -> TensorDictBase:
         writes = self._writes
         if writes is None or self._has_batch:
-            return super()._next_delivery(most)
+            batch = super()._next_delivery(most)
+            return batch if most is None or not self._marks else mark_truncated(batch)  # it may have been cut
         if most is not None or not writes.are_left:  # else: what Ctrl-C broke off
             self._have_written(writes, most)
         if most is None:

@@ -1,0 +1,82 @@
+"""What the tests of collectors that fill a replay buffer share: buffers, and the frames in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from reap.collectors import SyncDataCollector
+from reap.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
+from reap.envs import SerialEnv
+from reap.testing.marked import Marked
+from tests.collectors.crews import CLASSES, LIMIT
+
+Place = tuple[int, int, int]
+
+EVERY: dict[str, Callable[..., Any]] = {
+    "Sync": lambda factories, policy=None, **options: SyncDataCollector(factories[-1], policy, **options),
+    **CLASSES,
+}
+"""Each class, of a list of factories; those with one env take the last of them."""
+
+STORAGES: dict[str, Any] = {"RAM": LazyTensorStorage, "files": LazyMemmapStorage}
+
+
+def memory(size: int = 1_000, ndim: int = 1, storage: Any = LazyTensorStorage, **options: Any) -> ReplayBuffer:
+    return ReplayBuffer(storage=storage(size, ndim=ndim), **options)
+
+
+def singles(count: int = 2) -> list[Any]:
+    return [partial(Marked, number) for number in range(count)]
+
+
+def serials(count: int = 2) -> list[Any]:
+    """Envs of two rows each."""
+    return [partial(_serial, 2 * number) for number in range(count)]
+
+
+def _serial(first: int) -> Any:
+    return SerialEnv(2, [partial(Marked, first), partial(Marked, first + 1)])
+
+
+def places(buffer: Any) -> list[Place]:
+    """Env, episode and step of every frame, in the order of the buffer."""
+    found: Any = buffer[:]["observation"][..., :3].reshape(-1, 3).long()
+    return [tuple(place) for place in found.tolist()]
+
+
+def require_each_once(buffer: Any, frames: int) -> None:
+    """The buffer holds so many frames, and of each env every frame from the first on, once and in order."""
+    found = places(buffer)
+    assert len(found) == frames
+    assert len(set(found)) == frames
+    for number in {place[0] for place in found}:
+        own = [place for place in found if place[0] == number]
+        length = Marked.length
+        expected: list[Place] = []
+        episode = step = 0
+        for _ in own:
+            expected.append((number, episode, step))
+            episode, step = (episode, step + 1) if step + 1 < length(number, episode) else (episode + 1, 0)
+        assert own == expected
+
+
+def wait_for_end(collector: Any) -> None:
+    collector._background._thread.join(LIMIT)
+    assert not collector.is_running()
+
+
+def are_random(buffer: Any) -> list[bool]:
+    """Which frames have other actions than `Told` takes, in the order of the buffer."""
+    frames: Any = buffer[:].reshape(-1)
+    return (frames["action"] * 2 != frames["observation"][..., 2:3]).flatten().tolist()
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two buffers hold the same, under each key."""
+    a, b = one[:], other[:]
+    keys = set(a.keys(True, True))
+    return a.shape == b.shape and keys == set(b.keys(True, True)) and all(torch.equal(a[key], b[key]) for key in keys)
