@@ -21,6 +21,9 @@ from reap.data.lists import ListStorage
 from reap.data.max_value import TensorDictMaxValueWriter
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
+from reap.data.samplers.slices import SliceSampler
+from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
+from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from tests import warm
@@ -118,6 +121,60 @@ def test_rows_stay_apart(moved: Saved, rows: tuple[int, ...], written: int, tmp_
     for one in (buffer, twin):
         one.extend(frames(50, 3, rows))
     assert alike(buffer[:], twin[:])
+
+
+def steps(start: int, count: int, length: int = 5) -> TensorDict:
+    """Frames of episodes of this length, one behind the other."""
+    number = torch.arange(start, start + count)
+    done = (number % length == length - 1).unsqueeze(-1)
+    flags = {"done": done, "terminated": done, "truncated": torch.zeros_like(done)}
+    return TensorDict({"number": number, "collector": {"traj_ids": number // length}, "next": flags}, [count])
+
+
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "random": RandomSampler,
+    "without replacement": SamplerWithoutReplacement,
+    "without replacement, drop_last": lambda: SamplerWithoutReplacement(drop_last=True),
+    "prioritised": lambda: PrioritizedSampler(40, 0.7, 0.5),
+    "slices": lambda: SliceSampler(slice_len=2, traj_key=("collector", "traj_ids")),
+    "slices by end": lambda: SliceSampler(num_slices=3, end_key=("next", "done"), strict_length=False),
+    "slices, cached": lambda: SliceSampler(slice_len=3, traj_key=("collector", "traj_ids"), cache_values=True),
+    "slices without replacement": lambda: SliceSamplerWithoutReplacement(slice_len=3, traj_key=("collector", "traj_ids")),
+}
+
+
+@both
+@pytest.mark.parametrize("prefetch", [None, 2])
+@pytest.mark.parametrize("written", [18, 70])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_sampler_goes_on(moved: Saved, sampler: str, written: int, prefetch: int | None, tmp_path: Path) -> None:
+    options = {"batch_size": 6, "prefetch": prefetch}
+    buffer, twin = (made(LazyTensorStorage(40), sampler=SAMPLERS[sampler](), **options) for _ in range(2))
+    for start in range(0, written, 4):
+        buffer.extend(steps(start, 4))
+        if start >= 12:
+            buffer.sample()
+    twin.extend(steps(1000, 9))
+    moved(buffer, twin, tmp_path)
+    assert_same_samples(buffer, twin, size=6)
+    if prefetch is None:
+        for one in (buffer, twin):
+            one.extend(steps(1100, 10))
+        assert_same_samples(buffer, twin, size=6, count=20)
+
+
+@both
+@pytest.mark.parametrize("target", [False, True])
+@pytest.mark.parametrize("source", [False, True])
+@pytest.mark.parametrize("written", [5, 17])
+def test_observations_that_are_stored_once(moved: Saved, source: bool, target: bool, written: int, tmp_path: Path) -> None:
+    buffer, twin = (made(LazyTensorStorage(10, observations_once=once)) for once in (source, target))
+    for start in range(0, written, 2):
+        pixels = torch.arange(start, start + 2)[:, None].expand(2, 40).clone()
+        buffer.extend(TensorDict({"pixels": pixels, "next": {"pixels": pixels + 1 + 100 * (pixels % 5 == 4)}}, [2]))
+    moved(buffer, twin, tmp_path)
+    assert alike(buffer[:], twin[:])
+    assert_same_samples(buffer, twin, count=10)
 
 
 @both
@@ -547,6 +604,9 @@ from pathlib import Path
 from tensordict import TensorDict
 from reap.data import folders, checkpoint
 from reap.data.replay import ReplayBuffer
+from reap.data.samplers.slices import SliceSampler
+from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
+from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
 from reap.data.storages import LazyTensorStorage
 
 def killed(*arguments, **options):
