@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import threading
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 
 from reap.data.replay import ReplayBuffer
+from reap.data.samplers.base import Draw
 from reap.data.samplers.uniform import SamplerWithoutReplacement
 from reap.data.storages import LazyTensorStorage
 from reap.errors import CallOrderError
@@ -214,6 +217,51 @@ def test_a_write_that_ends_between_two_looks_loses_nothing() -> None:
 
     sampler.draw = late  # type: ignore[method-assign]
     assert epoch(buffer) == [[0, 1, 2, 3, 4, 5]]
+
+
+class Numbered(SamplerWithoutReplacement):
+    """One that says of which epoch a frame is."""
+
+    number = 0
+
+    def _begin(self, *arguments: Any) -> None:
+        super()._begin(*arguments)
+        self.number += 1
+
+    def _next(self, size: int) -> Draw:
+        draw = super()._next(size)
+        return draw._replace(info={"epoch": torch.full_like(draw.places, self.number)})
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_no_frame_comes_twice_in_an_epoch_while_another_thread_writes(prefetch: int) -> None:
+    def frames(start: int, count: int) -> torch.Tensor:
+        return torch.arange(start, start + count).unsqueeze(1).expand(count, 64)
+
+    buffer = ReplayBuffer(storage=LazyTensorStorage(500), sampler=Numbered(), batch_size=64, prefetch=prefetch)
+    buffer.extend(frames(0, 500))
+    begun, ended = threading.Event(), threading.Event()
+
+    def write() -> None:
+        for start in range(500, 30_000, 20):
+            buffer.extend(frames(start, 20))
+            begun.set()
+        ended.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert begun.wait(20)
+    given: Counter[tuple[int, int]] = Counter()
+    while not ended.is_set() or len(given) < 1_000:
+        sample, info = buffer.sample(return_info=True)
+        assert (sample == sample[:, :1]).all()  # whole frames
+        given.update(zip(info["epoch"].tolist(), sample[:, 0].tolist(), strict=True))
+    writer.join()
+    assert set(given.values()) == {1}
+    buffer.set_sampler(SamplerWithoutReplacement())
+    assert sorted(number for batch in buffer for number in batch[:, 0].tolist()) == list(range(29_500, 30_000))
+    buffer.empty()
 
 
 # ---------------------------------------------------------------------- state

@@ -34,8 +34,9 @@ class SamplerWithoutReplacement(Sampler):
 
     An epoch goes over the frames that the buffer holds when it begins. Frames that are written meanwhile, or are being written
     then, come in the next one; frames that are overwritten before their turn are left out. Iterating over a buffer ends behind
-    the last sample of an epoch. With `prefetch`, samples that were made ahead and dropped, for the size of a sample changed, or
-    a part of the buffer, are not given again in the same epoch.
+    the last sample of an epoch; where all that was left of one is overwritten first, the next begins without that. With
+    `prefetch`, samples that were made ahead and dropped, for the size of a sample changed, or a part of the buffer, are not
+    given again in the same epoch.
 
     Args:
         drop_last: leave out what does not make a whole sample at the end of an epoch; otherwise its last sample is short.
