@@ -302,6 +302,7 @@ buffer = pickle.loads(bytes.fromhex(sys.argv[1]))
 number, writes, columns, is_stopped = map(int, sys.argv[2].split())
 if is_stopped:
     import signal
+    assert len(buffer)
     side = buffer.storage._nexts._side
     def stop(*arguments):
         print("claimed", flush=True)
