@@ -1,9 +1,15 @@
 """Replay buffers, specs of data, and what works on batches."""
 
+from reap.data.ensemble import ReplayBufferEnsemble
+from reap.data.lists import ListStorage
+from reap.data.max_value import TensorDictMaxValueWriter
 from reap.data.postprocs import MultiStep
 from reap.data.replay import ReplayBuffer
-from reap.data.samplers.uniform import RandomSampler
+from reap.data.samplers.prioritized import PrioritizedSampler
+from reap.data.samplers.slices import SliceSampler
+from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
+from reap.data.tensordict_buffers import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from reap.data.writers import ImmutableDatasetWriter, RoundRobinWriter, TensorDictRoundRobinWriter
 from reap.specs import (
     Binary,
@@ -25,14 +31,23 @@ __all__ = [
     "ImmutableDatasetWriter",
     "LazyMemmapStorage",
     "LazyTensorStorage",
+    "ListStorage",
     "MultiCategorical",
     "MultiOneHot",
     "MultiStep",
     "NonTensor",
     "OneHot",
+    "PrioritizedReplayBuffer",
+    "PrioritizedSampler",
     "RandomSampler",
     "ReplayBuffer",
+    "ReplayBufferEnsemble",
     "RoundRobinWriter",
+    "SamplerWithoutReplacement",
+    "SliceSampler",
+    "TensorDictMaxValueWriter",
+    "TensorDictPrioritizedReplayBuffer",
+    "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "Unbounded",
 ]
