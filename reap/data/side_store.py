@@ -115,7 +115,7 @@ class SideStore:
 
     def slots(self, places: Places) -> NDArray[np.int32]:
         """The slots of places `[n]`; -1 for those without."""
-        return self._slots.take(places) - 1
+        return self._slots[places] - 1
 
     def get(self, key: Key, slots: NDArray[np.int32]) -> Tensor:
         """Copies of the values in slots, `[n, *item]`."""

@@ -448,3 +448,15 @@ def test_slots_are_taken_from_the_lowest_and_those_given_back_first() -> None:
     assert store.slots(np.array([3, 5, 8])).tolist() == [-1, 2, -1]
     assert sorted(store.take(np.array([0, 1])).tolist()) == [0, 1]
     assert store.take(np.array([2])).tolist() == [3]
+
+
+def test_an_emptied_buffer_begins_anew(make: Make) -> None:
+    ours, plain, writes = make(30), make(30, once=False), Writes(8)
+    for columns in (20, 25, 4, 40):
+        data = writes(columns, 0.3)
+        for buffer in (ours, plain):
+            buffer.extend(data)
+        assert_same_buffers(ours, plain)
+        if columns == 25:
+            ours.empty(), plain.empty()
+    with_slots(ours)
