@@ -78,13 +78,16 @@ class EpisodeIndex:
         storage: what holds the frames; something was written to it.
         labels: what says which of them belong together.
 
+        keeps_owners: keep in mind of which trajectory each frame is, for `at`.
+
     Attributes:
         table: the trajectories.
         watchers: who is told of changes.
     """
 
-    def __init__(self, storage: TensorStorage, labels: Labels | GivenLabels) -> None:
+    def __init__(self, storage: TensorStorage, labels: Labels | GivenLabels, *, keeps_owners: bool = False) -> None:
         self.storage, self._labels = storage, labels
+        self._owners = np.zeros(storage.rows * storage.ring.capacity, np.int32) if keeps_owners else None
         self._continuity = None if labels.trusts_order else Continuity(storage)
         self.table = TrajectoryTable(storage.ring.capacity)
         self.watchers: list[Watcher] = []
@@ -153,6 +156,9 @@ class EpisodeIndex:
             self._note_ends(self._tails[rows], rows, np.zeros_like(rows), read, start - lead)
         numbers = self._followed(segments, read, start, lead)
         self._tails[:] = NO_TRAJECTORY
+        if self._owners is not None:
+            rows, columns = np.nonzero(read.valid[lead:].T)
+            self._owners[self._places(rows, start + columns)] = np.repeat(numbers, segments.lasts - segments.firsts + 1)
         at_end = segments.lasts == stop - start - 1
         self._tails[segments.rows[at_end]] = numbers[at_end]
         grown = self.table.in_order(numbers)
@@ -176,6 +182,13 @@ class EpisodeIndex:
         capacity = self.storage.ring.capacity
         return rows * capacity + columns % capacity
 
+    def at(self, places: Numbers) -> tuple[Numbers, Numbers]:
+        """Trajectories of the frames at these places, and which frames of them these are, -1 for none of any."""
+        assert self._owners is not None
+        capacity, top = self.storage.ring.capacity, self._read_until - 1
+        numbers: Numbers = self._owners[places].astype(np.int64)
+        return numbers, self.table.located(numbers, places // capacity, top - (top - places) % capacity)
+
     # ------------------------------------------------------------------ state
 
     def state(self) -> dict[str, Any]:
@@ -191,6 +204,9 @@ class EpisodeIndex:
         self._begin()
         self._read_until = state["read_until"]
         self.table.restore(state["table"])
+        if self._owners is not None:
+            for number in self.table.alive().tolist():
+                self._owners[self.table.whole(number)] = number
 
     # ------------------------------------------------------------------ segments
 

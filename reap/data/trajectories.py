@@ -25,6 +25,9 @@ Chain = tuple[list[int], list[int]]
 
 FIRST_SIZE = 1024
 
+NOT_THERE = -1
+"""No frame of a trajectory."""
+
 
 class TrajectoryTable:
     """Trajectories by number; a number is used again when a trajectory is gone.
@@ -181,6 +184,24 @@ class TrajectoryTable:
         columns %= self.capacity
         columns += (self.row[numbers] * self.capacity)[:, None]
         return columns
+
+    def whole(self, number: int) -> Numbers:
+        """The places of all frames of a trajectory."""
+        return self.places(np.array([number]), self.first[[number]], int(self.end[number] - self.first[number]))[0]
+
+    def located(self, numbers: Numbers, rows: Numbers, columns: Numbers) -> Numbers:
+        """Which frame of each trajectory lies in a row and column; `NOT_THERE` where that is none of its frames."""
+        frames = columns - self.shift[numbers]
+        for k in np.flatnonzero(self.is_chained[numbers]).tolist():
+            frames[k] = self._located(int(numbers[k]), int(columns[k]))
+        is_there = (self.row[numbers] == rows) & (self.first[numbers] <= frames) & (frames < self.end[numbers])
+        return np.where(is_there, frames, NOT_THERE)
+
+    def _located(self, number: int, column: int) -> int:
+        frames, shifts = self.chains[number]
+        piece = max(0, bisect_right(range(len(frames)), column, key=lambda k: frames[k] + shifts[k]) - 1)
+        frame = column - shifts[piece]
+        return frame if piece + 1 == len(frames) or frame < frames[piece + 1] else NOT_THERE
 
     def _further(self, number: int, start: int, length: int) -> Numbers | int:
         """How far behind the shift of the first piece those of so many frames are."""

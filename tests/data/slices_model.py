@@ -77,7 +77,7 @@ def slices_within(frames: list[Frame], length: int) -> set[tuple[Frame, ...]]:
 
 def known_to(sampler: Any, storage: Any, length: int) -> tuple[EpisodeIndex, Members]:
     """What a sampler knows of trajectories, and those of them that are long enough."""
-    index = sampler._updated(storage)
+    index = sampler.updated(storage)
     return index, sampler._members.get(length) or sampler._new_members(index, length)
 
 

@@ -17,7 +17,7 @@ from reap.data.samplers.base import Draw, Sampler
 from reap.data.samplers.members import Members
 from reap.data.storage import Storage, positive
 from reap.data.tensor_storage import TensorStorage
-from reap.data.trajectories import Numbers
+from reap.data.trajectories import Numbers, TrajectoryTable
 from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, NestedKey, as_key, plain
 
@@ -100,6 +100,9 @@ class SliceSampler(Sampler):
         ([[1, 1], [1, 1]], [False, False, True, False, False, True])
     """
 
+    keeps_owners = False
+    """Whether its index knows of which trajectory each frame is."""
+
     def __init__(
         self,
         *,
@@ -142,33 +145,33 @@ class SliceSampler(Sampler):
             OptionError: the size is no multiple of what was asked for, or the data have no such keys.
             CallOrderError: nothing was written yet, or all trajectories are shorter than a slice.
         """
-        index = self._updated(storage)
-        length, count = self._shape_of(size)
+        index = self.updated(storage)
+        length, count = self.shape_of(size)
         return as_draw(self._choose(index, length, count, generator))
 
     def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
         """Choose others for slices with frames that were being written; see `Sampler`."""
         slices: Slices = draw.note
-        index = self._updated(storage)
-        lost = self._lost(slices, bad, storage)
-        return as_draw(slices.only(~lost).together(self._choose(index, self._length, int(lost.sum()), generator)))
+        index = self.updated(storage)
+        lost = self.lost(slices, bad, storage)
+        return as_draw(slices.only(~lost).together(self._choose(index, self.length, int(lost.sum()), generator)))
 
-    def _lost(self, slices: Slices, bad: Tensor, storage: Storage) -> NDArray[np.bool_]:
+    def lost(self, slices: Slices, bad: Tensor, storage: Storage) -> NDArray[np.bool_]:
         """Which slices have frames that were being written, or were overwritten since."""
         firsts = slices.lasts - slices.lengths + 1
         return np.logical_or.reduceat(bad.numpy(), firsts) | (slices.columns < storage.ring.oldest)
 
-    def _shape_of(self, size: int) -> tuple[int, int]:
+    def shape_of(self, size: int) -> tuple[int, int]:
         """Frames of a slice, and slices."""
         part, name = (self.num_slices, "num_slices") if self.slice_len is None else (self.slice_len, "slice_len")
         assert part is not None
         if size % part:
             raise OptionError(f"sample: expected a batch_size that is a multiple of {name}={part}, got {size}")
-        self._length = size // part if self.slice_len is None else part
-        return self._length, size // self._length
+        self.length = size // part if self.slice_len is None else part
+        return self.length, size // self.length
 
     def _choose(self, index: EpisodeIndex, length: int, count: int, generator: torch.Generator | None) -> Slices:
-        members = self._members_of(index, length)
+        members = self.members_of(index, length)
         chosen, starts = torch.randint(RANDOM, (2, count), generator=generator).numpy()
         return self._cut(index, members.choose(chosen), starts, length)
 
@@ -178,13 +181,8 @@ class SliceSampler(Sampler):
         firsts, ends = table.first[numbers], table.end[numbers]
         starts = firsts + at_random % self._starts(ends - firsts, length) - self._reach(length)[0]
         if self.strict_length and not any(self.span):
-            lengths, places = np.full(len(numbers), length), table.places(numbers, starts, length).ravel()
-        else:
-            stops = np.minimum(starts + length, ends)
-            starts = np.maximum(starts, firsts)
-            lengths = stops - starts
-            places = table.places(numbers, starts, length)[np.arange(length) < lengths[:, None]]
-        return Slices(numbers, table.shift[numbers] + starts, lengths, places)
+            return whole_slices(table, numbers, starts, length)
+        return cut_slices(table, numbers, starts, length)
 
     def _starts(self, lengths: Numbers, length: int) -> Numbers:
         """How many slices of this length begin in trajectories of these lengths."""
@@ -197,7 +195,7 @@ class SliceSampler(Sampler):
 
     # ------------------------------------------------------------------ trajectories
 
-    def _updated(self, storage: Storage) -> EpisodeIndex:
+    def updated(self, storage: Storage) -> EpisodeIndex:
         """The index of what the storage holds by now."""
         index = self._index
         if index is None or index.storage is not storage:
@@ -214,12 +212,12 @@ class SliceSampler(Sampler):
         labels = Labels(storage, self.traj_key, self.end_key) if given is None else GivenLabels(storage, *given)
         saved = self._saved
         self.empty()
-        self._index = index = EpisodeIndex(storage, labels)
+        self._index = index = EpisodeIndex(storage, labels, keeps_owners=self.keeps_owners)
         if saved is not None:
             self._resume(index, saved)
         return index
 
-    def _members_of(self, index: EpisodeIndex, length: int) -> Members:
+    def members_of(self, index: EpisodeIndex, length: int) -> Members:
         """The trajectories that slices of this length are taken from."""
         members = self._members.get(length)
         if members is None:
@@ -268,7 +266,7 @@ class SliceSampler(Sampler):
         self._index: EpisodeIndex | None = None
         self._members: dict[int, Members] = {}
         self._saved: Mapping[str, Any] | None = None
-        self._length = 0
+        self.length = 0
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on, with what is in the storage."""
@@ -297,6 +295,21 @@ class SliceSampler(Sampler):
         shape = f"num_slices={self.num_slices}" if self.slice_len is None else f"slice_len={self.slice_len}"
         keys = f"traj_key={self.traj_key and plain(self.traj_key)!r}, end_key={self.end_key and plain(self.end_key)!r}"
         return f"{type(self).__name__}({shape}, {keys}, uniform_over={self.uniform_over!r})"
+
+
+def whole_slices(table: TrajectoryTable, numbers: Numbers, starts: Numbers, length: int) -> Slices:
+    """Slices of one length that begin with these frames of trajectories, `[n]`."""
+    places = table.places(numbers, starts, length).ravel()
+    return Slices(numbers, table.shift[numbers] + starts, np.full(len(numbers), length), places)
+
+
+def cut_slices(table: TrajectoryTable, numbers: Numbers, starts: Numbers, length: int) -> Slices:
+    """The same, cut where trajectories begin and end."""
+    stops = np.minimum(starts + length, table.end[numbers])
+    starts = np.maximum(starts, table.first[numbers])
+    lengths = stops - starts
+    places = table.places(numbers, starts, length)[np.arange(length) < lengths[:, None]]
+    return Slices(numbers, table.shift[numbers] + starts, lengths, places)
 
 
 def as_draw(slices: Slices) -> Draw:

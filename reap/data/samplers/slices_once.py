@@ -91,8 +91,8 @@ class SliceSamplerWithoutReplacement(SliceSampler):
     def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
         """Choose again in the same trajectories; those that are gone are left out."""
         slices: Slices = draw.note
-        length, index = self._length, self._updated(storage)
-        lost = self._lost(slices, bad, storage)
+        length, index = self.length, self.updated(storage)
+        lost = self.lost(slices, bad, storage)
         again = self._epoch.still(slices.numbers[lost]) if self._epoch is not None else slices.numbers[:0]
         kept = slices.only(~lost)
         if not len(kept.numbers) and not len(again):
@@ -110,7 +110,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         return self._cut(index, numbers, starts, length)
 
     def _begin_epoch(self, index: EpisodeIndex, length: int, least: int, generator: torch.Generator | None) -> Epoch:
-        numbers = index.table.in_order(self._members_of(index, length).numbers)
+        numbers = index.table.in_order(self.members_of(index, length).numbers)
         if len(numbers) < least:
             raise CallOrderError(
                 f"slices: expected at least {least} trajectories, a slice of each, for one sample with drop_last; "

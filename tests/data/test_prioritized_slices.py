@@ -1,0 +1,108 @@
+"""`PrioritizedSliceSampler`: how often slices begin where, weights, and which slices there are."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from reap.data.replay import ReplayBuffer
+from reap.data.samplers.prioritized_slices import PrioritizedSliceSampler
+from reap.data.storages import LazyTensorStorage
+from reap.errors import CallOrderError, OptionError
+from tests.data.slices_model import Env, frames_of, slices_within, stacked
+
+LENGTHS = [5, 3, 6, 4]
+LENGTH = 4
+
+
+def sliced(priorities: list[float] | None = None, **options: Any) -> ReplayBuffer:
+    """Episodes of `LENGTHS`; the observation is (0, episode, step)."""
+    frames = torch.tensor([(0, number, step) for number, length in enumerate(LENGTHS) for step in range(length)])
+    options = {"alpha": 1.0, "beta": 1.0, "eps": 0.0, "slice_len": LENGTH, **options}
+    buffer = ReplayBuffer(storage=LazyTensorStorage(18), sampler=PrioritizedSliceSampler(18, **options))
+    index = buffer.extend(TensorDict({"observation": frames, "episode": frames[:, 1]}, [18]))
+    if priorities is not None:
+        buffer.update_priority(index, torch.tensor(priorities))
+    return buffer
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-6])
+def test_slices_begin_as_often_as_the_priorities_of_their_first_frames_say(scale: float) -> None:
+    """With large priorities where no slice can begin, too."""
+    may_begin = [0, 1, 8, 9, 10, 14]
+    priorities = [1.0] * 18
+    for place, priority in zip(may_begin, (1, 2, 3, 0, 4, 6), strict=True):
+        priorities[place] = priority * scale
+    sample, info = sliced(priorities).sample(LENGTH * 4_000, return_info=True)
+    drawn = Counter(info["index"].view(-1, LENGTH)[:, 0].tolist())
+    assert set(drawn) == {0, 1, 8, 10, 14}
+    for place, share in {0: 1 / 16, 1: 2 / 16, 8: 3 / 16, 10: 4 / 16, 14: 6 / 16}.items():
+        assert abs(drawn[place] / 4_000 - share) < 0.03
+    assert (sample["observation"].view(-1, LENGTH, 3).diff(dim=1) == torch.tensor([0, 0, 1])).all()
+    assert sample["next", "truncated"].view(-1, LENGTH).tolist() == [[False, False, False, True]] * 4_000
+    lowest = min(priority for priority in priorities if priority)
+    expected = torch.tensor([lowest / priorities[place] for place in info["index"].view(-1, LENGTH)[:, 0].tolist()])
+    assert torch.allclose(info["priority_weight"].view(-1, LENGTH), expected.unsqueeze(1))
+
+
+def test_short_trajectories_as_a_whole_without_strict_length() -> None:
+    buffer = sliced(strict_length=False)
+    found = set()
+    for _ in range(200):
+        frames = frames_of(buffer.sample(LENGTH))
+        found.add((*frames[0][1:], len(frames)))
+    assert found == {(0, 0, 4), (0, 1, 4), (1, 0, 3), (2, 0, 4), (2, 1, 4), (2, 2, 4), (3, 0, 4)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_slices_that_there_are_of_several_rows_and_writers(seed: int) -> None:
+    chance = random.Random(seed)
+    envs = [Env(number, seed, longest=20) for number in range(2)]
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(60), sampler=PrioritizedSliceSampler(60, 0.6, 0.4, num_slices=400), batch_size=1_200
+    )
+    for _ in range(20):
+        env = chance.choice(envs)
+        buffer.extend(env.frames(chance.randint(1, 12)))
+        if len(buffer) == 60:
+            frames = frames_of(buffer.sample())
+            pieces = {tuple(frames[start : start + 3]) for start in range(0, len(frames), 3)}
+            expected = slices_within(frames_of(buffer[:]), 3)
+            assert pieces <= expected
+            assert len(pieces) > 0.9 * len(expected)
+
+
+def test_rows_and_a_state_to_go_on_from() -> None:
+    def new() -> ReplayBuffer:
+        sampler = PrioritizedSliceSampler(60, 0.6, 0.4, slice_len=3)
+        generator = torch.Generator().manual_seed(3)
+        return ReplayBuffer(storage=LazyTensorStorage(60, ndim=2), sampler=sampler, batch_size=12, generator=generator)
+
+    buffer, envs = new(), [Env(number, 1, longest=20) for number in range(2)]
+    for _ in range(5):
+        buffer.extend(stacked(envs, 8))
+        _, info = buffer.sample(return_info=True)
+        buffer.update_priority(info["index"], torch.rand(12))
+    loaded = new()
+    loaded.load_state_dict(buffer.state_dict())
+    for _ in range(30):
+        assert torch.equal(buffer.sample()["observation"], loaded.sample()["observation"])
+
+
+def test_what_cannot_be() -> None:
+    with pytest.raises(OptionError, match="expected no span"):
+        sliced(span=True)
+    with pytest.raises(OptionError, match="expected num_slices or slice_len"):
+        sliced(slice_len=None)
+    with pytest.raises(OptionError, match="a multiple of slice_len=4, got 6"):
+        sliced().sample(6)
+    with pytest.raises(CallOrderError, match="at least 7 frames, the longest in the buffer has 6 frames"):
+        sliced(slice_len=7).sample(7)
+    only_last = [0.0] * 17 + [1.0]
+    with pytest.raises(CallOrderError, match="a priority above 0 from which a slice of 4 can begin, found none"):
+        sliced(only_last).sample(4)
