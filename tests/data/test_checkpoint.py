@@ -595,6 +595,36 @@ def test_writers_go_on_while_states_are_taken() -> None:
             thread.join()
 
 
+WRITER = """
+import pickle, sys, torch
+from tensordict import TensorDict
+buffer = pickle.loads(bytes.fromhex(sys.argv[1]))
+for number in range(400):
+    buffer.extend(TensorDict({"a": torch.full((8, 50), number), "b": torch.full((8, 50), number)}, [8]))
+    if not number:
+        print("begun", flush=True)
+"""
+
+
+def test_processes_write_while_states_are_taken(tmp_path: Path) -> None:
+    buffer = made(LazyTensorStorage(64), shared=True)
+    with warm.Program(WRITER, pickle.dumps(buffer).hex()) as first, warm.Program(WRITER, pickle.dumps(buffer).hex()) as second:
+        for writer in (first, second):
+            assert writer.stdout.readline() == "begun\n", writer.stderr.read()
+        for _ in range(10):
+            buffer.dumps(tmp_path / "saved")
+            twin = made(LazyTensorStorage(64))
+            twin.loads(tmp_path / "saved")
+            assert twin.write_count % 8 == 0
+            sample = twin.sample(200) if len(twin) else twin[:0]
+            both_keys = torch.cat([sample["a"], sample["b"]], -1)
+            assert (both_keys == both_keys[:, :1]).all()
+        assert [writer.wait(20) for writer in (first, second)] == [0, 0]
+    assert buffer.write_count == 2 * 400 * 8
+    by_folder(buffer, twin := made(LazyTensorStorage(64)), tmp_path)
+    assert (len(twin), twin.write_count) == (64, 6400)
+
+
 # A process that is killed while it saves
 
 
