@@ -130,7 +130,8 @@ class EpisodeIndex:
         left, gone = self.table.trim(oldest)
         if not len(left) and not len(gone):
             return
-        self._tails[np.isin(self._tails, gone)] = NO_TRAJECTORY
+        if len(gone):
+            self._tails[np.isin(self._tails, gone)] = NO_TRAJECTORY
         for number in gone.tolist():
             name = self._names.pop(number, None)
             if name is not None and self._open.get(name, _NOTHING)[0] == number:

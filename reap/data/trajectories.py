@@ -66,6 +66,8 @@ class TrajectoryTable:
 
     def in_order(self, numbers: Numbers) -> Numbers:
         """These trajectories once each, by where they begin."""
+        if len(numbers) < 2:
+            return numbers
         numbers = np.unique(numbers)
         return numbers[np.lexsort((self.row[numbers], self.first_columns(numbers)))]
 

@@ -247,17 +247,24 @@ class SliceSampler(Sampler):
         key = self.truncated_key
         if key is None or WHOLE in leaves:
             return
-        last = torch.from_numpy(draw.note.lasts)
         done, terminated = (leaves.get((*key[:-1], name)) for name in ("done", "terminated"))
         truncated = leaves.get(key)
         if truncated is None:
-            shape = (len(draw.places), 1) if done is None else done.shape
-            truncated = leaves[key] = torch.zeros(shape, dtype=torch.bool)
-        real = terminated if terminated is not None else None if done is None else done & ~truncated
-        truncated[last] = True if real is None else truncated[last] | ~real[last]
+            like = draw.places.unsqueeze(1) if done is None else done
+            truncated = leaves[key] = torch.zeros_like(like, dtype=torch.bool)
+        last = torch.from_numpy(draw.note.lasts).to(truncated.device)
+        cut = truncated.index_select(0, last)
+        if terminated is not None:
+            cut |= ~terminated.index_select(0, last)
+        elif done is not None:
+            cut |= ~done.index_select(0, last)
+        else:
+            cut.fill_(True)
+        truncated.index_copy_(0, last, cut)
         if done is None:
-            done = leaves[(*key[:-1], "done")] = truncated.clone()
-        done[last] = True
+            leaves[(*key[:-1], "done")] = truncated.clone()
+        else:
+            done.index_fill_(0, last, True)
 
     # ------------------------------------------------------------------ state
 
