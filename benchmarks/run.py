@@ -27,6 +27,7 @@ import pong
 import prioritized
 import processes
 import recurrent
+import replay
 import tensordict_policies
 import torch
 import torchrl_envs
@@ -46,6 +47,7 @@ Name = Literal[
     "torchrl_envs",
     "parallel",
     "processes",
+    "replay",
     "prioritized",
     "overhead",
 ]
@@ -58,6 +60,7 @@ FILES = {
     "torchrl_envs": torchrl_envs,
     "parallel": parallel,
     "processes": processes,
+    "replay": replay,
     "prioritized": prioritized,
     "overhead": overhead,
 }

@@ -9,7 +9,6 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from reap.buffers import MASK
-from reap.data.items import leaves_of
 
 
 def valid_rows(data: Any, written: Any, ndim: int) -> tuple[Any, list[int]]:
@@ -25,7 +24,7 @@ def valid_rows(data: Any, written: Any, ndim: int) -> tuple[Any, list[int]]:
     rows = _rows_in(data, written)
     mask = _mask_of(written)
     if mask is None:
-        return written, [len(written) // rows] * rows
+        return written, [written.shape[0] // rows] * rows
     return written[mask], mask.view(rows, -1).sum(1).tolist()
 
 
@@ -40,5 +39,5 @@ def _mask_of(data: Any) -> Tensor | None:
     """Which frames `[time]` are valid; None if all are."""
     if not isinstance(data, TensorDictBase) or data.ndim != 1:
         return None
-    mask = leaves_of(data).get(MASK)
+    mask: Any = data.get(MASK, None)
     return None if mask is None or bool(mask.all()) else mask

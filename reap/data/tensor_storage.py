@@ -36,6 +36,7 @@ class TensorStorage(Storage):
         self.device = _checked(device)
         self._nexts: Stored = Rebuilt() if observations_once else Stored()
         self.schema: Schema | None = None
+        self._accepted: Any = None
         self._leaves: dict[Key, Tensor] = {}
         self._flat: dict[Key, Tensor] = {}
         self._objects: dict[Key, Array] = {}
@@ -145,6 +146,14 @@ class TensorStorage(Storage):
         return places if rows == 1 else (torch.arange(rows).unsqueeze(1) * capacity + places).view(-1)
 
     def _check(self, data: Any, kind: Any, leaves: Leaves, shape: tuple[int, ...]) -> None:
+        """Refuse data that do not fit; such as were accepted just before are not looked at again."""
+        entries = [(key, value.shape, getattr(value, "dtype", None), value.device) for key, value in leaves.items()]
+        given = (kind, data.shape, entries)
+        if given != self._accepted:
+            self._check_anew(data, kind, leaves, shape)
+            self._accepted = given
+
+    def _check_anew(self, data: Any, kind: Any, leaves: Leaves, shape: tuple[int, ...]) -> None:
         require_dims(data, self.ndim)
         devices = {value.device for value in leaves.values() if isinstance(value, Tensor)} - {self.device}
         if any(device.type != self.device.type for device in devices):
@@ -175,9 +184,11 @@ class TensorStorage(Storage):
         pieces = [(first, skipped, head)]
         if head < claim.columns:
             pieces.append((0, skipped + head, claim.columns - head))
+        is_whole = not skipped and len(pieces) == 1
         for target, source, count in pieces:
             for key, leaf in self._leaves.items():
-                leaf.narrow(time, target, count).copy_(leaves[key].narrow(time, source, count))
+                value = leaves[key]
+                leaf.narrow(time, target, count).copy_(value if is_whole else value.narrow(time, source, count))
             self.control.origins[target : target + count] = origins[source : source + count]
             for key, objects in self._objects.items():
                 columns = unstacked(leaves[key], leaves[key].batch_size).reshape(self.rows, -1)

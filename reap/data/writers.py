@@ -33,6 +33,10 @@ class Streams:
         if rows not in self._first:
             self._first[rows] = storage.ring.new_streams(rows)
         first = self._first[rows]
+        if rows == 1:
+            origins = np.full(lengths[0], 2 * first, np.int32)
+            origins[:1] |= 1
+            return origins
         origins = np.repeat(np.arange(2 * first, 2 * (first + rows), 2, dtype=np.int32), lengths)
         starts = np.cumsum((0, *lengths[:-1]))
         origins[starts[starts < len(origins)]] |= 1
