@@ -30,6 +30,11 @@ class Items(list[Any]):
 
     ndim = 1
 
+    @property
+    def shape(self) -> tuple[int]:
+        """How many there are."""
+        return (len(self),)
+
 
 @dataclass(frozen=True)
 class Schema:
