@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from tensordict import TensorDict
 
 from reap.data.continuity import Continuity
 from reap.data.labels import Columns, GivenLabels, Labels
@@ -83,11 +84,13 @@ class EpisodeIndex:
     Attributes:
         table: the trajectories.
         watchers: who is told of changes.
+        takes_keys: samples can have keys that the frames have not.
     """
 
     def __init__(self, storage: TensorStorage, labels: Labels | GivenLabels, *, keeps_owners: bool = False) -> None:
         self.storage, self._labels = storage, labels
         self._owners = np.zeros(storage.rows * storage.ring.capacity, np.int32) if keeps_owners else None
+        self.takes_keys = storage.schema is not None and storage.schema.kind is TensorDict
         self._continuity = None if labels.trusts_order else Continuity(storage)
         self.table = TrajectoryTable(storage.ring.capacity)
         self.watchers: list[Watcher] = []
@@ -130,8 +133,7 @@ class EpisodeIndex:
         left, gone = self.table.trim(oldest)
         if not len(left) and not len(gone):
             return
-        if len(gone):
-            self._tails[np.isin(self._tails, gone)] = NO_TRAJECTORY
+        self._tails[self.table.end[self._tails] == 0] = NO_TRAJECTORY
         for number in gone.tolist():
             name = self._names.pop(number, None)
             if name is not None and self._open.get(name, _NOTHING)[0] == number:

@@ -73,7 +73,7 @@ class Labels:
         storage, ring = self._storage, self._storage.ring
         at = columns % ring.capacity
         origins = storage.control.origins[at]
-        valid = np.broadcast_to(~ring.holes(int(columns[0]), int(columns[-1]) + 1)[:, None], (len(at), storage.rows))
+        valid = ~ring.holes(int(columns[0]), int(columns[-1]) + 1)[:, None] & np.ones(storage.rows, np.bool_)
         if self._mask is not None:
             valid = valid & self._flags(self._mask, at)
         shape = valid.shape

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, tensorclass
 
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.slices import SliceSampler
@@ -337,6 +337,23 @@ def test_marks_under_a_key_of_ones_own_and_none() -> None:
     assert buffer.sample()["cut"].flatten().tolist() == [False, False, False, True]
     buffer = of_lengths([5], truncated_key=None)
     assert set(buffer.sample().keys()) == {"observation", "episode"}
+
+
+@tensorclass
+class Frames:
+    """Data that have no keys but their own."""
+
+    observation: torch.Tensor
+    episode: torch.Tensor
+
+
+def test_a_tensorclass_gets_no_marks() -> None:
+    buffer = sliced(10, slice_len=3)
+    frames = torch.tensor([(0, 0, step) for step in range(3)])
+    buffer.extend(Frames(observation=frames, episode=frames[:, 1], batch_size=[3]))  # pyright: ignore[reportCallIssue]
+    sample = buffer.sample(3)
+    assert isinstance(sample, Frames)
+    assert torch.equal(sample.observation, frames)
 
 
 # ---------------------------------------------------------------------- bad input

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reap.data.episodes import EpisodeIndex
-from reap.data.items import WHOLE, Leaves
+from reap.data.items import Leaves
 from reap.data.labels import GivenLabels, Labels
 from reap.data.samplers.base import Draw, Sampler
 from reap.data.samplers.members import Members
@@ -65,7 +65,8 @@ class SliceSampler(Sampler):
     First a trajectory is chosen, each that is long enough as likely as any other, then where in it the slice begins. No slice
     has frames that did not follow each other in one env, whoever wrote them, in whatever order; see `EpisodeIndex`.
 
-    In the sample the last frame of each slice is marked as done, and as truncated unless it is a real end.
+    In the sample the last frame of each slice is marked as done, and as truncated unless it is a real end. Where the data have
+    no such keys, a TensorDict gets them; a tensorclass stays as it is.
 
     Args:
         num_slices: slices in a sample; the sample's size is a multiple of it. Exclusive with `slice_len`.
@@ -245,7 +246,7 @@ class SliceSampler(Sampler):
     def mark(self, draw: Draw, leaves: Leaves) -> None:
         """Mark the ends of slices as done, and as truncated where they are no real ends."""
         key = self.truncated_key
-        if key is None or WHOLE in leaves:
+        if key is None or self._index is None or (key not in leaves and not self._index.takes_keys):
             return
         done, terminated = (leaves.get((*key[:-1], name)) for name in ("done", "terminated"))
         truncated = leaves.get(key)
@@ -261,10 +262,10 @@ class SliceSampler(Sampler):
         else:
             cut.fill_(True)
         truncated.index_copy_(0, last, cut)
-        if done is None:
-            leaves[(*key[:-1], "done")] = truncated.clone()
-        else:
+        if done is not None:
             done.index_fill_(0, last, True)
+        elif self._index.takes_keys:
+            leaves[(*key[:-1], "done")] = truncated.clone()
 
     # ------------------------------------------------------------------ state
 
