@@ -93,6 +93,20 @@ def test_several_writers_in_any_order(marks: str, ids_are_equal: bool, seed: int
             check(buffers[0], chance.choice([2, 3, 5]))
 
 
+@pytest.mark.parametrize("marks", ["ids", "ends"])
+@pytest.mark.parametrize("ndim", [1, 2])
+def test_observations_that_are_stored_once(marks: str, ndim: int) -> None:
+    chance, envs = random.Random(1), [Env(number, 1, longest=20) for number in range(2)]
+    storage, sampler = LazyTensorStorage(60, ndim=ndim, observations_once=True), SliceSampler(slice_len=4)
+    buffers = [ReplayBuffer(storage=storage, sampler=sampler) for _ in envs]
+    for batch in range(30):
+        number, count = chance.randrange(2), chance.randint(1, 8)
+        data = stacked(envs, count) if ndim == 2 else envs[number].frames(count)
+        if batch % 4:
+            buffers[number * (ndim == 1)].extend(kept(data, marks))
+            check(buffers[0], 4)
+
+
 @pytest.mark.parametrize("ids_are_equal", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_batches_of_several_workers_in_order_of_arrival(ids_are_equal: bool, seed: int) -> None:
