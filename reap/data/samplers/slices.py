@@ -191,6 +191,8 @@ class SliceSampler(Sampler):
 
     def _reach(self, length: int) -> tuple[int, int]:
         """How many frames of a slice may be cut at the begin of a trajectory, and at its end."""
+        if self.span == (False, False):
+            return 0, 0
         before, behind = (length - 1 if side is True else min(side, length - 1) for side in self.span)
         return before, behind
 
@@ -253,17 +255,11 @@ class SliceSampler(Sampler):
         if truncated is None:
             like = draw.places.unsqueeze(1) if done is None else done
             truncated = leaves[key] = torch.zeros_like(like, dtype=torch.bool)
-        last = torch.from_numpy(draw.note.lasts).to(truncated.device)
-        cut = truncated.index_select(0, last)
-        if terminated is not None:
-            cut |= ~terminated.index_select(0, last)
-        elif done is not None:
-            cut |= ~done.index_select(0, last)
-        else:
-            cut.fill_(True)
-        truncated.index_copy_(0, last, cut)
-        if done is not None:
-            done.index_fill_(0, last, True)
+        last, cut, stops, ends = _faces(draw.note.lasts, truncated, done, terminated)
+        real = stops if ends is None else ends
+        cut[last] = True if real is None else cut[last] | ~real[last]
+        if stops is not None:
+            stops[last] = True
         elif self._index.takes_keys:
             leaves[(*key[:-1], "done")] = truncated.clone()
 
@@ -303,6 +299,14 @@ class SliceSampler(Sampler):
         shape = f"num_slices={self.num_slices}" if self.slice_len is None else f"slice_len={self.slice_len}"
         keys = f"traj_key={self.traj_key and plain(self.traj_key)!r}, end_key={self.end_key and plain(self.end_key)!r}"
         return f"{type(self).__name__}({shape}, {keys}, uniform_over={self.uniform_over!r})"
+
+
+def _faces(lasts: Numbers, *flags: Tensor | None) -> Any:
+    """Places in a sample and its flags, as what is indexed quickest: numpy's arrays on the CPU, tensors on other devices."""
+    device = next(flag.device for flag in flags if flag is not None)
+    if device.type == "cpu":
+        return lasts, *(None if flag is None else flag.numpy() for flag in flags)
+    return torch.from_numpy(lasts).to(device), *flags
 
 
 def whole_slices(table: TrajectoryTable, numbers: Numbers, starts: Numbers, length: int) -> Slices:
