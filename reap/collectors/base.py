@@ -189,7 +189,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             return False
         if batch is None:
             self._finish_writes()
-            return False
+            return self._frames_left >= self._least_frames  # a write may have failed
         self._deliver(batch)
         return True
 

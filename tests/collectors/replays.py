@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,9 +13,10 @@ import torch
 
 from reap.collectors import SyncDataCollector
 from reap.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
+from reap.data.ring import Ring
 from reap.envs import SerialEnv
 from reap.testing.marked import Marked
-from tests.collectors.crews import CLASSES, LIMIT
+from tests.collectors.crews import CLASSES, LIMIT, Gate
 
 Place = tuple[int, int, int]
 
@@ -80,3 +84,62 @@ def equal(one: Any, other: Any) -> bool:
     a, b = one[:], other[:]
     keys = set(a.keys(True, True))
     return a.shape == b.shape and keys == set(b.keys(True, True)) and all(torch.equal(a[key], b[key]) for key in keys)
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    """Wait for something in shared memory, with which nobody tells of it."""
+    deadline = time.monotonic() + LIMIT
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.001)
+
+
+def wait_for_frames(buffer: Any, frames: int) -> None:
+    wait_until(lambda: buffer.write_count >= frames, f"{frames} frames were not written")
+
+
+class GatedWrite:
+    """A postproc that waits before a gate, once, before the write of a batch with this number, counted from 1."""
+
+    def __init__(self, gate: Gate, number: int) -> None:
+        self.paths, self.number, self.calls = gate.paths, number, 0
+
+    def __call__(self, batch: Any) -> Any:
+        self.calls += 1
+        if self.calls == self.number:
+            entered, opened = (os.open(path, os.O_RDWR) for path in self.paths)
+            os.write(entered, b".")
+            os.read(opened, 1)
+        return batch
+
+
+class KilledInTheWrite:
+    """A postproc whose process is killed between claim and publication of what env `number` recorded, in its second write."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.calls = number, 0
+
+    def __call__(self, batch: Any) -> Any:
+        self.calls += 1
+        if self.calls == 2 and int(batch["observation"].reshape(-1, 4)[0, 0]) == self.number:
+            Ring.publish = die  # in this process alone
+        return batch
+
+
+def die(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Failing:
+    """A postproc that raises, or makes the write raise, at its call of this number."""
+
+    def __init__(self, how: str, number: int) -> None:
+        self.how, self.number, self.calls = how, number, 0
+
+    def __call__(self, batch: Any) -> Any:
+        self.calls += 1
+        if self.calls != self.number:
+            return batch
+        if self.how == "postproc":
+            raise LookupError("no such key")
+        return batch.exclude("action")
