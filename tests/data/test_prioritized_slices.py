@@ -94,6 +94,24 @@ def test_rows_and_a_state_to_go_on_from() -> None:
         assert torch.equal(buffer.sample()["observation"], loaded.sample()["observation"])
 
 
+def test_a_slice_with_a_frame_that_was_written_over_is_drawn_again() -> None:
+    buffer, env = (
+        ReplayBuffer(storage=LazyTensorStorage(60), sampler=PrioritizedSliceSampler(60, 1.0, 1.0, slice_len=3)),
+        Env(0, 3),
+    )
+    buffer.extend(env.frames(60))
+    storage, sampler = buffer.storage, buffer.sampler
+    draw, reading = sampler.draw(storage, 90, None), storage.ring.begin_reading()
+    buffer.extend(env.frames(20))
+    bad = storage.ring.touched(draw.places % 60, reading)
+    again = sampler.redraw(draw, bad, storage, None)
+    kept = int((~bad.view(-1, 3).any(1)).sum())
+    assert 0 < kept < 30
+    assert len(again.places) == len(again.info["priority_weight"]) == 90
+    pieces = storage.leaf(("observation",))[again.places].view(-1, 3, 3).tolist()
+    assert {tuple(map(tuple, piece)) for piece in pieces} <= slices_within(frames_of(buffer[:]), 3)
+
+
 def test_what_cannot_be() -> None:
     with pytest.raises(OptionError, match="expected no span"):
         sliced(span=True)
