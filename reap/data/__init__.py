@@ -4,9 +4,12 @@ from reap.data.ensemble import ReplayBufferEnsemble
 from reap.data.lists import ListStorage
 from reap.data.max_value import TensorDictMaxValueWriter
 from reap.data.postprocs import MultiStep
+from reap.data.ray_buffer import RayReplayBuffer
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
+from reap.data.samplers.prioritized_slices import PrioritizedSliceSampler
 from reap.data.samplers.slices import SliceSampler
+from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
 from reap.data.tensordict_buffers import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
@@ -39,12 +42,15 @@ __all__ = [
     "OneHot",
     "PrioritizedReplayBuffer",
     "PrioritizedSampler",
+    "PrioritizedSliceSampler",
     "RandomSampler",
+    "RayReplayBuffer",
     "ReplayBuffer",
     "ReplayBufferEnsemble",
     "RoundRobinWriter",
     "SamplerWithoutReplacement",
     "SliceSampler",
+    "SliceSamplerWithoutReplacement",
     "TensorDictMaxValueWriter",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
