@@ -82,20 +82,20 @@ class Labels:
         return Columns(ids, done, valid, origins >> 1, (origins & 1).astype(np.bool_))
 
     def _flags(self, key: Key, at: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return self._values(key, at).bool().any(-1).numpy()
+        return self._values(key, at).bool().numpy().any(-1)
 
     def _numbers(self, key: Key, at: NDArray[np.int64]) -> NDArray[np.int64]:
         values = self._values(key, at)
         if values.shape[-1] != 1:
             raise OptionError(f"traj_key={plain(key)!r}: expected one number for each frame, found {values.shape[-1]}")
-        values = values.squeeze(-1)
+        values = values[..., 0]
         return (values.double().view(torch.int64) if values.is_floating_point() else values.long()).numpy()
 
     def _values(self, key: Key, at: NDArray[np.int64]) -> Tensor:
         """`[n, rows, k]`."""
         leaf = self._storage.leaf(key)
         by_row = leaf.view(self._storage.rows, self._storage.ring.capacity, -1)
-        return by_row[:, torch.from_numpy(at).to(leaf.device)].transpose(0, 1).cpu()
+        return by_row.index_select(1, torch.from_numpy(at).to(leaf.device)).transpose(0, 1).cpu()
 
 
 class GivenLabels:
