@@ -82,7 +82,7 @@ class Labels:
         return Columns(ids, done, valid, origins >> 1, (origins & 1).astype(np.bool_))
 
     def _flags(self, key: Key, at: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return self._values(key, at).bool().numpy().any(-1)
+        return np.logical_or.reduce(self._values(key, at).bool().numpy(), -1)
 
     def _numbers(self, key: Key, at: NDArray[np.int64]) -> NDArray[np.int64]:
         values = self._values(key, at)
