@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from reap.collectors import MultiaSyncDataCollector
+from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
+from reap.data import SliceSampler
 from reap.envs import SerialEnv
 from reap.errors import SpecMismatch, WorkerDied, WorkerError, WorkerRaised
-from reap.testing import Const
+from reap.testing import Const, Count
 from reap.testing.marked import Marked, Told
 from tests.collectors.crews import CLASSES, Gate, exists, pids_of
 from tests.collectors.replays import (
@@ -288,6 +289,31 @@ def test_an_end_while_a_worker_writes(name: str, tmp_path: Path) -> None:
     assert not any(map(exists, pids))
     assert len(buffer) == buffer.write_count == 12
     gate.close()
+
+
+@pytest.mark.filterwarnings("ignore:total_frames")
+def test_a_rollout_that_is_cut_has_its_last_frame_truncated() -> None:
+    buffer = memory()
+    options: Any = {"frames_per_batch": 8, "total_frames": 14, "set_truncated": True, "replay_buffer": buffer}
+    with MultiSyncDataCollector([partial(Count, 100)] * 2, **options) as collector:
+        collector.start()
+        wait_for_end(collector)
+    ends = torch.where(buffer[:]["next", "truncated"].flatten())[0].tolist()
+    assert ends == [3, 7, 11, 13]
+
+
+@pytest.mark.parametrize("ids", [True, False])
+@pytest.mark.parametrize("name", ["MultiSync", "MultiaSync"])
+def test_no_slice_joins_what_several_workers_wrote(name: str, ids: bool) -> None:
+    sampler = SliceSampler(slice_len=3, **({"traj_key": ("collector", "traj_ids")} if ids else {"end_key": ("next", "done")}))
+    buffer = memory(200, batch_size=300, sampler=sampler)
+    with CLASSES[name](singles(), Told(), frames_per_batch=10, total_frames=500, replay_buffer=buffer) as collector:
+        collector.start()
+        wait_for_end(collector)
+    for _ in range(5):
+        slices: Any = buffer.sample()["observation"][:, :3].long().reshape(-1, 3, 3)
+        assert (slices[:, :, :2] == slices[:, :1, :2]).all(), "one env and one episode"
+        assert (slices[:, 1:, 2] == slices[:, :-1, 2] + 1).all(), "step after step"
 
 
 def test_the_end_of_the_budget_comes_after_the_last_write() -> None:
