@@ -47,7 +47,7 @@ class Slices(NamedTuple):
     @property
     def lasts(self) -> Numbers:
         """Where in the sample each slice ends."""
-        return np.cumsum(self.lengths) - 1
+        return self.lengths.cumsum() - 1
 
     def only(self, which: NDArray[np.bool_]) -> Slices:
         """Those that the mask `[n]` says."""
@@ -133,6 +133,8 @@ class SliceSampler(Sampler):
         self.num_slices = None if num_slices is None else positive(num_slices, "num_slices")
         self.slice_len = None if slice_len is None else positive(slice_len, "slice_len")
         self.traj_key, self.end_key, self.truncated_key = map(_as_key, (traj_key, end_key, truncated_key))
+        beside = () if self.truncated_key is None else self.truncated_key[:-1]
+        self._flags: tuple[Key, Key] = (*beside, "done"), (*beside, "terminated")
         self.strict_length, self.span, self.uniform_over = strict_length, _as_span(span), uniform_over
         self._given = None if ends is None and trajectories is None else (trajectories, ends)
         self.empty()
@@ -250,18 +252,18 @@ class SliceSampler(Sampler):
         key = self.truncated_key
         if key is None or self._index is None or (key not in leaves and not self._index.takes_keys):
             return
-        done, terminated = (leaves.get((*key[:-1], name)) for name in ("done", "terminated"))
-        truncated = leaves.get(key)
+        done_key, terminated_key = self._flags
+        done, terminated, truncated = leaves.get(done_key), leaves.get(terminated_key), leaves.get(key)
         if truncated is None:
             like = draw.places.unsqueeze(1) if done is None else done
             truncated = leaves[key] = torch.zeros_like(like, dtype=torch.bool)
-        last, cut, stops, ends = _faces(draw.note.lasts, truncated, done, terminated)
+        last, cut, stops, ends = _faces(truncated, draw.note.lasts, done, terminated)
         real = stops if ends is None else ends
         cut[last] = True if real is None else cut[last] | ~real[last]
         if stops is not None:
             stops[last] = True
         elif self._index.takes_keys:
-            leaves[(*key[:-1], "done")] = truncated.clone()
+            leaves[done_key] = truncated.clone()
 
     # ------------------------------------------------------------------ state
 
@@ -301,12 +303,12 @@ class SliceSampler(Sampler):
         return f"{type(self).__name__}({shape}, {keys}, uniform_over={self.uniform_over!r})"
 
 
-def _faces(lasts: Numbers, *flags: Tensor | None) -> Any:
+def _faces(truncated: Tensor, lasts: Numbers, done: Tensor | None, terminated: Tensor | None) -> Any:
     """Places in a sample and its flags, as what is indexed quickest: numpy's arrays on the CPU, tensors on other devices."""
-    device = next(flag.device for flag in flags if flag is not None)
-    if device.type == "cpu":
-        return lasts, *(None if flag is None else flag.numpy() for flag in flags)
-    return torch.from_numpy(lasts).to(device), *flags
+    if not truncated.is_cpu:
+        return torch.from_numpy(lasts).to(truncated.device), truncated, done, terminated
+    stops = None if done is None else done.numpy()
+    return lasts, truncated.numpy(), stops, None if terminated is None else terminated.numpy()
 
 
 def whole_slices(table: TrajectoryTable, numbers: Numbers, starts: Numbers, length: int) -> Slices:
