@@ -305,8 +305,8 @@ def test_a_rollout_that_is_cut_has_its_last_frame_truncated() -> None:
 @pytest.mark.parametrize("ids", [True, False])
 @pytest.mark.parametrize("name", ["MultiSync", "MultiaSync"])
 def test_no_slice_joins_what_several_workers_wrote(name: str, ids: bool) -> None:
-    sampler = SliceSampler(slice_len=3, **({"traj_key": ("collector", "traj_ids")} if ids else {"end_key": ("next", "done")}))
-    buffer = memory(200, batch_size=300, sampler=sampler)
+    keys: Any = {"traj_key": ("collector", "traj_ids")} if ids else {"end_key": ("next", "done")}
+    buffer = memory(200, batch_size=300, sampler=SliceSampler(slice_len=3, **keys))
     with CLASSES[name](singles(), Told(), frames_per_batch=10, total_frames=500, replay_buffer=buffer) as collector:
         collector.start()
         wait_for_end(collector)
