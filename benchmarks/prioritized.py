@@ -21,7 +21,7 @@ from tensordict import TensorDict
 
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
-from reap.data.storages import LazyTensorStorage
+from reap.data.storages.lazy import LazyTensorStorage
 
 FRAMES, CHUNK, BATCH = 1_000_000, 10_000, 256
 ALPHA, BETA = 0.6, 0.4

@@ -1,7 +1,6 @@
 """Replay buffers, specs of data, and what works on batches."""
 
 from reap.data.ensemble import ReplayBufferEnsemble
-from reap.data.lists import ListStorage
 from reap.data.max_value import TensorDictMaxValueWriter
 from reap.data.postprocs import MultiStep
 from reap.data.ray_buffer import RayReplayBuffer
@@ -11,7 +10,8 @@ from reap.data.samplers.prioritized_slices import PrioritizedSliceSampler
 from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
-from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
+from reap.data.storages.lazy import LazyMemmapStorage, LazyTensorStorage
+from reap.data.storages.lists import ListStorage
 from reap.data.tensordict_buffers import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from reap.data.writers import ImmutableDatasetWriter, RoundRobinWriter, TensorDictRoundRobinWriter
 from reap.specs import (

@@ -18,11 +18,11 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
-from reap.data.checkpoint import REST
-from reap.data.folders import found, replaced
-from reap.data.lists import collated
 from reap.data.replay import ReplayBuffer
-from reap.data.storage import Storage, positive
+from reap.data.saving.checkpoint import REST
+from reap.data.saving.folders import found, replaced
+from reap.data.storages.base import Storage, positive
+from reap.data.storages.lists import collated
 from reap.data.transforms import on_samples
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 

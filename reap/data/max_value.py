@@ -17,9 +17,9 @@ import torch
 from tensordict import TensorDictBase, is_tensorclass
 from torch import Tensor
 
-from reap.data.items import leaves_of
-from reap.data.ring import Reading
-from reap.data.storage import Storage
+from reap.data.storages.base import Storage
+from reap.data.storages.items import leaves_of
+from reap.data.storages.ring import Reading
 from reap.data.writers import Writer
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import NestedKey, as_key, plain

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from reap.data.checkpoint import Checkpointed, Parts
 from reap.data.prefetch import Prefetcher, Sample
 from reap.data.rows import valid_rows
 from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden
 from reap.data.samplers.uniform import RandomSampler
+from reap.data.saving.checkpoint import Checkpointed, Parts
 from reap.data.sources import Sources
-from reap.data.storage import Storage, positive, require_dims
-from reap.data.storages import LazyTensorStorage
+from reap.data.storages.base import Storage, positive, require_dims
+from reap.data.storages.lazy import LazyTensorStorage
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError

@@ -15,10 +15,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from reap.data.items import Items
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.base import Sampler
 from reap.data.samplers.prioritized import PrioritizedSampler
+from reap.data.storages.items import Items
 from reap.data.writers import TensorDictRoundRobinWriter
 from reap.errors import SpecMismatch
 from reap.keys import NestedKey, as_key, plain

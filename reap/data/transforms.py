@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from reap.data.control import TRANSFORMS
-from reap.data.storage import Storage
+from reap.data.storages.base import Storage
+from reap.data.storages.control import TRANSFORMS
 from reap.errors import OptionError
 
 Function = Callable[[Any], Any]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from reap.data.storage import Storage
+from reap.data.storages.base import Storage
 from reap.errors import OptionError
 
 

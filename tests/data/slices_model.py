@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from reap.data.episodes import EpisodeIndex
+from reap.data.episodes.index import EpisodeIndex
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.members import Members
 

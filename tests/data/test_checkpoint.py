@@ -15,16 +15,15 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict, TensorDictBase, tensorclass
 
-from reap.data import checkpoint, folders
-from reap.data.checkpoint import REST
-from reap.data.lists import ListStorage
 from reap.data.max_value import TensorDictMaxValueWriter
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
-from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
+from reap.data.saving import checkpoint, folders
+from reap.data.saving.checkpoint import REST
+from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from tests import warm
 
@@ -632,7 +631,7 @@ PROGRAM = """
 import os, signal, sys, torch
 from pathlib import Path
 from tensordict import TensorDict
-from reap.data import folders, checkpoint
+from reap.data.saving import folders, checkpoint
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement

@@ -10,10 +10,9 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict
 
 from reap.data.ensemble import ReplayBufferEnsemble
-from reap.data.lists import ListStorage
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
-from reap.data.storages import LazyTensorStorage
+from reap.data.storages import LazyTensorStorage, ListStorage
 from reap.data.tensordict_buffers import TensorDictReplayBuffer
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
 
-from reap.data.lists import ListStorage, collated
 from reap.data.replay import ReplayBuffer
+from reap.data.storages import ListStorage
+from reap.data.storages.lists import collated
 from reap.data.writers import TensorDictRoundRobinWriter
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 

@@ -15,11 +15,11 @@ import torch
 from tensordict import TensorDict
 
 from reap.collectors import SyncDataCollector
-from reap.data import MultiStep, storages
-from reap.data.once import Rebuilt, differing
+from reap.data import MultiStep
 from reap.data.replay import ReplayBuffer
-from reap.data.side_store import RETURNED, TAKEN, SideStore, Sparse
-from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
+from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, lazy
+from reap.data.storages.once import Rebuilt, differing
+from reap.data.storages.side_store import RETURNED, TAKEN, SideStore, Sparse
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError
 from reap.layout import Field
@@ -256,7 +256,7 @@ def test_where_the_memory_for_slots_ends_nothing_is_lost(monkeypatch: pytest.Mon
 
 
 def test_the_first_write_counts_roots_and_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storages, "available_memory", lambda: (1e6, "the machine"))
+    monkeypatch.setattr(lazy, "available_memory", lambda: (1e6, "the machine"))
     data = TensorDict({"pixels": torch.zeros(5, 600), "next": {"pixels": torch.zeros(5, 600)}}, [5])
     assert len(ram(400).extend(data)) == 5  # 960 kB; 1.92 MB twice
     with pytest.raises(MemoryError, match="frames need"):

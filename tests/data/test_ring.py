@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from reap.data.control import BIRTH, BUSY, CLAIMED, COUNT, PID, START, WRITERS, Control
-from reap.data.ring import Ring
+from reap.data.storages.control import BIRTH, BUSY, CLAIMED, COUNT, PID, START, WRITERS, Control
+from reap.data.storages.ring import Ring
 
 
 @pytest.fixture(params=["private", "shared"])

@@ -14,10 +14,10 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict, lazy_stack, tensorclass
 
-from reap.data import storages
 from reap.data.replay import ReplayBuffer
-from reap.data.storage import Storage
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
+from reap.data.storages import lazy as storages
+from reap.data.storages.base import Storage
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from tests import warm
 

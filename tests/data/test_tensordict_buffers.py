@@ -10,11 +10,10 @@ import pytest
 import torch
 from tensordict import TensorDict, tensorclass
 
-from reap.data.lists import ListStorage
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
-from reap.data.storages import LazyTensorStorage
+from reap.data.storages import LazyTensorStorage, ListStorage
 from reap.data.tensordict_buffers import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from reap.data.writers import RoundRobinWriter, TensorDictRoundRobinWriter
 from reap.errors import OptionError, SpecMismatch

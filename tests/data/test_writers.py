@@ -11,10 +11,9 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase, tensorclass
 
-from reap.data.lists import ListStorage
 from reap.data.max_value import TensorDictMaxValueWriter
 from reap.data.replay import ReplayBuffer
-from reap.data.storages import LazyTensorStorage
+from reap.data.storages import LazyTensorStorage, ListStorage
 from reap.data.writers import ImmutableDatasetWriter, RoundRobinWriter, TensorDictRoundRobinWriter
 from reap.errors import OptionError, SpecMismatch
 

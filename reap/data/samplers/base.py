@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reap.data.items import Leaves
-from reap.data.ring import Reading
-from reap.data.storage import Storage
+from reap.data.storages.base import Storage
+from reap.data.storages.items import Leaves
+from reap.data.storages.ring import Reading
 from reap.errors import CallOrderError
 from reap.keys import Key
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from reap.data.episodes.trajectories import Numbers, TrajectoryTable
 from reap.data.samplers.sum_tree import SumTree
-from reap.data.trajectories import Numbers, TrajectoryTable
 
 NOT_HERE = -1
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from reap.data.samplers.base import Draw, Sampler
 from reap.data.samplers.sum_tree import Places, SumTree, Values
-from reap.data.storage import Storage, positive
+from reap.data.storages.base import Storage, positive
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
 

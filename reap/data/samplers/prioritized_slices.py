@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reap.data.episodes import EpisodeIndex
-from reap.data.items import Leaves
+from reap.data.episodes.index import EpisodeIndex
+from reap.data.episodes.trajectories import NOT_THERE, Numbers
 from reap.data.samplers.base import Draw
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.slices import Slices, SliceSampler, cut_slices
-from reap.data.storage import Storage
-from reap.data.trajectories import NOT_THERE, Numbers
+from reap.data.storages.base import Storage
+from reap.data.storages.items import Leaves
 from reap.errors import CallOrderError, OptionError
 
 ATTEMPTS = 8

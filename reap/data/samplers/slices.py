@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reap.data.episodes import EpisodeIndex
-from reap.data.items import Leaves
-from reap.data.labels import GivenLabels, Labels
+from reap.data.episodes.index import EpisodeIndex
+from reap.data.episodes.labels import GivenLabels, Labels
+from reap.data.episodes.trajectories import Numbers, TrajectoryTable
 from reap.data.samplers.base import Draw, Sampler
 from reap.data.samplers.members import Members
-from reap.data.storage import Storage, positive
-from reap.data.tensor_storage import TensorStorage
-from reap.data.trajectories import Numbers, TrajectoryTable
+from reap.data.storages.base import Storage, positive
+from reap.data.storages.items import Leaves
+from reap.data.storages.tensors import TensorStorage
 from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, NestedKey, as_key, plain
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reap.data.episodes import EpisodeIndex
+from reap.data.episodes.index import EpisodeIndex
+from reap.data.episodes.trajectories import Numbers, TrajectoryTable
 from reap.data.samplers.base import Draw
 from reap.data.samplers.slices import RANDOM, Slices, SliceSampler, as_draw
-from reap.data.storage import Storage
-from reap.data.trajectories import Numbers, TrajectoryTable
+from reap.data.storages.base import Storage
 from reap.errors import CallOrderError, OptionError
 
 

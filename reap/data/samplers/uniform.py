@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reap.data.ring import Ring
 from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden, uniform_places
-from reap.data.storage import Storage
+from reap.data.storages.base import Storage
+from reap.data.storages.ring import Ring
 from reap.errors import CallOrderError
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reap.data.control import BIRTH, BUSY, CLAIMED, COUNT, EDITS, FLOOR, NOBODY, PID, START, STREAMS, WRITTEN, Control
+from reap.data.storages.control import BIRTH, BUSY, CLAIMED, COUNT, EDITS, FLOOR, NOBODY, PID, START, STREAMS, WRITTEN, Control
 
 
 class Claim(NamedTuple):

@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reap.buffers import FLAGS
-from reap.data.items import Leaves
-from reap.data.ring import Claim
-from reap.data.side_store import Places, SideStore, Sparse
+from reap.data.storages.items import Leaves
+from reap.data.storages.ring import Claim
+from reap.data.storages.side_store import Places, SideStore, Sparse
 from reap.keys import Key
 from reap.layout import Field
 
 if TYPE_CHECKING:
-    from reap.data.tensor_storage import TensorStorage
+    from reap.data.storages.tensors import TensorStorage
 
 Mask = NDArray[np.bool_]
 

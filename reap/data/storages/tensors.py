@@ -14,11 +14,11 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from reap.data.items import Leaves, Schema, kind_of, leaves_of, schema_from, schema_of
-from reap.data.once import Rebuilt, Stored
-from reap.data.ring import Claim, Ring
-from reap.data.side_store import Sparse
-from reap.data.storage import Mark, Storage, require_dims
+from reap.data.storages.base import Mark, Storage, require_dims
+from reap.data.storages.items import Leaves, Schema, kind_of, leaves_of, schema_from, schema_of
+from reap.data.storages.once import Rebuilt, Stored
+from reap.data.storages.ring import Claim, Ring
+from reap.data.storages.side_store import Sparse
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Array, Layout

@@ -10,9 +10,9 @@ import torch
 from tensordict import TensorDictBase, is_tensorclass, lazy_stack
 from torch import Tensor
 
-from reap.data.items import Items
-from reap.data.plain import decoded, encoded
-from reap.data.storage import Mark, Storage
+from reap.data.saving.plain import decoded, encoded
+from reap.data.storages.base import Mark, Storage
+from reap.data.storages.items import Items
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key
 

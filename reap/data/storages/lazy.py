@@ -20,9 +20,9 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from reap.data.ring import Ring
-from reap.data.side_store import Sparse
-from reap.data.tensor_storage import TensorStorage
+from reap.data.storages.ring import Ring
+from reap.data.storages.side_store import Sparse
+from reap.data.storages.tensors import TensorStorage
 from reap.errors import OptionError
 from reap.keys import Key, nested, plain
 from reap.layout import Block, Layout
@@ -40,7 +40,7 @@ class LazyTensorStorage(TensorStorage):
         max_size: frames that there is room for, over all rows.
         device: where the frames lie.
         ndim: batch dimensions that are kept apart, time last.
-        observations_once: store what is under `"next"` only where it is not the root of the frame behind; see `reap.data.once`.
+        observations_once: store what is under `"next"` only where it is not the root of the frame behind, see `once.py`.
             Samples are the same; views of the contents are copies. Frames of one env must lie behind one another in time.
 
     Raises:

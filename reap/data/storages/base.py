@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reap.data.control import WRITERS, Control
-from reap.data.items import Leaves, together
-from reap.data.ring import Ring
+from reap.data.storages.control import WRITERS, Control
+from reap.data.storages.items import Leaves, kind_of, together
+from reap.data.storages.ring import Ring
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key
 
@@ -90,7 +90,9 @@ class Storage:
 
     def together(self, data: Any) -> Any:
         """What was given to write several items, as `append` takes it."""
-        return together(data)
+        items = together(data)
+        kind_of(items)
+        return items
 
     def single(self, item: Any) -> Any:
         """What was given to write one item, or one column, as `append` takes it."""

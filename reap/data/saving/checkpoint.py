@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reap.data.folders import found, replaced
-from reap.data.frame_files import mapped_frames, write_frames
-from reap.data.plain import decoded, encoded
 from reap.data.prefetch import Prefetcher, Sample
 from reap.data.samplers.base import Sampler
-from reap.data.storage import Storage
+from reap.data.saving.folders import found, replaced
+from reap.data.saving.frame_files import mapped_frames, write_frames
+from reap.data.saving.plain import decoded, encoded
+from reap.data.storages.base import Storage
 from reap.data.writers import Writer
 from reap.errors import CallOrderError, OptionError, ReapError, SpecMismatch
 from reap.keys import Key

@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from reap.data.continuity import Continuity
-from reap.data.labels import Columns, GivenLabels, Labels
-from reap.data.ring import Reading
-from reap.data.tensor_storage import TensorStorage
-from reap.data.trajectories import Numbers, TrajectoryTable
+from reap.data.episodes.continuity import Continuity
+from reap.data.episodes.labels import Columns, GivenLabels, Labels
+from reap.data.episodes.trajectories import Numbers, TrajectoryTable
+from reap.data.storages.ring import Reading
+from reap.data.storages.tensors import TensorStorage
 
 CHUNK = 1 << 20
 """Frames that are looked at together."""

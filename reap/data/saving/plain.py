@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor, is_tensorclass, lazy_stack
 
-from reap.data.items import checked_class
+from reap.data.storages.items import checked_class
 from reap.objects import from_state, stacked, to_state, unstacked
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reap.buffers import IDS, MASK
-from reap.data.tensor_storage import TensorStorage
+from reap.data.storages.tensors import TensorStorage
 from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, plain
 

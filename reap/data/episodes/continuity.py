@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reap.buffers import DONE, REWARD, TERMINATED, TRUNCATED, after
-from reap.data.tensor_storage import TensorStorage
+from reap.data.storages.tensors import TensorStorage
 from reap.keys import Key
 
 MULTI_STEP: Key = ("steps_to_next_obs",)

@@ -1,0 +1,1 @@
+"""Which frames of a buffer follow each other."""

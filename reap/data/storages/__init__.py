@@ -1,0 +1,7 @@
+"""Where the frames of a buffer lie."""
+
+from reap.data.storages.base import Storage
+from reap.data.storages.lazy import LazyMemmapStorage, LazyTensorStorage
+from reap.data.storages.lists import ListStorage
+
+__all__ = ["LazyMemmapStorage", "LazyTensorStorage", "ListStorage", "Storage"]
