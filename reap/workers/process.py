@@ -34,7 +34,6 @@ from reap.workers.stall import StallWatch
 from reap.workers.start import MakeHandler, Starter
 
 Failure = WorkerRaised | WorkerDied
-
 STOP_TIMEOUT = 5.0
 
 
@@ -104,13 +103,13 @@ class ProcessGroup:
         self._wake_lock = threading.RLock()
         self._owner = os.getpid()
         starts = self._starter.starts(make_handlers)
-
         self._block = ControlBlock(self.size, control_ints)
         self._control = [self._block.of(worker) for worker in range(self.size)]
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._wake, select.EPOLLIN)
         self._places: dict[int, Member] = {}
+        self._taking_in: Member | None = None
         self._members: list[Member] = []
         self._stall = StallWatch(stall_after, self._control)
         self._dropped = weakref.finalize(self, member.drop, self._members, self._block, self._epoll, self._wake, self._owner)
@@ -250,6 +249,8 @@ class ProcessGroup:
 
     def _turn(self, timeout: float) -> None:
         """Wait for something to happen, take it in, and raise the first failure."""
+        if self._taking_in is not None:
+            self._receive(self._taking_in)
         events = self._await_news(timeout)
         ended: list[Member] = []
         for descriptor, _ in events:
@@ -276,6 +277,13 @@ class ProcessGroup:
 
     def _receive(self, one: Member) -> bool:
         """Take in one message of a worker; whether there was one."""
+        # Ctrl-C may come when a message is read and not kept: nothing in the socket would wake a wait for it.
+        self._taking_in = one
+        has_message = self._take_in(one)
+        self._taking_in = None
+        return has_message
+
+    def _take_in(self, one: Member) -> bool:
         try:
             message = one.receive()
         except EOFError:
@@ -325,9 +333,8 @@ class ProcessGroup:
 
     def _send_rests(self) -> None:
         """Go on with commands that Ctrl-C interrupted."""
-        for one in self._members:
-            if one.has_unsent:
-                self._sends(one)
+        for one in [one for one in self._members if one.has_unsent]:
+            self._sends(one)
 
     def _earliest(self, among: Collection[int]) -> Member | None:
         """The worker whose answer came first."""
