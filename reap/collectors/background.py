@@ -40,7 +40,7 @@ class Background:
         self._brake = Brake() if brake is None else brake
         self._state = Condition()
         self._pauses: set[object] = set()
-        self._is_busy = self._is_stopped = self._has_ended = False
+        self._is_busy = self._is_held = self._is_stopped = self._has_ended = False
         self._error: BaseException | None = None
         self._afterwards: Callable[[], None] | None = None
         # A daemon: the end of the interpreter does not wait for it without a limit.
@@ -75,6 +75,8 @@ class Background:
     def pause(self) -> Generator[None]:
         """No step is under way in the body; in the thread itself, which would wait for its own step, this does nothing.
 
+        Between two pauses the thread has its turn, however soon the second one comes.
+
         Raises:
             Exception: what the step raised that was waited for.
         """
@@ -84,6 +86,7 @@ class Background:
         pause = object()
         try:
             with self._state:
+                self._state.wait_for(lambda: self._pauses or not self._is_held)
                 self._pauses.add(pause)
                 self._state.wait_for(lambda: not self._is_busy)
             self.raise_error()
@@ -127,8 +130,11 @@ class Background:
 
     def _may_go_on(self) -> bool:
         with self._state:
+            self._is_held = bool(self._pauses)
             self._state.wait_for(lambda: self._is_stopped or not self._pauses)
+            self._is_held = False
             self._is_busy = not self._is_stopped
+            self._state.notify_all()
             return self._is_busy
 
     def _take_step(self) -> bool:

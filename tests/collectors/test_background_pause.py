@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
 import torch
 
+from reap.collectors import SyncDataCollector
 from reap.errors import ClosedError
 from reap.testing import Count
 from tests.collectors.buffers import Buffer, collecting, in_thread, join, observed, wait_for_end
@@ -197,3 +199,13 @@ def test_stats_while_it_runs() -> None:
             assert episodes + len(stats.episodes) == stats.finished_episodes == stats.frames // 5
     assert frames == sorted(frames)
     assert all(seen >= 4 * number for number, seen in enumerate(frames, 1))
+
+
+def test_pauses_that_follow_each_other_at_once_do_not_hold_the_thread_for_ever() -> None:
+    memory: deque[Any] = deque()
+    with SyncDataCollector(Count, frames_per_batch=4, total_frames=400, replay_buffer=memory) as collector:
+        collector.start()
+        while collector.is_running():
+            with collector.pause():
+                assert len(memory) == collector.stats().frames
+    assert len(memory) == 400
