@@ -203,7 +203,7 @@ def test_stats_while_it_runs() -> None:
 
 def test_pauses_that_follow_each_other_at_once_do_not_hold_the_thread_for_ever() -> None:
     memory: deque[Any] = deque()
-    with SyncDataCollector(Count, frames_per_batch=4, total_frames=400, replay_buffer=memory) as collector:
+    with SyncDataCollector(lambda: Count(5), frames_per_batch=4, total_frames=400, replay_buffer=memory) as collector:
         collector.start()
         while collector.is_running():
             with collector.pause():
