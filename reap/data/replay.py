@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -19,12 +18,13 @@ from tensordict import TensorDictBase
 
 from reap.data.prefetch import Prefetcher, Sample
 from reap.data.rows import valid_rows
-from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden
+from reap.data.samplers.base import Sampler
 from reap.data.samplers.uniform import RandomSampler
 from reap.data.saving.checkpoint import Checkpointed, Parts
 from reap.data.sources import Sources
 from reap.data.storages.base import Storage, positive, require_dims
 from reap.data.storages.lazy import LazyTensorStorage
+from reap.data.taking import take_sample
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
@@ -179,7 +179,7 @@ class ReplayBuffer(Checkpointed):
 
     def _sample(self, size: int) -> Sample:
         with self._lock:
-            draw, data = self._take(size)
+            draw, data = take_sample(self._storage, self._sampler, size, self._generator)
             is_last = self._sampler.ran_out
         collate = self._collate or self._storage.collate
         if collate is not None:
@@ -197,24 +197,6 @@ class ReplayBuffer(Checkpointed):
         if self._writer.tells_index and isinstance(data, TensorDictBase):
             data.set("index", info["index"])
         return data
-
-    def _take(self, size: int) -> tuple[Draw, Any]:
-        storage, sampler, ring = self._storage, self._sampler, self._storage.ring
-        reading = ring.begin_reading()
-        draw = sampler.draw(storage, size, self._generator)
-        while True:
-            data = storage.get(draw.places, partial(sampler.mark, draw))
-            if ring.is_untouched(reading):
-                return draw, data
-            if ring.is_edited(reading):
-                with ring.control.lock:
-                    data = storage.get(draw.places, partial(sampler.mark, draw))
-            bad = ring.touched(draw.places % ring.capacity, reading)
-            if not bad.any():
-                return draw, data
-            refuse_if_hidden(storage, reading)
-            reading = ring.begin_reading()
-            draw = sampler.redraw(draw, bad, storage, self._generator)
 
     def __iter__(self) -> Iterator[Any]:
         """Samples of `batch_size` without end; with a sampler without replacement, until each frame was given once."""

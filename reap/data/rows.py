@@ -37,7 +37,7 @@ def _rows_in(data: Any, written: Any) -> int:
 
 def _mask_of(data: Any) -> Tensor | None:
     """Which frames `[time]` are valid; None if all are."""
-    if not isinstance(data, TensorDictBase) or data.ndim != 1:
+    if not isinstance(data, TensorDictBase) or data.ndim != 1 or MASK[0] not in data.keys():
         return None
     mask: Any = data.get(MASK, None)
     return None if mask is None or bool(mask.all()) else mask

@@ -64,6 +64,14 @@ class Storage:
     def get(self, places: Tensor, mark: Mark | None = None) -> Any:
         """A copy of what lies at these places `[B]`, changed by `mark`."""
 
+    def marked(self, data: Any, mark: Mark) -> Any:
+        """What `get` returned without `mark`, changed by it."""
+        return data
+
+    def merge(self, data: Any, which: Tensor, part: Any) -> None:
+        """Put what `get` returned of some places into what it returned of all: where the mask `which` is True."""
+        data[which] = part
+
     @abstractmethod
     def put(self, places: Tensor, data: Any) -> None:
         """Write data `[B]` in the place of what lies there."""

@@ -95,6 +95,11 @@ class ListStorage(Storage):
         """The items at these places `[B]`; `mark`, which changes tensors by key, finds none."""
         return [self._items[place] for place in places.tolist()]
 
+    def merge(self, data: list[Any], which: Tensor, part: list[Any]) -> None:
+        """Put the items of some places among those of all; see `Storage`."""
+        for place, item in zip(which.nonzero().flatten().tolist(), part, strict=True):
+            data[place] = item
+
     def put(self, places: Tensor, data: Any) -> None:
         """Write items in the place of what lies there."""
         with self.ring.editing():

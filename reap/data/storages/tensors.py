@@ -142,7 +142,10 @@ class TensorStorage(Storage):
             self.ring.give_up(claim)
             raise
         self.ring.publish(claim, columns * rows)
-        places = torch.arange(claim.start - skipped, claim.start - skipped + columns) % capacity
+        first = (claim.start - skipped) % capacity
+        places = torch.arange(first, first + columns)
+        if first + columns > capacity:
+            places %= capacity
         return places if rows == 1 else (torch.arange(rows).unsqueeze(1) * capacity + places).view(-1)
 
     def _check(self, data: Any, kind: Any, leaves: Leaves, shape: tuple[int, ...]) -> None:
@@ -201,6 +204,12 @@ class TensorStorage(Storage):
         if mark is not None:
             mark(leaves)
         return schema.rebuilt(leaves, places.shape)
+
+    def marked(self, data: Any, mark: Mark) -> Any:
+        """What `get` returned without `mark`, changed by it."""
+        leaves = leaves_of(data)
+        mark(leaves)
+        return self._known().rebuilt(leaves, torch.Size((data.shape[0],)))
 
     def take(self, places: Tensor) -> Leaves:
         """The leaves of what lies at these places, `[B, *item]` each, in the order of the first write."""
