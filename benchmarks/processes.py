@@ -5,13 +5,16 @@ so; nothing passes between them and the training process but that word. What it 
 collector" against it): where the reference itself is below 1.8 times one collector, the machine has no two cores to give,
 and the claim is void.
 
-torchrl's collectors deliver batches of the same size; both are timed without training.
+torchrl's collectors deliver batches of the same size; both are timed without training. The workers of each stand still in the
+turns of the other: asynchronous ones would go on collecting there.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -66,16 +69,36 @@ def independent(envs: int, processes: int = WORKERS) -> Iterator[Loop]:
             group.request(worker, BATCHES)
         return sum(group.ready(range(processes))[1] for _ in range(processes))
 
-    yield collect
+    with alone(collect, group.pids) as loop:
+        yield loop
     group.stop()
+
+
+@contextmanager
+def alone(collect: Loop, pids: Sequence[int]) -> Iterator[Loop]:
+    """The loop; processes that work for it stand still outside of it."""
+
+    def send(number: int) -> None:
+        for pid in pids:
+            os.kill(pid, number)
+
+    def once() -> int:
+        send(signal.SIGCONT)
+        frames = collect()
+        send(signal.SIGSTOP)
+        return frames
+
+    yield once
+    send(signal.SIGCONT)
 
 
 @contextmanager
 def multi(kind: Any, envs: int) -> Iterator[Loop]:
     """A collector of reap with two workers."""
     frames = FRAMES * WORKERS if kind is MultiSyncDataCollector else FRAMES
-    with kind([partial(make_env, envs)] * WORKERS, CartPolePolicy(), frames_per_batch=frames) as collector:
-        yield lambda: collector.next().numel()
+    collector = kind([partial(make_env, envs)] * WORKERS, CartPolePolicy(), frames_per_batch=frames)
+    with collector, alone(lambda: collector.next().numel(), collector._group.pids) as loop:
+        yield loop
 
 
 @contextmanager
@@ -93,7 +116,8 @@ def torchrl_multi(name: str, envs: int) -> Iterator[Loop]:
         warnings.simplefilter("ignore")
         collector = kind([partial(make_torchrl, envs)] * WORKERS, policy, frames_per_batch=frames, total_frames=-1)
     batches = iter(collector)
-    yield lambda: next(batches).numel()
+    with alone(lambda: next(batches).numel(), [process.pid for process in collector.procs]) as loop:
+        yield loop
     collector.shutdown()
 
 
