@@ -213,12 +213,12 @@ class TensorStorage(Storage):
 
     def take(self, places: Tensor) -> Leaves:
         """The leaves of what lies at these places, `[B, *item]` each, in the order of the first write."""
-        flat = self._flat
+        flat, here = self._flat, places.to(self.device)
         if not self._objects:
-            return self._nexts.taken(self, places, {key: leaf.index_select(0, places) for key, leaf in flat.items()})
+            return self._nexts.taken(self, places, {key: leaf.index_select(0, here) for key, leaf in flat.items()})
         at = places.cpu().numpy()
         leaves: Leaves = {
-            key: stacked(self._objects[key].reshape(-1)[at]) if key in self._objects else flat[key].index_select(0, places)
+            key: stacked(self._objects[key].reshape(-1)[at]) if key in self._objects else flat[key].index_select(0, here)
             for key in self._known().fields
             if key in self._objects or key in flat
         }
@@ -231,7 +231,7 @@ class TensorStorage(Storage):
         self._known().check(kind_of(data), leaves, 1)
         with self.ring.editing(), self._nexts.edited(self, places, leaves):
             for key, leaf in self._flat.items():
-                leaf[places] = leaves[key]
+                leaf[places.to(self.device)] = leaves[key]
             for key, objects in self._objects.items():
                 objects.reshape(-1)[places.numpy()] = unstacked(leaves[key], leaves[key].batch_size)
 
