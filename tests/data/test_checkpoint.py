@@ -605,6 +605,7 @@ for number in range(400):
 """
 
 
+@pytest.mark.processes
 def test_processes_write_while_states_are_taken(tmp_path: Path) -> None:
     buffer = made(LazyTensorStorage(64), shared=True)
     with warm.Program(WRITER, pickle.dumps(buffer).hex()) as first, warm.Program(WRITER, pickle.dumps(buffer).hex()) as second:
