@@ -195,6 +195,23 @@ def test_empty_begins_at_the_first_place(ring: Ring) -> None:
     assert (ring.oldest, ring.written) == (30, 3)
 
 
+def test_a_window_is_of_one_moment(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that goes round the ring between two looks at it does not make the window negative."""
+    write(ring, 7)
+    words = ring.control.words
+
+    class Moving:
+        def __getitem__(self, place: int) -> int:
+            found = words[place]
+            if place == CLAIMED:
+                words[CLAIMED] += 25
+            return found
+
+    monkeypatch.setattr(ring, "_words", Moving())
+    assert ring.window == (0, 7)
+    assert ring.window == (22, 32)
+
+
 def test_streams_have_numbers_of_their_own(ring: Ring) -> None:
     assert [ring.new_streams(count) for count in (1, 3, 2)] == [0, 1, 4]
 

@@ -116,7 +116,7 @@ class GivenLabels:
     def __init__(self, storage: TensorStorage, trajectories: Any, ends: Any) -> None:
         self._storage = storage
         given = torch.as_tensor(ends if trajectories is None else trajectories).reshape(storage.rows, -1)
-        columns = storage.ring.claimed - storage.ring.oldest
+        columns = storage.columns_in_use
         if given.shape[1] != columns:
             raise CallOrderError(
                 f"ends, trajectories: expected one for each of the {storage.rows * columns} frames of the buffer, "

@@ -99,7 +99,8 @@ def uniform_places(storage: Storage, size: int, generator: torch.Generator | Non
         CallOrderError: there are none.
     """
     ring = storage.ring
-    columns = ring.claimed - ring.oldest
+    oldest, claimed = ring.window
+    columns = claimed - oldest
     if not columns:
         raise CallOrderError("replay buffer: expected frames to sample from, found it empty; write to it first")
     places = torch.randint(storage.rows * columns, (size,), generator=generator)

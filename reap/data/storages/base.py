@@ -127,7 +127,8 @@ class Storage:
     @property
     def columns_in_use(self) -> int:
         """Columns that hold something, or are being written."""
-        return self.ring.claimed - self.ring.oldest
+        oldest, claimed = self.ring.window
+        return claimed - oldest
 
     def as_index(self, places: Tensor) -> Tensor:
         """Places as people write them: `[B]` for one dimension, `[B, ndim]` for more."""

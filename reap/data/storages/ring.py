@@ -89,6 +89,12 @@ class Ring:
         return max(self._words[FLOOR], self._words[CLAIMED] - self.capacity)
 
     @property
+    def window(self) -> tuple[int, int]:
+        """`oldest` and `claimed` at one moment, whoever is writing."""
+        claimed = self._words[CLAIMED]
+        return min(claimed, max(self._words[FLOOR], claimed - self.capacity)), claimed
+
+    @property
     def written(self) -> int:
         """Frames written so far."""
         return self._words[WRITTEN]
@@ -96,9 +102,10 @@ class Ring:
     @property
     def readable(self) -> int:
         """Columns that hold something and are not being written."""
-        oldest = self.oldest
-        hidden = sum(start + columns - max(start, oldest) for start, columns in self.under_way() if start + columns > oldest)
-        return self.claimed - oldest - hidden
+        oldest, claimed = self.window
+        ends = ((max(start, oldest), min(start + columns, claimed)) for start, columns in self.under_way())
+        hidden = sum(max(0, end - start) for start, end in ends)
+        return claimed - oldest - hidden
 
     # ------------------------------------------------------------------ writers
 
