@@ -18,7 +18,8 @@ from reap.collectors import SyncDataCollector
 from reap.data import MultiStep
 from reap.data.replay import ReplayBuffer
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, lazy
-from reap.data.storages.once import Rebuilt, differing
+from reap.data.storages.bits import differing
+from reap.data.storages.once import Rebuilt
 from reap.data.storages.side_store import RETURNED, TAKEN, SideStore, Sparse
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError

@@ -14,20 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reap.buffers import DONE, REWARD, TERMINATED, TRUNCATED, after
+from reap.buffers import after
+from reap.data.storages.bits import carried, differing
 from reap.data.storages.tensors import TensorStorage
 from reap.keys import Key
 
 MULTI_STEP: Key = ("steps_to_next_obs",)
 """Where this stands, `"next"` is what comes several steps later."""
 
-NOT_CARRIED = frozenset(key[-1] for key in (DONE, REWARD, TERMINATED, TRUNCATED))
-"""Last names of what an env says of a step, and does not go on from."""
-
 CHUNK_BYTES = 1 << 21
-
-AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
-"""Numbers are compared as integers of their size: NaN is then like itself, and 0.0 unlike -0.0."""
 
 Places = NDArray[np.int64]
 
@@ -45,22 +40,17 @@ class Continuity:
     def __init__(self, storage: TensorStorage) -> None:
         assert storage.schema is not None
         self._storage, self._fields = storage, storage.schema.fields
-        self.keys: tuple[Key, ...] = () if MULTI_STEP in self._fields else tuple(filter(self._is_carried, self._fields))
-
-    def _is_carried(self, key: Key) -> bool:
-        field = self._fields[key]
-        return key[0] != "next" and key[-1] not in NOT_CARRIED and not field.is_object and self._fields.get(after(key)) == field
+        self.keys = () if MULTI_STEP in self._fields else carried(self._fields)
 
     def holds(self, earlier: Places, later: Places) -> NDArray[np.bool_]:
         """Whether each later frame went on from where the earlier one ended, `[n]`; True where nothing can be compared."""
-        agree = torch.ones(len(earlier), dtype=torch.bool)
+        agree = np.ones(len(earlier), np.bool_)
         for key in self.keys:
             step = max(1, CHUNK_BYTES // max(1, self._fields[key].nbytes))
             for start in range(0, len(earlier), step):
                 here = slice(start, start + step)
-                differ = self._bits(after(key), earlier[here]) != self._bits(key, later[here])
-                agree[here] &= ~differ.any(1).cpu()
-        return agree.numpy()
+                agree[here] &= ~differing(self._values(after(key), earlier[here]), self._values(key, later[here]))
+        return agree
 
     def ends(self, places: Places) -> list[bytes]:
         """For each frame, a digest of what comes next."""
@@ -73,11 +63,12 @@ class Continuity:
     def _digests(self, keys: list[Key] | tuple[Key, ...], places: Places) -> list[bytes]:
         digests = [blake2b(digest_size=16) for _ in range(len(places))]
         for key in keys:
-            for digest, value in zip(digests, self._bits(key, places).cpu().numpy(), strict=True):
+            values = self._values(key, places).cpu()
+            as_bytes = values.reshape(len(places), math.prod(values.shape[1:])).view(torch.uint8).numpy()
+            for digest, value in zip(digests, as_bytes, strict=True):
                 digest.update(value.tobytes())
         return [digest.digest() for digest in digests]
 
-    def _bits(self, key: Key, places: Places) -> Tensor:
-        """The values at these places as integers, `[n, ...]`."""
-        values = self._storage.values(key, torch.from_numpy(places))
-        return values.reshape(len(places), math.prod(values.shape[1:])).view(AS_INTEGERS[values.element_size()])
+    def _values(self, key: Key, places: Places) -> Tensor:
+        """The values at these places, `[n, *item]`."""
+        return self._storage.values(key, torch.from_numpy(places))

@@ -78,7 +78,6 @@ class EpisodeIndex:
     Args:
         storage: what holds the frames; something was written to it.
         labels: what says which of them belong together.
-
         keeps_owners: keep in mind of which trajectory each frame is, for `at`.
 
     Attributes:

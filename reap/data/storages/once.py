@@ -12,18 +12,16 @@ overwritten later: what a frame is rebuilt from stays as long as the frame.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from reap.buffers import FLAGS
+from reap.buffers import after
+from reap.data.storages.bits import Mask, carried, differing
 from reap.data.storages.items import Leaves
 from reap.data.storages.ring import Claim
 from reap.data.storages.side_store import Places, SideStore, Sparse
@@ -33,17 +31,8 @@ from reap.layout import Field
 if TYPE_CHECKING:
     from reap.data.storages.tensors import TensorStorage
 
-Mask = NDArray[np.bool_]
-
 SMALLEST = 9
 """Bytes of a value from which on it is worth it: the tables of the side store take 8 for each frame."""
-
-REWARD = "reward"
-
-SAMPLED_WORDS = 16
-"""Words of each frame that are looked at first."""
-
-WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 class Stored:
@@ -129,7 +118,7 @@ class Rebuilt(Stored):
 
     def stored(self, fields: Mapping[Key, Field]) -> Mapping[Key, Field]:
         """The fields that are stored: all but those that are rebuilt."""
-        self.roots = {("next", *key): key for key, field in fields.items() if _is_twice(key, field, fields)}
+        self.roots = {after(key): key for key in carried(fields) if fields[key].nbytes >= SMALLEST}
         return {key: field for key, field in fields.items() if key not in self.roots}
 
     def place(self, fields: Mapping[Key, Field], places: int, make: Callable[[int], Sparse]) -> None:
@@ -283,46 +272,7 @@ class Rebuilt(Stored):
             self._side.copy_from(other._side)
 
 
-def _is_twice(key: Key, field: Field, fields: Mapping[Key, Field]) -> bool:
-    is_flag = key[-1:] in FLAGS or key[-1] == REWARD
-    return not is_flag and not field.is_object and field.nbytes >= SMALLEST and fields.get(("next", *key)) == field
-
-
 def _moved(places: Places, by: int, capacity: int) -> Places:
     """The places so many columns further on, in the same rows."""
     columns = places % capacity
     return places - columns + (columns + by) % capacity
-
-
-def differing(ours: Tensor, theirs: Tensor) -> Mask:
-    """Which of the values `[n, *item]` differ in any byte.
-
-    Some words of each are looked at first: long stretches without a difference are then compared as one piece, which is faster.
-    """
-    ours, theirs = _words(ours, theirs)
-    width = ours.shape[1] if ours.ndim > 1 else 0
-    step = width // SAMPLED_WORDS
-    if step < 4:
-        return _any(ours != theirs)
-    differs = _any(ours[:, ::step] != theirs[:, ::step])
-    edges = [-1, *np.flatnonzero(differs).tolist(), len(differs)]
-    for last, end in pairwise(edges):
-        stretch = slice(last + 1, end)
-        if end > last + 1 and not torch.equal(ours[stretch], theirs[stretch]):
-            differs[stretch] = _any(ours[stretch] != theirs[stretch])
-    return differs
-
-
-def _any(differs: Tensor) -> Mask:
-    return differs.any(1).cpu().numpy()
-
-
-def _words(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
-    """Both as whole words, `[n, words]`, so that NaNs count as what they are."""
-    flat = [
-        values.reshape(len(values), -1 if len(values) else math.prod(values.shape[1:])).contiguous()
-        for values in (ours, theirs)
-    ]
-    size = flat[0].shape[1] * flat[0].element_size()
-    word = WORDS[math.gcd(8, size, *(values.storage_offset() * values.element_size() for values in flat))]
-    return flat[0].view(word), flat[1].view(word)

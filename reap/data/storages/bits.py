@@ -1,0 +1,69 @@
+"""Values of frames compared byte by byte, and which of them a frame takes over from the one before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from reap.buffers import DONE, REWARD, TERMINATED, TRUNCATED, after
+from reap.keys import Key
+from reap.layout import Field
+
+Mask = NDArray[np.bool_]
+
+NOT_CARRIED = frozenset(key[-1] for key in (DONE, REWARD, TERMINATED, TRUNCATED))
+"""Last names of what an env says of a step, and does not go on from."""
+
+SAMPLED_WORDS = 16
+"""Words of each frame that are looked at first."""
+
+WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+
+
+def carried(fields: Mapping[Key, Field]) -> tuple[Key, ...]:
+    """Keys of what a frame begins from: the one before it in the same env has that under `"next"`, with shape and dtype."""
+    return tuple(
+        key
+        for key, field in fields.items()
+        if key[0] != "next" and key[-1] not in NOT_CARRIED and not field.is_object and fields.get(after(key)) == field
+    )
+
+
+def differing(ours: Tensor, theirs: Tensor) -> Mask:
+    """Which of the values `[n, *item]` differ in any byte.
+
+    Some words of each are looked at first: long stretches without a difference are then compared as one piece, which is faster.
+    """
+    ours, theirs = _words(ours, theirs)
+    width = ours.shape[1] if ours.ndim > 1 else 0
+    step = width // SAMPLED_WORDS
+    if step < 4:
+        return _any(ours != theirs)
+    differs = _any(ours[:, ::step] != theirs[:, ::step])
+    edges = [-1, *np.flatnonzero(differs).tolist(), len(differs)]
+    for last, end in pairwise(edges):
+        stretch = slice(last + 1, end)
+        if end > last + 1 and not torch.equal(ours[stretch], theirs[stretch]):
+            differs[stretch] = _any(ours[stretch] != theirs[stretch])
+    return differs
+
+
+def _any(differs: Tensor) -> Mask:
+    return differs.any(1).cpu().numpy()
+
+
+def _words(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
+    """Both as whole words, `[n, words]`, so that NaNs count as what they are."""
+    flat = [
+        values.reshape(len(values), -1 if len(values) else math.prod(values.shape[1:])).contiguous()
+        for values in (ours, theirs)
+    ]
+    size = flat[0].shape[1] * flat[0].element_size()
+    word = WORDS[math.gcd(8, size, *(values.storage_offset() * values.element_size() for values in flat))]
+    return flat[0].view(word), flat[1].view(word)
