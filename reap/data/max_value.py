@@ -9,7 +9,7 @@ A heap says in O(log n) which that is. It is made of what the storage holds, and
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 from tensordict import TensorDictBase, is_tensorclass
 from torch import Tensor
 
+from reap.data.reductions import REDUCTIONS, Reduction, checked_reduction
 from reap.data.storages.base import Storage
 from reap.data.storages.items import leaves_of
 from reap.data.storages.ring import Reading
@@ -27,13 +28,7 @@ from reap.keys import NestedKey, as_key, plain
 DROPPED = -1
 """The index of an item that was not kept."""
 
-_REDUCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "sum": lambda values: values.sum(1),
-    "max": lambda values: values.amax(1),
-    "min": lambda values: values.amin(1),
-    "mean": lambda values: values.double().mean(1),
-    "median": lambda values: values.median(1).values,
-}
+_REDUCTIONS: Mapping[str, Reduction] = {"sum": lambda values: values.sum(1), **REDUCTIONS}
 
 Heap = list[tuple[float, int]]
 """Value and place of each item kept, the least first."""
@@ -65,10 +60,8 @@ class TensorDictMaxValueWriter(Writer):
 
     def __init__(self, rank_key: NestedKey | None = None, reduction: str = "sum") -> None:
         super().__init__()
-        if reduction not in _REDUCTIONS:
-            raise OptionError(f"reduction: expected one of {', '.join(map(repr, _REDUCTIONS))}, got {reduction!r}")
         self.rank_key = as_key(rank_key) if rank_key is not None else ("next", "reward")
-        self.reduction = reduction
+        self.reduction = checked_reduction(reduction, _REDUCTIONS)
         self._heap: Heap = []
         self._known: Reading | None = None
 
@@ -139,9 +132,9 @@ class TensorDictMaxValueWriter(Writer):
     def _heap_of(self, storage: Storage) -> Heap:
         ring = storage.ring
         if ring.begin_reading() != self._known:
-            end = storage.columns_in_use
-            held = np.flatnonzero(~ring.holes(ring.oldest, ring.oldest + end)).tolist()
-            values = self._values(storage.contents()) if end else []
+            oldest, claimed = ring.window
+            held = np.flatnonzero(~ring.holes(oldest, claimed)).tolist()
+            values = self._values(storage.contents()) if claimed > oldest else []
             self._heap = [(values[place], place) for place in held]
             heapq.heapify(self._heap)
         return self._heap

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from reap.data.reductions import REDUCTIONS, checked_reduction
 from reap.data.samplers.base import Draw, Sampler
 from reap.data.samplers.sum_tree import Places, SumTree, Values
 from reap.data.storages.base import Storage, positive
@@ -33,14 +34,6 @@ NOT_KEPT = -1
 
 FIRST_PRIORITY = 1.0
 """The priority of new frames before any other is known."""
-
-REDUCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "max": lambda values: values.amax(1),
-    "min": lambda values: values.amin(1),
-    "mean": lambda values: values.mean(1),
-    "median": lambda values: values.median(1).values,
-}
-"""What makes one priority `[n]` of several for each frame, `[n, k]`."""
 
 
 class Seen(NamedTuple):
@@ -101,9 +94,7 @@ class PrioritizedSampler(Sampler):
         self.max_capacity = positive(max_capacity, "max_capacity")
         if dtype not in (torch.float32, torch.float64):
             raise OptionError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
-        if reduction not in REDUCTIONS:
-            raise OptionError(f"reduction: expected one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}")
-        self.reduction = reduction
+        self.reduction = checked_reduction(reduction)
         self.max_priority_within_buffer = max_priority_within_buffer
         self.eps = _not_negative(eps, "eps")
         self._alpha, self._beta = _not_negative(alpha, "alpha"), _not_negative(beta, "beta")
