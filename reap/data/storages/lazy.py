@@ -115,17 +115,13 @@ class LazyTensorStorage(TensorStorage):
         weakref.finalize(self, os.close, fd).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(self.__dict__)
-        if self._fd is not None:
-            state |= {"_fd": (os.getpid(), self._fd), "schema": None, "_leaves": {}, "_flat": {}, "_ring": None}
-            state["_nexts"] = self._nexts.anew()
-        return state
+        return dict(vars(self)) if self._fd is None else {**self._unmapped(), "_fd": (os.getpid(), self._fd)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if self._fd is not None:
             self._hold(borrowed(*state["_fd"]))
-            self._ring, self.rows = Ring(self.control, self.max_size), 1
+            self._map_later()
         elif self.schema is not None:
             self._flat = {key: leaf.flatten(0, self.ndim - 1) for key, leaf in self._leaves.items()}
             self._ring = Ring(self.control, self.max_size // self.rows)
@@ -218,9 +214,8 @@ class LazyMemmapStorage(TensorStorage):
     def __getstate__(self) -> dict[str, Any]:
         if not self.control.is_shared:
             raise OptionError("replay buffer: call share() before a buffer of files is sent to another process")
-        mapped_again = {"schema": None, "_leaves": {}, "_flat": {}, "_ring": None, "_nexts": self._nexts.anew()}
-        return {**self.__dict__, **mapped_again}
+        return self._unmapped()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._ring, self.rows = Ring(self.control, self.max_size), 1
+        self._map_later()

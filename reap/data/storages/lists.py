@@ -81,10 +81,9 @@ class ListStorage(Storage):
     def append(self, data: Any, origins: Any) -> Tensor:
         """Write items behind what was written last; see `Storage`."""
         items = list(_kept(data))
-        capacity = self.ring.capacity
-        skipped = max(0, len(items) - capacity)
+        skipped = max(0, len(items) - self.ring.capacity)
         claim = self.ring.claim(len(items) - skipped)
-        places = torch.arange(claim.start - skipped, claim.start - skipped + len(items)) % capacity
+        places = self.ring.places(claim.start - skipped, len(items))
         for place, item in zip(places[skipped:].tolist(), items[skipped:], strict=True):
             self._items[place] = item
         self.control.origins[places[skipped:].numpy()] = origins[skipped:]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -86,7 +87,7 @@ class Ring:
     @property
     def oldest(self) -> int:
         """The first column that still holds what was written to it."""
-        return max(self._words[FLOOR], self._words[CLAIMED] - self.capacity)
+        return self.window[0]
 
     @property
     def window(self) -> tuple[int, int]:
@@ -98,6 +99,14 @@ class Ring:
     def written(self) -> int:
         """Frames written so far."""
         return self._words[WRITTEN]
+
+    def places(self, start: int, columns: int) -> Tensor:
+        """Where so many columns lie, from this one on, `[columns]`."""
+        first = start % self.capacity
+        places = torch.arange(first, first + columns)
+        if first + columns > self.capacity:
+            places %= self.capacity
+        return places
 
     @property
     def readable(self) -> int:

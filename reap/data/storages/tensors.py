@@ -119,6 +119,15 @@ class TensorStorage(Storage):
         objects = [key for key, field in schema.fields.items() if field.is_object]
         self._objects = {key: np.full((self.rows, capacity), None, object) for key in objects}
 
+    def _unmapped(self) -> dict[str, Any]:
+        """Its attributes for a process that maps the memory itself."""
+        mapped = {"schema": None, "_accepted": None, "_leaves": {}, "_flat": {}, "_objects": {}, "_ring": None}
+        return {**vars(self), **mapped, "_nexts": self._nexts.anew()}
+
+    def _map_later(self) -> None:
+        """Hold nothing until `_look_again` maps what there is."""
+        self._ring, self.rows = Ring(self.control, self.max_size), 1
+
     # ------------------------------------------------------------------ frames
 
     @torch.no_grad()
@@ -142,10 +151,7 @@ class TensorStorage(Storage):
             self.ring.give_up(claim)
             raise
         self.ring.publish(claim, columns * rows)
-        first = (claim.start - skipped) % capacity
-        places = torch.arange(first, first + columns)
-        if first + columns > capacity:
-            places %= capacity
+        places = self.ring.places(claim.start - skipped, columns)
         return places if rows == 1 else (torch.arange(rows).unsqueeze(1) * capacity + places).view(-1)
 
     def _check(self, data: Any, kind: Any, leaves: Leaves, shape: tuple[int, ...]) -> None:
