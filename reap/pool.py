@@ -27,6 +27,7 @@ from reap.objects import copies_of, stacked
 from reap.tensordicts import make_tensordict
 
 Node = tuple[TensorDict, dict[str, Any]]
+Shape = tuple[int, ...]
 
 
 class SlotPool:
@@ -71,8 +72,6 @@ class SlotPool:
         self._small = [key for key, field in tensors.items() if field.nbytes <= SMALL]
         self._large = [key for key, field in tensors.items() if field.nbytes > SMALL]
         self._objects = [key for key in fields if key not in tensors]
-        self._names = [*[None] * len(batch_shape), "time"]
-        self._shape = torch.Size((*batch_shape, columns))
 
     @property
     def lent(self) -> int:
@@ -148,7 +147,18 @@ class SlotPool:
         return nodes[0][0]
 
     def _tensordict(self, leaves: Mapping[Key, Any]) -> TensorDict:
-        return make_tensordict(nested(leaves), self._shape, names=self._names, device=self._device)
+        return as_batch(leaves, (*self._batch_shape, self.columns), self._device)
+
+
+def as_batch(leaves: Mapping[Key, Any], shape: Shape, device: torch.device | None) -> TensorDict:
+    """The batch of leaves `[*batch_shape, T, *value]`.
+
+    Args:
+        leaves: values by key.
+        shape: `[*batch_shape, T]`.
+        device: what the batch gives as its device, or None.
+    """
+    return make_tensordict(nested(leaves), torch.Size(shape), names=[*[None] * (len(shape) - 1), "time"], device=device)
 
 
 def objects_of(slot: Slot, key: Key) -> Any:

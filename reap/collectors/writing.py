@@ -23,8 +23,7 @@ from tensordict import TensorDict
 from reap.buffers import Slot
 from reap.collectors.delivery import delivery_steps, take
 from reap.collectors.options import CollectorOptions
-from reap.keys import nested
-from reap.tensordicts import make_tensordict
+from reap.pool import as_batch
 from reap.workers.pickling import dumps
 
 
@@ -87,6 +86,4 @@ def write_to(options: CollectorOptions, buffer: Any, postproc: Any) -> WriteTo:
 
 def views_of(slot: Slot, device: torch.device | None) -> TensorDict:
     """What is recorded in a slot, `[*batch_shape, T]`, in the slot's memory."""
-    shape = torch.Size((*slot.batch_shape, slot.columns))
-    names = [*[None] * len(slot.batch_shape), "time"]
-    return make_tensordict(nested({key: slot.tensor(key) for key in slot.fields}), shape, names=names, device=device)
+    return as_batch({key: slot.tensor(key) for key in slot.fields}, (*slot.batch_shape, slot.columns), device)
