@@ -61,11 +61,6 @@ class Member:
         """Whether an answer has yet to come."""
         return bool(self.commands) and self.commands[-1].answer is None
 
-    @property
-    def has_unsent(self) -> bool:
-        """Whether some of a command has yet to be sent."""
-        return bool(self.commands) and not self.commands[-1].is_sent
-
     def send(self) -> bool:
         """Send what the socket takes of the commands; whether all is sent.
 

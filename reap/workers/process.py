@@ -333,7 +333,7 @@ class ProcessGroup:
 
     def _send_rests(self) -> None:
         """Go on with commands that Ctrl-C interrupted."""
-        for one in [one for one in self._members if one.has_unsent]:
+        for one in self._members:
             self._sends(one)
 
     def _earliest(self, among: Collection[int]) -> Member | None:
