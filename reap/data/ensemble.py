@@ -19,7 +19,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
 from reap.data.replay import ReplayBuffer
-from reap.data.saving.checkpoint import REST
+from reap.data.saving.checkpoint import REST, read_rest
 from reap.data.saving.folders import found, replaced
 from reap.data.storages.base import Storage, positive
 from reap.data.storages.lists import collated
@@ -227,7 +227,7 @@ class ReplayBufferEnsemble:
     def loads(self, path: str | Path) -> None:
         """Go on from what `dumps` saved; see `ReplayBuffer.loads`."""
         folder = found(Path(path).resolve(), REST)
-        state = torch.load(folder / REST, weights_only=True)
+        state = read_rest(folder)
         if state.get("buffers") != len(self):
             raise SpecMismatch(f"ReplayBufferEnsemble: expected {len(self)} saved buffers, found {state.get('buffers')}")
         folders = [folder / str(number) for number in range(len(self))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import Counter
+from collections.abc import Sequence
 from threading import Event, Thread
 from typing import Any
 
@@ -45,41 +46,35 @@ def write(buffer: ReplayBuffer, number: int, is_over: Any) -> None:
         buffer.extend(env.frames(1 + (count + number) % 9))
 
 
-@pytest.mark.parametrize(
-    "kind", [lambda: SliceSampler(slice_len=LENGTH), lambda: SliceSamplerWithoutReplacement(slice_len=LENGTH)]
-)
-def test_threads_write_while_slices_are_taken(kind: Any) -> None:
-    buffer, is_over = new(kind()), Event()
-    writers = [ReplayBuffer(storage=buffer.storage) for _ in range(WRITERS)]
-    threads = [Thread(target=write, args=(writer, number, is_over)) for number, writer in enumerate(writers)]
-    for thread in threads:
-        thread.start()
+def take_while_written(buffer: ReplayBuffer, writers: Sequence[Any], is_over: Any) -> None:
+    """Take slices while threads or processes write, until `is_over`, and look at all that lies there afterwards."""
+    for writer in writers:
+        writer.start()
     try:
         taken = 0
         while taken < SAMPLES:
             taken += require_runs(buffer)
     finally:
         is_over.set()
-        for thread in threads:
-            thread.join()
+        for writer in writers:
+            writer.join()
     check(buffer, 3)
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda: SliceSampler(slice_len=LENGTH), lambda: SliceSamplerWithoutReplacement(slice_len=LENGTH)]
+)
+def test_threads_write_while_slices_are_taken(kind: Any) -> None:
+    buffer, is_over = new(kind()), Event()
+    ends = [ReplayBuffer(storage=buffer.storage) for _ in range(WRITERS)]
+    take_while_written(buffer, [Thread(target=write, args=(end, n, is_over)) for n, end in enumerate(ends)], is_over)
 
 
 def test_processes_write_while_slices_are_taken() -> None:
     context = multiprocessing.get_context("forkserver")
     buffer, is_over = new(shared=True), context.Event()
     processes = [context.Process(target=write, args=(buffer, number, is_over)) for number in range(WRITERS - 1)]
-    for process in processes:
-        process.start()
-    try:
-        taken = 0
-        while taken < SAMPLES:
-            taken += require_runs(buffer)
-    finally:
-        is_over.set()
-        for process in processes:
-            process.join()
-    check(buffer, 3)
+    take_while_written(buffer, processes, is_over)
 
 
 def test_columns_whose_writer_gave_up_are_in_no_slice() -> None:

@@ -117,7 +117,7 @@ class Checkpointed:
         """
         folder = found(Path(path).resolve(), REST)
         with self._at_rest() as parts, _refused(str(folder)):
-            state = _read(folder / REST)
+            state = read_rest(folder)
             self.set_rng(_restored(parts, {**state, "frames": mapped_frames(folder, state["files"])}))
 
     save, load = dumps, loads
@@ -183,7 +183,13 @@ def _generator(parts: Parts, saved: Tensor | None) -> torch.Generator | None:
     return torch.Generator(parts.generator.device if parts.generator else "cpu").set_state(saved.clone())
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_rest(folder: Path) -> dict[str, Any]:
+    """All that is no frame in a folder that `dumps` wrote.
+
+    Raises:
+        SpecMismatch: the file is damaged.
+    """
+    file = folder / REST
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
