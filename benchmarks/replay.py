@@ -172,9 +172,10 @@ def choosing(frames: int) -> Callable[[], Any]:
 def writing_and_sampling(buffer: Callable[[], Any]) -> Callable[[], Any]:
     """A write of 200 frames and a sample of slices."""
     made, frames = buffer(), with_ids(small(EPISODE), 0)
+    ids = frames["collector", "traj_ids"]
 
     def once() -> None:
-        frames["collector", "traj_ids"] += 1
+        ids.add_(1)
         made.extend(frames)
         made.sample()
 

@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from reap.buffers import MASK
+from reap.tensordicts import peek
 
 
 def valid_rows(data: Any, written: Any, ndim: int) -> tuple[Any, list[int]]:
@@ -37,7 +38,7 @@ def _rows_in(data: Any, written: Any) -> int:
 
 def _mask_of(data: Any) -> Tensor | None:
     """Which frames `[time]` are valid; None if all are."""
-    if not isinstance(data, TensorDictBase) or data.ndim != 1 or MASK[0] not in data.keys():
+    if not isinstance(data, TensorDictBase) or data.ndim != 1:
         return None
-    mask: Any = data.get(MASK, None)
+    mask = peek(data, MASK)
     return None if mask is None or bool(mask.all()) else mask

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Protocol
-from weakref import WeakSet
+from weakref import ref
 
 
 class Source(Protocol):
@@ -22,21 +22,25 @@ class Sources:
     """The sources of a buffer, in the process in which it is read; none of them is kept alive."""
 
     def __init__(self) -> None:
-        self._held: WeakSet[Source] = WeakSet()
+        self._held: list[ref[Source]] = []
 
     def add(self, source: Source) -> None:
-        """Have one more."""
-        self._held.add(source)
+        """Have one more, unless it is here."""
+        if not any(held is source for held in self._alive()):
+            self._held.append(ref(source, self._held.remove))
 
     def check(self) -> None:
         """Raise what ended one of them, unless that was raised before."""
-        for source in tuple(self._held):
+        for source in self._alive():
             source.raise_error()
 
     def note_sampled(self, frames: int) -> None:
         """Tell them of a sample of so many frames."""
-        for source in tuple(self._held):
+        for source in self._alive():
             source.note_sampled(frames)
+
+    def _alive(self) -> list[Source]:
+        return [source for held in self._held.copy() if (source := held()) is not None] if self._held else []
 
     def __reduce__(self) -> tuple[type[Sources], tuple[()]]:
         return Sources, ()

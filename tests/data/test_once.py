@@ -221,7 +221,7 @@ def test_pixels_take_half_the_memory(make: Make) -> None:
     data["next", "pixels"][::200] = 0
     for part in data.split(50):
         ours.extend(part), plain.extend(part)
-    stored = [sum(leaf.nbytes for leaf in buffer.storage._leaves.values()) for buffer in (ours, plain)]
+    stored = [sum(leaf.values.nbytes for leaf in buffer.storage._leaves.values()) for buffer in (ours, plain)]
     assert stored == [1000 * 2304, 2 * 1000 * 2304]
     # 5 ends and the last frame; while a write is under way, the last one of the write before has its slot still.
     assert side_of(ours)._counts[TAKEN] == 7

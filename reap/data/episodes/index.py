@@ -144,40 +144,43 @@ class EpisodeIndex:
         """Take in columns; those before `start` are known already, unless they were overwritten unseen."""
         if start != self._read_until:
             self._tails[:] = NO_TRAJECTORY
-        lead = int((self._tails != NO_TRAJECTORY).any())
-        read = self._labels.read(np.arange(start - lead, stop))
+        known = self._tails != NO_TRAJECTORY  # what was seen of the frame before may be overwritten by now
+        lead = int(True in known.tolist())
+        read = self._labels.read(start - lead, stop)
         linked = self._linked(read, start - lead)
+        linked[:, lead] &= known
+        segments = _segments(read.valid[:, lead:], read.done[:, lead:], linked[:, lead:])
         if lead:
-            linked[0] &= self._tails != NO_TRAJECTORY  # what was seen of the frame before may be overwritten by now
-        else:
-            linked = np.concatenate((np.zeros_like(read.valid[:1]), linked))
-        segments = _segments(read.valid[lead:], read.done[lead:], linked)
-        if lead:
-            left = (self._tails != NO_TRAJECTORY) & ~linked[0] & ~read.done[0]
-            rows = np.flatnonzero(left)
-            self._note_ends(self._tails[rows], rows, np.zeros_like(rows), read, start - lead)
+            left = (known & ~linked[:, 1] & ~read.done[:, 0]).nonzero()[0]
+            self._note_ends(self._tails[left], left, np.zeros_like(left), read, start - lead)
         numbers = self._followed(segments, read, start, lead)
         self._tails[:] = NO_TRAJECTORY
         if self._owners is not None:
-            rows, columns = np.nonzero(read.valid[lead:].T)
+            rows, columns = np.nonzero(read.valid[:, lead:])
             self._owners[self._places(rows, start + columns)] = np.repeat(numbers, segments.lasts - segments.firsts + 1)
         at_end = segments.lasts == stop - start - 1
         self._tails[segments.rows[at_end]] = numbers[at_end]
+        self._tails[read.done[:, -1]] = NO_TRAJECTORY
         grown = self.table.in_order(numbers)
         for watcher in self.watchers:
             watcher.grew(grown)
 
     def _linked(self, read: Columns, start: int) -> NDArray[np.bool_]:
-        """Which frames follow their neighbour, `[n - 1, rows]`."""
+        """Which frames follow their neighbour, `[rows, n]`; the first ones have none."""
         ids, done, valid, streams, begins = read
-        linked = valid[1:] & valid[:-1] & ~done[:-1] & (ids[1:] == ids[:-1]) & (streams[1:] == streams[:-1])[:, None]
-        if self._continuity is None:
-            return linked
-        columns, rows = np.nonzero(linked & begins[1:, None] if self._labels.has_ids else linked)
-        if len(columns):
-            earlier = self._places(rows, start + columns)
-            later = self._places(rows, start + columns + 1)
-            linked[columns, rows] = self._continuity.holds(earlier, later)
+        linked = np.empty(valid.shape, np.bool_)
+        linked[:, 0] = False
+        later = linked[:, 1:]
+        np.equal(ids[:, 1:], ids[:, :-1], out=later)
+        later &= streams[1:] == streams[:-1]
+        later &= valid[:, 1:]
+        later &= valid[:, :-1]
+        later &= ~done[:, :-1]
+        if self._continuity is not None:
+            rows, columns = (linked & begins if self._labels.has_ids else linked).nonzero()
+            if len(columns):
+                places = (self._places(rows, start + columns + step) for step in (-1, 0))
+                linked[rows, columns] = self._continuity.holds(*places)
         return linked
 
     def _places(self, rows: Numbers, columns: Numbers) -> Numbers:
@@ -215,20 +218,21 @@ class EpisodeIndex:
     def _followed(self, segments: Segments, read: Columns, start: int, lead: int) -> Numbers:
         """The trajectories of these segments, `[n]`; new ones are added, others are made longer."""
         rows, firsts, lasts, goes_on, may_go_on = segments
-        numbers, lengths = np.full(len(rows), NO_TRAJECTORY), lasts - firsts + 1
-        numbers[goes_on] = self._tails[rows[goes_on]]
-        self.table.extend(numbers[goes_on], lengths[goes_on])
-        broken = np.flatnonzero(goes_on & may_go_on)
-        self._note_ends(numbers[broken], rows[broken], lasts[broken] + lead, read, start - lead)
-        new = np.flatnonzero(~goes_on)
-        if not len(new):
-            return numbers
-        if not self._open and not may_go_on[new].any():
-            found = self._add_all(rows[new], start + firsts[new], lengths[new])
-        else:
-            found = self._join_or_add(segments.only(new), read, start, lead)
-        numbers[new] = found
-        self.table.note_pieces((start + firsts[new]).tolist(), found)
+        numbers, lengths = np.empty(len(rows), np.int64), lasts - firsts + 1
+        longer, new = goes_on.nonzero()[0], (~goes_on).nonzero()[0]
+        if len(longer):
+            numbers[longer] = self._tails[rows[longer]]
+            self.table.extend(numbers[longer], lengths[longer])
+            broken = longer[may_go_on[longer]]
+            self._note_ends(numbers[broken], rows[broken], lasts[broken] + lead, read, start - lead)
+        if len(new):
+            starts = start + firsts[new]
+            if not self._open and not may_go_on[new].any():
+                found = self._add_all(rows[new], starts, lengths[new])
+            else:
+                found = self._join_or_add(segments.only(new), read, start, lead)
+            numbers[new] = found
+            self.table.note_pieces(starts.tolist(), found)
         return numbers
 
     def _add_all(self, rows: Numbers, starts: Numbers, lengths: Numbers) -> list[int]:
@@ -293,18 +297,24 @@ class EpisodeIndex:
         """For each segment under which name its trajectory is looked for, and what it has to go on from."""
         parts: list[Sequence[Any]] = [rows.tolist(), read.streams[at].tolist()]
         if self._labels.has_ids:
-            parts += [read.ids[at, rows].tolist(), digests]
+            parts += [read.ids[rows, at].tolist(), digests]
         return zip(zip(*parts, strict=True), digests, strict=True)
 
 
 def _segments(valid: NDArray[np.bool_], done: NDArray[np.bool_], linked: NDArray[np.bool_]) -> Segments:
-    """The segments of columns whose frames are `valid` and `done`, and `linked` to their neighbour, `[n, rows]` each."""
-    first = valid & ~linked
-    first[0] = valid[0]
-    last = valid.copy()
-    last[:-1] &= ~linked[1:]
-    rows, firsts = np.nonzero(first.T)
-    lasts = np.nonzero(last.T)[1]
-    goes_on = linked[0, rows] & (firsts == 0)
-    may_go_on = ~done[lasts, rows] & (lasts < len(last) - 1)
+    """The segments of columns whose frames are `valid` and `done`, and `linked` to their neighbour, `[rows, n]` each."""
+    size, columns = valid.size, valid.shape[1]
+    breaks = ~linked
+    breaks[:, 0] = True
+    begins = breaks.ravel().nonzero()[0]
+    ends = np.empty_like(begins)
+    ends[:-1] = begins[1:]
+    ends[-1:] = size
+    if not valid.all():
+        kept = valid.ravel()[begins]
+        begins, ends = begins[kept], ends[kept]
+    rows = begins // columns
+    firsts, lasts = begins - rows * columns, ends - rows * columns - 1
+    goes_on = linked.ravel()[begins]
+    may_go_on = ~done.ravel()[ends - 1] & (lasts < columns - 1)
     return Segments(rows, firsts, lasts, goes_on, may_go_on)

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from reap.buffers import IDS, MASK
 from reap.data.storages.tensors import TensorStorage
@@ -22,9 +21,9 @@ class Columns(NamedTuple):
     """What is known of `n` columns that lie side by side.
 
     Attributes:
-        ids: int64 `[n, rows]`; zeros where nothing tells trajectories apart but their ends.
-        done: whether a trajectory ends with the frame, bool `[n, rows]`.
-        valid: whether the frame is one that can be given out, bool `[n, rows]`.
+        ids: int64 `[rows, n]`; zeros where nothing tells trajectories apart but their ends.
+        done: whether a trajectory ends with the frame, bool `[rows, n]`.
+        valid: whether the frame is one that can be given out, bool `[rows, n]`.
         streams: who wrote the column, int32 `[n]`.
         begins: whether a write began with the column, bool `[n]`.
     """
@@ -68,34 +67,28 @@ class Labels:
                 f"apart, found {list(map(plain, known))}; name yours with traj_key= or end_key="
             )
 
-    def read(self, columns: NDArray[np.int64]) -> Columns:
-        """What these columns hold; they lie side by side, counted for ever."""
+    def read(self, start: int, stop: int) -> Columns:
+        """What the columns from `start` to `stop`, counted for ever, hold."""
         storage, ring = self._storage, self._storage.ring
-        at = columns % ring.capacity
-        origins = storage.control.origins[at]
-        valid = ~ring.holes(int(columns[0]), int(columns[-1]) + 1)[:, None] & np.ones(storage.rows, np.bool_)
+        shape, at = (storage.rows, stop - start), storage.places(start, stop - start)
+        valid = np.empty(shape, np.bool_)
+        valid[:] = ~ring.holes(start, stop)
         if self._mask is not None:
-            valid = valid & self._flags(self._mask, at)
-        shape = valid.shape
-        ids = np.zeros(shape, np.int64) if self._ids is None else self._numbers(self._ids, at)
-        done = np.zeros(shape, np.bool_) if self._ends is None else self._flags(self._ends, at)
+            valid &= self._flags(self._mask, at).reshape(shape)
+        ids = np.zeros(shape, np.int64) if self._ids is None else self._numbers(self._ids, at).reshape(shape)
+        done = np.zeros(shape, np.bool_) if self._ends is None else self._flags(self._ends, at).reshape(shape)
+        origins = storage.control.origins.take(at[: stop - start])
         return Columns(ids, done, valid, origins >> 1, (origins & 1).astype(np.bool_))
 
     def _flags(self, key: Key, at: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.logical_or.reduce(self._values(key, at).bool().numpy(), -1)
+        flags = self._storage.numbers(key, at).astype(np.bool_, copy=False)
+        return flags if flags.shape[1] == 1 else np.logical_or.reduce(flags, 1)
 
     def _numbers(self, key: Key, at: NDArray[np.int64]) -> NDArray[np.int64]:
-        values = self._values(key, at)
-        if values.shape[-1] != 1:
-            raise OptionError(f"traj_key={plain(key)!r}: expected one number for each frame, found {values.shape[-1]}")
-        values = values[..., 0]
-        return (values.double().view(torch.int64) if values.is_floating_point() else values.long()).numpy()
-
-    def _values(self, key: Key, at: NDArray[np.int64]) -> Tensor:
-        """`[n, rows, k]`."""
-        leaf = self._storage.leaf(key)
-        by_row = leaf.view(self._storage.rows, self._storage.ring.capacity, -1)
-        return by_row.index_select(1, torch.from_numpy(at).to(leaf.device)).transpose(0, 1).cpu()
+        values = self._storage.numbers(key, at)
+        if values.shape[1] != 1:
+            raise OptionError(f"traj_key={plain(key)!r}: expected one number for each frame, found {values.shape[1]}")
+        return values.view(np.int64) if values.dtype == np.float64 else values.astype(np.int64, copy=False)
 
 
 class GivenLabels:
@@ -122,14 +115,16 @@ class GivenLabels:
                 f"ends, trajectories: expected one for each of the {storage.rows * columns} frames of the buffer, "
                 f"got {given.numel()}"
             )
+        self._until = storage.ring.claimed
         self._ids = torch.zeros_like(given) if trajectories is None else given
         self._ends = torch.zeros_like(given) if ends is None else given
 
-    def read(self, columns: NDArray[np.int64]) -> Columns:
-        """What these columns hold."""
-        at = torch.from_numpy(columns % self._storage.ring.capacity)
-        if int(at.max()) >= self._ids.shape[1]:
+    def read(self, start: int, stop: int) -> Columns:
+        """What the columns from `start` to `stop` hold."""
+        if stop > self._until:
             raise CallOrderError("ends, trajectories: expected no more writes to a buffer for which these were given")
-        ids, done = self._ids[:, at].t().long().numpy(), self._ends[:, at].t().bool().numpy()
-        nothing = np.zeros(len(columns), np.int32)
-        return Columns(ids, done, np.ones(ids.shape, np.bool_), nothing, nothing.astype(np.bool_))
+        pieces = self._storage.ring.pieces(start, stop)
+        ids, done = (torch.cat([given[:, first:end] for first, end in pieces], 1) for given in (self._ids, self._ends))
+        nothing = np.zeros(stop - start, np.int32)
+        valid = np.ones(ids.shape, np.bool_)
+        return Columns(ids.long().numpy(), done.bool().numpy(), valid, nothing, nothing.astype(np.bool_))

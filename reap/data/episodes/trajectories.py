@@ -54,7 +54,7 @@ class TrajectoryTable:
         self.chains: dict[int, Chain] = {}
         self._free = list(range(FIRST_SIZE))[::-1]
         self._queue: deque[tuple[int, int]] = deque()
-        self._at_tail: Numbers = np.zeros(0, np.int64)
+        self._at_tail: list[int] = []
 
     def lengths(self, numbers: Numbers) -> Numbers:
         """Frames of these trajectories."""
@@ -110,21 +110,23 @@ class TrajectoryTable:
         Returns:
             Trajectories that became shorter, and those that are gone: their numbers may be used again.
         """
-        passed: list[int] = []
+        passed = set(self._at_tail)
         while self._queue and self._queue[0][0] < oldest:
-            passed.append(self._queue.popleft()[1])
-        touched = np.concatenate((self._at_tail, np.array(passed, np.int64)))
+            passed.add(self._queue.popleft()[1])
+        touched = np.array(sorted(passed), np.int64)
         if not len(touched):
             return touched, touched
-        touched = np.unique(touched)
-        for number in touched[self.is_chained[touched]].tolist():
-            self._drop_pieces(number, oldest)
-        self.first[touched] = np.maximum(self.first[touched], oldest - self.shift[touched])
-        is_gone = self.first[touched] >= self.end[touched]
+        if self.chains:
+            for number in touched[self.is_chained[touched]].tolist():
+                self._drop_pieces(number, oldest)
+        shifts = self.shift[touched]
+        firsts = np.maximum(self.first[touched], oldest - shifts)
+        is_gone = firsts >= self.end[touched]
         gone, left = touched[is_gone], touched[~is_gone]
+        self.first[touched] = firsts
         self.first[gone] = self.end[gone] = 0
         self._free.extend(gone.tolist())
-        self._at_tail = left[self.first_columns(left) <= oldest]
+        self._at_tail = touched[~is_gone & (shifts + firsts <= oldest)].tolist()
         return left, gone
 
     def _drop_pieces(self, number: int, oldest: int) -> None:
@@ -158,7 +160,7 @@ class TrajectoryTable:
             "chains": {number: [list(frames), list(shifts)] for number, (frames, shifts) in self.chains.items()},
             "free": list(self._free),
             "queue": list(self._queue),
-            "at_tail": self._at_tail.tolist(),
+            "at_tail": list(self._at_tail),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -166,7 +168,7 @@ class TrajectoryTable:
         numbers: Numbers = state["numbers"].numpy().copy()
         self._hold(numbers, np.isin(np.arange(numbers.shape[1]), list(state["chains"])))
         self.chains = {number: (list(frames), list(shifts)) for number, (frames, shifts) in state["chains"].items()}
-        self._free, self._at_tail = list(state["free"]), np.array(state["at_tail"], np.int64)
+        self._free, self._at_tail = list(state["free"]), list(state["at_tail"])
         self._queue = deque((start, number) for start, number in state["queue"])
 
     # ------------------------------------------------------------------ places

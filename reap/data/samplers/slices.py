@@ -182,7 +182,10 @@ class SliceSampler(Sampler):
         """Slices of these trajectories, which begin somewhere in each."""
         table = index.table
         firsts, ends = table.first[numbers], table.end[numbers]
-        starts = firsts + at_random % self._starts(ends - firsts, length) - self._reach(length)[0]
+        before, _ = self._reach(length)
+        starts = firsts + at_random % self._starts(ends - firsts, length)
+        if before:
+            starts -= before
         if self.strict_length and not any(self.span):
             return whole_slices(table, numbers, starts, length)
         return cut_slices(table, numbers, starts, length)

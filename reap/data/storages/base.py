@@ -68,9 +68,9 @@ class Storage:
         """What `get` returned without `mark`, changed by it."""
         return data
 
+    @abstractmethod
     def merge(self, data: Any, which: Tensor, part: Any) -> None:
         """Put what `get` returned of some places into what it returned of all: where the mask `which` is True."""
-        data[which] = part
 
     @abstractmethod
     def put(self, places: Tensor, data: Any) -> None:

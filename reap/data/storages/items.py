@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensorclass, lazy_stack
 from torch import Tensor
 
-from reap.errors import SpecMismatch
+from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, nested, plain
 from reap.layout import OBJECT, Field
 from reap.tensordicts import make_tensordict
@@ -138,13 +138,13 @@ def together(data: Any) -> Any:
 
 
 def leaves_of(data: Any) -> Leaves:
-    """The leaves of data, by key.
+    """The leaves of data, by key, without their graph.
 
     Raises:
         SpecMismatch: entries whose shapes differ, which no tensor can hold.
     """
     if isinstance(data, Tensor):
-        return {WHOLE: data}
+        return {WHOLE: data.detach()}
     node = data if isinstance(data, TensorDictBase) else data._tensordict  # pyright: ignore[reportPrivateUsage]
     return dict(_walk(node, ()))
 
@@ -154,7 +154,9 @@ def _walk(node: Any, path: Key) -> Iterator[tuple[Key, Any]]:
     try:
         for name, value in entries.items():
             key = (*path, name)
-            if isinstance(value, Tensor) or is_non_tensor(value):
+            if isinstance(value, Tensor):
+                yield key, value.detach() if value.requires_grad else value
+            elif is_non_tensor(value):
                 yield key, value
             elif is_tensorclass(value):
                 yield from _walk(value._tensordict, key)
@@ -247,3 +249,18 @@ def dtype_named(name: str) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise SpecMismatch(f"expected the name of a dtype, got {name!r}")
     return dtype
+
+
+def checked_device(device: Any) -> torch.device:
+    """The device of this name, one that can hold data.
+
+    Raises:
+        OptionError: there is none.
+    """
+    try:
+        checked = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(f"device: expected 'cpu' or 'cuda', got {device!r}") from error
+    if checked.type == "meta":
+        raise OptionError("device: expected 'cpu' or 'cuda', got 'meta', which holds no data")
+    return checked

@@ -108,7 +108,7 @@ class LazyTensorStorage(TensorStorage):
             self._take(schema, self._allocate)
             self._nexts.copy_from(nexts)
             for key, leaf in self._leaves.items():
-                leaf.copy_(old[key])
+                leaf.values.copy_(old[key].values)
 
     def _hold(self, fd: int) -> None:
         self._fd = fd
@@ -123,7 +123,6 @@ class LazyTensorStorage(TensorStorage):
             self._hold(borrowed(*state["_fd"]))
             self._map_later()
         elif self.schema is not None:
-            self._flat = {key: leaf.flatten(0, self.ndim - 1) for key, leaf in self._leaves.items()}
             self._ring = Ring(self.control, self.max_size // self.rows)
 
 

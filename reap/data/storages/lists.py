@@ -86,9 +86,9 @@ class ListStorage(Storage):
         places = self.ring.places(claim.start - skipped, len(items))
         for place, item in zip(places[skipped:].tolist(), items[skipped:], strict=True):
             self._items[place] = item
-        self.control.origins[places[skipped:].numpy()] = origins[skipped:]
+        self.control.origins[places[skipped:]] = origins[skipped:]
         self.ring.publish(claim, len(items))
-        return places
+        return torch.from_numpy(places)
 
     def get(self, places: Tensor, mark: Mark | None = None) -> list[Any]:
         """The items at these places `[B]`; `mark`, which changes tensors by key, finds none."""

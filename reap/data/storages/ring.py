@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -100,13 +99,19 @@ class Ring:
         """Frames written so far."""
         return self._words[WRITTEN]
 
-    def places(self, start: int, columns: int) -> Tensor:
+    def places(self, start: int, columns: int) -> NDArray[np.int64]:
         """Where so many columns lie, from this one on, `[columns]`."""
         first = start % self.capacity
-        places = torch.arange(first, first + columns)
+        places = np.arange(first, first + columns)
         if first + columns > self.capacity:
             places %= self.capacity
         return places
+
+    def pieces(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Where the columns from `start` to `stop` lie: from one place to another, in two pieces where they go round."""
+        first, columns = start % self.capacity, stop - start
+        behind = first + columns - self.capacity
+        return [(first, first + columns)] if behind <= 0 else [(first, self.capacity), (0, behind)]
 
     @property
     def readable(self) -> int:

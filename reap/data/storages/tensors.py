@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
 
 from reap.data.storages.base import Mark, Storage, require_dims
-from reap.data.storages.items import Leaves, Schema, kind_of, leaves_of, schema_from, schema_of
+from reap.data.storages.items import Leaves, Schema, checked_device, kind_of, leaves_of, schema_from, schema_of
+from reap.data.storages.leaf import Leaf
 from reap.data.storages.once import Rebuilt, Stored
 from reap.data.storages.ring import Claim, Ring
 from reap.data.storages.side_store import Sparse
@@ -33,12 +35,11 @@ class TensorStorage(Storage):
 
     def __init__(self, max_size: int, *, ndim: int = 1, device: Any = "cpu", observations_once: bool = False) -> None:
         super().__init__(max_size, ndim=ndim)
-        self.device = _checked(device)
+        self.device = checked_device(device)
         self._nexts: Stored = Rebuilt() if observations_once else Stored()
         self.schema: Schema | None = None
         self._accepted: Any = None
-        self._leaves: dict[Key, Tensor] = {}
-        self._flat: dict[Key, Tensor] = {}
+        self._leaves: dict[Key, Leaf] = {}
         self._objects: dict[Key, Array] = {}
 
     # ------------------------------------------------------------------ memory
@@ -114,14 +115,13 @@ class TensorStorage(Storage):
         self.rows, self.schema = math.prod(schema.rows), schema
         capacity = self.max_size // self.rows
         self._ring = Ring(self.control, capacity)
-        self._leaves = dict(leaves)
-        self._flat = {key: leaf.flatten(0, self.ndim - 1) for key, leaf in leaves.items()}
+        self._leaves = {key: Leaf(leaf, self.ndim) for key, leaf in leaves.items()}
         objects = [key for key, field in schema.fields.items() if field.is_object]
         self._objects = {key: np.full((self.rows, capacity), None, object) for key in objects}
 
     def _unmapped(self) -> dict[str, Any]:
         """Its attributes for a process that maps the memory itself."""
-        mapped = {"schema": None, "_accepted": None, "_leaves": {}, "_flat": {}, "_objects": {}, "_ring": None}
+        mapped = {"schema": None, "_accepted": None, "_leaves": {}, "_objects": {}, "_ring": None}
         return {**vars(self), **mapped, "_nexts": self._nexts.anew()}
 
     def _map_later(self) -> None:
@@ -130,7 +130,6 @@ class TensorStorage(Storage):
 
     # ------------------------------------------------------------------ frames
 
-    @torch.no_grad()
     def append(self, data: Any, origins: Any) -> Tensor:
         """Write data behind what was written last; see `Storage`.
 
@@ -151,8 +150,7 @@ class TensorStorage(Storage):
             self.ring.give_up(claim)
             raise
         self.ring.publish(claim, columns * rows)
-        places = self.ring.places(claim.start - skipped, columns)
-        return places if rows == 1 else (torch.arange(rows).unsqueeze(1) * capacity + places).view(-1)
+        return torch.from_numpy(self.places(claim.start - skipped, columns))
 
     def _check(self, data: Any, kind: Any, leaves: Leaves, shape: tuple[int, ...]) -> None:
         """Refuse data that do not fit; such as were accepted just before are not looked at again."""
@@ -187,21 +185,18 @@ class TensorStorage(Storage):
 
     def _copy(self, leaves: Leaves, claim: Claim, skipped: int, origins: Any) -> None:
         """One contiguous copy per key, two where the ring begins anew."""
-        time, capacity = self.ndim - 1, self.ring.capacity
-        first = claim.start % capacity
-        head = min(claim.columns, capacity - first)
-        pieces = [(first, skipped, head)]
-        if head < claim.columns:
-            pieces.append((0, skipped + head, claim.columns - head))
-        is_whole = not skipped and len(pieces) == 1
-        for target, source, count in pieces:
+        time, pieces = self.ndim - 1, self.ring.pieces(claim.start, claim.start + claim.columns)
+        is_whole, source = not skipped and len(pieces) == 1, skipped
+        for first, end in pieces:
+            count = end - first
             for key, leaf in self._leaves.items():
                 value = leaves[key]
-                leaf.narrow(time, target, count).copy_(value if is_whole else value.narrow(time, source, count))
-            self.control.origins[target : target + count] = origins[source : source + count]
+                leaf.write(first, end, value if is_whole else value.narrow(time, source, count))
+            self.control.origins[first:end] = origins[source : source + count]
             for key, objects in self._objects.items():
                 columns = unstacked(leaves[key], leaves[key].batch_size).reshape(self.rows, -1)
-                objects[:, target : target + count] = columns[:, source : source + count]
+                objects[:, first:end] = columns[:, source : source + count]
+            source += count
 
     def get(self, places: Tensor, mark: Mark | None = None) -> Any:
         """A copy of what lies at these places `[B]`, changed by `mark`."""
@@ -217,27 +212,31 @@ class TensorStorage(Storage):
         mark(leaves)
         return self._known().rebuilt(leaves, torch.Size((data.shape[0],)))
 
+    def merge(self, data: Any, which: Tensor, part: Any) -> None:
+        """Put what lies at some places among what lies at all; see `Storage`."""
+        if self._objects:
+            data[which] = part
+            return
+        at, taken = which.nonzero().view(-1).to(self.device), leaves_of(part)
+        for key, value in leaves_of(data).items():  # a tenth of what a mask costs
+            value.index_copy_(0, at, taken[key])
+
     def take(self, places: Tensor) -> Leaves:
         """The leaves of what lies at these places, `[B, *item]` each, in the order of the first write."""
-        flat, here = self._flat, places.to(self.device)
-        if not self._objects:
-            return self._nexts.taken(self, places, {key: leaf.index_select(0, here) for key, leaf in flat.items()})
-        at = places.cpu().numpy()
-        leaves: Leaves = {
-            key: stacked(self._objects[key].reshape(-1)[at]) if key in self._objects else flat[key].index_select(0, here)
-            for key in self._known().fields
-            if key in self._objects or key in flat
-        }
+        here, at = places.to(self.device), places.numpy()
+        leaves: Leaves = {key: leaf.take(here, at) for key, leaf in self._leaves.items()}
+        if self._objects:
+            leaves |= {key: stacked(objects.reshape(-1)[at]) for key, objects in self._objects.items()}
+            leaves = {key: leaves[key] for key in self._known().fields if key in leaves}
         return self._nexts.taken(self, places, leaves)
 
-    @torch.no_grad()
     def put(self, places: Tensor, data: Any) -> None:
         """Write data `[B]` in the place of what lies there."""
         leaves = leaves_of(data)
         self._known().check(kind_of(data), leaves, 1)
         with self.ring.editing(), self._nexts.edited(self, places, leaves):
-            for key, leaf in self._flat.items():
-                leaf[places.to(self.device)] = leaves[key]
+            for key, leaf in self._leaves.items():
+                leaf.flat[places.to(self.device)] = leaves[key]
             for key, objects in self._objects.items():
                 objects.reshape(-1)[places.numpy()] = unstacked(leaves[key], leaves[key].batch_size)
 
@@ -253,6 +252,11 @@ class TensorStorage(Storage):
         """What lies at an index; see `Storage`."""
         return self._nexts.at(self, index)
 
+    def places(self, start: int, columns: int) -> NDArray[np.int64]:
+        """Where the frames of so many columns lie, from this one on, row by row, `[rows * columns]`."""
+        places = self.ring.places(start, columns)
+        return places if self.rows == 1 else (np.arange(self.rows)[:, None] * self.ring.capacity + places).ravel()
+
     def leaf(self, key: Key) -> Tensor:
         """All frames' values under a key, `[rows * columns, *item]`, by place.
 
@@ -260,17 +264,22 @@ class TensorStorage(Storage):
             OptionError: there is no such key.
         """
         self._known()
-        if key in self._flat:
-            return self._flat[key]
+        if key in self._leaves:
+            return self._leaves[key].flat
         rebuilt = self._nexts.contents(self, self.ring.capacity)
         if key not in rebuilt:
-            raise OptionError(f"replay buffer: no key {plain(key)!r}; it holds {[*map(plain, (*self._flat, *rebuilt))]}")
+            raise OptionError(f"replay buffer: no key {plain(key)!r}; it holds {[*map(plain, (*self._leaves, *rebuilt))]}")
         return rebuilt[key].flatten(0, self.ndim - 1)
 
     def values(self, key: Key, places: Tensor) -> Tensor:
         """A copy of the values under a key at these places `[B]`."""
-        leaf = self._flat.get(key)
-        return self.take(places)[key] if leaf is None else leaf.index_select(0, places.to(leaf.device))
+        leaf = self._leaves.get(key)
+        return self.take(places)[key] if leaf is None else leaf.take(places.to(self.device), places.numpy())
+
+    def numbers(self, key: Key, at: NDArray[np.int64]) -> Array:
+        """A copy of the values under a key at these places `[B]` as numbers of numpy's, `[B, k]`; floats as float64."""
+        leaf = self._leaves.get(key) or Leaf(self.leaf(key), 1)
+        return leaf.numbers(at)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -316,7 +325,7 @@ class TensorStorage(Storage):
         return self._frames(columns) | self._nexts.contents(self, columns) if self.is_initialised else {}
 
     def _frames(self, columns: int) -> dict[Key, Tensor]:
-        return {key: leaf.narrow(self.ndim - 1, 0, columns) for key, leaf in self._leaves.items()}
+        return {key: leaf.values.narrow(self.ndim - 1, 0, columns) for key, leaf in self._leaves.items()}
 
     def state(self) -> dict[str, Any]:
         """All but the `frames`; see `Storage`."""
@@ -380,16 +389,6 @@ class TensorStorage(Storage):
         )
 
     def __repr__(self) -> str:
-        size = sum(leaf.nbytes for leaf in self._leaves.values()) + self._nexts.nbytes
+        size = sum(leaf.values.nbytes for leaf in self._leaves.values()) + self._nexts.nbytes
         held = f"{readable(size)} in {self.place}" if self.schema else "nothing yet"
         return f"{type(self).__name__}(max_size={self.max_size}, ndim={self.ndim}, device={str(self.device)!r}, {held})"
-
-
-def _checked(device: Any) -> torch.device:
-    try:
-        checked = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise OptionError(f"device: expected 'cpu' or 'cuda', got {device!r}") from error
-    if checked.type == "meta":
-        raise OptionError("device: expected 'cpu' or 'cuda', got 'meta', which holds no data")
-    return checked
