@@ -30,44 +30,45 @@ def take_sample(storage: Storage, sampler: Sampler, size: int, generator: torch.
     ring = storage.ring
     reading = ring.begin_reading()
     draw = sampler.draw(storage, size, generator)
-    data = storage.get(draw.places, partial(sampler.mark, draw))
-    if ring.is_untouched(reading):
-        return draw, data
-    draw, data = _take_in_parts(storage, sampler, draw, reading, generator)
-    return draw, storage.marked(data, partial(sampler.mark, draw))
+    taken = storage.take(draw.places)
+    if not ring.is_untouched(reading):
+        draw, taken = _made_whole(storage, sampler, draw, taken, reading, generator)
+    return draw, storage.built(taken, len(draw.places), partial(sampler.mark, draw))
 
 
-def _take_in_parts(
-    storage: Storage, sampler: Sampler, draw: Draw, reading: Reading, generator: torch.Generator | None
+def _made_whole(
+    storage: Storage, sampler: Sampler, draw: Draw, taken: Any, reading: Reading, generator: torch.Generator | None
 ) -> tuple[Draw, Any]:
-    """Take until all is whole, and what was chosen; what was so once is not taken again.
+    """Take until all is whole; what was so once is not taken again.
 
     Args:
         storage: what holds the frames.
         sampler: what chooses them.
         draw: what it chose first.
+        taken: what was taken from there.
         reading: how far the ring was before that.
         generator: where the random numbers come from.
     """
     ring, count = storage.ring, len(draw.places)
-    data, wanted = _taken(storage, draw.places, reading), torch.ones(count, dtype=torch.bool)
+    taken, wanted = _checked(storage, draw.places, taken, reading), torch.ones(count, dtype=torch.bool)
     while (bad := wanted & ring.touched(draw.places % ring.capacity, reading)).any():
         refuse_if_hidden(storage, reading)
         reading, before = ring.begin_reading(), draw.places
         draw = sampler.redraw(draw, bad, storage, generator)
         if len(draw.places) == count:
             wanted = bad | (draw.places != before)
-            storage.merge(data, wanted, _taken(storage, draw.places[wanted], reading))
+            places = draw.places[wanted]
+            storage.merge(taken, wanted, _checked(storage, places, storage.take(places), reading))
         else:
             count = len(draw.places)
-            data, wanted = _taken(storage, draw.places, reading), torch.ones(count, dtype=torch.bool)
-    return draw, data
+            wanted = torch.ones(count, dtype=torch.bool)
+            taken = _checked(storage, draw.places, storage.take(draw.places), reading)
+    return draw, taken
 
 
-def _taken(storage: Storage, places: Tensor, reading: Reading) -> Any:
-    """What lies at these places; nothing is edited in place meanwhile."""
-    data = storage.get(places)
+def _checked(storage: Storage, places: Tensor, taken: Any, reading: Reading) -> Any:
+    """What was taken from these places, taken anew if frames were edited in place meanwhile."""
     if not storage.ring.is_edited(reading):
-        return data
+        return taken
     with storage.ring.control.lock:
-        return storage.get(places)
+        return storage.take(places)

@@ -217,16 +217,16 @@ def test_an_emptied_buffer_begins_anew(before: int, elsewhere: bool) -> None:
 def test_what_overwrites_a_frame_while_it_is_taken_is_drawn_anew() -> None:
     """And with the weights of what is in the sample in the end."""
     buffer = holding(1.0, 1.0, 1.0, 1.0, beta=1.0)
-    storage, real = buffer.storage, buffer.storage.get
+    storage, real = buffer.storage, buffer.storage.take
     claims: list[Any] = []
 
-    def slow(places: Any, mark: Any = None) -> Any:
-        data = real(places, mark)
+    def slow(places: Any) -> Any:
+        data = real(places)
         if not claims:
             claims.append(storage.ring.claim(3))
         return data
 
-    storage.get = slow  # type: ignore[method-assign]
+    storage.take = slow  # type: ignore[method-assign]
     sample, info = buffer.sample(40, return_info=True)
     assert set(sample.tolist()) == {3}
     assert info["priority_weight"].tolist() == [1.0] * 40

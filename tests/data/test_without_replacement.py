@@ -185,15 +185,15 @@ def test_frames_that_are_being_written_come_in_the_next_epoch_and_those_of_a_dea
 def test_nothing_is_lost_when_frames_are_overwritten_while_they_are_taken() -> None:
     buffer = made(12, 4, shuffle=False)
     buffer.extend(torch.arange(12))
-    storage, real, claims = buffer.storage, buffer.storage.get, []
+    storage, real, claims = buffer.storage, buffer.storage.take, []
 
-    def slow(places: Any, mark: Any = None) -> Any:
-        data = real(places, mark)
+    def slow(places: Any) -> Any:
+        data = real(places)
         if not claims:
             claims.append(storage.ring.claim(2))
         return data
 
-    storage.get = slow  # type: ignore[method-assign]
+    storage.take = slow  # type: ignore[method-assign]
     first = buffer.sample().tolist()
     storage.ring.publish(claims[0], 2)
     assert first == [2, 3, 4, 5]

@@ -61,16 +61,26 @@ class Storage:
         """
 
     @abstractmethod
-    def get(self, places: Tensor, mark: Mark | None = None) -> Any:
-        """A copy of what lies at these places `[B]`, changed by `mark`."""
-
-    def marked(self, data: Any, mark: Mark) -> Any:
-        """What `get` returned without `mark`, changed by it."""
-        return data
+    def take(self, places: Tensor) -> Any:
+        """Copies of what lies at these places `[B]`, for `merge` and `built`."""
 
     @abstractmethod
-    def merge(self, data: Any, which: Tensor, part: Any) -> None:
-        """Put what `get` returned of some places into what it returned of all: where the mask `which` is True."""
+    def merge(self, taken: Any, which: Tensor, part: Any) -> None:
+        """Put what was taken from some places into what was taken from all: where the mask `which` `[B]` is True."""
+
+    @abstractmethod
+    def built(self, taken: Any, count: int, mark: Mark | None = None) -> Any:
+        """The data of which this was taken.
+
+        Args:
+            taken: what `take` returned.
+            count: from how many places.
+            mark: changes it before.
+        """
+
+    def get(self, places: Tensor) -> Any:
+        """A copy of what lies at these places `[B]`."""
+        return self.built(self.take(places), len(places))
 
     @abstractmethod
     def put(self, places: Tensor, data: Any) -> None:

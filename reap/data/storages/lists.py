@@ -90,14 +90,18 @@ class ListStorage(Storage):
         self.ring.publish(claim, len(items))
         return torch.from_numpy(places)
 
-    def get(self, places: Tensor, mark: Mark | None = None) -> list[Any]:
-        """The items at these places `[B]`; `mark`, which changes tensors by key, finds none."""
+    def take(self, places: Tensor) -> list[Any]:
+        """The items at these places `[B]`."""
         return [self._items[place] for place in places.tolist()]
 
-    def merge(self, data: list[Any], which: Tensor, part: list[Any]) -> None:
+    def merge(self, taken: list[Any], which: Tensor, part: list[Any]) -> None:
         """Put the items of some places among those of all; see `Storage`."""
         for place, item in zip(which.nonzero().flatten().tolist(), part, strict=True):
-            data[place] = item
+            taken[place] = item
+
+    def built(self, taken: list[Any], count: int, mark: Mark | None = None) -> list[Any]:
+        """The items; `mark`, which changes tensors by key, finds none."""
+        return taken
 
     def put(self, places: Tensor, data: Any) -> None:
         """Write items in the place of what lies there."""

@@ -198,37 +198,33 @@ class TensorStorage(Storage):
                 objects[:, first:end] = columns[:, source : source + count]
             source += count
 
-    def get(self, places: Tensor, mark: Mark | None = None) -> Any:
-        """A copy of what lies at these places `[B]`, changed by `mark`."""
-        schema = self._known()
-        leaves = self.take(places)
-        if mark is not None:
-            mark(leaves)
-        return schema.rebuilt(leaves, places.shape)
-
-    def marked(self, data: Any, mark: Mark) -> Any:
-        """What `get` returned without `mark`, changed by it."""
-        leaves = leaves_of(data)
-        mark(leaves)
-        return self._known().rebuilt(leaves, torch.Size((data.shape[0],)))
-
-    def merge(self, data: Any, which: Tensor, part: Any) -> None:
-        """Put what lies at some places among what lies at all; see `Storage`."""
-        if self._objects:
-            data[which] = part
-            return
-        at, taken = which.nonzero().view(-1).to(self.device), leaves_of(part)
-        for key, value in leaves_of(data).items():  # a tenth of what a mask costs
-            value.index_copy_(0, at, taken[key])
-
     def take(self, places: Tensor) -> Leaves:
-        """The leaves of what lies at these places, `[B, *item]` each, in the order of the first write."""
-        here, at = places.to(self.device), places.numpy()
+        """Copies of what lies at these places, `[B, *item]` under each key in the order of the first write; see `Storage`."""
+        self._known()
+        here, at = places.to(self.device), places.cpu().numpy()
         leaves: Leaves = {key: leaf.take(here, at) for key, leaf in self._leaves.items()}
         if self._objects:
-            leaves |= {key: stacked(objects.reshape(-1)[at]) for key, objects in self._objects.items()}
+            leaves |= {key: objects.reshape(-1)[at] for key, objects in self._objects.items()}
             leaves = {key: leaves[key] for key in self._known().fields if key in leaves}
         return self._nexts.taken(self, places, leaves)
+
+    def merge(self, taken: Leaves, which: Tensor, part: Leaves) -> None:
+        """Put what was taken from some places among what was taken from all; see `Storage`."""
+        at = which.nonzero().view(-1)
+        here = at.to(self.device)
+        for key, value in taken.items():
+            if key in self._objects:
+                value[at.numpy()] = part[key]
+            else:
+                value.index_copy_(0, here, part[key])
+
+    def built(self, taken: Leaves, count: int, mark: Mark | None = None) -> Any:
+        """The data of which this was taken; see `Storage`."""
+        if mark is not None:
+            mark(taken)
+        for key in self._objects:
+            taken[key] = stacked(taken[key])
+        return self._known().rebuilt(taken, torch.Size((count,)))
 
     def put(self, places: Tensor, data: Any) -> None:
         """Write data `[B]` in the place of what lies there."""
