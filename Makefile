@@ -19,6 +19,8 @@ STAMP := $(VENV)/.installed
 PY := $(VENV)/bin/python
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start hundreds of processes that import this package: without bytecode each would compile it again.
+export PYTHONDONTWRITEBYTECODE :=
 # pyright: the version of the pinned wheel, no notice of newer ones, and nothing written outside .venv.
 export PYRIGHT_PYTHON_FORCE_VERSION :=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1

@@ -36,12 +36,12 @@ class RayReplayBuffer:
         ImportError: Ray is not installed.
         OptionError: an argument that cannot work.
 
-    Example:
-        >>> buffer = RayReplayBuffer(storage=LazyTensorStorage(100), batch_size=4)  # doctest: +SKIP
-        >>> index = buffer.extend(TensorDict({"a": torch.arange(8)}, [8]))  # doctest: +SKIP
-        >>> buffer.sample().shape, len(buffer)  # doctest: +SKIP
-        (torch.Size([4]), 8)
-        >>> buffer.close()  # doctest: +SKIP
+    Example (starts Ray)::
+
+        buffer = RayReplayBuffer(storage=LazyTensorStorage(100), batch_size=4)
+        buffer.extend(TensorDict({"a": torch.arange(8)}, [8]))
+        buffer.sample().shape, len(buffer)                     # (torch.Size([4]), 8)
+        buffer.close()
     """
 
     def __init__(

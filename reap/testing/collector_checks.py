@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from tensordict import TensorDictBase
 
 from reap.buffers import IDS
 from reap.errors import ClosedError
@@ -21,6 +20,7 @@ from reap.testing.marked import Drawing, Marked, Told
 from reap.testing.streams import (
     FLAG_NAMES,
     FRAMES,
+    Frame,
     MakeCollector,
     by_env,
     collecting,
@@ -159,7 +159,7 @@ def reset_begins_anew(make: MakeCollector) -> None:
 
 def seeds_decide(make: MakeCollector) -> None:
     """The same seed gives the same frames and returns the same next seed, whatever the caller draws; another one others."""
-    streams: list[dict[int, list[TensorDictBase]]] = []
+    streams: list[dict[int, list[Frame]]] = []
     following: list[int] = []
     for draws, seed in ((1, SEED), (5, SEED), (1, SEED + 1)):
         with collecting(make, Marked, Drawing()) as collector:
@@ -278,13 +278,13 @@ def state_goes_on(make: MakeCollector) -> None:
         collector.load_state_dict(torch.load(file, weights_only=True))
         found = by_env(take(collector, BATCHES))
         require_same("stats after a resume", "frames", frames, collector.stats().frames)
-    for key in (*layout_of(next(iter(expected.values()))[0]),):
+    for key in next(iter(expected.values()))[0]:
         require_equal("after a resume", key, *together(expected, found, key))
 
 
 def foreign_states_are_refused(make: MakeCollector) -> None:
     """A state of no collector, or of a collector of another class, raises a ValueError, and changes nothing."""
-    streams: list[dict[int, list[TensorDictBase]]] = []
+    streams: list[dict[int, list[Frame]]] = []
     for is_loading in (False, True):
         with collecting(make, Marked, Drawing()) as collector:
             collector.set_seed(SEED)
