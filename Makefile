@@ -8,7 +8,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-processes test-oldest bench faults soak check format
+.PHONY: help demo test test-processes test-ray test-oldest bench faults soak check format
 
 PYTHON ?=
 ARGS ?=
@@ -33,6 +33,7 @@ help:
 	@echo "make demo    train PPO on CartPole-v1 with live progress; writes the learning curve"
 	@echo "make test    make check, then all tests and doctests"
 	@echo "make test-processes  the tests that start worker processes in great number, which make test leaves out"
+	@echo "make test-ray  the tests that start Ray, which make test leaves out too"
 	@echo "make test-oldest  the tests again, with the oldest torchrl, tensordict and gymnasium that reap works with"
 	@echo "make bench   measure reap against hand-written loops and installed peers"
 	@echo "make faults  collectors that fail in every way, 1,000 times; writes docs/faults.md"
@@ -57,6 +58,9 @@ test: check
 
 test-processes: $(STAMP)
 	$(PY) -m pytest -m processes $(ARGS)
+
+test-ray: $(STAMP)
+	$(PY) -m pytest -m ray $(ARGS)
 
 # In a virtual environment of its own. torchrl's own GymEnv refuses gymnasium 1.0, so that its tests get 1.1. Left out:
 # the documentation's examples, written for today's ids of gymnasium, and a kind of tensor that tensordict 0.10 cannot hold.

@@ -27,7 +27,7 @@ from reap.errors import CallOrderError, ClosedError, OptionError, SpecMismatch
 
 ray = pytest.importorskip("ray")
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
 
 CONFIG = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False, "configure_logging": False}
 
