@@ -40,7 +40,7 @@ class RayReplayBuffer:
 
         buffer = RayReplayBuffer(storage=LazyTensorStorage(100), batch_size=4)
         buffer.extend(TensorDict({"a": torch.arange(8)}, [8]))
-        buffer.sample().shape, len(buffer)                     # (torch.Size([4]), 8)
+        buffer.sample().shape, len(buffer)  # (torch.Size([4]), 8)
         buffer.close()
     """
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,19 +50,21 @@ def _made_whole(
         reading: how far the ring was before that.
         generator: where the random numbers come from.
     """
-    ring, count = storage.ring, len(draw.places)
-    taken, wanted = _checked(storage, draw.places, taken, reading), torch.ones(count, dtype=torch.bool)
-    while (bad := wanted & ring.touched(draw.places % ring.capacity, reading)).any():
+    ring = storage.ring
+    taken, at = _checked(storage, draw.places, taken, reading), draw.places.numpy()
+    wanted = np.ones(len(at), np.bool_)
+    while (bad := wanted & ring.touched(at % ring.capacity, reading)).any():
         refuse_if_hidden(storage, reading)
-        reading, before = ring.begin_reading(), draw.places
+        reading, before = ring.begin_reading(), at
         draw = sampler.redraw(draw, bad, storage, generator)
-        if len(draw.places) == count:
-            wanted = bad | (draw.places != before)
-            places = draw.places[wanted]
-            storage.merge(taken, wanted, _checked(storage, places, storage.take(places), reading))
+        at = draw.places.numpy()
+        if len(at) == len(before):
+            wanted = bad | (at != before)
+            numbers = wanted.nonzero()[0]
+            places = torch.from_numpy(at[numbers])
+            storage.merge(taken, numbers, _checked(storage, places, storage.take(places), reading))
         else:
-            count = len(draw.places)
-            wanted = torch.ones(count, dtype=torch.bool)
+            wanted = np.ones(len(at), np.bool_)
             taken = _checked(storage, draw.places, storage.take(draw.places), reading)
     return draw, taken
 

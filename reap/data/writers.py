@@ -21,6 +21,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._first: dict[int, int] = {}
+        self._last: tuple[Sequence[int], Any] = (), None
 
     def origins(self, storage: Storage, lengths: Sequence[int]) -> Any:
         """For each column that is written, twice its stream's number, plus one where the stream goes on after another write.
@@ -29,6 +30,12 @@ class Streams:
             storage: where they are written.
             lengths: columns of each row that lies behind another in what is written; one number where each row has its own.
         """
+        last = self._last
+        if lengths != last[0]:
+            last = self._last = list(lengths), self._new_origins(storage, lengths)
+        return last[1]
+
+    def _new_origins(self, storage: Storage, lengths: Sequence[int]) -> Any:
         rows = len(lengths)
         if rows not in self._first:
             self._first[rows] = storage.ring.new_streams(rows)

@@ -103,9 +103,9 @@ def test_a_slice_with_a_frame_that_was_written_over_is_drawn_again() -> None:
     storage, sampler = buffer.storage, buffer.sampler
     draw, reading = sampler.draw(storage, 90, None), storage.ring.begin_reading()
     buffer.extend(env.frames(20))
-    bad = storage.ring.touched(draw.places % 60, reading)
+    bad = storage.ring.touched(draw.places.numpy() % 60, reading)
     again = sampler.redraw(draw, bad, storage, None)
-    kept = int((~bad.view(-1, 3).any(1)).sum())
+    kept = int((~bad.reshape(-1, 3).any(1)).sum())
     assert 0 < kept < 30
     assert len(again.places) == len(again.info["priority_weight"]) == 90
     pieces = storage.leaf(("observation",))[again.places].view(-1, 3, 3).tolist()

@@ -108,7 +108,7 @@ def test_frames_overwritten_while_they_are_taken() -> None:
     draw = sampler.draw(storage, 9, None)
     reading = storage.ring.begin_reading()
     buffer.extend(episodes([4], first=6))
-    bad = storage.ring.touched(draw.places % 18, reading)
+    bad = storage.ring.touched(draw.places.numpy() % 18, reading)
     again = sampler.redraw(draw, bad, storage, None)
     assert again.places.tolist() == [6, 7, 8]
     assert drawn(buffer.sample()) == [3, 4, 5]

@@ -82,7 +82,7 @@ class TrajectoryTable:
         if not self._free:
             self._grow()
         number = self._free.pop()
-        self.row[number], self.shift[number], self.first[number], self.end[number] = row, start, 0, length
+        self._numbers[:, number] = row, start, 0, length
         return number
 
     def join(self, number: int, start: int, length: int) -> None:
@@ -121,12 +121,12 @@ class TrajectoryTable:
                 self._drop_pieces(number, oldest)
         shifts = self.shift[touched]
         firsts = np.maximum(self.first[touched], oldest - shifts)
-        is_gone = firsts >= self.end[touched]
-        gone, left = touched[is_gone], touched[~is_gone]
         self.first[touched] = firsts
+        stays = firsts < self.end[touched]
+        gone, left = touched[~stays], touched[stays]
         self.first[gone] = self.end[gone] = 0
         self._free.extend(gone.tolist())
-        self._at_tail = touched[~is_gone & (shifts + firsts <= oldest)].tolist()
+        self._at_tail = left[(shifts + firsts)[stays] <= oldest].tolist() if len(left) else []
         return left, gone
 
     def _drop_pieces(self, number: int, oldest: int) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from reap.data.storages.base import Storage
+from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
 from reap.data.storages.ring import Reading
 from reap.errors import CallOrderError
@@ -48,7 +49,7 @@ class Sampler:
             CallOrderError: there are not enough of them.
         """
 
-    def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
+    def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
         """Choose again, for some frames were being written: all of them, unless a subclass knows better.
 
         Args:

@@ -26,6 +26,7 @@ from reap.data.reductions import REDUCTIONS, checked_reduction
 from reap.data.samplers.base import Draw, Sampler
 from reap.data.samplers.sum_tree import Places, SumTree, Values
 from reap.data.storages.base import Storage, positive
+from reap.data.storages.bits import Mask
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
 
@@ -143,11 +144,11 @@ class PrioritizedSampler(Sampler):
         tree = self._catch_up(storage)
         return self._weighted(tree, _places(tree, storage, size, generator))
 
-    def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
+    def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
         """Choose others for those that were being written; see `Sampler`."""
         tree = self._catch_up(storage)
         places = draw.places.numpy().copy()
-        gone = bad.numpy() | (tree.values[places] == 0)
+        gone = bad | (tree.values[places] == 0)
         places[gone] = _places(tree, storage, int(gone.sum()), generator)
         return self._weighted(tree, places)
 

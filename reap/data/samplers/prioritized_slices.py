@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from reap.data.episodes.index import EpisodeIndex
 from reap.data.episodes.trajectories import NOT_THERE, Numbers
@@ -15,6 +14,7 @@ from reap.data.samplers.base import Draw
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.slices import Slices, SliceSampler, cut_slices
 from reap.data.storages.base import Storage
+from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
 from reap.errors import CallOrderError, OptionError
 
@@ -79,7 +79,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         length, count = self._slices.shape_of(size)
         return self._as_draw(self._begun(index, length, count, generator), storage)
 
-    def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
+    def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
         """Choose others for slices with frames that were being written; see `Sampler`."""
         slices: Slices = draw.note
         index = self._slices.updated(storage)

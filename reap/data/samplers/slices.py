@@ -16,6 +16,7 @@ from reap.data.episodes.trajectories import Numbers, TrajectoryTable
 from reap.data.samplers.base import Draw, Sampler
 from reap.data.samplers.members import Members
 from reap.data.storages.base import Storage, positive
+from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
 from reap.data.storages.tensors import TensorStorage
 from reap.errors import CallOrderError, OptionError
@@ -152,17 +153,17 @@ class SliceSampler(Sampler):
         length, count = self.shape_of(size)
         return as_draw(self._choose(index, length, count, generator))
 
-    def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
+    def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
         """Choose others for slices with frames that were being written; see `Sampler`."""
         slices: Slices = draw.note
         index = self.updated(storage)
         lost = self.lost(slices, bad, storage)
         return as_draw(slices.only(~lost).together(self._choose(index, self.length, int(lost.sum()), generator)))
 
-    def lost(self, slices: Slices, bad: Tensor, storage: Storage) -> NDArray[np.bool_]:
+    def lost(self, slices: Slices, bad: Mask, storage: Storage) -> NDArray[np.bool_]:
         """Which slices have frames that were being written, or were overwritten since."""
         firsts = slices.lasts - slices.lengths + 1
-        return np.logical_or.reduceat(bad.numpy(), firsts) | (slices.columns < storage.ring.oldest)
+        return np.logical_or.reduceat(bad, firsts) | (slices.columns < storage.ring.oldest)
 
     def shape_of(self, size: int) -> tuple[int, int]:
         """Frames of a slice, and slices."""

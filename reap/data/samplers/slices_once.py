@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from reap.data.episodes.index import EpisodeIndex
 from reap.data.episodes.trajectories import Numbers, TrajectoryTable
 from reap.data.samplers.base import Draw
 from reap.data.samplers.slices import RANDOM, Slices, SliceSampler, as_draw
 from reap.data.storages.base import Storage
+from reap.data.storages.bits import Mask
 from reap.errors import CallOrderError, OptionError
 
 
@@ -88,7 +88,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         """Whether the last draw was the last of its epoch."""
         return self._ran_out
 
-    def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
+    def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
         """Choose again in the same trajectories; those that are gone are left out."""
         slices: Slices = draw.note
         length, index = self.length, self.updated(storage)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden, uniform_places
+from reap.data.samplers.base import Draw, Sampler, uniform_places
 from reap.data.storages.base import Storage
+from reap.data.storages.bits import Mask
 from reap.data.storages.ring import Ring
 from reap.errors import CallOrderError
 
@@ -21,12 +22,12 @@ class RandomSampler(Sampler):
         """Choose `size` frames; see `Sampler`."""
         return Draw(uniform_places(storage, size, generator))
 
-    def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
+    def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
         """Choose others for those that were being written; see `Sampler`."""
-        refuse_if_hidden(storage, storage.ring.begin_reading())
-        places = draw.places.clone()
-        places[bad] = uniform_places(storage, int(bad.sum()), generator)
-        return Draw(places)
+        places = draw.places.numpy().copy()
+        at = bad.nonzero()[0]
+        places[at] = uniform_places(storage, len(at), generator).numpy()
+        return Draw(torch.from_numpy(places))
 
 
 class SamplerWithoutReplacement(Sampler):
@@ -77,7 +78,7 @@ class SamplerWithoutReplacement(Sampler):
             self._begin(storage, size, generator)
         return self._next(size)
 
-    def redraw(self, draw: Draw, bad: Tensor, storage: Storage, generator: torch.Generator | None) -> Draw:
+    def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
         """Choose the next frames for those that have been overwritten; see `Sampler`."""
         ring, size = storage.ring, len(bad)
         kept = draw.places[self._columns(draw.places, ring) >= ring.oldest]

@@ -6,7 +6,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from reap.data.storages.control import WRITERS, Control
@@ -65,8 +67,8 @@ class Storage:
         """Copies of what lies at these places `[B]`, for `merge` and `built`."""
 
     @abstractmethod
-    def merge(self, taken: Any, which: Tensor, part: Any) -> None:
-        """Put what was taken from some places into what was taken from all: where the mask `which` `[B]` is True."""
+    def merge(self, taken: Any, at: NDArray[np.int64], part: Any) -> None:
+        """Put what was taken from some places, at these numbers, into what was taken from all."""
 
     @abstractmethod
     def built(self, taken: Any, count: int, mark: Mark | None = None) -> Any:

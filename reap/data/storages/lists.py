@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDictBase, is_tensorclass, lazy_stack
 from torch import Tensor
 
@@ -94,10 +95,10 @@ class ListStorage(Storage):
         """The items at these places `[B]`."""
         return [self._items[place] for place in places.tolist()]
 
-    def merge(self, taken: list[Any], which: Tensor, part: list[Any]) -> None:
+    def merge(self, taken: list[Any], at: NDArray[np.int64], part: list[Any]) -> None:
         """Put the items of some places among those of all; see `Storage`."""
-        for place, item in zip(which.nonzero().flatten().tolist(), part, strict=True):
-            taken[place] = item
+        for number, item in zip(at.tolist(), part, strict=True):
+            taken[number] = item
 
     def built(self, taken: list[Any], count: int, mark: Mark | None = None) -> list[Any]:
         """The items; `mark`, which changes tensors by key, finds none."""

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from reap.data.storages.control import BIRTH, BUSY, CLAIMED, COUNT, EDITS, FLOOR, NOBODY, PID, START, STREAMS, WRITTEN, Control
 
@@ -256,7 +255,7 @@ class Ring:
         """Whether frames were changed in place since the reader began, or while it did."""
         return bool(reading.edits & 1) or self._words[EDITS] != reading.edits
 
-    def touched(self, places: Tensor, reading: Reading) -> Tensor:
+    def touched(self, places: NDArray[np.int64], reading: Reading) -> NDArray[np.bool_]:
         """Which places `[...]` are not to be trusted, as a mask `[...]`.
 
         Args:

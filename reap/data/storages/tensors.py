@@ -201,20 +201,19 @@ class TensorStorage(Storage):
     def take(self, places: Tensor) -> Leaves:
         """Copies of what lies at these places, `[B, *item]` under each key in the order of the first write; see `Storage`."""
         self._known()
-        here, at = places.to(self.device), places.cpu().numpy()
+        here, at = places.to(self.device), places.numpy()
         leaves: Leaves = {key: leaf.take(here, at) for key, leaf in self._leaves.items()}
         if self._objects:
             leaves |= {key: objects.reshape(-1)[at] for key, objects in self._objects.items()}
             leaves = {key: leaves[key] for key in self._known().fields if key in leaves}
         return self._nexts.taken(self, places, leaves)
 
-    def merge(self, taken: Leaves, which: Tensor, part: Leaves) -> None:
+    def merge(self, taken: Leaves, at: NDArray[np.int64], part: Leaves) -> None:
         """Put what was taken from some places among what was taken from all; see `Storage`."""
-        at = which.nonzero().view(-1)
-        here = at.to(self.device)
+        here = torch.from_numpy(at).to(self.device)
         for key, value in taken.items():
             if key in self._objects:
-                value[at.numpy()] = part[key]
+                value[at] = part[key]
             else:
                 value.index_copy_(0, here, part[key])
 
