@@ -287,6 +287,12 @@ def test_too_little_memory_is_refused_before_any_is_taken(monkeypatch: pytest.Mo
     assert len(buffer) == 1
 
 
+def test_a_size_for_which_even_the_table_of_writes_is_too_large_is_refused() -> None:
+    expected = r"max_size=1000000000000: the table of who wrote what needs 4.0 TB, .* left; expected fewer frames"
+    with pytest.raises(MemoryError, match=expected):
+        LazyTensorStorage(10**12)
+
+
 def test_too_little_shared_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     buffer: ReplayBuffer = ReplayBuffer(storage=LazyTensorStorage(1_000), shared=True)
     monkeypatch.setattr(storages, "available_memory", lambda: (1_000, "the container (cgroup)"))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from reap.keys import Key
 from reap.layout import Block, Field, Layout
 from reap.locks import ProcessLock
-from reap.memory import borrowed
+from reap.memory import available_memory, borrowed, readable
 
 CLAIMED, WRITTEN, FLOOR, STREAMS, BUSY, EDITS, SCHEMA_SIZE, TRANSFORMS = range(8)
 """Places in the words: columns claimed so far; frames written so far; the first column that counts; streams so far; entries in
@@ -56,6 +56,9 @@ class Control:
         writers: `int64[WRITERS, 4]`.
         origins: `int32[columns]`: twice the number of the stream, plus one where a write began.
         lock: excludes other writers.
+
+    Raises:
+        MemoryError: more columns than there is memory for.
     """
 
     def __init__(self, columns: int, make_block: Callable[[Layout], Block] = Block.private) -> None:
@@ -66,6 +69,12 @@ class Control:
             _ORIGINS: Field((columns,), torch.int32),
         }
         self.columns = columns
+        free, bound = available_memory()
+        if (needed := fields[_ORIGINS].nbytes) > free:
+            raise MemoryError(
+                f"replay buffer: max_size={columns}: the table of who wrote what needs {readable(needed)}, {bound} has "
+                f"{readable(free)} left; expected fewer frames"
+            )
         self.block = block = make_block(Layout(fields))
         self.words: memoryview[int] = block.memory.data[:64].cast("q")
         self.writers: NDArray[np.int64] = block.array(_WRITERS)
