@@ -139,7 +139,9 @@ class ReplayBuffer(Checkpointed):
         storage = self._storage
         if storage.ndim > 1 and self._time != storage.ndim - 1:
             require_dims(data, storage.ndim)
-            data = data.movedim(self._time, storage.ndim - 1)
+            order = list(range(data.ndim))
+            order.insert(storage.ndim - 1, order.pop(self._time))
+            data = data.permute(order)  # not movedim, which tensordict 0.10 has not
         written = self._prepared(data)
         require_dims(written, storage.ndim)
         return storage.as_index(self._writer.extend(storage, *valid_rows(data, written, storage.ndim)))

@@ -196,7 +196,11 @@ class LazyMemmapStorage(TensorStorage):
 
     def _attach(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
         files = TensorDict.load_memmap(self.folder)
-        return {key: files.get(key).as_subclass(Tensor) for key in layout}
+        held = {key: files.get(key, None) for key in layout}  # None for what has no bytes, with tensordict 0.10
+        return {
+            key: torch.zeros(field.shape, dtype=field.dtype) if (leaf := held[key]) is None else leaf.as_subclass(Tensor)
+            for key, field in layout.items()
+        }
 
     def _sparse(self, start: int, nbytes: int) -> Sparse:
         fd = os.open(self.folder / ONCE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
