@@ -310,7 +310,7 @@ def _segments(valid: NDArray[np.bool_], done: NDArray[np.bool_], linked: NDArray
     ends = np.empty_like(begins)
     ends[:-1] = begins[1:]
     ends[-1:] = size
-    if not valid.all():
+    if not np.logical_and.reduce(valid, None):
         kept = valid.ravel()[begins]
         begins, ends = begins[kept], ends[kept]
     rows = begins // columns
