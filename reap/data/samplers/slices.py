@@ -193,7 +193,7 @@ class SliceSampler(Sampler):
 
     def _starts(self, lengths: Numbers, length: int) -> Numbers:
         """How many slices of this length begin in trajectories of these lengths."""
-        return np.maximum(lengths - length, 0) + 1 + sum(self._reach(length))
+        return np.maximum(lengths - length, 0) + (1 + sum(self._reach(length)))
 
     def _reach(self, length: int) -> tuple[int, int]:
         """How many frames of a slice may be cut at the begin of a trajectory, and at its end."""
@@ -258,12 +258,14 @@ class SliceSampler(Sampler):
             return
         done_key, terminated_key = self._flags
         done, terminated, truncated = leaves.get(done_key), leaves.get(terminated_key), leaves.get(key)
-        if truncated is None:
+        is_new = truncated is None
+        if is_new:
             like = draw.places.unsqueeze(1) if done is None else done
             truncated = leaves[key] = torch.zeros_like(like, dtype=torch.bool)
         last, cut, stops, ends = _faces(truncated, draw.note.lasts, done, terminated)
         real = stops if ends is None else ends
-        cut[last] = True if real is None else cut[last] | ~real[last]
+        still = True if real is None else ~real[last]
+        cut[last] = still if is_new else cut[last] | still
         if stops is not None:
             stops[last] = True
         elif self._index.takes_keys:
