@@ -293,6 +293,19 @@ def test_a_size_for_which_even_the_table_of_writes_is_too_large_is_refused() -> 
         LazyTensorStorage(10**12)
 
 
+def test_floats_of_8_bits_are_for_memory_and_refused_for_files(tmp_path: Path) -> None:
+    data = TensorDict({"a": torch.arange(4.0).to(torch.float8_e4m3fn)}, [4])
+    in_memory = ReplayBuffer(storage=LazyTensorStorage(4))
+    in_files = ReplayBuffer(storage=LazyMemmapStorage(4, scratch_dir=tmp_path))
+    in_memory.extend(data)
+    assert in_memory.sample(3)["a"].dtype == torch.float8_e4m3fn
+    with pytest.raises(SpecMismatch, match=r"\['a'\]: tensordict's files hold no floats of 8 bits; use a LazyTensorStorage"):
+        in_files.extend(data)
+    assert not list(tmp_path.iterdir())
+    in_files.extend(TensorDict({"a": data["a"].view(torch.uint8)}, [4]))
+    assert len(in_files) == 4
+
+
 def test_too_little_shared_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     buffer: ReplayBuffer = ReplayBuffer(storage=LazyTensorStorage(1_000), shared=True)
     monkeypatch.setattr(storages, "available_memory", lambda: (1_000, "the container (cgroup)"))

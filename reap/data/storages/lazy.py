@@ -23,7 +23,7 @@ from torch import Tensor
 from reap.data.storages.ring import Ring
 from reap.data.storages.side_store import Sparse
 from reap.data.storages.tensors import TensorStorage
-from reap.errors import OptionError
+from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, nested, plain
 from reap.layout import Block, Layout
 from reap.memory import available_memory, borrowed, empty_memory, take_pages
@@ -189,6 +189,11 @@ class LazyMemmapStorage(TensorStorage):
         return False
 
     def _allocate(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
+        if tiny := [plain(key) for key, field in layout.items() if field.dtype.is_floating_point and field.dtype.itemsize == 1]:
+            raise SpecMismatch(
+                f"replay buffer: {tiny}: tensordict's files hold no floats of 8 bits; use a LazyTensorStorage, or store their "
+                "bytes (view(torch.uint8))"
+            )
         self._refuse(layout, *_disk_left(self.folder))
         blanks = {key: torch.zeros((), dtype=field.dtype).expand(field.shape) for key, field in layout.items()}
         make_tensordict(nested(blanks), torch.Size(lead)).memmap_like(str(self.folder))
