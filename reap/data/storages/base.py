@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reap.data.storages.control import WRITERS, Control
+from reap.data.storages.control import ORIGIN_BYTES, WRITERS, Control
 from reap.data.storages.items import Leaves, kind_of, together
 from reap.data.storages.ring import Ring
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key
+from reap.memory import available_memory, readable
 
 Mark = Callable[[Leaves], None]
 """Changes what was taken, `[B, *item]` under each key, in place."""
@@ -30,10 +31,12 @@ class Storage:
 
     Raises:
         OptionError: no such size or number of dimensions.
+        MemoryError: so many frames that there is no memory for the table of who wrote them.
     """
 
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
         self.max_size, self.ndim = positive(max_size, "max_size"), positive(ndim, "ndim")
+        _refuse_beyond_memory(max_size)
         self.control = Control(max_size)
         self.rows = 1
         """Rows, once something was written."""
@@ -218,6 +221,15 @@ class Storage:
             OptionError: that cannot be.
         """
         raise OptionError(f"replay buffer: a {type(self).__name__} cannot be shared between processes; use a LazyTensorStorage")
+
+
+def _refuse_beyond_memory(max_size: int) -> None:
+    needed, (free, bound) = max_size * ORIGIN_BYTES, available_memory()
+    if needed > free:
+        raise MemoryError(
+            f"replay buffer: max_size={max_size}: the table of who wrote what needs {readable(needed)}, {bound} has "
+            f"{readable(free)} left; expected fewer frames"
+        )
 
 
 def require_dims(data: Any, dims: int) -> None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from reap.keys import Key
 from reap.layout import Block, Field, Layout
 from reap.locks import ProcessLock
-from reap.memory import available_memory, borrowed, readable
+from reap.memory import borrowed
 
 CLAIMED, WRITTEN, FLOOR, STREAMS, BUSY, EDITS, SCHEMA_SIZE, TRANSFORMS = range(8)
 """Places in the words: columns claimed so far; frames written so far; the first column that counts; streams so far; entries in
@@ -31,6 +31,9 @@ use; twice the changes made in place, odd while one is made; bytes of the schema
 
 WRITERS = 256
 """Writes that can be under way at the same time."""
+
+ORIGIN_BYTES = 4
+"""Bytes that are noted of each column."""
 
 PID, BIRTH, START, COUNT = range(4)
 """Columns of a writer's entry: its process, when that began, the first column that it writes, how many; 0 if free."""
@@ -56,9 +59,6 @@ class Control:
         writers: `int64[WRITERS, 4]`.
         origins: `int32[columns]`: twice the number of the stream, plus one where a write began.
         lock: excludes other writers.
-
-    Raises:
-        MemoryError: more columns than there is memory for.
     """
 
     def __init__(self, columns: int, make_block: Callable[[Layout], Block] = Block.private) -> None:
@@ -69,12 +69,6 @@ class Control:
             _ORIGINS: Field((columns,), torch.int32),
         }
         self.columns = columns
-        free, bound = available_memory()
-        if (needed := fields[_ORIGINS].nbytes) > free:
-            raise MemoryError(
-                f"replay buffer: max_size={columns}: the table of who wrote what needs {readable(needed)}, {bound} has "
-                f"{readable(free)} left; expected fewer frames"
-            )
         self.block = block = make_block(Layout(fields))
         self.words: memoryview[int] = block.memory.data[:64].cast("q")
         self.writers: NDArray[np.int64] = block.array(_WRITERS)
