@@ -8,9 +8,11 @@ Only ratios count: both loops run in one process, in turns, through `ceiling.rat
 
 from __future__ import annotations
 
+import os
+import signal
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -124,6 +126,25 @@ def reap_loop(build_env: Callable[[], Any], build_policy: Callable[[], Any], fra
     """The loop of reap: the next batch of a `SyncDataCollector`, dropped at once, as the hand-written loops drop theirs."""
     with SyncDataCollector(build_env(), build_policy(), frames_per_batch=frames) as collector:
         yield lambda: collector.next().numel()
+
+
+@contextmanager
+def alone(collect: Loop, pids: Sequence[int]) -> Iterator[Loop]:
+    """The loop; processes that work for it stand still outside of it, in the other loop's turns."""
+
+    def send(number: int) -> None:
+        for pid in pids:
+            os.kill(pid, number)
+
+    def once() -> int:
+        send(signal.SIGCONT)
+        frames = collect()
+        send(signal.SIGSTOP)
+        return frames
+
+    send(signal.SIGSTOP)
+    yield once
+    send(signal.SIGCONT)
 
 
 def make_rows(envs: int, build: Callable[[], gym.Env[Any, Any]]) -> GymEnv | SerialEnv:

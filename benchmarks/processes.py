@@ -11,17 +11,15 @@ turns of the other: asynchronous ones would go on collecting there.
 
 from __future__ import annotations
 
-import os
-import signal
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from ceiling import CartPolePolicy
-from pairs import Loop, Pair
+from pairs import Loop, Pair, alone
 
 from reap import GymEnv, MultiaSyncDataCollector, MultiSyncDataCollector, SerialEnv, SyncDataCollector
 from reap.workers.process import ProcessGroup
@@ -72,24 +70,6 @@ def independent(envs: int, processes: int = WORKERS) -> Iterator[Loop]:
     with alone(collect, group.pids) as loop:
         yield loop
     group.stop()
-
-
-@contextmanager
-def alone(collect: Loop, pids: Sequence[int]) -> Iterator[Loop]:
-    """The loop; processes that work for it stand still outside of it."""
-
-    def send(number: int) -> None:
-        for pid in pids:
-            os.kill(pid, number)
-
-    def once() -> int:
-        send(signal.SIGCONT)
-        frames = collect()
-        send(signal.SIGSTOP)
-        return frames
-
-    yield once
-    send(signal.SIGCONT)
 
 
 @contextmanager

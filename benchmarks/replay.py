@@ -7,8 +7,6 @@ Writers and the reader of the last claim are processes; the reader samples 200 t
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from pairs import Loop, OpenLoop, Pair, note
+from pairs import Loop, OpenLoop, Pair, alone, note
 from tensordict import TensorDict
 from torch import multiprocessing
 
@@ -215,19 +213,13 @@ def writers(*, reads: bool) -> Iterator[Loop]:
     while buffer.write_count < 100 * WRITE:
         time.sleep(0.05)
 
-    def send(number: int) -> None:
-        for process in processes:
-            os.kill(process.pid, number)
-
     def collect() -> int:
-        send(signal.SIGCONT)
         before = buffer.write_count
         time.sleep(0.2)
-        send(signal.SIGSTOP)
         return buffer.write_count - before
 
-    send(signal.SIGSTOP)  # in the other loop's turns
-    yield collect
+    with alone(collect, [process.pid for process in processes]) as loop:
+        yield loop
     for process in processes:
         process.kill()
         process.join()
