@@ -40,7 +40,7 @@ class Sources:
             source.note_sampled(frames)
 
     def _alive(self) -> list[Source]:
-        return [source for held in self._held.copy() if (source := held()) is not None] if self._held else []
+        return [source for held in self._held.copy() if (source := held()) is not None]
 
     def __reduce__(self) -> tuple[type[Sources], tuple[()]]:
         return Sources, ()

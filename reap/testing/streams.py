@@ -15,7 +15,7 @@ from reap.collectors.base import DataCollectorBase
 MakeCollector = Callable[..., DataCollectorBase]
 Place = tuple[int, int, int]
 Frame = dict[Any, Any]
-"""The values of a frame by key; not a TensorDict, which takes ten times as long to make and to read."""
+"""The values of a frame by key; not a TensorDict, which takes three times as long to make and to read."""
 
 FRAMES = 24
 """Frames of a batch."""

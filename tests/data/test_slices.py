@@ -326,6 +326,16 @@ def test_trajectories_or_ends_given_from_outside() -> None:
         buffer.sample(3)
 
 
+def test_a_full_buffer_is_not_written_on_once_ends_were_given() -> None:
+    buffer = sliced(8, slice_len=3, ends=torch.arange(8) == 7)
+    frames = TensorDict({"observation": torch.zeros(8, 3)}, [8])
+    buffer.extend(frames)
+    assert len(buffer.sample(3)) == 3
+    buffer.extend(frames[:2])
+    with pytest.raises(CallOrderError, match="expected no more writes to a buffer for which these were given"):
+        buffer.sample(3)
+
+
 def test_ends_of_slices_are_marked() -> None:
     """CASES G04: truncated at the end of a slice unless that is a real end; terminated as it was stored."""
     buffer = sliced(500, slice_len=3)

@@ -184,9 +184,7 @@ class SliceSampler(Sampler):
         table = index.table
         firsts, ends = table.first[numbers], table.end[numbers]
         before, _ = self._reach(length)
-        starts = firsts + at_random % self._starts(ends - firsts, length)
-        if before:
-            starts -= before
+        starts = firsts + at_random % self._starts(ends - firsts, length) - before
         if self.strict_length and not any(self.span):
             return whole_slices(table, numbers, starts, length)
         return cut_slices(table, numbers, starts, length)
