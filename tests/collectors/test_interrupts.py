@@ -90,7 +90,14 @@ def counted(batches: list[Any]) -> dict[int, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(3_000, marks=[pytest.mark.processes, pytest.mark.timeout(300)])])
+COUNTS = [
+    300,
+    pytest.param(3_000, marks=[pytest.mark.processes, pytest.mark.timeout(300)]),
+    pytest.param(15_000, marks=[pytest.mark.soak, pytest.mark.timeout(300)]),
+]
+
+
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", CLASSES)
 def test_no_frame_is_lost_and_none_comes_twice(name: str, count: int) -> None:
     workers = 1 if name == "aSync" else 2
