@@ -133,7 +133,7 @@ class TensorDictMaxValueWriter(Writer):
         ring = storage.ring
         if ring.begin_reading() != self._known:
             oldest, claimed = ring.window
-            held = np.flatnonzero(~ring.holes(oldest, claimed)).tolist()
+            held = np.flatnonzero(ring.filled(oldest, claimed)).tolist()
             values = self._values(storage.contents()) if claimed > oldest else []
             self._heap = [(values[place], place) for place in held]
             heapq.heapify(self._heap)

@@ -56,7 +56,7 @@ def test_several_writers_publish_in_any_order(ring: Ring) -> None:
     assert len({claim.entry for claim in (first, second, third)}) == 3
     ring.publish(second, 3)
     assert (ring.readable, ring.settled) == (3, 0)
-    assert ring.holes(0, 6).tolist() == [True, True, False, False, False, True]
+    assert ring.filled(0, 6).tolist() == [False, False, True, True, True, False]
     ring.publish(first, 2)
     assert (ring.readable, ring.settled) == (5, 5)
     ring.publish(third, 1)

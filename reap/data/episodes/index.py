@@ -42,10 +42,10 @@ Name = tuple[Any, ...]
 class Watcher(Protocol):
     """Who wants to know which trajectories changed."""
 
-    def grew(self, numbers: Numbers) -> None:
+    def grew(self, numbers: Sequence[int]) -> None:
         """These are new or longer, in the order of where they begin."""
 
-    def shrank(self, left: Numbers, gone: Numbers) -> None:
+    def shrank(self, left: Sequence[int], gone: Sequence[int]) -> None:
         """Some are shorter, others gone."""
 
 
@@ -122,18 +122,19 @@ class EpisodeIndex:
         self._reading = reading
 
     def _forget_all(self) -> None:
-        gone = self.table.alive()
+        gone = self.table.alive().tolist()
         self.table.clear()
         self._begin()
         for watcher in self.watchers:
-            watcher.shrank(gone[:0], gone)
+            watcher.shrank([], gone)
 
     def _trim(self, oldest: int) -> None:
         left, gone = self.table.trim(oldest)
-        if not len(left) and not len(gone):
+        if not left and not gone:
             return
-        self._tails[self.table.end[self._tails] == 0] = NO_TRAJECTORY
-        for number in gone.tolist():
+        if oldest >= self._read_until:
+            self._tails[:] = NO_TRAJECTORY
+        for number in gone:
             name = self._names.pop(number, None)
             if name is not None and self._open.get(name, _NOTHING)[0] == number:
                 del self._open[name]
@@ -148,7 +149,8 @@ class EpisodeIndex:
         lead = int(True in known.tolist())  # a third of what any() takes, for a few rows
         read = self._labels.read(start - lead, stop)
         linked = self._linked(read, start - lead)
-        linked[:, lead] &= known
+        if lead:
+            linked[:, 1] &= known
         segments = _segments(read.valid[:, lead:], read.done[:, lead:], linked[:, lead:])
         if lead:
             left = (known & ~linked[:, 1] & ~read.done[:, 0]).nonzero()[0]
@@ -161,7 +163,7 @@ class EpisodeIndex:
         at_end = segments.lasts == stop - start - 1
         self._tails[segments.rows[at_end]] = numbers[at_end]
         self._tails[read.done[:, -1]] = NO_TRAJECTORY
-        grown = self.table.in_order(numbers)
+        grown = self.table.in_order(numbers).tolist()
         for watcher in self.watchers:
             watcher.grew(grown)
 
@@ -174,8 +176,7 @@ class EpisodeIndex:
         np.equal(ids[:, 1:], ids[:, :-1], out=later)
         later &= streams[1:] == streams[:-1]
         later &= valid[:, 1:]
-        later &= valid[:, :-1]
-        later &= ~done[:, :-1]
+        later &= np.greater(valid, done)[:, :-1]  # valid and not done
         if self._continuity is not None:
             rows, columns = (linked & begins if self._labels.has_ids else linked).nonzero()
             if len(columns):
@@ -217,26 +218,27 @@ class EpisodeIndex:
 
     def _followed(self, segments: Segments, read: Columns, start: int, lead: int) -> Numbers:
         """The trajectories of these segments, `[n]`; new ones are added, others are made longer."""
-        rows, firsts, lasts, goes_on, may_go_on = segments
-        numbers, lengths = np.empty(len(rows), np.int64), lasts - firsts + 1
-        longer, new = goes_on.nonzero()[0], (~goes_on).nonzero()[0]
-        if len(longer):
-            numbers[longer] = self._tails[rows[longer]]
-            self.table.extend(numbers[longer], lengths[longer])
-            broken = longer[may_go_on[longer]]
-            self._note_ends(numbers[broken], rows[broken], lasts[broken] + lead, read, start - lead)
-        if len(new):
-            starts = start + firsts[new]
-            if not self._open and not may_go_on[new].any():
-                found = self._add_all(rows[new], starts, lengths[new])
-            else:
-                found = self._join_or_add(segments.only(new), read, start, lead)
-            numbers[new] = found
-            self.table.note_pieces(starts.tolist(), found)
+        longer = segments.goes_on.nonzero()[0]
+        if not len(longer):
+            return self._begun(segments, read, start, lead)
+        numbers, new = np.empty(len(segments.rows), np.int64), (~segments.goes_on).nonzero()[0]
+        rows, firsts, lasts, _, may_go_on = segments.only(longer)
+        numbers[longer] = grown = self._tails[rows]
+        self.table.extend(grown, lasts - firsts + 1)
+        broken = may_go_on.nonzero()[0]
+        self._note_ends(grown[broken], rows[broken], lasts[broken] + lead, read, start - lead)
+        numbers[new] = self._begun(segments.only(new), read, start, lead)
         return numbers
 
-    def _add_all(self, rows: Numbers, starts: Numbers, lengths: Numbers) -> list[int]:
-        return list(map(self.table.add, rows.tolist(), starts.tolist(), lengths.tolist()))
+    def _begun(self, segments: Segments, read: Columns, start: int, lead: int) -> Numbers:
+        """The trajectories of segments that do not go on from the frame before them."""
+        starts, lengths = start + segments.firsts, segments.lasts - segments.firsts + 1
+        if not self._open and True not in segments.may_go_on.tolist():
+            numbers = list(map(self.table.add, segments.rows.tolist(), starts.tolist(), lengths.tolist()))
+        else:
+            numbers = self._join_or_add(segments, read, start, lead)
+        self.table.note_pieces(starts.tolist(), numbers)
+        return np.array(numbers, np.int64)
 
     def _join_or_add(self, segments: Segments, read: Columns, start: int, lead: int) -> list[int]:
         rows, firsts, lasts, _, may_go_on = segments

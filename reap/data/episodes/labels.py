@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from reap.buffers import IDS, MASK
+from reap.data.storages.ring import Pieces
 from reap.data.storages.tensors import TensorStorage
 from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, plain
@@ -25,14 +26,14 @@ class Columns(NamedTuple):
         done: whether a trajectory ends with the frame, bool `[rows, n]`.
         valid: whether the frame is one that can be given out, bool `[rows, n]`.
         streams: who wrote the column, int32 `[n]`.
-        begins: whether a write began with the column, bool `[n]`.
+        begins: 1 where a write began with the column, else 0, int32 `[n]`.
     """
 
     ids: NDArray[np.int64]
     done: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     streams: NDArray[np.int32]
-    begins: NDArray[np.bool_]
+    begins: NDArray[np.int32]
 
 
 class Labels:
@@ -69,26 +70,25 @@ class Labels:
 
     def read(self, start: int, stop: int) -> Columns:
         """What the columns from `start` to `stop`, counted for ever, hold."""
-        storage, ring = self._storage, self._storage.ring
-        shape, at = (storage.rows, stop - start), storage.places(start, stop - start)
-        valid = np.empty(shape, np.bool_)
-        valid[:] = ~ring.holes(start, stop)
+        rows, ring = self._storage.rows, self._storage.ring
+        shape, pieces = (rows, stop - start), ring.pieces(start, stop)
+        valid = ring.filled(start, stop, rows)
         if self._mask is not None:
-            valid &= self._flags(self._mask, at).reshape(shape)
-        ids = np.zeros(shape, np.int64) if self._ids is None else self._numbers(self._ids, at).reshape(shape)
-        done = np.zeros(shape, np.bool_) if self._ends is None else self._flags(self._ends, at).reshape(shape)
-        origins = storage.control.origins.take(at[: stop - start])
-        return Columns(ids, done, valid, origins >> 1, (origins & 1).astype(np.bool_))
+            valid &= self._flags(self._mask, pieces)
+        ids = np.zeros(shape, np.int64) if self._ids is None else self._numbers(self._ids, pieces)
+        done = np.zeros(shape, np.bool_) if self._ends is None else self._flags(self._ends, pieces)
+        origins = ring.origins(pieces)
+        return Columns(ids, done, valid, origins >> 1, origins & 1)
 
-    def _flags(self, key: Key, at: NDArray[np.int64]) -> NDArray[np.bool_]:
-        flags = self._storage.numbers(key, at).astype(np.bool_, copy=False)
-        return flags if flags.shape[1] == 1 else np.logical_or.reduce(flags, 1)
+    def _flags(self, key: Key, pieces: Pieces) -> NDArray[np.bool_]:
+        flags = self._storage.numbers(key, pieces).astype(np.bool_, copy=False)
+        return flags[..., 0] if flags.shape[2] == 1 else np.logical_or.reduce(flags, 2)
 
-    def _numbers(self, key: Key, at: NDArray[np.int64]) -> NDArray[np.int64]:
-        values = self._storage.numbers(key, at)
-        if values.shape[1] != 1:
-            raise OptionError(f"traj_key={plain(key)!r}: expected one number for each frame, found {values.shape[1]}")
-        return values.view(np.int64) if values.dtype == np.float64 else values.astype(np.int64, copy=False)
+    def _numbers(self, key: Key, pieces: Pieces) -> NDArray[np.int64]:
+        values = self._storage.numbers(key, pieces)
+        if values.shape[2] != 1:
+            raise OptionError(f"traj_key={plain(key)!r}: expected one number for each frame, found {values.shape[2]}")
+        return (values.view(np.int64) if values.dtype == np.float64 else values.astype(np.int64, copy=False))[..., 0]
 
 
 class GivenLabels:
@@ -127,4 +127,4 @@ class GivenLabels:
         ids, done = (torch.cat([given[:, first:end] for first, end in pieces], 1) for given in (self._ids, self._ends))
         nothing = np.zeros(stop - start, np.int32)
         valid = np.ones(ids.shape, np.bool_)
-        return Columns(ids.long().numpy(), done.bool().numpy(), valid, nothing, nothing.astype(np.bool_))
+        return Columns(ids.long().numpy(), done.bool().numpy(), valid, nothing, nothing)

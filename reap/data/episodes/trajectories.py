@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,10 @@ class TrajectoryTable:
         """Frames of these trajectories."""
         return self.end[numbers] - self.first[numbers]
 
+    def shorter_than(self, least: int, numbers: Sequence[int]) -> list[int]:
+        """Those of some trajectories that have fewer frames."""
+        return [number for number in numbers if self.end.item(number) - self.first.item(number) < least]
+
     def first_columns(self, numbers: Numbers) -> Numbers:
         """The columns where these trajectories begin."""
         return self.shift[numbers] + self.first[numbers]
@@ -82,7 +86,7 @@ class TrajectoryTable:
         if not self._free:
             self._grow()
         number = self._free.pop()
-        self._numbers[:, number] = row, start, 0, length
+        self.row[number], self.shift[number], self.first[number], self.end[number] = row, start, 0, length
         return number
 
     def join(self, number: int, start: int, length: int) -> None:
@@ -104,7 +108,7 @@ class TrajectoryTable:
         """Keep in mind where new pieces begin, so that they are trimmed; none before those noted earlier."""
         self._queue.extend(sorted(zip(starts, numbers, strict=True)))
 
-    def trim(self, oldest: int) -> tuple[Numbers, Numbers]:
+    def trim(self, oldest: int) -> tuple[list[int], list[int]]:
         """Forget frames in columns before `oldest`.
 
         Returns:
@@ -113,21 +117,23 @@ class TrajectoryTable:
         passed = set(self._at_tail)
         while self._queue and self._queue[0][0] < oldest:
             passed.add(self._queue.popleft()[1])
-        touched = np.array(sorted(passed), np.int64)
-        if not len(touched):
-            return touched, touched
-        if self.chains:
-            for number in touched[self.is_chained[touched]].tolist():
-                self._drop_pieces(number, oldest)
-        shifts = self.shift[touched]
-        firsts = np.maximum(self.first[touched], oldest - shifts)
-        self.first[touched] = firsts
-        stays = firsts < self.end[touched]
-        gone, left = touched[~stays], touched[stays]
-        self.first[gone] = self.end[gone] = 0
-        self._free.extend(gone.tolist())
-        self._at_tail = left[(shifts + firsts)[stays] <= oldest].tolist() if len(left) else []
+        left: list[int] = []
+        gone: list[int] = []
+        for number in sorted(passed):
+            (left if self._shorten(number, oldest) else gone).append(number)
+        self._free += gone
+        self._at_tail = [number for number in left if self.shift.item(number) + self.first.item(number) <= oldest]
         return left, gone
+
+    def _shorten(self, number: int, oldest: int) -> bool:
+        """Forget a trajectory's frames in columns before `oldest`; whether some are left."""
+        if number in self.chains:
+            self._drop_pieces(number, oldest)
+        first = self.first[number] = max(self.first.item(number), oldest - self.shift.item(number))
+        if first < self.end.item(number):
+            return True
+        self.first[number] = self.end[number] = 0
+        return False
 
     def _drop_pieces(self, number: int, oldest: int) -> None:
         frames, shifts = self.chains[number]

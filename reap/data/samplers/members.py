@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Members:
         self.count = 0
         self._numbers, self._at = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._weights = SumTree(1)
-        self.grew(table.in_order(table.alive()))
+        self.grew(table.in_order(table.alive()).tolist())
 
     @property
     def numbers(self) -> Numbers:
@@ -44,7 +44,7 @@ class Members:
 
     def holds(self, number: int) -> bool:
         """Whether this one is among them."""
-        return self._at[number] != NOT_HERE
+        return self._at.item(number) != NOT_HERE
 
     def restore(self, numbers: list[int]) -> None:
         """Be these, in this order."""
@@ -54,28 +54,28 @@ class Members:
         self._at[self.numbers] = np.arange(self.count)
         self._weigh(self.numbers)
 
-    def grew(self, numbers: Numbers) -> None:
+    def grew(self, numbers: Sequence[int]) -> None:
         """These are new or longer, each once."""
         self._make_room(len(numbers))
-        new = numbers[(self._table.lengths(numbers) >= self._least) & (self._at[numbers] == NOT_HERE)]
-        count = self.count + len(new)
-        self._numbers[self.count : count] = new
-        self._at[new] = np.arange(self.count, count)
-        self.count = count
+        too_short = set(self._table.shorter_than(self._least, numbers))
+        for number in numbers:
+            if number not in too_short and not self.holds(number):
+                self._numbers[self.count], self._at[number] = number, self.count
+                self.count += 1
         self._weigh(numbers)
 
-    def shrank(self, left: Numbers, gone: Numbers) -> None:
+    def shrank(self, left: Sequence[int], gone: Sequence[int]) -> None:
         """Some are shorter, others gone."""
-        for number in (*left[self._table.lengths(left) < self._least].tolist(), *gone.tolist()):
+        for number in (*self._table.shorter_than(self._least, left), *gone):
             self._remove(number)
         self._weigh(left)
 
     def _remove(self, number: int) -> None:
-        at = int(self._at[number])
+        at = self._at.item(number)
         if at == NOT_HERE:
             return
         self.count -= 1
-        last = self._numbers[self.count]
+        last = self._numbers.item(self.count)
         self._numbers[at], self._at[last] = last, at
         self._at[number] = NOT_HERE
         if self._starts is not None:
@@ -83,10 +83,11 @@ class Members:
             if at < self.count:
                 self._weigh(np.array([last]))
 
-    def _weigh(self, numbers: Numbers) -> None:
+    def _weigh(self, numbers: Numbers | Sequence[int]) -> None:
         if self._starts is None:
             return
-        here = numbers[self._at[numbers] != NOT_HERE]
+        known = np.asarray(numbers, np.int64)
+        here = known[self._at[known] != NOT_HERE]
         if len(here):
             self._weights.set(self._at[here], self._starts(self._table.lengths(here)).astype(np.float64))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,12 +50,12 @@ class Epoch:
         """Those of the last that were taken which are still there."""
         return np.array([number for number in numbers.tolist() if number in self._given], np.int64)
 
-    def grew(self, numbers: Numbers) -> None:
+    def grew(self, numbers: Sequence[int]) -> None:
         """New trajectories have their turn in the next epoch."""
 
-    def shrank(self, left: Numbers, gone: Numbers) -> None:
+    def shrank(self, left: Sequence[int], gone: Sequence[int]) -> None:
         """Some are shorter, others gone."""
-        for number in (*left[self._table.lengths(left) < self._least].tolist(), *gone.tolist()):
+        for number in (*self._table.shorter_than(self._least, left), *gone):
             self._waiting.pop(number, None)
             self._given.pop(number, None)
 

@@ -99,7 +99,7 @@ class SamplerWithoutReplacement(Sampler):
         end = ring.claimed
         oldest = ring.oldest
         columns = torch.arange(oldest, max(oldest, end))
-        columns = columns[torch.from_numpy(~ring.holes(oldest, max(oldest, end)))]
+        columns = columns[torch.from_numpy(ring.filled(oldest, max(oldest, end)))]
         places = (torch.arange(storage.rows).unsqueeze(1) * ring.capacity + columns % ring.capacity).view(-1)
         wanted = size if self.drop_last else 1
         if len(places) < wanted:

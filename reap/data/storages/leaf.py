@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from reap.data.storages.ring import Pieces, columns_of
 from reap.layout import Array, numpy_dtype
 
 NUMPY_BYTES = 1 << 16
@@ -42,8 +43,11 @@ class Leaf:
         is_plain = values.is_cpu and not values.is_complex() and torch.from_numpy(np.zeros(0, as_numpy)).dtype == values.dtype
         self._array: Array | None = values.numpy() if is_plain else None
         self._by_place: Array | None = self.flat.numpy() if is_plain else None
+        rows, item = math.prod(values.shape[: dims - 1]), math.prod(values.shape[dims:])
+        by_row = values.reshape(rows, values.shape[dims - 1], item)
+        self._by_row: Array | None = by_row.numpy() if is_plain and not values.is_floating_point() else None
         self._rows = (slice(None),) * (dims - 1)
-        self._most = NUMPY_BYTES // max(1, math.prod(values.shape[dims:]) * values.dtype.itemsize)
+        self._most = NUMPY_BYTES // max(1, item * values.dtype.itemsize)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Leaf, (self.values, self._dims)
@@ -72,9 +76,14 @@ class Leaf:
             return torch.from_numpy(self._by_place.take(at, 0))
         return self.flat.index_select(0, places)
 
-    def numbers(self, at: NDArray[np.int64]) -> Array:
-        """A copy of the values at places `[B]` as numpy's, `[B, k]`; of floating point all as float64, for numpy lacks some."""
-        if self._by_place is not None and self._by_place.dtype.kind != "f":
-            return self._by_place.take(at, 0).reshape(len(at), -1)
-        values = self.flat.index_select(0, torch.from_numpy(at).to(self.flat.device)).cpu()
-        return (values.double() if values.is_floating_point() else values).numpy().reshape(len(at), -1)
+    def numbers(self, pieces: Pieces) -> Array:
+        """The values in pieces of the columns, `[rows, n, k]`, as numpy's; of floating point as float64, for numpy lacks some.
+
+        What needs no copy is a view of the memory.
+        """
+        if self._by_row is not None:
+            return columns_of(self._by_row, pieces)
+        time = self._dims - 1
+        values = torch.cat([self.values.narrow(time, first, end - first) for first, end in pieces], time).cpu()
+        values = values.double() if values.is_floating_point() else values
+        return values.flatten(0, time - 1).flatten(2).numpy()

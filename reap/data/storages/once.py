@@ -168,7 +168,7 @@ class Rebuilt(Stored):
     def _join(self, storage: TensorStorage, side: SideStore, start: int) -> None:
         """Rebuild the frames before a column from those in it, where they are the same; with the lock held."""
         ring = storage.ring
-        if start - 1 < ring.oldest or ring.holes(start - 1, start).any():
+        if start - 1 < ring.oldest or not ring.filled(start - 1, start).all():
             return
         first = np.arange(storage.rows) * ring.capacity
         places, behind = first + (start - 1) % ring.capacity, first + start % ring.capacity

@@ -19,7 +19,7 @@ from reap.data.storages.base import Mark, Storage, require_dims
 from reap.data.storages.items import Leaves, Schema, checked_device, kind_of, leaves_of, schema_from, schema_of
 from reap.data.storages.leaf import Leaf
 from reap.data.storages.once import Rebuilt, Stored
-from reap.data.storages.ring import Claim, Ring
+from reap.data.storages.ring import Claim, Pieces, Ring
 from reap.data.storages.side_store import Sparse
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
@@ -271,10 +271,10 @@ class TensorStorage(Storage):
         leaf = self._leaves.get(key)
         return self.take(places)[key] if leaf is None else leaf.take(places.to(self.device), places.numpy())
 
-    def numbers(self, key: Key, at: NDArray[np.int64]) -> Array:
-        """A copy of the values under a key at these places `[B]` as numbers of numpy's, `[B, k]`; floats as float64."""
-        leaf = self._leaves.get(key) or Leaf(self.leaf(key), 1)
-        return leaf.numbers(at)
+    def numbers(self, key: Key, pieces: Pieces) -> Array:
+        """The values under a key in pieces of the columns as numbers of numpy's, `[rows, n, k]`; see `Leaf`."""
+        leaf = self._leaves.get(key) or Leaf(self.leaf(key).unflatten(0, (self.rows, -1)), 2)
+        return leaf.numbers(pieces)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
