@@ -9,11 +9,14 @@ gains over the same `ParallelEnv` without: a policy that takes as long is at wor
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any
 
 import gymnasium as gym
@@ -21,7 +24,7 @@ import numpy as np
 import torch
 from ceiling import CartPolePolicy
 from gymnasium.envs.classic_control import CartPoleEnv
-from pairs import Loop, Pair, reap_loop
+from pairs import Loop, Pair, alone, reap_loop
 from torch import nn
 
 from reap import GymEnv, ParallelEnv, SerialEnv
@@ -87,11 +90,11 @@ def async_vector(envs: int, columns: int) -> Iterator[Loop]:
     """A torch loop over gymnasium's `AsyncVectorEnv` (shared memory, same-step autoreset, no copies)."""
     autoreset = gym.vector.AutoresetMode.SAME_STEP
     venv = gym.vector.AsyncVectorEnv([partial(gym.make, ENV)] * envs, copy=False, autoreset_mode=autoreset)
-    cur, ids, count, policy = venv.reset(seed=0)[0], np.arange(envs), envs, CartPolePolicy()
+    cur, ids, trajectories, policy = venv.reset(seed=0)[0], np.arange(envs), envs, CartPolePolicy()
 
     @torch.inference_mode()
     def rollout() -> int:
-        nonlocal cur, count
+        nonlocal cur, trajectories
         shape = (envs, columns)
         tobs, tnext, tact = torch.empty(*shape, 4), torch.empty(*shape, 4), torch.empty(*shape, 2, dtype=torch.int64)
         obs, nxt, rew, tid = tobs.numpy(), tnext.numpy(), np.empty(shape, np.float32), np.empty(shape, np.int64)
@@ -107,12 +110,81 @@ def async_vector(envs: int, columns: int) -> Iterator[Loop]:
                 term[:, t], trunc[:, t], done[:, t] = ended, cut, over
                 for b in np.flatnonzero(over):
                     nxt[b, t] = info["final_obs"][b]
-                    ids[b] = count
-                    count += 1
+                    ids[b] = trajectories
+                    trajectories += 1
         return envs * columns
 
     yield rollout
     venv.close()
+
+
+@contextmanager
+def hand_written(envs: int, columns: int) -> Iterator[Loop]:
+    """What a specialist writes for two processes: shared arrays, a counter to spin on, resets where the envs are."""
+    context = multiprocessing.get_context("fork")
+
+    def shared(code: str, *shape: int) -> Any:
+        dtype = np.dtype(code)
+        return np.frombuffer(context.RawArray("b", dtype.itemsize * int(np.prod(shape))), dtype).reshape(shape)
+
+    begun, following, chosen = shared("f4", envs, 4), shared("f4", envs, 4), shared("i8", envs)
+    rewards, ends, counts = shared("f4", envs), shared("?", 2, envs), shared("i8", 1 + PROCESSES, 16)
+
+    def serve(process: int) -> None:
+        torch.set_num_threads(1)
+        own = range(process * envs // PROCESSES, (process + 1) * envs // PROCESSES)
+        made = {b: gym.make(ENV) for b in own}
+        for b in own:
+            begun[b] = made[b].reset()[0]
+        for number in count(1):
+            counts[1 + process, 0] = number
+            while counts[0, 0] < number:
+                os.sched_yield()
+            for b, action in zip(own, chosen[own.start : own.stop].tolist(), strict=True):
+                following[b], rewards[b], ends[0, b], ends[1, b], _ = made[b].step(action)
+                begun[b] = made[b].reset()[0] if ends[0, b] or ends[1, b] else following[b]
+
+    processes = [context.Process(target=serve, args=(process,), daemon=True) for process in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    policy, ids, steps, trajectories = CartPolePolicy(), np.arange(envs), count(1), envs
+    wait_for(counts, 1)
+
+    @torch.inference_mode()
+    def rollout() -> int:
+        nonlocal trajectories
+        shape = (envs, columns)
+        tobs, tnext, tact = torch.empty(*shape, 4), torch.empty(*shape, 4), torch.empty(*shape, 2, dtype=torch.int64)
+        obs, nxt, rew, tid = tobs.numpy(), tnext.numpy(), np.empty(shape, np.float32), np.empty(shape, np.int64)
+        flags = np.zeros((3, *shape), bool)
+        for t in range(columns):
+            obs[:, t], tid[:, t] = begun, ids
+            action = policy(tobs[:, t])
+            tact[:, t] = action
+            chosen[:] = action.argmax(-1).numpy()
+            counts[0, 0] = number = next(steps)
+            wait_for(counts, number + 1)
+            nxt[:, t], rew[:, t] = following, rewards
+            over = ends[0] | ends[1]
+            if over.any():
+                flags[:2, :, t], flags[2, :, t] = ends, over
+                new = np.flatnonzero(over)
+                ids[new] = range(trajectories, trajectories + len(new))
+                trajectories += len(new)
+        return envs * columns
+
+    with alone(rollout, [process.pid for process in processes if process.pid]) as loop:
+        yield loop
+    for process in processes:
+        process.kill()
+        process.join()
+
+
+def wait_for(counts: Any, number: int) -> None:
+    """Give the core away until all processes have got so far."""
+    for process in range(1, len(counts)):
+        while counts[process, 0] < number:
+            os.sched_yield()
 
 
 @contextmanager
@@ -139,7 +211,9 @@ def pairs() -> Iterator[Pair]:
     frames = ENVS * COLUMNS
     ours = partial(reap_loop, cart_poles, CartPolePolicy, frames)
     yield Pair("ParallelEnv, AsyncVectorEnv", "reap", ENVS, ours, partial(async_vector, ENVS, COLUMNS), ASYNC_TARGET)
-    theirs = partial(torchrl_parallel, ENVS, COLUMNS)
+    by_hand, theirs = partial(hand_written, ENVS, COLUMNS), partial(torchrl_parallel, ENVS, COLUMNS)
+    yield Pair("ParallelEnv, a hand-written one", "reap", ENVS, ours, by_hand)
+    yield Pair("ParallelEnv, torchrl's", "hand-written", ENVS, by_hand, theirs, None, "torchrl")
     yield Pair("ParallelEnv, torchrl's", "reap", ENVS, ours, theirs, TORCHRL_TARGET, "torchrl")
     serial = partial(reap_loop, partial(SerialEnv, ENVS, ENV), CartPolePolicy, frames)
     yield Pair("ParallelEnv, SerialEnv", "reap", ENVS, ours, serial)
