@@ -9,10 +9,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from threading import Lock
+import threading
 from types import TracebackType
 from typing import Any
 from weakref import WeakValueDictionary
+
+from reap.forks import ForkedLocks
+
+_forked = ForkedLocks()
 
 _locks: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
 """The lock of threads for each piece of shared memory, by device and inode: several objects of one process may map one."""
@@ -34,7 +38,7 @@ class ProcessLock:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         status = os.fstat(fd)
-        self.threads: Any = _locks.setdefault((status.st_dev, status.st_ino), Lock())
+        self.threads: Any = _locks.setdefault((status.st_dev, status.st_ino), _forked.add(threading.Lock()))
 
     def __enter__(self) -> None:
         self.threads.acquire()

@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "keys", "locks", "memory", "optional", "seeds", "tensordicts"),
-    ("specs", "layout", "workers"),
+    ("errors", "forks", "keys", "memory", "optional", "seeds", "tensordicts"),
+    ("specs", "layout", "locks", "workers"),
     ("objects",),
     ("buffers",),
     ("pool", "trajectories", "split", "data"),

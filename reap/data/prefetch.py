@@ -17,6 +17,8 @@ from threading import Event, Lock
 from typing import Any, NamedTuple
 from weakref import WeakMethod
 
+from reap.forks import Forked
+
 
 class Sample(NamedTuple):
     """What a buffer gives.
@@ -30,6 +32,9 @@ class Sample(NamedTuple):
     data: Any
     info: dict[str, Any]
     is_last: bool
+
+
+_forked: Forked[Prefetcher] = Forked(lambda prefetcher: prefetcher.begin_anew())
 
 
 class Prefetcher:
@@ -47,6 +52,7 @@ class Prefetcher:
         self._ended = Event()
         self._thread: ThreadPoolExecutor | None = None
         self._lock = Lock()
+        _forked.add(self)
 
     def next(self, size: int) -> Sample:
         """The sample that was begun first; `ahead` others are under way when this returns.
@@ -73,6 +79,11 @@ class Prefetcher:
             else:
                 self._fill(self._ahead)
             return sample
+
+    def begin_anew(self) -> None:
+        """Forget the thread and what it was making: this is a forked child, where there is neither."""
+        self._lock, self._thread, self._ended = Lock(), None, Event()
+        self._ready.clear()
 
     def _fill(self, count: int) -> None:
         if self._thread is None:

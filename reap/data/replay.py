@@ -28,6 +28,9 @@ from reap.data.taking import take_sample
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
+from reap.forks import ForkedLocks
+
+_forked = ForkedLocks()
 
 Index = Any
 
@@ -95,7 +98,7 @@ class ReplayBuffer(Checkpointed):
         if write_transform is not None:
             self._transforms.append_write(write_transform)
         self.sources = Sources()
-        self._lock = RLock()
+        self._lock = _forked.add(RLock())
         self._prefetch = positive(prefetch, "prefetch") if prefetch else 0
         self._prefetcher = self._make_prefetcher()
         if shared:
@@ -357,7 +360,7 @@ class ReplayBuffer(Checkpointed):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._lock = RLock()
+        self._lock = _forked.add(RLock())
         self._prefetcher = self._make_prefetcher()
 
     def __repr__(self) -> str:

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from reap.data.storages.base import Storage
 from reap.errors import OptionError
+from reap.forks import Forked
+
+_forked: Forked[Streams] = Forked(lambda streams: streams.begin_anew())
 
 
 class Streams:
@@ -20,6 +23,11 @@ class Streams:
     """
 
     def __init__(self) -> None:
+        self.begin_anew()
+        _forked.add(self)
+
+    def begin_anew(self) -> None:
+        """Go on with none of the streams so far."""
         self._first: dict[int, int] = {}
         self._last: tuple[Sequence[int], Any] = (), None
 

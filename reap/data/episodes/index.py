@@ -16,6 +16,7 @@ What the index holds is a function of what the buffer holds; it is made anew whe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from time import sleep
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -30,6 +31,10 @@ from reap.data.storages.tensors import TensorStorage
 
 CHUNK = 1 << 20
 """Frames that are looked at together."""
+
+PAUSES = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
+"""Seconds after which the index is brought up to date again where nothing is left of what was read: writers went once round the
+ring meanwhile, or one that still writes holds back what others have written since."""
 
 NO_TRAJECTORY = -1
 
@@ -106,10 +111,16 @@ class EpisodeIndex:
 
     def update(self) -> None:
         """Take in what was written since the last time, and forget what was overwritten."""
+        pauses = iter(PAUSES)
+        while not self._catch_up() and (pause := next(pauses, None)) is not None:
+            sleep(pause)
+
+    def _catch_up(self) -> bool:
+        """Whether something of what was taken in is still there."""
         ring = self.storage.ring
         reading = ring.begin_reading()
         if reading == self._reading and not reading.writing:
-            return
+            return True
         if self._reading is not None and reading.edits != self._reading.edits:
             self._forget_all()
         settled, start = ring.settled, max(self._read_until, ring.oldest)
@@ -118,8 +129,10 @@ class EpisodeIndex:
             self._take_in(start, stop)
             self._read_until = start = stop
         # What was overwritten while it was read is gone by now, and with it what was made of it.
-        self._trim(ring.oldest)
+        oldest = ring.oldest
+        self._trim(oldest)
         self._reading = reading
+        return oldest < self._read_until
 
     def _forget_all(self) -> None:
         gone = self.table.alive().tolist()

@@ -230,12 +230,7 @@ class SliceSampler(Sampler):
         if members is None:
             members = self._new_members(index, length)
         if not members.count:
-            lengths = index.table.lengths(index.table.alive())
-            longest = f"{lengths.max()} frames" if len(lengths) else "none"
-            raise CallOrderError(
-                f"slices: expected trajectories of at least {length} frames, the longest in the buffer has {longest}; "
-                "write more, ask for shorter slices, or give strict_length=False"
-            )
+            raise _too_short(index, length)
         return members
 
     def _new_members(self, index: EpisodeIndex, length: int) -> Members:
@@ -333,6 +328,18 @@ def cut_slices(table: TrajectoryTable, numbers: Numbers, starts: Numbers, length
 def as_draw(slices: Slices) -> Draw:
     """The draw of these slices."""
     return Draw(torch.from_numpy(slices.places), note=slices)
+
+
+def _too_short(index: EpisodeIndex, length: int) -> CallOrderError:
+    """What to say where there is nothing to take slices of this length from."""
+    lengths = index.table.lengths(index.table.alive())
+    if len(lengths):
+        found = f"the longest in the buffer has {lengths.max()} frames; write more, ask for shorter slices, or give "
+        return CallOrderError(f"slices: expected trajectories of at least {length} frames, {found}strict_length=False")
+    return CallOrderError(
+        "slices: expected trajectories, found no frame that belongs to one: all in the buffer is masked, or lies behind a "
+        "write that has not ended, or was overwritten while it was read; where writers are so quick, use a larger buffer"
+    )
 
 
 def _as_key(key: NestedKey | None) -> Key | None:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from reap.forks import Forked, ForkedLocks
 from reap.keys import Key
 from reap.layout import Block, Field, Layout
 from reap.locks import ProcessLock
@@ -42,6 +43,10 @@ NOBODY = -1
 """The process of an entry whose writer gave up."""
 
 SCHEMA_BYTES = 1 << 18
+
+_forked = ForkedLocks()
+
+_private: Forked[Control] = Forked(lambda control: control.abandon())
 
 _WORDS, _WRITERS, _SCHEMA, _ORIGINS = ("words",), ("writers",), ("schema",), ("origins",)
 
@@ -74,7 +79,9 @@ class Control:
         self.writers: NDArray[np.int64] = block.array(_WRITERS)
         self.origins: NDArray[np.int32] = block.array(_ORIGINS)
         self._schema: NDArray[np.uint8] = block.array(_SCHEMA)
-        self.lock: Any = RLock() if block.fd is None else ProcessLock(block.fd)
+        self.lock: Any = _forked.add(RLock()) if block.fd is None else ProcessLock(block.fd)
+        if block.fd is None:
+            _private.add(self)
 
     @property
     def is_shared(self) -> bool:
@@ -106,6 +113,10 @@ class Control:
             raise MemoryError(f"the keys of a buffer: expected at most {SCHEMA_BYTES} bytes for their names, got {len(noted)}")
         self._schema[: len(noted)] = np.frombuffer(noted, np.uint8)
         self.words[SCHEMA_SIZE] = len(noted)
+
+    def abandon(self) -> None:
+        """Count what is being written as given up: these numbers were copied, and no writer knows of the copy."""
+        self.writers[self.writers[:, COUNT] > 0, PID] = NOBODY
 
     def state(self) -> dict[str, Any]:
         """The numbers as plain data; with the lock held. What is being written counts as given up."""
@@ -145,6 +156,7 @@ class Control:
 def _private_control(columns: int, memory: bytes) -> Control:
     control = Control(columns)
     control.block.memory[:] = np.frombuffer(memory, np.uint8)
+    control.abandon()
     return control
 
 
