@@ -58,6 +58,8 @@ class TensorDictMaxValueWriter(Writer):
         tensor([3, 2])
     """
 
+    replaces = True
+
     def __init__(self, rank_key: NestedKey | None = None, reduction: str = "sum") -> None:
         super().__init__()
         self.rank_key = as_key(rank_key) if rank_key is not None else ("next", "reward")

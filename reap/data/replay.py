@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from reap.data.prefetch import Prefetcher, Sample
 from reap.data.rows import valid_rows
@@ -136,18 +137,27 @@ class ReplayBuffer(Checkpointed):
         Raises:
             SpecMismatch: they are not what the first write was; nothing is written.
         """
-        return self._write(self._storage.together(data))
+        given, ndim = self._storage.together(data), self._storage.ndim
+        if ndim > 1 and self._time != ndim - 1:
+            require_dims(given, ndim)
+            order = list(range(given.ndim))
+            order.insert(ndim - 1, order.pop(self._time))
+            given = given.permute(order)  # not movedim, which tensordict 0.10 has not
+        return self._write(given)
 
     def _write(self, data: Any) -> Index:
+        """Write data whose time is the last of the storage's dimensions."""
         storage = self._storage
-        if storage.ndim > 1 and self._time != storage.ndim - 1:
-            require_dims(data, storage.ndim)
-            order = list(range(data.ndim))
-            order.insert(storage.ndim - 1, order.pop(self._time))
-            data = data.permute(order)  # not movedim, which tensordict 0.10 has not
         written = self._prepared(data)
         require_dims(written, storage.ndim)
-        return storage.as_index(self._writer.extend(storage, *valid_rows(data, written, storage.ndim)))
+        places = self._writer.extend(storage, *valid_rows(data, written, storage.ndim))
+        if self._writer.replaces:
+            self._note_replaced(places)
+        return storage.as_index(places)
+
+    def _note_replaced(self, places: Tensor) -> None:
+        with self._lock:
+            self._sampler.replaced(places, self._storage)
 
     def _prepared(self, data: Any) -> Any:
         """What is written of these data."""
@@ -254,7 +264,7 @@ class ReplayBuffer(Checkpointed):
         Raises:
             SpecMismatch: the data are not what the first write was; nothing is changed then.
         """
-        self._storage.put_at(index, data)
+        self._note_replaced(self._storage.put_at(index, data))
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Forget all frames; memory is kept.

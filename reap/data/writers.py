@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 from torch import Tensor
@@ -19,7 +20,7 @@ _forked: Forked[Streams] = Forked(lambda streams: streams.begin_anew())
 class Streams:
     """Numbers for what is written: one for each row of what one writer says, frame after frame.
 
-    A process that gets a copy of the writer begins streams of its own.
+    A process that gets a copy of the writer begins streams of its own, and so does a writer that goes on in another storage.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,7 @@ class Streams:
 
     def begin_anew(self) -> None:
         """Go on with none of the streams so far."""
+        self._storage: Callable[[], Storage | None] = lambda: None
         self._first: dict[int, int] = {}
         self._last: tuple[Sequence[int], Any] = (), None
 
@@ -38,6 +40,9 @@ class Streams:
             storage: where they are written.
             lengths: columns of each row that lies behind another in what is written; one number where each row has its own.
         """
+        if self._storage() is not storage:
+            self.begin_anew()
+            self._storage = ref(storage)
         last = self._last
         if lengths != last[0]:
             last = self._last = list(lengths), self._new_origins(storage, lengths)
@@ -79,6 +84,9 @@ class Writer:
         Returns:
             Their places, row by row.
         """
+
+    replaces = False
+    """Whether it writes frames in the place of others that are not the oldest."""
 
     tells_index = False
     """Whether samples have the place of each frame under `"index"`."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from reap.data.max_value import TensorDictMaxValueWriter
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.uniform import RandomSampler
@@ -431,3 +432,17 @@ def test_tensordicts_are_sampled_too() -> None:
     buffer.extend(TensorDict({"a": torch.arange(5)}, [5]))
     buffer.update_priority(torch.arange(5), torch.tensor([0.0, 0.0, 1e9, 0.0, 0.0]))
     assert buffer.sample(20)["a"].tolist() == [2] * 20
+
+
+def test_a_frame_in_the_place_of_another_has_the_priority_of_a_new_one() -> None:
+    buffer = holding(0.0, 1.0, 2.0)
+    assert drawn(buffer) == {1, 2}
+    buffer[0] = buffer[0].clone()
+    assert powers(buffer) == [2.0, 1.0, 2.0]
+    best = ReplayBuffer(
+        storage=LazyTensorStorage(3), sampler=PrioritizedSampler(3, 1.0, 1.0, 0.0), writer=TensorDictMaxValueWriter("a")
+    )
+    best.extend(TensorDict({"a": torch.arange(3)}, [3]))
+    best.update_priority(torch.arange(3), torch.tensor([0.0, 1.0, 1.0]))
+    best.extend(TensorDict({"a": torch.tensor([100, -5])}, [2]))
+    assert set(best.sample(200)["a"].tolist()) == {100, 1, 2}

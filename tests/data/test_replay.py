@@ -13,7 +13,7 @@ from tensordict import TensorDict
 
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.uniform import RandomSampler
-from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
+from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from reap.data.storages.leaf import Leaf
 from reap.data.writers import ImmutableDatasetWriter, RoundRobinWriter
 from reap.errors import CallOrderError, OptionError, ReapError, SpecMismatch
@@ -498,3 +498,34 @@ def test_a_write_that_fails_leaves_the_buffer_usable(monkeypatch: pytest.MonkeyP
     assert set(made.sample(200)["n"].tolist()) == {0, 1, 2, 3, 50, 51}
     made.extend(frames(60, 8))
     assert len(made) == 10
+
+
+def test_add_writes_one_column_whatever_dimension_of_data_is_time() -> None:
+    of = buffer(20, ndim=2, dim_extend=0)
+    assert of.add(TensorDict({"a": torch.arange(3)}, [3])).tolist() == [[0, 0], [1, 0], [2, 0]]
+    of.extend(TensorDict({"a": torch.arange(6).view(2, 3)}, [2, 3]))
+    assert of[:]["a"].tolist() == [[0, 0, 3], [1, 1, 4], [2, 2, 5]]
+
+
+@pytest.mark.parametrize("storage", [LazyTensorStorage, ListStorage])
+def test_an_empty_write_changes_nothing(storage: Any) -> None:
+    of = ReplayBuffer(storage=storage(6), batch_size=2)
+    of.extend(torch.arange(2))
+    claim = of.storage.ring.claim(2)
+    assert of.extend(torch.arange(0)).tolist() == []
+    assert len(of) == 2
+    of.storage.ring.publish(claim, 2)
+    assert len(of) == 4
+    assert not of.storage.ring.is_being_written
+
+
+def test_a_load_goes_on_with_the_generator_that_was_given() -> None:
+    generator = torch.Generator().manual_seed(1)
+    of = buffer(10, generator=generator, batch_size=5)
+    of.extend(frames(0, 10))
+    of.load_state_dict(of.state_dict())
+    samples = []
+    for _ in range(2):
+        generator.manual_seed(0)
+        samples.append(of.sample())
+    assert (samples[0] == samples[1]).all()

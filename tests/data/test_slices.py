@@ -426,3 +426,118 @@ def test_a_call_that_failed_does_no_harm() -> None:
     frames = torch.tensor([(0, 1, step) for step in range(4)])
     buffer.extend(TensorDict({"observation": frames, "episode": frames[:, 1]}, [4]))
     assert buffer.sample()["observation"][:, 2].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8, torch.int32, torch.int64])
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("ndim", [1, 2])
+def test_ids_of_any_dtype(ndim: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    ids = torch.tensor([1, 1, 2, 2, 2, 3, 3, 3], dtype=dtype)
+    data = TensorDict({"episode": ids.view(8, *shape), "place": torch.arange(8)}, [8])
+    buffer = sliced(8, ndim, slice_len=3)
+    buffer.extend(data if ndim == 1 else data.unsqueeze(0))
+    found = {tuple(places) for places in buffer.sample(300)["place"].view(-1, 3).tolist()}
+    assert found == {(2, 3, 4), (5, 6, 7)}
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_flags_of_any_dtype_are_marked(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def flags(*rows: int) -> torch.Tensor:
+        return torch.zeros(6).index_fill(0, torch.tensor(rows, dtype=torch.int64), 1).to(dtype).view(6, *shape)
+
+    after = {"done": flags(2, 5), "terminated": flags(2).view(6, 1), "truncated": flags(5)}
+    data = TensorDict({"episode": torch.tensor([0, 0, 0, 1, 1, 1]), "place": torch.arange(6), "next": after}, [6])
+    buffer = sliced(6, slice_len=2)
+    buffer.extend(data)
+    sample = buffer.sample(200)
+    last = sample[1::2]
+    assert sample["next", "truncated"].dtype is dtype
+    assert (sample[::2]["next", "truncated"] == 0).all()
+    cut = last["next", "truncated"].flatten()
+    assert cut.tolist() == (last["place"] != 2).to(dtype).tolist()
+    assert (last["next", "done"] == 1).all()
+
+
+def test_ends_that_only_this_sampler_knows_are_real_ones() -> None:
+    is_last = torch.tensor([False, False, True, False, False, False, True])
+    data = TensorDict({"place": torch.arange(7), "is_last": is_last}, [7])
+    for options in ({"end_key": "is_last"}, {"ends": is_last}):
+        buffer = sliced(7, slice_len=2, **options)
+        buffer.extend(data if "end_key" in options else data.exclude("is_last"))
+        last = buffer.sample(200)[1::2]
+        assert set(last["place"].tolist()) == {1, 2, 4, 5, 6}
+        assert last["next", "truncated"].flatten().tolist() == [place not in (2, 6) for place in last["place"].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("span", "found"),
+    [
+        (True, {(1, 0, 1), (1, 0, 2), (1, 0, 3), (1, 1, 2), (1, 2, 1)}),
+        ((2, False), {(1, 0, 2), (1, 0, 3)}),
+        ((False, 1), {(1, 0, 3)}),
+        (False, {(1, 0, 3)}),
+    ],
+)
+def test_span_over_trajectories_that_are_shorter_than_a_slice(span: Any, found: set[tuple[int, int, int]]) -> None:
+    buffer = of_lengths([5, 3], span=span, strict_length=False)
+    assert {piece for piece in lengths_drawn(buffer, 400) if piece[0] == 1} == found
+
+
+def test_a_sampler_of_other_keys_makes_an_index_of_its_own() -> None:
+    data = TensorDict({"episode": torch.arange(8) // 4, "pair": torch.arange(8) // 2, "place": torch.arange(8)}, [8])
+    saved = sliced(8, slice_len=2, traj_key="episode")
+    saved.extend(data)
+    saved.sample(2)
+    for options, starts in (({"traj_key": "pair"}, {0, 2, 4, 6}), ({"traj_key": "episode"}, {0, 1, 2, 4, 5, 6})):
+        loaded = sliced(8, slice_len=2, **options)
+        loaded.load_state_dict(saved.state_dict())
+        assert set(loaded.sample(400)["place"][::2].tolist()) == starts
+    short = sliced(8, slice_len=3, traj_key="pair")
+    short.extend(data[:4])
+    with pytest.raises(CallOrderError, match="at least 3 frames"):
+        short.sample(3)
+    loaded = sliced(8, slice_len=3, traj_key="pair", strict_length=False)
+    loaded.load_state_dict(short.state_dict())
+    assert len(loaded.sample(3)) == 2
+
+
+def test_an_edit_right_after_a_load_is_seen() -> None:
+    data = TensorDict({"episode": torch.arange(8) // 4, "place": torch.arange(8)}, [8])
+    saved = sliced(8, slice_len=2)
+    saved.extend(data)
+    saved.sample(2)
+    loaded = sliced(8, slice_len=2)
+    loaded.load_state_dict(saved.state_dict())
+    loaded[2] = TensorDict({"episode": torch.tensor(9), "place": torch.tensor(2)}, [])
+    # Frame 3 is of the episode of 0 and 1 still, and nothing says that it did not go on from there.
+    assert {tuple(places) for places in loaded.sample(400)["place"].view(-1, 2).tolist()} == {
+        (0, 1),
+        (1, 3),
+        (4, 5),
+        (5, 6),
+        (6, 7),
+    }
+
+
+def test_a_storage_of_another_buffer_is_written_in_streams_of_ones_own() -> None:
+    def frames(writer: int) -> TensorDict:
+        return TensorDict({"episode": torch.zeros(4, dtype=torch.int64), "writer": torch.full((4,), writer)}, [4])
+
+    storage = LazyTensorStorage(20)
+    other, own = ReplayBuffer(storage=storage), sliced(20, slice_len=4)
+    own.extend(frames(9))
+    own.set_storage(storage)
+    for _ in range(2):
+        other.extend(frames(1))
+        own.extend(frames(2))
+    pairs = own.sample(400)["writer"].view(-1, 4)
+    assert (pairs == pairs[:, :1]).all()
+
+
+def test_given_trajectories_with_frames_that_were_never_written() -> None:
+    buffer = sliced(8, slice_len=4, trajectories=torch.tensor([0] * 5 + [1] * 3))
+    buffer.extend(TensorDict({"place": torch.arange(4)}, [4]))
+    buffer.storage.ring.give_up(buffer.storage.ring.claim(1))
+    buffer.extend(TensorDict({"place": torch.arange(5, 8)}, [3]))
+    assert buffer.sample(4)["place"].tolist() == [0, 1, 2, 3]

@@ -386,3 +386,20 @@ def test_only_some_storages_can_be_shared() -> None:
         Own(3).share()
     with pytest.raises(OptionError, match="storage: expected a Storage of reap.data, got dict"):
         ReplayBuffer(storage={})  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.float8_e5m2])
+@pytest.mark.parametrize("once", [False, True])
+def test_dtypes_that_torch_cannot_write_at_an_index(once: bool, dtype: torch.dtype) -> None:
+    def frame(numbers: torch.Tensor) -> TensorDict:
+        depth = numbers.view(-1, 1).expand(-1, 64)
+        return TensorDict({"depth": depth.to(dtype), "next": {"depth": (depth + 1).to(dtype)}}, [len(numbers)])
+
+    buffer = buffer_in("ram", 6, observations_once=once)
+    buffer.extend(frame(torch.arange(6)))
+    buffer[torch.tensor([1, 4])] = frame(torch.tensor([20, 24]))
+    wanted = frame(torch.tensor([0, 20, 2, 3, 24, 5]))
+    found = buffer.sample(300)
+    index = found["depth"][:, 0].float()
+    assert set(index.tolist()) == set(wanted["depth"][:, 0].float().tolist())
+    assert (found["next", "depth"].float() == (index + 1).to(dtype).float().view(-1, 1)).all()

@@ -222,6 +222,7 @@ class EpisodeIndex:
         """
         self._begin()
         self._read_until = state["read_until"]
+        self._reading = Reading(self._read_until, self.storage.ring.begin_reading().edits, ())
         self.table.restore(state["table"])
         if self._owners is not None:
             for number in self.table.alive().tolist():

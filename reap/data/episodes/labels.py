@@ -126,5 +126,5 @@ class GivenLabels:
         pieces = self._storage.ring.pieces(start, stop)
         ids, done = (torch.cat([given[:, first:end] for first, end in pieces], 1) for given in (self._ids, self._ends))
         nothing = np.zeros(stop - start, np.int32)
-        valid = np.ones(ids.shape, np.bool_)
+        valid = self._storage.ring.filled(start, stop, len(ids))
         return Columns(ids.long().numpy(), done.bool().numpy(), valid, nothing, nothing)

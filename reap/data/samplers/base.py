@@ -66,6 +66,12 @@ class Sampler:
     def update_priority(self, places: Tensor, priority: Tensor, storage: Storage) -> None:
         """Take priorities, `[B]`, of frames at these places; most samplers have none."""
 
+    def replaced(self, places: Tensor, storage: Storage) -> None:
+        """Take note that frames at these places `[B]` were written in the place of others; -1 stands for none."""
+
+    def resume(self, storage: Storage) -> None:
+        """Take note that the buffer holds what belongs to the state that was loaded."""
+
     def read_priorities(self, key: Key) -> None:
         """Take the priorities of new frames from what was written under this key, if it was; most samplers have none."""
 

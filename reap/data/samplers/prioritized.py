@@ -179,6 +179,13 @@ class PrioritizedSampler(Sampler):
         tree.set(at, values)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
+    def replaced(self, places: Tensor, storage: Storage) -> None:
+        """Give frames in the place of others the priority of new ones; see `Sampler`."""
+        if self._tree is not None:
+            tree, at = self._catch_up(storage), places.cpu().numpy()
+            at = np.unique(at[at != NOT_KEPT])
+            tree.set(at, self._powers_of_new(at, storage))
+
     def read_priorities(self, key: Key) -> None:
         """Take the priorities of new frames from what was written under this key, if it was."""
         self._priority_key = key

@@ -143,5 +143,9 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         super().load_state_dict(state)
         self._slices.load_state_dict(state["slices"])
 
+    def resume(self, storage: Storage) -> None:
+        """Have the index of what was loaded; see `Sampler`."""
+        self._slices.resume(storage)
+
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self._slices!r})"

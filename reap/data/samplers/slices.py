@@ -191,7 +191,7 @@ class SliceSampler(Sampler):
 
     def _starts(self, lengths: Numbers, length: int) -> Numbers:
         """How many slices of this length begin in trajectories of these lengths."""
-        return np.maximum(lengths - length, 0) + (1 + sum(self._reach(length)))
+        return np.maximum(lengths - length + (1 + sum(self._reach(length))), 1)
 
     def _reach(self, length: int) -> tuple[int, int]:
         """How many frames of a slice may be cut at the begin of a trajectory, and at its end."""
@@ -255,14 +255,25 @@ class SliceSampler(Sampler):
         if is_new:
             like = draw.places.unsqueeze(1) if done is None else done
             truncated = leaves[key] = torch.zeros_like(like, dtype=torch.bool)
-        last, cut, stops, ends = _faces(truncated, draw.note.lasts, done, terminated)
-        real = stops if ends is None else ends
-        still = True if real is None else ~real[last]
-        cut[last] = still if is_new else cut[last] | still
+        real = next((flags for flags in (terminated, done, self._own_ends(draw, leaves)) if flags is not None), None)
+        last, cut, stops, ends = _faces(truncated, draw.note.lasts, done, real)
+        still: Any = True if ends is None else (ends[last] == 0).reshape(cut[last].shape)
+        flags: Any = still if is_new else (cut[last] != 0) | still
+        cut[last] = flags.to(cut.dtype) if isinstance(flags, Tensor) else flags
         if stops is not None:
             stops[last] = True
         elif self._index.takes_keys:
             leaves[done_key] = truncated.clone()
+
+    def _own_ends(self, draw: Draw, leaves: Leaves) -> Tensor | None:
+        """Where trajectories end in a sample, as this sampler was told, `[B]` or `[B, 1]`; None if it was not."""
+        ends = None if self._given is None else self._given[1]
+        if ends is None or self._index is None:
+            return None if self.end_key is None else leaves.get(self.end_key)
+        storage = self._index.storage
+        rows, capacity = storage.rows, storage.ring.capacity
+        given = torch.as_tensor(ends).reshape(rows, -1)
+        return given[draw.places // capacity, draw.places % capacity].to(storage.device)
 
     # ------------------------------------------------------------------ state
 
@@ -278,6 +289,7 @@ class SliceSampler(Sampler):
         if self._index is None:
             return dict(self._saved or {})
         return {
+            "made_for": self._made_for(),
             "index": self._index.state(),
             "members": {length: members.numbers.tolist() for length, members in self._members.items()},
         }
@@ -285,7 +297,19 @@ class SliceSampler(Sampler):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`, of a sampler of a buffer with the same room and contents."""
         self.empty()
-        self._saved = state or None
+        # What another sampler knew, which looks at other keys, is not what this one has to know: it looks for itself.
+        self._saved = state if state.get("made_for") == self._made_for() else None
+
+    def _made_for(self) -> dict[str, Any]:
+        keys = {
+            name: None if key is None else list(key) for name, key in (("traj_key", self.traj_key), ("end_key", self.end_key))
+        }
+        return {**keys, "given": self._given is not None, "strict_length": self.strict_length}
+
+    def resume(self, storage: Storage) -> None:
+        """Have the index of what was loaded; see `Sampler`."""
+        if self._saved is not None:
+            self._new_index(storage)
 
     def _resume(self, index: EpisodeIndex, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict` with the contents that belong to it."""
@@ -302,12 +326,11 @@ class SliceSampler(Sampler):
         return f"{type(self).__name__}({shape}, {keys}, uniform_over={self.uniform_over!r})"
 
 
-def _faces(truncated: Tensor, lasts: Numbers, done: Tensor | None, terminated: Tensor | None) -> Any:
-    """Places in a sample and its flags, as what is indexed quickest: numpy's arrays on the CPU, tensors on other devices."""
-    if not truncated.is_cpu:
-        return torch.from_numpy(lasts).to(truncated.device), truncated, done, terminated
-    stops = None if done is None else done.numpy()
-    return lasts, truncated.numpy(), stops, None if terminated is None else terminated.numpy()
+def _faces(truncated: Tensor, lasts: Numbers, *flags: Tensor | None) -> Any:
+    """Places in a sample and its flags, as what is indexed quickest: numpy's arrays for bools on the CPU, else tensors."""
+    if truncated.is_cpu and all(one is None or one.dtype is torch.bool for one in (truncated, *flags)):
+        return lasts, truncated.numpy(), *(None if one is None else one.numpy() for one in flags)
+    return torch.from_numpy(lasts).to(truncated.device), truncated, *flags
 
 
 def whole_slices(table: TrajectoryTable, numbers: Numbers, starts: Numbers, length: int) -> Slices:

@@ -162,6 +162,7 @@ def _restored(parts: Parts, state: Mapping[str, Any]) -> torch.Generator | None:
         parts.sampler.load_state_dict(copy.deepcopy(state["sampler"]["state"]))
         parts.writer.load_state_dict(copy.deepcopy(state["writer"]["state"]))
         parts.storage.load_state(state["storage"], state["frames"])
+        parts.sampler.resume(parts.storage)
     except BaseException:
         parts.sampler.load_state_dict(before[0])
         parts.writer.load_state_dict(before[1])
@@ -180,7 +181,7 @@ def _generator(parts: Parts, saved: Tensor | None) -> torch.Generator | None:
     """The buffer's generator as it was when the state was taken; the buffer's own if it had none then."""
     if saved is None:
         return parts.generator
-    return torch.Generator(parts.generator.device if parts.generator else "cpu").set_state(saved.clone())
+    return (parts.generator or torch.Generator()).set_state(saved.clone())
 
 
 def read_rest(folder: Path) -> dict[str, Any]:

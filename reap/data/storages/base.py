@@ -127,8 +127,8 @@ class Storage:
         """What lies at an index of any kind that a tensor takes, in `contents()`."""
         return self.contents()[index]
 
-    def put_at(self, index: Any, data: Any) -> None:
-        """Write over what lies at such an index.
+    def put_at(self, index: Any, data: Any) -> Tensor:
+        """Write over what lies at such an index; returns the places.
 
         Raises:
             SpecMismatch: the data do not fit; nothing is changed.
@@ -138,6 +138,7 @@ class Storage:
         if tuple(given.shape[: places.ndim]) != tuple(places.shape):
             raise SpecMismatch(f"replay buffer: expected data {list(places.shape)} for this index, got {list(given.shape)}")
         self.put(places.reshape(-1), given.flatten(0, places.ndim - 1) if places.ndim else given.unsqueeze(0))
+        return places.reshape(-1)
 
     @property
     def columns_in_use(self) -> int:

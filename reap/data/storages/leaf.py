@@ -17,6 +17,18 @@ NUMPY_BYTES = 1 << 16
 """Up to so many bytes numpy is quicker: 1.2 µs for what torch needs 2.9 for; beyond, torch has threads."""
 
 
+_AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+_ODD = frozenset({torch.uint16, torch.uint32, torch.uint64})
+
+
+def indexable(values: Tensor) -> Tensor:
+    """The same memory as numbers of a dtype in which torch can write at an index, which it cannot in all."""
+    dtype = values.dtype
+    is_odd = dtype in _ODD or (dtype.itemsize == 1 and dtype.is_floating_point)
+    return values.view(_AS_INTEGERS[dtype.itemsize]) if is_odd else values
+
+
 class Leaf:
     """Values `[*rows, columns, *item]`.
 
@@ -43,9 +55,10 @@ class Leaf:
         is_plain = values.is_cpu and not values.is_complex() and torch.from_numpy(np.zeros(0, as_numpy)).dtype == values.dtype
         self._array: Array | None = values.numpy() if is_plain else None
         self._by_place: Array | None = self.flat.numpy() if is_plain else None
-        rows, item = math.prod(values.shape[: dims - 1]), math.prod(values.shape[dims:])
-        by_row = values.reshape(rows, values.shape[dims - 1], item)
-        self._by_row: Array | None = by_row.numpy() if is_plain and not values.is_floating_point() else None
+        item = math.prod(values.shape[dims:])
+        self._shape = math.prod(values.shape[: dims - 1]), values.shape[dims - 1], item  # rows, columns, numbers
+        is_integer = is_plain and not values.is_floating_point()
+        self._by_row: Array | None = values.reshape(self._shape).numpy() if is_integer else None
         self._rows = (slice(None),) * (dims - 1)
         self._most = NUMPY_BYTES // max(1, item * values.dtype.itemsize)
 
@@ -76,6 +89,10 @@ class Leaf:
             return torch.from_numpy(self._by_place.take(at, 0))
         return self.flat.index_select(0, places)
 
+    def put(self, places: Tensor, values: Tensor) -> None:
+        """Write values `[B, *item]` to places `[B]` on the memory's device."""
+        indexable(self.flat)[places] = indexable(values)
+
     def numbers(self, pieces: Pieces) -> Array:
         """The values in pieces of the columns, `[rows, n, k]`, as numpy's; of floating point as float64, for numpy lacks some.
 
@@ -86,4 +103,5 @@ class Leaf:
         time = self._dims - 1
         values = torch.cat([self.values.narrow(time, first, end - first) for first, end in pieces], time).cpu()
         values = values.double() if values.is_floating_point() else values
-        return values.flatten(0, time - 1).flatten(2).numpy()
+        rows, _, item = self._shape
+        return values.reshape(rows, sum(end - first for first, end in pieces), item).numpy()

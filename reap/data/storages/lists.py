@@ -83,11 +83,17 @@ class ListStorage(Storage):
         """Write items behind what was written last; see `Storage`."""
         items = list(_kept(data))
         skipped = max(0, len(items) - self.ring.capacity)
+        if not items:
+            return torch.empty(0, dtype=torch.int64)
         claim = self.ring.claim(len(items) - skipped)
         places = self.ring.places(claim.start - skipped, len(items))
-        for place, item in zip(places[skipped:].tolist(), items[skipped:], strict=True):
-            self._items[place] = item
-        self.control.origins[places[skipped:]] = origins[skipped:]
+        try:
+            for place, item in zip(places[skipped:].tolist(), items[skipped:], strict=True):
+                self._items[place] = item
+            self.control.origins[places[skipped:]] = origins[skipped:]
+        except BaseException:
+            self.ring.give_up(claim)
+            raise
         self.ring.publish(claim, len(items))
         return torch.from_numpy(places)
 
@@ -119,8 +125,8 @@ class ListStorage(Storage):
         places = self.places_in_use()[index]
         return self._items[int(places)] if not places.ndim else collated(self.get(places.reshape(-1)))
 
-    def put_at(self, index: Any, data: Any) -> None:
-        """Write over the item at a number, or over those at any other kind of index.
+    def put_at(self, index: Any, data: Any) -> Tensor:
+        """Write over the item at a number, or over those at any other kind of index; returns the places.
 
         Raises:
             SpecMismatch: not as many items as places; nothing is changed.
@@ -130,6 +136,7 @@ class ListStorage(Storage):
         if len(items) != places.numel():
             raise SpecMismatch(f"ListStorage: expected {places.numel()} items for this index, got {len(items)}")
         self.put(places.reshape(-1), items)
+        return places.reshape(-1)
 
     def state(self) -> dict[str, Any]:
         """Its items as plain data; see `Storage`."""

@@ -23,6 +23,7 @@ from torch import Tensor
 from reap.buffers import after
 from reap.data.storages.bits import Mask, carried, differing
 from reap.data.storages.items import Leaves
+from reap.data.storages.leaf import indexable
 from reap.data.storages.ring import Claim
 from reap.data.storages.side_store import Places, SideStore, Sparse
 from reap.keys import Key
@@ -234,7 +235,7 @@ class Rebuilt(Stored):
             if len(held := (slots >= 0).nonzero()[0]):
                 rows = torch.from_numpy(held).to(places.device)
                 for key, value in values.items():
-                    value.index_copy_(0, rows, side.get(key, slots[held]).to(places.device))
+                    indexable(value).index_copy_(0, rows, indexable(side.get(key, slots[held]).to(places.device)))
             if (side.slots(at) == slots).all():
                 return values
 

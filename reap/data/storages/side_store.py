@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from reap.data.storages.leaf import indexable
 from reap.keys import Key
 from reap.layout import Block, Field, Layout, private_memory
 from reap.memory import Bytes, readable
@@ -123,7 +124,7 @@ class SideStore:
 
     def set(self, key: Key, slots: NDArray[np.int32], values: Tensor) -> None:
         """Have values `[n, *item]` in slots."""
-        self._values[key].index_copy_(0, torch.from_numpy(slots).long(), values.to("cpu"))
+        indexable(self._values[key]).index_copy_(0, torch.from_numpy(slots).long(), indexable(values.to("cpu")))
 
     def reserve(self, count: int) -> None:
         """Make sure of memory for so many more slots; with the lock held.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reap.data.storages.base import Mark, Storage, require_dims
 from reap.data.storages.items import Leaves, Schema, checked_device, kind_of, leaves_of, schema_from, schema_of
-from reap.data.storages.leaf import Leaf
+from reap.data.storages.leaf import Leaf, indexable
 from reap.data.storages.once import Rebuilt, Stored
 from reap.data.storages.ring import Claim, Pieces, Ring
 from reap.data.storages.side_store import Sparse
@@ -140,6 +140,8 @@ class TensorStorage(Storage):
         kind, leaves, shape = kind_of(data), leaves_of(data), tuple(data.shape[: self.ndim])
         self._check(data, kind, leaves, shape)
         rows, columns, capacity = self.rows, shape[-1], self.ring.capacity
+        if not columns:
+            return torch.empty(0, dtype=torch.int64)
         skipped = max(0, columns - capacity)
         ends = self._nexts.ends(self, leaves, skipped)
         claim = self.ring.claim(columns - skipped)
@@ -215,7 +217,7 @@ class TensorStorage(Storage):
             if key in self._objects:
                 value[at] = part[key]
             else:
-                value.index_copy_(0, here, part[key])
+                indexable(value).index_copy_(0, here, indexable(part[key]))
 
     def built(self, taken: Leaves, count: int, mark: Mark | None = None) -> Any:
         """The data of which this was taken; see `Storage`."""
@@ -231,7 +233,7 @@ class TensorStorage(Storage):
         self._known().check(kind_of(data), leaves, 1)
         with self.ring.editing(), self._nexts.edited(self, places, leaves):
             for key, leaf in self._leaves.items():
-                leaf.flat[places.to(self.device)] = leaves[key]
+                leaf.put(places.to(self.device), leaves[key])
             for key, objects in self._objects.items():
                 objects.reshape(-1)[places.numpy()] = unstacked(leaves[key], leaves[key].batch_size)
 
