@@ -44,7 +44,10 @@ _SIGNAL_CAUSES = {
     "SIGTERM": "Likely cause: it was asked to stop from outside, for example by a scheduler at its time limit.",
     "SIGINT": "Likely cause: it was interrupted from outside, for example by kill -INT.",
 }
-_EXIT_CAUSE = "Likely cause: sys.exit or os._exit in the env or the policy, or in a library that they load."
+_EXIT_CAUSE = (
+    "Likely cause: sys.exit or os._exit in the env or the policy, or in a library that they load, or code that closes file "
+    "descriptors which are not its own (os.closerange)."
+)
 _LOST_CAUSE = "Its connection broke and no exit code is known: its machine or its network may be down."
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
-from reap import EnvBase, GymEnv, SerialEnv, SyncDataCollector, split_trajectories
+from reap import EnvBase, GymEnv, SerialEnv, SyncDataCollector, aSyncDataCollector, split_trajectories
 from reap.errors import OptionError, SpecMismatch
 from reap.specs import Composite, Unbounded
 from reap.testing import Const, Count, IdRows
@@ -184,12 +185,13 @@ def test_the_name_of_an_exploration_type() -> None:
     assert text.endswith("got 'mode'")
 
 
+@pytest.mark.parametrize("kind", [SyncDataCollector, aSyncDataCollector])
 @pytest.mark.parametrize("call", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_a_collector_is_not_pickled_nor_copied(call: Callable[[Any], Any]) -> None:
-    with SyncDataCollector(Count(3), Const(), frames_per_batch=4) as collector:
+def test_a_collector_is_not_pickled_nor_copied(call: Callable[[Any], Any], kind: Any) -> None:
+    with kind(partial(Count, 3), Const(), frames_per_batch=4) as collector:
         assert message(TypeError, lambda: call(collector)) == (
-            "a SyncDataCollector cannot be pickled or copied: envs, memory and generators of this process belong to it; keep "
-            "its state_dict(), or pass on a function that builds it"
+            f"a {kind.__name__} cannot be pickled or copied: envs, processes, memory and generators belong to it; keep its "
+            "state_dict(), or pass on a function that builds it"
         )
         assert collector.next().numel() == 4
 

@@ -96,3 +96,10 @@ class CollectorAttributes:
     def weight_updater(self) -> WeightUpdaterBase | None:
         """What `update_policy_weights_` sends weights with; None for a policy without weights."""
         return self._updater
+
+    def __reduce__(self) -> Any:
+        name = type(self).__name__
+        raise TypeError(
+            f"a {name} cannot be pickled or copied: envs, processes, memory and generators belong to it; keep its "
+            "state_dict(), or pass on a function that builds it"
+        )

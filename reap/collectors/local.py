@@ -147,13 +147,6 @@ class SyncDataCollector(DataCollectorBase):
     def _spec(self, name: str) -> Any:
         return getattr(self.env, name)
 
-    def __reduce__(self) -> Any:
-        name = type(self).__name__
-        raise TypeError(
-            f"a {name} cannot be pickled or copied: envs, memory and generators of this process belong to it; keep its "
-            "state_dict(), or pass on a function that builds it"
-        )
-
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({self.env!r}, policy={type(self.policy).__name__} ({self._assembly.actor_kind}), "

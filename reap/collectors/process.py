@@ -239,6 +239,9 @@ class ProcessCollector(DataCollectorBase):
         """In the body no rollout is under way; Ctrl-C comes into it only where it waits for workers."""
         with self.pause(), uninterrupted():
             self._keep_results()
+            if self._recovery is not None:
+                for failure in self._crew.group.failures():
+                    self._mend(failure, None)
             yield
 
     def _settle(self) -> None:

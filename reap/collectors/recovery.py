@@ -64,6 +64,11 @@ class Recovery:
         Raises:
             WorkerError: the failure, where the worker has not completed a column since it was last restarted.
         """
+        # What others fail with meanwhile is mended next.
+        with self._crew.group.heeding(failure.worker):
+            return self._restart(failure, command)
+
+    def _restart(self, failure: WorkerError, command: Collect | None) -> Done | None:
         worker, facts = failure.worker, self._crew.facts[failure.worker]
         columns = completed_columns(self._crew.group.control(worker), facts)
         kept = self._kept.pop(worker, None)

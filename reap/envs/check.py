@@ -53,7 +53,8 @@ def fitted(value: Any, row: Array, key: Key, where: str) -> Any:
     """
     try:
         array = np.asarray(value, row.dtype)
-        if array.shape == row.shape or array.size == row.size == 1:
+        is_number = value is not None or row.dtype.hasobject  # None is NaN for numpy
+        if is_number and (array.shape == row.shape or array.size == row.size == 1):
             return array.reshape(row.shape)
     except (TypeError, ValueError):  # no numbers, or parts of different shapes
         pass

@@ -155,6 +155,8 @@ class GymRow:
     def _step_array(self, rows: Rows | None, t: int) -> Rows | None:
         observation, reward, terminated, truncated, _ = self.calls.step(self._decode(self._actions[t]))
         try:
+            if observation is None or reward is None:
+                raise TypeError  # which numpy would write as NaN
             self._next[t], self._reward[t] = observation, reward
         except (TypeError, ValueError):
             self._arrays.write((t, ...), [observation])
@@ -167,6 +169,8 @@ class GymRow:
         observation, reward, terminated, truncated, info = self.calls.step(assemble(form.action_space, parts))
         values = form.values(observation, info)
         try:
+            if reward is None or any(value is None for value in values):
+                raise TypeError
             self._reward[t] = reward
             for array, value in zip(arrays.next, values, strict=True):
                 array[t] = value
@@ -248,6 +252,8 @@ class GymRows:
             for b in self._every_row if rows is None else rows:
                 observation, rewards[b], terminated, truncated, _ = calls[b].step(actions[b])
                 try:
+                    if observation is None:
+                        raise TypeError  # which numpy would write as NaN
                     row[b] = observation
                 except (TypeError, ValueError):
                     self._arrays.write((t, b, ...), [observation])
@@ -273,6 +279,8 @@ class GymRows:
                 observation, rewards[b], terminated, truncated, info = self._calls[b].step(action)
                 values = form.values(observation, info)
                 try:
+                    if any(value is None for value in values):
+                        raise TypeError
                     for row, value in zip(nexts, values, strict=True):
                         row[b] = value
                 except (TypeError, ValueError):
@@ -289,6 +297,8 @@ class GymRows:
     def _write_rewards(self, t: int) -> None:
         rewards, b = self._rewards, 0
         try:
+            if None in rewards:
+                raise TypeError
             self._reward[t] = rewards
         except (TypeError, ValueError):
             try:

@@ -92,7 +92,8 @@ class Variables(MutableMapping[str, Any]):
 
 def _replace(store: MutableMapping[str, Any]) -> bool:
     kept = {name: _ordinary(value) for name, value in store.items() if _has_inference(value)}
-    store.update(kept)
+    for name, value in kept.items():
+        store[name] = value
     return bool(kept)
 
 

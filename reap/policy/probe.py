@@ -41,8 +41,16 @@ def untouched(module: nn.Module | None) -> Generator[None]:
 def _values(module: nn.Module | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
     if module is None:
         return []
-    tensors = [*module.parameters(), *module.buffers()]
-    return [(tensor, tensor.detach().clone()) for tensor in tensors if not nn.parameter.is_lazy(tensor)]
+    tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if not nn.parameter.is_lazy(tensor)]
+    return [(own, own.detach().clone()) for own in map(_without_repeats, tensors)]
+
+
+def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
+    """An expanded tensor, which cannot be written to, as it was before."""
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if size > 1 and not stride:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
 
 
 def _buffers(module: nn.Module | None) -> list[tuple[dict[str, Any], dict[str, Any]]]:

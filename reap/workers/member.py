@@ -9,17 +9,18 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from reap.workers import launch
 from reap.workers.channel import Message, Outgoing
-from reap.workers.control import ControlBlock
 from reap.workers.launch import STATUS, Launched
 
 ASKED = 0.2
 """At most so many seconds pass between asking the workers to leave and SIGTERM."""
 DROP_TIMEOUT = 1.0
 """Seconds for a group that nobody stopped: it is collected in the middle of something else."""
+ENDING = 0.1
+"""Seconds that a process has to end after its channel was closed, which is the first thing that happens then."""
 KILLED = 1.0
 """Seconds that killed processes have to disappear; only the kernel can keep them longer."""
 
@@ -55,6 +56,13 @@ class Member:
         if self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
+
+    def cut_off(self) -> None:
+        """Its end of the channel is closed: kill it, unless it is ending."""
+        ended = select.poll()
+        ended.register(self._pidfd, select.POLLIN)
+        if not ended.poll(ENDING * 1000):
+            self.kill()
 
     @property
     def is_awaited(self) -> bool:
@@ -207,17 +215,11 @@ def _wait(members: Sequence[Member], deadline: float) -> None:
             poll.unregister(status)
 
 
-def release(block: ControlBlock, epoll: select.epoll, wake: int) -> None:
-    """Close what a group waits with."""
-    block.close()
-    epoll.close()
-    os.close(wake)
-
-
-def drop(members: Sequence[Member], block: ControlBlock, epoll: select.epoll, wake: int, owner: int) -> None:
-    """End the workers of a group that is not there any more, in the process that launched them."""
+def drop(members: Sequence[Member], closers: Sequence[Callable[[], None]], owner: int) -> None:
+    """End the workers of a group that is not there any more, in the process that launched them; then close what it had."""
     if os.getpid() == owner:
         try:
             end(members, DROP_TIMEOUT)
         finally:
-            release(block, epoll, wake)
+            for close in closers:
+                close()

@@ -15,11 +15,11 @@ import enum
 import itertools
 import os
 import pickle
-import select
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
@@ -32,6 +32,7 @@ from reap.workers.pickling import encode
 from reap.workers.shield import interruptible
 from reap.workers.stall import StallWatch
 from reap.workers.start import MakeHandler, Starter
+from reap.workers.watch import Watch
 
 Failure = WorkerRaised | WorkerDied
 STOP_TIMEOUT = 5.0
@@ -98,25 +99,23 @@ class ProcessGroup:
         self._failure: Failure | None = None
         self._failures: deque[Failure] = deque()
         self._down: dict[int, Failure] = {}
+        self._heeded: int | None = None
         self._orders = itertools.count()
         self._lock = threading.RLock()  # held while waiting; reentrant, for a signal's handler may stop the group
-        self._wake_lock = threading.RLock()
         self._owner = os.getpid()
         starts = self._starter.starts(make_handlers)
         self._block = ControlBlock(self.size, control_ints)
         self._control = [self._block.of(worker) for worker in range(self.size)]
-        self._epoll = select.epoll()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._epoll.register(self._wake, select.EPOLLIN)
-        self._places: dict[int, Member] = {}
+        self._watch = Watch()
         self._taking_in: Member | None = None
         self._members: list[Member] = []
         self._stall = StallWatch(stall_after, self._control)
-        self._dropped = weakref.finalize(self, member.drop, self._members, self._block, self._epoll, self._wake, self._owner)
+        self._own = self._block.close, self._watch.close
+        self._dropped = weakref.finalize(self, member.drop, self._members, self._own, self._owner)
         try:
             for worker, start in enumerate(starts):
                 self._members.append(member.launched(worker, self._block.descriptor, start))
-                self._watch(self._members[-1])
+                self._watch.add(self._members[-1])
         except BaseException:
             self._close(member.kill)
             raise
@@ -129,7 +128,7 @@ class ProcessGroup:
     def fileno(self) -> int:
         """A descriptor that is readable when `poll` has something to take in: for who waits for other things too."""
         self._check_open()
-        return self._epoll.fileno()
+        return self._watch.fileno()
 
     def control(self, worker: int) -> memoryview:
         """A worker's control ints, int32; they stay readable after `stop`."""
@@ -145,8 +144,8 @@ class ProcessGroup:
 
         Raises:
             WorkerRaised: an exception in a worker, of an earlier command.
-            WorkerDied: a worker ended.
-            ClosedError: the group was stopped, or has failed before.
+            WorkerDied: a worker ended; of this one that is said until it is replaced.
+            ClosedError: the group was stopped, or has failed before, or belongs to another process.
         """
         body = encode(command, "the command")
         with self._lock:
@@ -156,7 +155,7 @@ class ProcessGroup:
             outgoing = Outgoing(body, fds)
             one.commands.append(outgoing)
             try:
-                while not self._sends(one):
+                while not self._watch.send(one):
                     self._turn(-1)
             except BaseException:
                 if not outgoing.has_begun and outgoing in one.commands:
@@ -179,6 +178,8 @@ class ProcessGroup:
             while (one := self._earliest(among)) is None:
                 awaited = [worker for worker in among if self._members[worker].is_awaited]
                 if not awaited:
+                    for worker in among:
+                        self._check_up(worker)
                     raise RuntimeError(f"no request is under way to workers {sorted(among)}")
                 self._send_rests()
                 with interruptible():
@@ -194,6 +195,22 @@ class ProcessGroup:
             self._send_rests()
             one = self._earliest(among)
             return None if one is None else self._taken(one)
+
+    def failures(self) -> list[Failure]:
+        """What ended the workers that are down, also those whose failure nobody was told of yet; they wait to be replaced."""
+        with self._lock:
+            self._take_in_news(0)
+            self._failures.clear()
+            return list(self._down.values())
+
+    @contextmanager
+    def heeding(self, worker: int) -> Generator[None]:
+        """In the body failures of other workers are not raised; they are raised later."""
+        self._heeded = worker
+        try:
+            yield
+        finally:
+            self._heeded = None
 
     def abandon(self, workers: Collection[int]) -> None:
         """Drop the replies to what these workers were asked so far, those too that have not come yet."""
@@ -215,7 +232,7 @@ class ProcessGroup:
             control = self._control[worker]
             control[:] = memoryview(bytes(4 * len(control))).cast("i")
             self._members[worker] = member.launched(worker, self._block.descriptor, start)
-            self._watch(self._members[worker])
+            self._watch.add(self._members[worker])
             self._down.pop(worker, None)
 
     def stop(self, timeout: float | None = None) -> None:
@@ -226,35 +243,32 @@ class ProcessGroup:
         """
         if os.getpid() != self._owner:
             return
-        with self._wake_lock:
-            self._is_stopping = True
-            if self._wake >= 0:
-                os.eventfd_write(self._wake, 1)  # whoever waits lets go
+        self._is_stopping = True
+        self._watch.ring()  # whoever waits lets go
         with self._lock:
             if self._state is State.RUNNING:
                 self._state = State.STOPPED
                 patience = STOP_TIMEOUT if timeout is None else timeout
                 self._close(lambda members: member.end(members, patience))
 
-    def _watch(self, one: Member) -> None:
-        for descriptor in (one.end.fileno(), one.status):
-            self._places[descriptor] = one
-            self._epoll.register(descriptor, select.EPOLLIN)
-
-    def _unwatch(self, descriptor: int) -> None:
-        if self._places.pop(descriptor, None):
-            self._epoll.unregister(descriptor)
-
     # Waiting
 
     def _turn(self, timeout: float) -> None:
         """Wait for something to happen, take it in, and raise the first failure."""
+        self._take_in_news(timeout)
+        for failure in self._failures:
+            if self._heeded in (None, failure.worker):
+                self._failures.remove(failure)
+                self._fail(failure)
+
+    def _take_in_news(self, timeout: float) -> None:
+        self._check_open()
         if self._taking_in is not None:
             self._receive(self._taking_in)
         events = self._await_news(timeout)
         ended: list[Member] = []
-        for descriptor, _ in events:
-            one = self._places.get(descriptor)
+        for descriptor in events:
+            one = self._watch.places.get(descriptor)
             if one is None:
                 self._check_open()
             elif descriptor == one.status:
@@ -263,14 +277,12 @@ class ProcessGroup:
                 self._receive(one)
         for one in ended:
             self._died(one)
-        if self._failures:
-            self._fail(self._failures.popleft())
 
-    def _await_news(self, timeout: float) -> list[tuple[int, int]]:
+    def _await_news(self, timeout: float) -> list[int]:
         """Wait for something to happen; it is there again in the next wait, until it is taken in."""
         self._check_open()
         try:
-            return self._epoll.poll(timeout)
+            return self._watch.wait(timeout)
         except (OSError, ValueError):
             self._check_open()  # a signal's handler has stopped the group
             raise
@@ -287,8 +299,8 @@ class ProcessGroup:
         try:
             message = one.receive()
         except EOFError:
-            self._unwatch(one.end.fileno())
-            one.kill()  # it is ending, or has lost the channel for good
+            self._watch.remove(one.end.fileno())
+            one.cut_off()  # it is ending, or has lost the channel for good
             return False
         if message is None:
             return False
@@ -308,7 +320,7 @@ class ProcessGroup:
         return True
 
     def _died(self, one: Member) -> None:
-        while one.end.fileno() in self._places and self._receive(one):
+        while one.end.fileno() in self._watch.places and self._receive(one):
             pass
         if one.number in self._down:
             return
@@ -317,24 +329,10 @@ class ProcessGroup:
         self._failures.append(failure)
         self._retire(one, failure)
 
-    def _sends(self, one: Member) -> bool:
-        """Send more of a worker's commands, and see to it that the next wait ends when its socket takes more."""
-        if one.end.fileno() not in self._places:
-            return False
-        try:
-            is_sent = one.send()
-        except ConnectionError:  # the worker is gone: its end says why
-            return False
-        if not is_sent or one.is_full:
-            one.is_full = True
-            self._epoll.modify(one.end.fileno(), select.EPOLLIN | (0 if is_sent else select.EPOLLOUT))
-            one.is_full = not is_sent
-        return is_sent
-
     def _send_rests(self) -> None:
         """Go on with commands that Ctrl-C interrupted."""
         for one in self._members:
-            self._sends(one)
+            self._watch.send(one)
 
     def _earliest(self, among: Collection[int]) -> Member | None:
         """The worker whose answer came first."""
@@ -366,8 +364,8 @@ class ProcessGroup:
         if failure:
             self._down[one.number] = failure
         if one.status >= 0:
-            self._unwatch(one.end.fileno())
-            self._unwatch(one.status)
+            self._watch.remove(one.end.fileno())
+            self._watch.remove(one.status)
             one.forget()
             if not self._ends_all or not failure:
                 member.kill([one])
@@ -384,17 +382,17 @@ class ProcessGroup:
         try:
             end(self._members)
         finally:
-            with self._wake_lock:
-                member.release(self._block, self._epoll, self._wake)
-                self._wake = -1
+            for close in self._own:
+                close()
 
     def _check_open(self) -> None:
+        if os.getpid() != self._owner:
+            raise ClosedError(f"these workers belong to process {self._owner}: make a collector, or an env, in its fork")
         if self._failure:
             raise ClosedError(f"these workers were ended when one failed: {reports.brief(self._failure)}") from self._failure
         if self._is_stopping or self._state is not State.RUNNING:
             raise ClosedError("these workers are stopped")
 
     def _check_up(self, worker: int) -> None:
-        failure = self._down.get(worker)
-        if failure:
-            raise ClosedError(f"worker {worker} is down until it is replaced: {reports.brief(failure)}") from failure
+        if failure := self._down.get(worker):
+            raise failure

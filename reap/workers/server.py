@@ -188,6 +188,7 @@ def main(requests: int, user: int, modules: Sequence[str], extra: Sequence[str] 
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, child.ignore)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the user's process may ignore it, and then the kernel keeps no exit codes
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     warnings.simplefilter("ignore")  # a worker has those of its parent
     for module in modules:

@@ -1,4 +1,4 @@
-"""Sections that Ctrl-C does not come into, and places in them where it may.
+"""Sections that Ctrl-C, and what else raises out of a signal's handler, does not come into, and places in them where it may.
 
 with uninterrupted():        Ctrl-C is noted, and raised behind the body, or
     ...
@@ -12,13 +12,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from signal import SIGALRM, SIGINT, SIGTERM, SIGUSR1
 from threading import current_thread, main_thread
 from types import FrameType
 from typing import Any
 
 
 class Shield:
-    """A handler of SIGINT that keeps it for later, or passes it on where it is open.
+    """A handler of a signal that keeps it for later, or passes it on where it is open.
 
     Args:
         handler: the handler in whose place it is.
@@ -48,16 +49,32 @@ class Shield:
         self.is_open = was_open
 
 
-def _handler() -> Any:
-    """What Ctrl-C calls in this thread: a `Shield`, another function, or None."""
-    handler = signal.getsignal(signal.SIGINT)
+def _handler(number: int) -> Any:
+    """What a signal calls in this thread: a `Shield`, another function, or None."""
+    handler = signal.getsignal(number)
     return handler if callable(handler) and current_thread() is main_thread() else None
 
 
 @contextmanager
 def uninterrupted() -> Generator[None]:
-    """Ctrl-C waits for the end of the body: what was sent to workers and what is known of it stay in step."""
-    handler = _handler()
+    """Ctrl-C waits for the end of the body: what was sent to workers and what is known of it stay in step.
+
+    So do other signals by which people end what takes too long, or has to be saved.
+    """
+    with _shielded(SIGINT), _shielded(SIGTERM), _shielded(SIGALRM), _shielded(SIGUSR1):
+        yield
+
+
+@contextmanager
+def interruptible() -> Generator[None]:
+    """Ctrl-C may come into the body though it is part of an `uninterrupted` one."""
+    with _opened(SIGINT), _opened(SIGTERM), _opened(SIGALRM), _opened(SIGUSR1):
+        yield
+
+
+@contextmanager
+def _shielded(number: int) -> Generator[None]:
+    handler = _handler(number)
     if handler is None:
         yield
     elif isinstance(handler, Shield):
@@ -70,18 +87,17 @@ def uninterrupted() -> Generator[None]:
                 handler.let_through()
     else:
         shield = Shield(handler)
-        signal.signal(signal.SIGINT, shield)
+        signal.signal(number, shield)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, handler)
+            signal.signal(number, handler)
             shield.let_through()
 
 
 @contextmanager
-def interruptible() -> Generator[None]:
-    """Ctrl-C may come into the body though it is part of an `uninterrupted` one."""
-    shield = _handler()
+def _opened(number: int) -> Generator[None]:
+    shield = _handler(number)
     if not isinstance(shield, Shield):
         yield
         return

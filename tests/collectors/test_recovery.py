@@ -193,3 +193,42 @@ def test_without_a_seed_successors_have_none(tmp_path: Path) -> None:
     with MultiSyncDataCollector([Fragile, fragile], frames_per_batch=24, on_worker_failure="restart") as collector:
         collector.next()
         assert collector._crew._seeds == {}
+
+
+@pytest.mark.parametrize("kind", [MultiSyncDataCollector, MultiaSyncDataCollector])
+def test_workers_that_fail_at_the_same_time(tmp_path: Path, kind: Any) -> None:
+    factories = [partial(Fragile, tmp_path / str(worker), kill, steps=18) for worker in range(3)]
+    frames_per_batch = 120 if kind is MultiSyncDataCollector else 40
+    with kind(factories, frames_per_batch=frames_per_batch, total_frames=120, on_worker_failure="restart") as collector:
+        batches = [batch.clone().reshape(-1, 40) for batch in collector]
+        assert collector.stats().restarts == 3
+    rows = [row for batch in batches for row in batch]
+    assert len(rows) == 3
+    for row in rows:
+        steps = [step for _, _, step, _, _ in frames(row)]
+        assert steps == [t % LENGTH for t in range(17)] + [t % LENGTH for t in range(23)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda collector: collector.state_dict(),
+        lambda collector: collector.load_state_dict(collector.state_dict()),
+        lambda collector: collector.set_seed(1),
+        lambda collector: collector.reset(),
+        lambda collector: collector.getattr_env("_step"),
+        lambda collector: collector.call_env("_observation"),
+    ],
+)
+@pytest.mark.parametrize("kind", [MultiSyncDataCollector, MultiaSyncDataCollector])
+def test_a_death_that_another_call_sees_first_is_mended_too(kind: Any, call: Callable[[Any], Any]) -> None:
+    with kind([Fragile, Fragile], frames_per_batch=24, on_worker_failure="restart") as collector:
+        collector.next()
+        for pid in collector._group.pids:
+            os.kill(pid, signal.SIGKILL)
+        while len(collector._group.failures()) < 2:  # their ends come one after the other
+            pass
+        call(collector)
+        for _ in range(3):
+            collector.next()
+        assert collector.stats().restarts == 2

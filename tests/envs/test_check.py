@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -12,6 +13,7 @@ from reap.collectors import SyncDataCollector
 from reap.envs import GymEnv, SerialEnv
 from reap.envs.check import check_observation, check_reset, check_step
 from reap.errors import SpecMismatch
+from reap.specs import NonTensor
 from reap.testing import Count
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -191,3 +193,53 @@ def test_a_wrong_shape_later_is_an_error_too() -> None:
     ) as caught:
         SyncDataCollector(GymEnv(Wrong(3)), frames_per_batch=4).next()
     assert caught.value.__notes__ == ["reap: raised in step of GymEnv(<Wrong instance>), column 2 of a rollout"]
+
+
+class Forgetful(gym.Env[Any, Any]):
+    """Its fourth step returns None in the place of a value.
+
+    Args:
+        what: `"observation"` or `"reward"`.
+        space: of the observation; of a Dict the last part is None.
+    """
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, what: str, space: gym.Space[Any]) -> None:
+        self._what, self.observation_space, self._steps = what, space, 0
+
+    def _observation(self, *, is_none: bool = False) -> Any:
+        zero = np.zeros(2, np.float32)
+        if isinstance(self.observation_space, spaces.Dict):
+            return {"a": 1, "b": None if is_none else zero}
+        return None if is_none else zero[: self.observation_space.shape[0]]  # pyright: ignore[reportOptionalSubscript]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return self._observation(), {"note": None}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        what = self._what if self._steps == 4 else ""
+        observation = self._observation(is_none=what == "observation")
+        return observation, None if what == "reward" else 1.0, False, False, {"note": None}
+
+
+@pytest.mark.parametrize("envs", [1, 2])
+@pytest.mark.parametrize("space", [BOX, spaces.Box(-1, 1, (1,), np.float32), DICT])
+@pytest.mark.parametrize("what", ["observation", "reward"])
+def test_none_in_a_later_step_is_no_number(what: str, space: gym.Space[Any], envs: int) -> None:
+    def make() -> GymEnv:
+        return GymEnv(Forgetful(what, space))
+
+    with (
+        SyncDataCollector(make() if envs == 1 else SerialEnv(envs, make), frames_per_batch=5 * envs) as collector,
+        pytest.raises(SpecMismatch, match=r"found None \(NoneType\)") as caught,
+    ):
+        collector.next()
+    assert "column 3 of a rollout" in "".join(caught.value.__notes__)
+
+
+def test_none_is_an_object_where_any_is_due() -> None:
+    env = GymEnv(Forgetful("", BOX), info_keys={"note": NonTensor(())})
+    with SyncDataCollector(env, frames_per_batch=5) as collector:
+        assert collector.next()["next", "note"] == [None] * 5

@@ -338,3 +338,26 @@ def test_logits_are_not_an_action(encoding: bool, advice: str) -> None:
 def test_an_exact_one_hot_of_floats_is_to_be_cast() -> None:
     with pytest.raises(SpecMismatch, match="Cast it"):
         SyncDataCollector("CartPole-v1", lambda observation: torch.tensor([1.0, 0.0]), frames_per_batch=4)
+
+
+def test_an_expanded_buffer_is_as_before() -> None:
+    class Expanded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(1, 1)
+            self.register_buffer("repeated", torch.tensor([[2.0]]).expand(3, 4))
+
+        def forward(self, observation: Tensor) -> Tensor:
+            return self.linear(observation)
+
+    policy = Expanded()
+    probe(policy, Count(9)).next()
+    assert (policy.repeated == 2.0).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_scripted_module_goes_on_after_the_first_rollout() -> None:
+    policy = nn.Sequential(nn.Linear(1, 1))
+    with probe(torch.jit.script(policy)) as scripted, probe(policy) as plain:
+        for _ in range(3):
+            assert torch.equal(scripted.next()["action"], plain.next()["action"])

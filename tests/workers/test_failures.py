@@ -26,6 +26,7 @@ from tests.workers.handlers import (
     wait_for_byte,
     watch,
 )
+from tests.workers.scripts import Script
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -173,3 +174,33 @@ def test_a_reply_that_cannot_be_pickled_is_an_exception_of_its_command() -> None
     group.request(0, lambda doer: sys._getframe())
     with pytest.raises(WorkerRaised, match="TypeError: cannot pickle 'frame' object"):
         group.ready({0})
+
+
+def test_a_worker_that_closed_its_channel_is_no_victim_of_the_kernel() -> None:
+    group = ProcessGroup([Doer])
+    group.request(0, lambda doer: os.closerange(3, 100))
+    with pytest.raises(WorkerDied, match=r"ended with exit code 0 .*closes file descriptors which are not its own"):
+        group.ready({0})
+
+
+def test_a_program_that_ignores_the_ends_of_children() -> None:
+    code = """
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+from reap.errors import WorkerDied
+from reap.workers.process import ProcessGroup
+class Doer:
+    def __init__(self, worker, control): ...
+    def handle(self, code):
+        __import__("os")._exit(code)
+    def close(self): ...
+for _ in range(2):
+    group = ProcessGroup([Doer])
+    group.request(0, 5)
+    try:
+        group.ready({0})
+    except WorkerDied as death:
+        print(death.exit_code)
+"""
+    with Script(code) as script:
+        assert (*script.communicate(), script.code) == ("5\n5\n", "", 0)

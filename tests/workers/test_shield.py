@@ -185,3 +185,32 @@ def test_in_another_thread() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.default_int_handler]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1])
+def test_other_signals_that_raise_wait_too(number: signal.Signals) -> None:
+    class TooLateError(Exception):
+        pass
+
+    def raise_it(*_: Any) -> None:
+        raise TooLateError
+
+    before = signal.signal(number, raise_it)
+    done = []
+
+    def work() -> None:
+        with uninterrupted():
+            signal.raise_signal(number)
+            done.append("body")
+            with pytest.raises(TooLateError), interruptible():
+                done.append("never")
+            signal.raise_signal(number)
+            done.append("behind")
+
+    try:
+        with pytest.raises(TooLateError):
+            work()
+        assert done == ["body", "behind"]
+        assert signal.getsignal(number) is raise_it
+    finally:
+        signal.signal(number, before)

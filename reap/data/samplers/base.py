@@ -19,6 +19,9 @@ from reap.keys import Key
 NO_INFO: Mapping[str, Tensor] = {}
 
 
+EMPTY = "replay buffer: expected frames to sample from, found it empty; write to it first"
+
+
 class Draw(NamedTuple):
     """Places that were chosen.
 
@@ -109,7 +112,7 @@ def uniform_places(storage: Storage, size: int, generator: torch.Generator | Non
     oldest, claimed = ring.window
     columns = claimed - oldest
     if not columns:
-        raise CallOrderError("replay buffer: expected frames to sample from, found it empty; write to it first")
+        raise CallOrderError(EMPTY)
     places = torch.randint(storage.rows * columns, (size,), generator=generator)
     if columns < ring.capacity and storage.rows > 1:
         places = places // columns * ring.capacity + places % columns

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from reap.data.reductions import REDUCTIONS, checked_reduction
-from reap.data.samplers.base import Draw, Sampler
+from reap.data.samplers.base import EMPTY, Draw, Sampler
 from reap.data.samplers.sum_tree import Places, SumTree, Values
 from reap.data.storages.base import Storage, positive
 from reap.data.storages.bits import Mask
@@ -247,7 +247,7 @@ class PrioritizedSampler(Sampler):
 
     def _new_tree(self, storage: Storage) -> SumTree:
         if not storage.is_initialised:
-            raise CallOrderError("replay buffer: expected frames to sample from, found it empty; write to it first")
+            raise CallOrderError(EMPTY)
         size = storage.rows * storage.ring.capacity
         if size > self.max_capacity:
             raise OptionError(
@@ -334,7 +334,9 @@ def _not_negative(value: Any, name: str) -> float:
 def _places(tree: SumTree, storage: Storage, size: int, generator: torch.Generator | None) -> Places:
     if math.isinf(tree.lowest):
         raise CallOrderError(
-            "replay buffer: expected frames to sample from, found none whose writing has ended"
+            EMPTY
+            if not storage.columns_in_use
+            else "replay buffer: expected frames to sample from, found none whose writing has ended"
             if not storage.ring.readable
             else "replay buffer: expected a frame with a priority above 0, found 0 for all; give some another priority, or eps"
         )

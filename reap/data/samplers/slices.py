@@ -13,7 +13,7 @@ from torch import Tensor
 from reap.data.episodes.index import EpisodeIndex
 from reap.data.episodes.labels import GivenLabels, Labels
 from reap.data.episodes.trajectories import Numbers, TrajectoryTable
-from reap.data.samplers.base import Draw, Sampler
+from reap.data.samplers.base import EMPTY, Draw, Sampler
 from reap.data.samplers.members import Members
 from reap.data.storages.base import Storage, positive
 from reap.data.storages.bits import Mask
@@ -214,7 +214,7 @@ class SliceSampler(Sampler):
         if not isinstance(storage, TensorStorage):
             raise OptionError(f"slices: expected a storage of tensors, got a {type(storage).__name__}; use a LazyTensorStorage")
         if not storage.is_initialised or not storage.ring.claimed:
-            raise CallOrderError("replay buffer: expected frames to sample from, found it empty; write to it first")
+            raise CallOrderError(EMPTY)
         given = self._given
         labels = Labels(storage, self.traj_key, self.end_key) if given is None else GivenLabels(storage, *given)
         saved = self._saved
@@ -359,6 +359,8 @@ def _too_short(index: EpisodeIndex, length: int) -> CallOrderError:
     if len(lengths):
         found = f"the longest in the buffer has {lengths.max()} frames; write more, ask for shorter slices, or give "
         return CallOrderError(f"slices: expected trajectories of at least {length} frames, {found}strict_length=False")
+    if not index.storage.columns_in_use:
+        return CallOrderError(EMPTY)
     return CallOrderError(
         "slices: expected trajectories, found no frame that belongs to one: all in the buffer is masked, or lies behind a "
         "write that has not ended, or was overwritten while it was read; where writers are so quick, use a larger buffer"

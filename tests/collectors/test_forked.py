@@ -1,0 +1,47 @@
+"""A process that forks with a collector in it: its child is told that the workers are not its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import warm
+
+PROGRAM = """
+import os, sys
+from functools import partial
+from reap import MultiaSyncDataCollector, MultiSyncDataCollector, ParallelEnv, SyncDataCollector
+from reap.errors import ClosedError
+from reap.testing import Count
+
+def refused(call):
+    try:
+        call()
+    except ClosedError as error:
+        return "these workers belong to process" in str(error)
+    return False
+
+factories = [partial(Count, 5)] * 2
+kind = sys.argv[1]
+if kind == "ParallelEnv":
+    env = ParallelEnv(2, factories)
+    calls = [lambda: env.rollout(3), env.reset, lambda: env.set_seed(1)]
+elif kind == "inside":
+    collector = SyncDataCollector(ParallelEnv(2, factories), frames_per_batch=20)
+    calls = [collector.next]
+else:
+    collector = {"Multi": MultiSyncDataCollector, "Multia": MultiaSyncDataCollector}[kind](factories, frames_per_batch=20)
+    calls = [collector.next, collector.state_dict, lambda: collector.set_seed(1), collector.reset]
+calls[0]()
+child = os.fork()
+if not child:
+    os._exit(0 if all(map(refused, calls)) else 1)
+assert os.waitpid(child, 0)[1] == 0
+for call in calls:
+    call()
+(env.close if kind == "ParallelEnv" else collector.shutdown)()
+"""
+
+
+@pytest.mark.parametrize("kind", ["Multi", "Multia", "ParallelEnv", "inside"])
+def test_a_fork_is_refused_what_belongs_to_its_parent(kind: str) -> None:
+    assert warm.run(PROGRAM, kind, timeout=60) == (0, "", "")
