@@ -11,12 +11,16 @@ from __future__ import annotations
 import math
 import os
 import select
+import warnings
 import weakref
 from collections.abc import Sequence
 
 from reap.collectors.delivery import sources_of
 from reap.collectors.options import CollectorOptions
 from reap.errors import OptionError
+
+PATIENCE = 60.0
+"""Seconds for which a collector waits for the learner's first sample before it warns."""
 
 
 class Brake:
@@ -27,10 +31,20 @@ class Brake:
         samples_per_frame: how often each frame is to be sampled.
         step: frames that are written at a time.
         warm_up: the first frames, which need not wait.
+        patience: seconds after which a warning says that nothing was sampled at all, doubled for each further one.
     """
 
-    def __init__(self, limit: float = math.inf, samples_per_frame: float = 1.0, step: int = 0, warm_up: int = 0) -> None:
+    def __init__(
+        self,
+        limit: float = math.inf,
+        samples_per_frame: float = 1.0,
+        step: int = 0,
+        warm_up: int = 0,
+        *,
+        patience: float = PATIENCE,
+    ) -> None:
         self._limit, self._per_frame, self._step, self._warm_up = limit, samples_per_frame, step, warm_up
+        self._patience = patience
         self._sampled = self._start = 0
         self._is_on = False
         self._also: Sequence[int] = ()
@@ -69,8 +83,17 @@ class Brake:
         waiting = select.poll()
         for descriptor in (self._event, *self._also):
             waiting.register(descriptor, select.POLLIN)
-        if any(descriptor == self._event for descriptor, _ in waiting.poll()):
+        ready = waiting.poll(None if self._sampled else 1000 * self._patience)
+        if any(descriptor == self._event for descriptor, _ in ready):
             os.eventfd_read(self._event)
+        if not ready:
+            warnings.warn(
+                f"the collector has waited for {self._patience:g} s: it may be {self._limit} frames ahead of the learner "
+                "(max_frames_ahead), and none was sampled yet. A learner that waits for more frames waits for ever",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._patience *= 2
 
     def wake(self) -> None:
         """End a wait, or the next one."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,7 @@ from reap.layout import Array, Block
 from reap.pool import SlotPool
 from reap.rollout import COLUMN, CONTROL_INTS, STOP, Phase
 from reap.weights.described import weights_by_name
-from reap.workers.pickling import dumps
+from reap.workers.pickling import blaming, dumps
 from reap.workers.process import ProcessGroup
 
 SLOTS = 3
@@ -66,15 +66,16 @@ class Crew:
         self._seeds: dict[int, Seed] = {}
         self._recipes = recipes(plan, policy)
         self._scheme = plan.scheme
-        self.group = ProcessGroup(
-            [self._maker(worker, recipe) for worker, recipe in enumerate(self._recipes)],
-            phases=[phase.name.lower() for phase in Phase],
-            name=name,
-            setup=[registry_entries()],
-            control_ints=CONTROL_INTS,
-            stall_after=plan.crew.stall_after,
-            on_failure="report" if plan.crew.restarts else "terminate",
-        )
+        with blaming((option.name, getattr(own, option.name)) for own in plan.each for option in fields(own)):
+            self.group = ProcessGroup(
+                [self._maker(worker, recipe) for worker, recipe in enumerate(self._recipes)],
+                phases=[phase.name.lower() for phase in Phase],
+                name=name,
+                setup=[registry_entries()],
+                control_ints=CONTROL_INTS,
+                stall_after=plan.crew.stall_after,
+                on_failure="report" if plan.crew.restarts else "terminate",
+            )
         try:
             # What is wrong with an option, a policy or an env is said as a collector in this process says it.
             with in_own_words(OptionError, SpecMismatch):

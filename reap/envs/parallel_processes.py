@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from reap.envs.parallel_child import (
 )
 from reap.envs.registry import registry_entries
 from reap.errors import ClosedError, OptionError, SpecMismatch, WorkerError, WorkerRaised, in_own_words
+from reap.workers.pickling import blaming
 from reap.workers.process import ProcessGroup
 from reap.workers.stall import StallWatch
 
@@ -48,14 +49,15 @@ class Processes:
     """
 
     def __init__(self, shares: Sequence[Share], stall_after: float | None) -> None:
-        self._group = ProcessGroup(
-            [partial(make_process, share) for share in shares],
-            phases=[phase.name.lower() for phase in Phase],
-            name="ParallelEnv",
-            setup=[registry_entries()],
-            control_ints=CONTROL_INTS,
-            stall_after=stall_after,
-        )
+        with blaming(_given(shares)):
+            self._group = ProcessGroup(
+                [partial(make_process, share) for share in shares],
+                phases=[phase.name.lower() for phase in Phase],
+                name="ParallelEnv",
+                setup=[registry_entries()],
+                control_ints=CONTROL_INTS,
+                stall_after=stall_after,
+            )
         self._stall = StallWatch(stall_after, [self._group.control(process) for process in range(len(shares))])
         self._every = range(len(shares))
         self._awaited: set[int] = set()
@@ -233,6 +235,13 @@ class Processes:
         """End the processes; a second call does nothing."""
         self._release()
         self._group.stop()
+
+
+def _given(shares: Sequence[Share]) -> Iterator[tuple[str, Any]]:
+    """What the user gave, by its name."""
+    for share in shares:
+        yield from (("create_env_fn", factory) for factory in share.factories)
+        yield from (("create_env_kwargs", own) for own in share.kwargs)
 
 
 def _described(group: ProcessGroup, process: int) -> tuple[str, int]:

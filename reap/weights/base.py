@@ -98,7 +98,7 @@ def chosen_workers(worker_ids: Any, known: Sequence[Worker]) -> Sequence[Worker]
         OptionError: a worker that is not there.
     """
     chosen = known if worker_ids is None else worker_ids if isinstance(worker_ids, list | tuple | range) else [worker_ids]
-    unknown = [worker for worker in chosen if worker not in known]
+    unknown = [worker for worker in chosen if isinstance(worker, bool) or worker not in known]
     if unknown:
         raise OptionError(f"worker_ids: expected some of {list(known)}, got {unknown}")
     return chosen

@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn, Protocol
@@ -111,8 +112,11 @@ def _work(channel: Channel, descriptors: Descriptors) -> int:
         return 0
     finally:
         signal.signal(signal.SIGTERM, ignore)  # it ends a command; closing may take until the deadline
-        with contextlib.suppress(Exception):
+        try:
             handler.close()
+        except Exception as error:  # noqa: BLE001  nobody listens any more
+            error.add_note("reap: raised while a worker was closed; nothing that it had answered is touched by it")
+            traceback.print_exc()
 
 
 def _start(descriptors: Descriptors) -> tuple[memoryview, Handler]:

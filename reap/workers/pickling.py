@@ -8,7 +8,8 @@ from __future__ import annotations
 import dis
 import io
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any, ClassVar
@@ -64,6 +65,17 @@ def dumps(value: Any, what: str) -> bytes:
     except Exception as error:  # noqa: BLE001  pickling runs the user's code, which may raise anything
         failure = error
     raise OptionError(f"{what}: cannot be sent to a worker: {_complaint(value, failure)}") from failure
+
+
+@contextmanager
+def blaming(parts: Iterable[tuple[str, Any]]) -> Generator[None]:
+    """In the body, an error about what cannot be sent names the one of these parts that it comes from: what users call it."""
+    try:
+        yield
+    except OptionError:
+        for what, value in parts:
+            dumps(value, what)
+        raise
 
 
 def encode(value: Any, what: str) -> bytes:

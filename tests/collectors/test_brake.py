@@ -159,3 +159,13 @@ def test_a_wait_ends_when_a_worker_dies() -> None:
             buffer.sample(4)
         assert caught.value.worker == 1
         assert buffer.sample(4).shape == (4,)
+
+
+def test_it_warns_of_a_learner_that_never_samples() -> None:
+    brake = Brake(10, patience=0.01)
+    brake.begin(0, ())
+    assert brake.holds(11)
+    with pytest.warns(RuntimeWarning, match="may be 10 frames ahead of the learner .* none was sampled yet"):
+        brake.wait()
+    brake.note_sampled(1)
+    brake.wait()

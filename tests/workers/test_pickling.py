@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reap.errors import OptionError
-from reap.workers.pickling import dumps, encode
+from reap.workers.pickling import blaming, dumps, encode
 
 LOCK = threading.Lock()
 
@@ -116,3 +116,13 @@ def test_functions_keep_the_name_of_their_file() -> None:
 def test_plain_pickle_is_used_where_it_will_do() -> None:
     assert encode([1, "a"], "list") == pickle.dumps([1, "a"], protocol=5)
     assert pickle.loads(encode(lambda: 4, "function"))() == 4
+
+
+def test_a_part_is_blamed_by_the_name_that_users_know() -> None:
+    lock = threading.Lock()
+    whole, parts = {"inside": [1, lock]}, [("numbers", [1, 2]), ("create_env_kwargs", {"lock": lock})]
+    text = r"^create_env_kwargs: cannot be sent to a worker: its item 'lock' is a _thread.lock"
+    with pytest.raises(OptionError, match=text), blaming(parts):
+        dumps(whole, "make_handler")
+    with pytest.raises(OptionError, match=r"^make_handler: "), blaming(parts[:1]):
+        dumps(whole, "make_handler")

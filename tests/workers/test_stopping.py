@@ -361,3 +361,23 @@ group.ready({0})
         assert err.rstrip().endswith("KeyboardInterrupt")
         assert err.count("Traceback") == 1
         assert not any(map(exists, pids))
+
+
+def test_an_exception_in_close_is_shown() -> None:
+    code = """
+from reap.workers.process import ProcessGroup
+class Doer:
+    def __init__(self, worker, control): ...
+    def handle(self, command):
+        return command
+    def close(self):
+        raise ValueError("the last word")
+group = ProcessGroup([Doer])
+group.request(0, 5)
+print(group.ready({0}))
+group.stop()
+"""
+    with Script(code) as script:
+        out, err = script.communicate()
+    assert (out, script.code) == ("(0, 5)\n", 0)
+    assert "ValueError: the last word\nreap: raised while a worker was closed" in err
