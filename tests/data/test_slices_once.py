@@ -117,3 +117,24 @@ def test_frames_overwritten_while_they_are_taken() -> None:
 def test_no_choice_over_frames() -> None:
     with pytest.raises(OptionError, match="expected no uniform_over"):
         SliceSamplerWithoutReplacement(slice_len=3, uniform_over="frames")
+
+
+def test_an_edit_changes_nothing_in_the_turn_of_other_trajectories() -> None:
+    def made() -> ReplayBuffer:
+        sampler = SliceSamplerWithoutReplacement(slice_len=2, shuffle=False)
+        buffer = ReplayBuffer(storage=LazyTensorStorage(14), sampler=sampler, batch_size=2)
+        buffer.extend(TensorDict({"episode": torch.arange(12) // 2, "place": torch.arange(12)}, [12]))
+        return buffer
+
+    def episodes(buffer: ReplayBuffer, count: int) -> list[int]:
+        return [int(buffer.sample()["episode"][0]) for _ in range(count)]
+
+    buffer = made()
+    assert episodes(buffer, 2) == [0, 1]
+    buffer[9] = buffer[9].clone()
+    assert episodes(buffer, 4) == [2, 3, 4, 5]
+    assert episodes(buffer, 6) == [0, 1, 2, 3, 4, 5]
+    buffer = made()
+    assert episodes(buffer, 2) == [0, 1]
+    buffer[6] = TensorDict({"episode": torch.tensor(9), "place": torch.tensor(6)}, [])
+    assert episodes(buffer, 3) == [2, 4, 5], "of 3 one frame is left; what is new waits for the next epoch"

@@ -16,6 +16,7 @@ What the index holds is a function of what the buffer holds; it is made anew whe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from time import sleep
 from typing import Any, NamedTuple, Protocol
 
@@ -122,7 +123,8 @@ class EpisodeIndex:
         if reading == self._reading and not reading.writing:
             return True
         if self._reading is not None and reading.edits != self._reading.edits:
-            self._forget_all()
+            self._look_again()
+            return True
         settled, start = ring.settled, max(self._read_until, ring.oldest)
         while start < settled:
             stop = min(settled, start + max(1, CHUNK // self.storage.rows))
@@ -134,12 +136,28 @@ class EpisodeIndex:
         self._reading = reading
         return oldest < self._read_until
 
-    def _forget_all(self) -> None:
-        gone = self.table.alive().tolist()
-        self.table.clear()
-        self._begin()
+    def _look_again(self) -> None:
+        """Look at all frames anew, for some were edited; trajectories that are the same ones keep their numbers."""
+        fresh = EpisodeIndex(self.storage, self._labels, keeps_owners=self._owners is not None)
+        fresh.update()
+        known = {self.table.pieces(number): number for number in self.table.alive().tolist()}
+        found = fresh.table.in_order(fresh.table.alive()).tolist()
+        same = {number: known[pieces] for number in found if (pieces := fresh.table.pieces(number)) in known}
+        kept = set(same.values())
+        free = (number for number in count() if number not in kept)
+        numbers = {number: same[number] if number in same else next(free) for number in found}
+        self.table.adopt(fresh.table, numbers)
+        self._tails = np.array([numbers.get(number, NO_TRAJECTORY) for number in fresh._tails.tolist()])
+        self._open = {name: (numbers[number], digest) for name, (number, digest) in fresh._open.items()}
+        self._names = {numbers[number]: name for number, name in fresh._names.items()}
+        if self._owners is not None and fresh._owners is not None:
+            own = np.zeros(len(fresh.table.row), np.int32)
+            own[list(numbers)] = list(numbers.values())
+            self._owners[:] = own[fresh._owners]
+        self._read_until, self._reading = fresh._read_until, fresh._reading
         for watcher in self.watchers:
-            watcher.shrank([], gone)
+            watcher.shrank([], [number for number in known.values() if number not in kept])
+            watcher.grew([numbers[number] for number in found if number not in same])
 
     def _trim(self, oldest: int) -> None:
         left, gone = self.table.trim(oldest)

@@ -46,10 +46,6 @@ class TrajectoryTable:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all trajectories."""
         self._hold(np.zeros((4, FIRST_SIZE), np.int64), np.zeros(FIRST_SIZE, np.bool_))
         self.chains: dict[int, Chain] = {}
         self._free = list(range(FIRST_SIZE))[::-1]
@@ -156,6 +152,32 @@ class TrajectoryTable:
     def _hold(self, numbers: Numbers, is_chained: NDArray[np.bool_]) -> None:
         self._numbers, self.is_chained = numbers, is_chained
         self.row, self.shift, self.first, self.end = numbers
+
+    def pieces(self, number: int) -> tuple[int, ...]:
+        """What a trajectory consists of: its row, then the first column and the number of frames of each piece."""
+        first, end = self.first.item(number), self.end.item(number)
+        frames, shifts = self.chains.get(number, ([first], [self.shift.item(number)]))
+        bounds = [*(max(frame, first) for frame in frames), end]
+        parts = ((begin + shift, stop - begin) for begin, stop, shift in zip(bounds, bounds[1:], shifts, strict=False))
+        return self.row.item(number), *(value for part in parts for value in part)
+
+    def adopt(self, other: TrajectoryTable, numbers: Mapping[int, int]) -> None:
+        """Hold another table's trajectories, each under another number.
+
+        Args:
+            other: the table.
+            numbers: the new number of each that has frames.
+        """
+        theirs, own = (np.array(list(some), np.int64) for some in (numbers, numbers.values()))
+        size = len(self.row)
+        while size <= max(numbers.values(), default=0):
+            size *= 2
+        self._hold(np.zeros((4, size), np.int64), np.zeros(size, np.bool_))
+        self._numbers[:, own], self.is_chained[own] = other._numbers[:, theirs], other.is_chained[theirs]
+        self.chains = {numbers[number]: chain for number, chain in other.chains.items()}
+        self._free = sorted(set(range(size)).difference(numbers.values()), reverse=True)
+        self._queue = deque((start, numbers[number]) for start, number in other._queue)
+        self._at_tail = [numbers[number] for number in other._at_tail]
 
     # ------------------------------------------------------------------ state
 
