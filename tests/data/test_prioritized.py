@@ -446,3 +446,12 @@ def test_a_frame_in_the_place_of_another_has_the_priority_of_a_new_one() -> None
     best.update_priority(torch.arange(3), torch.tensor([0.0, 1.0, 1.0]))
     best.extend(TensorDict({"a": torch.tensor([100, -5])}, [2]))
     assert set(best.sample(200)["a"].tolist()) == {100, 1, 2}
+
+
+def test_an_index_outside_of_a_dimension_is_no_other_frame() -> None:
+    buffer = made(20, ndim=2)
+    buffer.extend(TensorDict({"a": torch.arange(20).view(2, 10)}, [2, 10]))
+    for index, dim in (([[0, 10]], 1), ([[2, 0]], 0), ([[0, -1]], 1)):
+        text = rf"index: expected numbers from 0 to \d+ in dimension {dim}, got {index[0][dim]}"
+        with pytest.raises(OptionError, match=text):
+            buffer.update_priority(torch.tensor(index), torch.ones(1))

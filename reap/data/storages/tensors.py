@@ -295,13 +295,20 @@ class TensorStorage(Storage):
         return torch.stack(torch.unravel_index(places, (*self._known().rows, self.ring.capacity)), -1)
 
     def as_places(self, index: Any) -> Tensor:
-        """The places of an index `[B]`, `[B, ndim]`, or a tuple with a tensor for each dimension."""
+        """The places of an index `[B]`, `[B, ndim]`, or a tuple with a tensor for each dimension.
+
+        Raises:
+            OptionError: a number outside of the storage.
+        """
         if self.ndim == 1:
             return super().as_places(index)
         parts = index if isinstance(index, tuple) else torch.as_tensor(index).reshape(-1, self.ndim).unbind(-1)
         places = torch.zeros((), dtype=torch.int64)
-        for part, size in zip(parts, (*self._known().rows, self.ring.capacity), strict=True):
-            places = places * size + torch.as_tensor(part)
+        for dim, (part, size) in enumerate(zip(parts, (*self._known().rows, self.ring.capacity), strict=True)):
+            numbers = torch.as_tensor(part)
+            if len(outside := numbers[(numbers < 0) | (numbers >= size)]):
+                raise OptionError(f"index: expected numbers from 0 to {size - 1} in dimension {dim}, got {int(outside[0])}")
+            places = places * size + numbers
         return places.reshape(-1)
 
     def _known(self) -> Schema:
