@@ -38,9 +38,11 @@ class ProcessLock:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         status = os.fstat(fd)
-        self.threads: Any = _locks.setdefault((status.st_dev, status.st_ino), _forked.add(threading.Lock()))
+        self.threads: Any = _locks.setdefault((status.st_dev, status.st_ino), _forked.add(threading.RLock()))
 
     def __enter__(self) -> None:
+        if self.threads._is_owned():  # Ctrl-C came between two lines below
+            self.__exit__(None, None, None)
         self.threads.acquire()
         try:
             _lock(self._fd)

@@ -114,7 +114,8 @@ class MultiaSyncDataCollector(ProcessCollector):
 
     def _set_to_work(self) -> None:
         """Have all workers collect that have nothing to deliver from before, as far as the budget goes."""
-        waiting = [result.worker for result in list(self._arrived)[1:]]
+        # What comes first is delivered while its worker goes on; where workers write, it has to write that before.
+        waiting = [result.worker for result in list(self._arrived)[self._writes is None :]]
         for worker in range(self.num_workers):
             if worker not in self._working and worker not in waiting and self._is_wanted and not self._waits_for_warm_up:
                 self._request(worker, self._command(self._own_slots[worker].take()))
@@ -147,7 +148,7 @@ class MultiaSyncDataCollector(ProcessCollector):
                 self._group.request(worker, command)
                 self._working[worker] = command
             except WorkerError as failure:
-                self._mend_in_turn(failure)
+                self._failed(failure)
 
     def _receive(self) -> None:
         """Wait for a result, or for a failure that can be mended."""
@@ -157,7 +158,13 @@ class MultiaSyncDataCollector(ProcessCollector):
             if writes is None or not writes.wrote(worker):
                 self._arrive(worker, self._complete(worker, done))
         except WorkerError as failure:
-            self._mend_in_turn(failure) if writes is None else writes.failed(failure, self._mend_in_turn)
+            self._failed(failure)
+
+    def _failed(self, failure: WorkerError) -> None:
+        if self._writes is None:
+            self._mend_in_turn(failure)
+        else:
+            self._writes.failed(failure, self._mend_in_turn)
 
     def _mend_in_turn(self, failure: WorkerError) -> None:
         done = self._mend(failure, self._working.get(failure.worker))

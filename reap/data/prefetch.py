@@ -122,10 +122,9 @@ class Prefetcher:
         for sample in self._ready:
             sample.cancel()
         self._ready.clear()
-        if self._thread is not None:
-            self._thread.shutdown(wait=True)
-            self._thread = None
-        self._ended = Event()
+        thread, self._thread, self._ended = self._thread, None, Event()  # before the wait, which Ctrl-C may end
+        if thread is not None:
+            thread.shutdown(wait=True)
 
 
 def _made(make: WeakMethod[Callable[[int], Sample]], size: int, ended: Event) -> Any:

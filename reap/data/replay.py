@@ -25,7 +25,7 @@ from reap.data.saving.checkpoint import Checkpointed, Parts
 from reap.data.sources import Sources
 from reap.data.storages.base import Storage, positive, require_dims
 from reap.data.storages.lazy import LazyTensorStorage
-from reap.data.taking import take_sample
+from reap.data.taking import take_sample, unbroken
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
@@ -235,7 +235,8 @@ class ReplayBuffer(Checkpointed):
             places = self._storage.as_places(index)
             if len(values) not in (1, len(places)):
                 raise OptionError(f"priority: expected one number, or one for each of {len(places)} frames, got {len(values)}")
-            self._sampler.update_priority(places, values.expand(len(places)), self._storage)
+            with unbroken(self._sampler):
+                self._sampler.update_priority(places, values.expand(len(places)), self._storage)
 
     # ------------------------------------------------------------------ contents
 

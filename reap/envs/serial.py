@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -60,6 +61,7 @@ class SerialEnv(RowsEnv):
                 is_given_again = is_env(factory) and any(factory is other for other in factories[:number])
                 self.envs.append(env.another() if is_given_again else env)
                 require_equal(self.envs[0], self.envs[-1], first_number + number, first_number)
+            _require_different(self.envs)
         except BaseException as error:
             error.add_note(f"reap: in env {first_number + len(self.envs)} of {total}")
             for env in self.envs:
@@ -131,9 +133,10 @@ class SerialEnv(RowsEnv):
 
     def close(self) -> None:
         """Close all envs; a second call does nothing."""
-        for env in self.envs:
-            env.close()
-        super().close()
+        with ExitStack() as all_of_them:
+            for env in reversed(self.envs):
+                all_of_them.callback(env.close)
+            super().close()
 
     def another(self) -> EnvBase:
         """A new batch of envs from the same factories."""
@@ -248,6 +251,16 @@ def merge_rows(envs: Sequence[EnvBase], first: int = 0, total: int | None = None
     if len(rows) == len(envs):
         return GymRows(rows, first, total)
     return ChildRows(envs, first, total)
+
+
+def _require_different(envs: Sequence[EnvBase]) -> None:
+    """Raise OptionError for rows that are one env."""
+    objects = [getattr(env, "wrapped", env) for env in envs]
+    if len(set(map(id, objects))) < len(objects):
+        raise OptionError(
+            "create_env_fn: expected an env of its own for each row, and the factories returned one "
+            f"{type(objects[0]).__name__} for several: make it inside of the factory"
+        )
 
 
 def each_of(count: Any, given: Any, name: str) -> list[Any]:

@@ -12,10 +12,16 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from importlib import import_module
 from signal import SIGALRM, SIGINT, SIGTERM, SIGUSR1
 from threading import current_thread, main_thread
 from types import FrameType
 from typing import Any
+
+SIGNALS = SIGINT, SIGTERM, SIGALRM, SIGUSR1
+
+set_handler: Callable[[int, Any], Any] = import_module("_signal").signal
+"""`signal.signal` is a function around this one: a handler may raise in it before and behind the change."""
 
 
 class Shield:
@@ -49,20 +55,62 @@ class Shield:
         self.is_open = was_open
 
 
-def _handler(number: int) -> Any:
-    """What a signal calls in this thread: a `Shield`, another function, or None."""
-    handler = signal.getsignal(number)
-    return handler if callable(handler) and current_thread() is main_thread() else None
-
-
-@contextmanager
-def uninterrupted() -> Generator[None]:
+class uninterrupted:  # noqa: N801  a context manager, which must not lose a handler between two lines
     """Ctrl-C waits for the end of the body: what was sent to workers and what is known of it stay in step.
 
     So do other signals by which people end what takes too long, or has to be saved.
     """
-    with _shielded(SIGINT), _shielded(SIGTERM), _shielded(SIGALRM), _shielded(SIGUSR1):
-        yield
+
+    def __init__(self) -> None:
+        self._replaced: list[tuple[int, Any]] = []
+        self._own: list[Shield] = []
+        self._closed: list[Shield] = []
+
+    def __enter__(self) -> None:
+        if current_thread() is not main_thread():
+            return
+        try:
+            for number in SIGNALS:
+                self._hold_back(number)
+        except BaseException:
+            self._leave()
+            raise
+
+    def __exit__(self, *exception: object) -> None:
+        self._leave()
+
+    def _hold_back(self, number: int) -> None:
+        handler = signal.getsignal(number)
+        if isinstance(handler, Shield):
+            if handler.is_open:
+                self._closed.append(handler)
+                handler.is_open = False
+        elif callable(handler):
+            self._own.append(Shield(handler))
+            self._replaced.append((number, handler))
+            set_handler(number, self._own[-1])
+
+    def _leave(self) -> None:
+        """Have all handlers as before, whatever comes meanwhile; then pass on what came."""
+        try:
+            self._put_back()
+        finally:
+            self._put_back()  # where an exception of a handler that was back already came between two of the others
+        errors: list[BaseException] = []
+        for shield in self._closed:
+            shield.is_open = True
+        for shield in (*self._closed, *self._own):
+            try:
+                shield.let_through()
+            except BaseException as error:  # noqa: BLE001  of a signal's handler, raised when the rest is done
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _put_back(self) -> None:
+        while self._replaced:
+            set_handler(*self._replaced[-1])
+            self._replaced.pop()
 
 
 @contextmanager
@@ -73,32 +121,9 @@ def interruptible() -> Generator[None]:
 
 
 @contextmanager
-def _shielded(number: int) -> Generator[None]:
-    handler = _handler(number)
-    if handler is None:
-        yield
-    elif isinstance(handler, Shield):
-        was_open, handler.is_open = handler.is_open, False
-        try:
-            yield
-        finally:
-            if was_open:
-                handler.is_open = True
-                handler.let_through()
-    else:
-        shield = Shield(handler)
-        signal.signal(number, shield)
-        try:
-            yield
-        finally:
-            signal.signal(number, handler)
-            shield.let_through()
-
-
-@contextmanager
 def _opened(number: int) -> Generator[None]:
-    shield = _handler(number)
-    if not isinstance(shield, Shield):
+    shield = signal.getsignal(number)
+    if not isinstance(shield, Shield) or current_thread() is not main_thread():
         yield
         return
     try:

@@ -26,6 +26,7 @@ from reap.data.saving.checkpoint import REST
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from tests import warm
+from tests.data.claims import claimed
 
 Saved = Callable[[ReplayBuffer, ReplayBuffer, Path], None]
 
@@ -541,7 +542,7 @@ def test_what_is_being_written_is_no_part_of_it(tmp_path: Path) -> None:
     buffer, twin = made(), made()
     buffer.extend(frames(0, 4))
     ring = buffer.storage.ring
-    claim = ring.claim(3)
+    claim = claimed(ring, 3)
     buffer.extend(frames(4, 2))
     by_folder(buffer, twin, tmp_path)
     assert (len(twin), twin.write_count) == (6, 6)
@@ -556,7 +557,7 @@ def test_what_is_being_written_is_no_part_of_it(tmp_path: Path) -> None:
 def test_nothing_is_loaded_while_somebody_writes() -> None:
     buffer = made()
     buffer.extend(frames(0, 4))
-    state, claim = buffer.state_dict(), buffer.storage.ring.claim(2)
+    state, claim = buffer.state_dict(), claimed(buffer.storage.ring, 2)
     with pytest.raises(CallOrderError, match="pause or stop the collector first"):
         buffer.load_state_dict(state)
     buffer.storage.ring.publish(claim, 2)

@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from reap.data import LazyTensorStorage, ReplayBuffer, SliceSampler
 from reap.errors import CallOrderError
 from tests import warm
+from tests.data.claims import claimed
 
 SETTING = """
 import itertools, os, signal, threading, time, warnings
@@ -175,7 +176,7 @@ assert len(buffer) == 50
 def test_a_copy_of_a_buffer_gives_up_what_is_being_written() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=50)
     buffer.extend(torch.arange(40))
-    claim = buffer.storage.ring.claim(10)
+    claim = claimed(buffer.storage.ring, 10)
     twin = pickle.loads(pickle.dumps(buffer))
     for _ in range(4):
         twin.extend(torch.arange(40))
@@ -188,7 +189,7 @@ def test_slices_of_a_buffer_whose_frames_lie_behind_a_write() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(4), sampler=SliceSampler(slice_len=2, traj_key="id"), batch_size=2)
     data = TensorDict({"id": torch.zeros(4, dtype=torch.int64)}, [4])
     buffer.extend(data)
-    claim = buffer.storage.ring.claim(1)
+    claim = claimed(buffer.storage.ring, 1)
     buffer.storage.append(data[:3], np.zeros(3, np.int32))
     with pytest.raises(CallOrderError, match="found no frame that belongs to one: .* behind a write that has not ended"):
         buffer.sample()

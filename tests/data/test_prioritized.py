@@ -17,6 +17,7 @@ from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.uniform import RandomSampler
 from reap.data.storages import LazyTensorStorage
 from reap.errors import CallOrderError, OptionError, ReapError
+from tests.data.claims import claimed
 
 
 def made(size: int, alpha: float = 1.0, beta: float = 1.0, *, ndim: int = 1, eps: float = 0.0, **options: Any) -> ReplayBuffer:
@@ -175,7 +176,7 @@ def test_a_frame_that_overwrites_another_has_nothing_of_it() -> None:
 def test_frames_that_are_being_written_are_left_out_until_they_are() -> None:
     buffer = holding(1.0, 2.0, 3.0, 4.0, 5.0)
     ring = buffer.storage.ring
-    claims = [ring.claim(2), ring.claim(1)]
+    claims = [claimed(ring, 2), claimed(ring, 1)]
     assert powers(buffer) == [0, 0, 0, 4.0, 5.0]
     assert drawn(buffer) == {3, 4}
     buffer.update_priority(torch.arange(5), 7.0)  # of frames that are gone by now, too
@@ -192,7 +193,7 @@ def test_frames_that_are_being_written_are_left_out_until_they_are() -> None:
 
 def test_where_all_frames_are_being_written() -> None:
     buffer = holding(1.0, 2.0)
-    claim = buffer.storage.ring.claim(2)
+    claim = claimed(buffer.storage.ring, 2)
     with pytest.raises(CallOrderError, match="none whose writing has ended"):
         buffer.sample(1)
     buffer.storage.ring.publish(claim, 2)
@@ -224,7 +225,7 @@ def test_what_overwrites_a_frame_while_it_is_taken_is_drawn_anew() -> None:
     def slow(places: Any) -> Any:
         data = real(places)
         if not claims:
-            claims.append(storage.ring.claim(3))
+            claims.append(claimed(storage.ring, 3))
         return data
 
     storage.take = slow  # type: ignore[method-assign]
@@ -406,7 +407,7 @@ def test_after_a_load_it_goes_on_as_if_it_had_never_stopped(beta: float) -> None
     buffer.extend(torch.arange(45_000))
     for number in range(30):
         step(buffer, number)
-    buffer.storage.ring.give_up(buffer.storage.ring.claim(3))
+    buffer.storage.ring.give_up(claimed(buffer.storage.ring, 3))
     step(buffer, 30)
     state = buffer.sampler.state_dict()
     assert all(isinstance(value, int | float | list | torch.Tensor) for value in state.values())

@@ -17,6 +17,7 @@ from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from reap.data.storages.leaf import Leaf
 from reap.data.writers import ImmutableDatasetWriter, RoundRobinWriter
 from reap.errors import CallOrderError, OptionError, ReapError, SpecMismatch
+from tests.data.claims import claimed
 
 
 def frames(start: int, *shape: int) -> TensorDict:
@@ -511,7 +512,7 @@ def test_add_writes_one_column_whatever_dimension_of_data_is_time() -> None:
 def test_an_empty_write_changes_nothing(storage: Any) -> None:
     of = ReplayBuffer(storage=storage(6), batch_size=2)
     of.extend(torch.arange(2))
-    claim = of.storage.ring.claim(2)
+    claim = claimed(of.storage.ring, 2)
     assert of.extend(torch.arange(0)).tolist() == []
     assert len(of) == 2
     of.storage.ring.publish(claim, 2)

@@ -10,6 +10,7 @@ import pytest
 
 from reap.data.storages.control import BIRTH, BUSY, CLAIMED, COUNT, PID, START, WRITERS, Control
 from reap.data.storages.ring import Ring
+from tests.data.claims import claimed
 
 
 @pytest.fixture(params=["private", "shared"])
@@ -23,7 +24,7 @@ def window(ring: Ring) -> tuple[int, int, int]:
 
 
 def write(ring: Ring, columns: int) -> None:
-    ring.publish(ring.claim(columns), columns)
+    ring.publish(claimed(ring, columns), columns)
 
 
 def kill_writer(ring: Ring, entry: int) -> None:
@@ -41,7 +42,7 @@ def test_columns_are_counted_for_ever(ring: Ring) -> None:
 
 def test_what_is_claimed_hides_what_it_overwrites_and_is_read_when_published(ring: Ring) -> None:
     write(ring, 10)
-    claim = ring.claim(4)
+    claim = claimed(ring, 4)
     assert (claim.start, claim.columns) == (10, 4)
     assert window(ring) == (4, 14, 6)
     assert ring.settled == 10
@@ -51,7 +52,7 @@ def test_what_is_claimed_hides_what_it_overwrites_and_is_read_when_published(rin
 
 
 def test_several_writers_publish_in_any_order(ring: Ring) -> None:
-    first, second, third = ring.claim(2), ring.claim(3), ring.claim(1)
+    first, second, third = claimed(ring, 2), claimed(ring, 3), claimed(ring, 1)
     assert [claim.start for claim in (first, second, third)] == [0, 2, 5]
     assert len({claim.entry for claim in (first, second, third)}) == 3
     ring.publish(second, 3)
@@ -66,7 +67,7 @@ def test_several_writers_publish_in_any_order(ring: Ring) -> None:
 
 def test_what_was_given_up_is_never_read_and_is_written_over(ring: Ring) -> None:
     write(ring, 2)
-    ring.give_up(ring.claim(3))
+    ring.give_up(claimed(ring, 3))
     write(ring, 4)
     assert window(ring) == (0, 9, 6)
     assert (ring.settled, ring.written) == (9, 6)
@@ -80,7 +81,7 @@ def test_what_was_given_up_is_never_read_and_is_written_over(ring: Ring) -> None
 
 
 def test_a_writer_that_is_gone_counts_as_one_that_gave_up(ring: Ring) -> None:
-    claim = ring.claim(3)
+    claim = claimed(ring, 3)
     kill_writer(ring, claim.entry)
     write(ring, 4)
     assert (window(ring), ring.settled) == ((0, 7, 4), 7)
@@ -89,7 +90,7 @@ def test_a_writer_that_is_gone_counts_as_one_that_gave_up(ring: Ring) -> None:
 
 
 def test_a_process_that_does_not_exist_is_gone(ring: Ring) -> None:
-    claim = ring.claim(3)
+    claim = claimed(ring, 3)
     ring.control.writers[claim.entry, PID] = 2**22 + 1
     assert ring.settled == 3
 
@@ -106,10 +107,10 @@ def test_a_writer_that_was_killed_while_it_claimed_leaves_its_columns_to_the_nex
 
 @pytest.mark.timeout(10)
 def test_a_claim_waits_for_a_slow_writer_in_whose_place_it_would_write(ring: Ring) -> None:
-    slow = ring.claim(4)
+    slow = claimed(ring, 4)
     write(ring, 6)
     claims: list[int] = []
-    waiting = threading.Thread(target=lambda: claims.append(ring.claim(1).start))
+    waiting = threading.Thread(target=lambda: claims.append(claimed(ring, 1).start))
     waiting.start()
     waiting.join(0.05)
     assert waiting.is_alive()
@@ -122,9 +123,9 @@ def test_a_claim_waits_for_a_slow_writer_in_whose_place_it_would_write(ring: Rin
 def test_too_many_writers_are_refused() -> None:
     ring = Ring(Control(1000), 1000)
     for _ in range(WRITERS):
-        ring.claim(1)
+        claimed(ring, 1)
     with pytest.raises(RuntimeError, match=f"at most {WRITERS} writes at the same time"):
-        ring.claim(1)
+        claimed(ring, 1)
 
 
 def test_a_reader_is_told_what_was_touched(ring: Ring) -> None:
@@ -133,7 +134,7 @@ def test_a_reader_is_told_what_was_touched(ring: Ring) -> None:
     reading = ring.begin_reading()
     assert ring.is_untouched(reading)
     assert not ring.touched(places, reading).any()
-    claim = ring.claim(3)
+    claim = claimed(ring, 3)
     assert not ring.is_untouched(reading)
     assert ring.touched(places, reading).nonzero()[0].tolist() == [0, 1, 2]
     during = ring.begin_reading()
@@ -245,3 +246,13 @@ def test_sharing_keeps_what_is_known() -> None:
 def test_a_schema_that_is_too_long_is_refused() -> None:
     with pytest.raises(MemoryError, match="expected at most 262144 bytes"):
         Control(1).note_schema("x" * 300_000)
+
+
+def test_a_write_that_was_broken_off_between_two_lines_is_given_up_by_its_thread(ring: Ring) -> None:
+    write(ring, 4)
+    ring.claim(3)  # and then Ctrl-C
+    assert ring.readable == 4
+    assert not ring.is_being_written
+    for _ in range(4):
+        write(ring, 5)
+    assert (ring.readable, list(ring.under_way())) == (10, [])

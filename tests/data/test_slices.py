@@ -16,6 +16,7 @@ from reap.data.replay import ReplayBuffer
 from reap.data.samplers.slices import SliceSampler
 from reap.data.storages import LazyTensorStorage
 from reap.errors import CallOrderError, OptionError
+from tests.data.claims import claimed
 from tests.data.slices_model import Env, check, frames_of, kept, slices_indexed, slices_within, stacked
 
 
@@ -538,6 +539,64 @@ def test_a_storage_of_another_buffer_is_written_in_streams_of_ones_own() -> None
 def test_given_trajectories_with_frames_that_were_never_written() -> None:
     buffer = sliced(8, slice_len=4, trajectories=torch.tensor([0] * 5 + [1] * 3))
     buffer.extend(TensorDict({"place": torch.arange(4)}, [4]))
-    buffer.storage.ring.give_up(buffer.storage.ring.claim(1))
+    buffer.storage.ring.give_up(claimed(buffer.storage.ring, 1))
     buffer.extend(TensorDict({"place": torch.arange(5, 8)}, [3]))
     assert buffer.sample(4)["place"].tolist() == [0, 1, 2, 3]
+
+
+def test_ends_that_no_flag_of_the_data_says_are_marked_as_done_too() -> None:
+    data = TensorDict({"place": torch.arange(3), "end": torch.tensor([False, False, True])}, [3])
+    buffer = sliced(3, slice_len=3, end_key="end")
+    buffer.extend(data)
+    sample = buffer.sample(3)
+    assert sample["next", "done"].flatten().tolist() == [False, False, True]
+    assert sample["next", "truncated"].flatten().tolist() == [False, False, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.float8_e5m2])
+def test_flags_of_dtypes_that_torch_cannot_write_at_an_index(dtype: torch.dtype) -> None:
+    flags = {name: torch.zeros(4, 1).to(dtype) for name in ("done", "terminated", "truncated")}
+    buffer = sliced(4, slice_len=2, traj_key="episode")
+    buffer.extend(TensorDict({"episode": torch.zeros(4, dtype=torch.int64), "next": flags}, [4]))
+    sample = buffer.sample(20)
+    for name in ("done", "truncated"):
+        assert (sample["next", name].float().flatten() != 0).tolist() == [False, True] * 10
+
+
+class Interrupting(SliceSampler):
+    """Breaks off in the middle of taking a write in, as Ctrl-C does."""
+
+    at = 0
+
+    def updated(self, storage: Any) -> Any:
+        self.at -= 1
+        if not self.at:
+            index: Any = self._index
+            index.table.add = self._broken
+        return super().updated(storage)
+
+    @staticmethod
+    def _broken(*_: int) -> int:
+        raise KeyboardInterrupt
+
+
+def test_a_draw_that_was_broken_off_leaves_slices_right() -> None:
+    sampler = Interrupting(slice_len=3, traj_key="episode")
+    buffer = ReplayBuffer(storage=LazyTensorStorage(60), sampler=sampler, batch_size=30)
+    for number in range(40):
+        places = torch.arange(7) + 7 * number
+        buffer.extend(TensorDict({"place": places, "episode": torch.full((7,), number)}, [7]))
+        sampler.at = 1 if number and number % 3 == 0 else 0
+        if sampler.at:
+            with pytest.raises(KeyboardInterrupt):
+                buffer.sample()
+        assert (buffer.sample()["place"].view(-1, 3).diff() == 1).all()
+
+
+def test_loads_without_end() -> None:
+    buffer = sliced(20, slice_len=2, traj_key="episode")
+    for number in range(3):
+        buffer.extend(TensorDict({"episode": torch.full((4,), number), "place": torch.arange(4)}, [4]))
+    for _ in range(100):
+        buffer.load_state_dict(buffer.state_dict())
+    assert (buffer.sample(40)["place"].view(-1, 2).diff() == 1).all()

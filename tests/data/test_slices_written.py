@@ -16,6 +16,7 @@ from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.storages import LazyTensorStorage
 from reap.errors import CallOrderError
+from tests.data.claims import claimed
 from tests.data.slices_model import Env, check, frames_of, slices_indexed, slices_within
 
 WRITERS = 3
@@ -83,7 +84,7 @@ def test_columns_whose_writer_gave_up_are_in_no_slice() -> None:
     for round_ in range(4):
         buffer.extend(env.frames(9))
         ring = buffer.storage.ring
-        ring.give_up(ring.claim(3))
+        ring.give_up(claimed(ring, 3))
         buffer.extend(env.frames(10))
         start = round_ * 22
         lost = [(start + 9 + k) % 90 for k in range(3)]

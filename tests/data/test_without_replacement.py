@@ -15,6 +15,7 @@ from reap.data.samplers.base import Draw
 from reap.data.samplers.uniform import SamplerWithoutReplacement
 from reap.data.storages import LazyTensorStorage
 from reap.errors import CallOrderError
+from tests.data.claims import claimed
 
 
 def made(size: int, batch_size: int | None = None, *, ndim: int = 1, prefetch: int = 0, **options: Any) -> ReplayBuffer:
@@ -168,7 +169,7 @@ def test_frames_that_are_being_written_come_in_the_next_epoch_and_those_of_a_dea
     buffer = made(12, 5)
     ring = buffer.storage.ring
     buffer.extend(torch.arange(4))
-    slow, dead = ring.claim(2), ring.claim(3)
+    slow, dead = claimed(ring, 2), claimed(ring, 3)
     buffer.extend(torch.arange(9, 11))
     assert sorted(flat(epoch(buffer))) == [0, 1, 2, 3, 9, 10]
     ring.give_up(dead)
@@ -190,7 +191,7 @@ def test_nothing_is_lost_when_frames_are_overwritten_while_they_are_taken() -> N
     def slow(places: Any) -> Any:
         data = real(places)
         if not claims:
-            claims.append(storage.ring.claim(2))
+            claims.append(claimed(storage.ring, 2))
         return data
 
     storage.take = slow  # type: ignore[method-assign]
@@ -206,7 +207,7 @@ def test_a_write_that_ends_between_two_looks_loses_nothing() -> None:
     buffer = made(12, 6, shuffle=False)
     buffer.extend(torch.arange(3))
     ring, sampler = buffer.storage.ring, buffer.sampler
-    claim = ring.claim(3)
+    claim = claimed(ring, 3)
     real = sampler.draw
 
     def late(*arguments: Any) -> Any:

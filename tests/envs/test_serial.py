@@ -264,3 +264,25 @@ def test_an_env_by_id_is_built_again_for_each_row(given: Any) -> None:
 def test_an_env_that_is_an_object_cannot_stand_for_several_rows() -> None:
     with pytest.raises(OptionError, match="stands for several rows, but it is one env: give a factory"):
         SerialEnv(2, gym.make("CartPole-v1"))
+
+
+def test_one_env_for_several_rows_is_refused() -> None:
+    wrapped = Count(5)
+    env = GymEnv(wrapped)
+    for factory in (lambda: env, lambda: GymEnv(wrapped)):
+        with pytest.raises(OptionError, match="expected an env of its own for each row, .* make it inside of the factory"):
+            SerialEnv(2, factory)
+
+
+def test_all_envs_are_closed_though_one_raises() -> None:
+    closed: list[int] = []
+
+    class Closing(Count):
+        def close(self) -> None:
+            closed.append(1)
+            raise ValueError("in close")
+
+    env = SerialEnv(3, lambda: GymEnv(Closing(5)))
+    with pytest.raises(ValueError, match="in close"):
+        env.close()
+    assert len(closed) == 3

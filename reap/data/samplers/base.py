@@ -72,6 +72,9 @@ class Sampler:
     def replaced(self, places: Tensor, storage: Storage) -> None:
         """Take note that frames at these places `[B]` were written in the place of others; -1 stands for none."""
 
+    def mend(self) -> None:
+        """Make whole what an exception in the middle of a call, as of Ctrl-C, may have left half done."""
+
     def resume(self, storage: Storage) -> None:
         """Take note that the buffer holds what belongs to the state that was loaded."""
 

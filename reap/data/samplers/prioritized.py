@@ -179,6 +179,11 @@ class PrioritizedSampler(Sampler):
         tree.set(at, values)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
+    def mend(self) -> None:
+        """Sum up the priorities anew; see `Sampler`."""
+        if self._tree is not None:
+            self._tree = SumTree.of(self._tree.values)
+
     def replaced(self, places: Tensor, storage: Storage) -> None:
         """Give frames in the place of others the priority of new ones; see `Sampler`."""
         if self._tree is not None:

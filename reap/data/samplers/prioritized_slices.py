@@ -143,6 +143,11 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         super().load_state_dict(state)
         self._slices.load_state_dict(state["slices"])
 
+    def mend(self) -> None:
+        """Look at all frames anew before the next draw, and sum up the priorities; see `Sampler`."""
+        super().mend()
+        self._slices.mend()
+
     def resume(self, storage: Storage) -> None:
         """Have the index of what was loaded; see `Sampler`."""
         self._slices.resume(storage)

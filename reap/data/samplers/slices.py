@@ -18,6 +18,7 @@ from reap.data.samplers.members import Members
 from reap.data.storages.base import Storage, positive
 from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
+from reap.data.storages.leaf import indexable
 from reap.data.storages.tensors import TensorStorage
 from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, NestedKey, as_key, plain
@@ -263,7 +264,8 @@ class SliceSampler(Sampler):
         if stops is not None:
             stops[last] = True
         elif self._index.takes_keys:
-            leaves[done_key] = truncated.clone()
+            leaves[done_key] = torch.zeros_like(truncated, dtype=torch.bool)
+            leaves[done_key][torch.from_numpy(draw.note.lasts).to(truncated.device)] = True
 
     def _own_ends(self, draw: Draw, leaves: Leaves) -> Tensor | None:
         """Where trajectories end in a sample, as this sampler was told, `[B]` or `[B, 1]`; None if it was not."""
@@ -306,6 +308,10 @@ class SliceSampler(Sampler):
         }
         return {**keys, "given": self._given is not None, "strict_length": self.strict_length}
 
+    def mend(self) -> None:
+        """Look at all frames anew before the next draw; see `Sampler`."""
+        self.empty()
+
     def resume(self, storage: Storage) -> None:
         """Have the index of what was loaded; see `Sampler`."""
         if self._saved is not None:
@@ -330,7 +336,8 @@ def _faces(truncated: Tensor, lasts: Numbers, *flags: Tensor | None) -> Any:
     """Places in a sample and its flags, as what is indexed quickest: numpy's arrays for bools on the CPU, else tensors."""
     if truncated.is_cpu and all(one is None or one.dtype is torch.bool for one in (truncated, *flags)):
         return lasts, truncated.numpy(), *(None if one is None else one.numpy() for one in flags)
-    return torch.from_numpy(lasts).to(truncated.device), truncated, *flags
+    faces = (None if one is None else indexable(one) for one in (truncated, *flags))
+    return torch.from_numpy(lasts).to(truncated.device), *faces
 
 
 def whole_slices(table: TrajectoryTable, numbers: Numbers, starts: Numbers, length: int) -> Slices:

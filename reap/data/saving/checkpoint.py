@@ -32,6 +32,7 @@ from reap.data.storages.base import Storage
 from reap.data.writers import Writer
 from reap.errors import CallOrderError, OptionError, ReapError, SpecMismatch
 from reap.keys import Key
+from reap.workers.shield import uninterrupted
 
 FORMAT = 1
 REST = "reap.pt"
@@ -89,7 +90,7 @@ class Checkpointed:
             SpecMismatch: it is that of another kind of buffer, or no state; nothing is changed.
             CallOrderError: somebody is writing.
         """
-        with self._at_rest() as parts, _refused("the state"):
+        with uninterrupted(), self._at_rest() as parts, _refused("the state"):
             self.set_rng(_restored(parts, state))
 
     def dumps(self, path: str | Path) -> None:
@@ -116,7 +117,7 @@ class Checkpointed:
             CallOrderError: somebody is writing.
         """
         folder = found(Path(path).resolve(), REST)
-        with self._at_rest() as parts, _refused(str(folder)):
+        with uninterrupted(), self._at_rest() as parts, _refused(str(folder)):
             state = read_rest(folder)
             self.set_rng(_restored(parts, {**state, "frames": mapped_frames(folder, state["files"])}))
 

@@ -135,15 +135,16 @@ class Control:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state`; with the lock held.
 
-        Streams get new numbers: somebody may still use those that were given out here.
+        Streams get new numbers, no more of them than there are: somebody may still use those that were given out here.
         """
-        words, given_out = self.words, self.words[STREAMS]
-        np.add(state["origins"].numpy(), 2 * given_out, out=self.origins)
+        words, given_out, origins = self.words, self.words[STREAMS], state["origins"].numpy()
+        streams, numbers = np.unique(origins >> 1, return_inverse=True)
+        np.add(2 * (given_out + numbers), origins & 1, out=self.origins, casting="unsafe")
         self.writers[:] = 0
         for entry, (start, count) in enumerate(state["writing"]):
             self.writers[entry] = NOBODY, 0, start, count
         words[BUSY] = len(state["writing"])
-        words[STREAMS] = given_out + state["streams"]
+        words[STREAMS] = given_out + len(streams)
         words[FLOOR], words[WRITTEN], words[TRANSFORMS] = state["floor"], state["written"], state["transforms"]
         words[CLAIMED] = state["claimed"]
 

@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,6 +84,7 @@ class Ring:
         self.capacity = capacity
         self.control = control
         self._words = control.words
+        self._claims: dict[int, Claim] = {}  # by thread: what this process is writing
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Ring, (self.control, self.capacity)
@@ -149,6 +151,7 @@ class Ring:
         Raises:
             RuntimeError: there are more writers at the same time than the table has entries.
         """
+        self._give_up_broken()
         while True:
             with self.control.lock:
                 start = self._words[CLAIMED]
@@ -177,10 +180,11 @@ class Ring:
                 f"replay buffer: expected at most {len(writers)} writes at the same time, found as many under way"
             )
         entry, pid = int(free[0]), os.getpid()
+        claim = self._claims[get_ident()] = Claim(start, columns, entry)
         writers[entry] = pid, _born(pid), start, columns
         words[BUSY] += 1
         words[CLAIMED] = start + columns
-        return Claim(start, columns, entry)
+        return claim
 
     def publish(self, claim: Claim, frames: int) -> None:
         """Let readers have what was written.
@@ -192,11 +196,21 @@ class Ring:
         with self.control.lock:
             self._leave(claim.entry)
             self._words[WRITTEN] += frames
+        self._claims.pop(get_ident(), None)
 
     def give_up(self, claim: Claim) -> None:
         """Leave claimed columns unwritten: nobody will read them."""
         with self.control.lock:
             self.control.writers[claim.entry, PID] = NOBODY
+        self._claims.pop(get_ident(), None)
+
+    def _give_up_broken(self) -> None:
+        """Give up a write of this thread that Ctrl-C broke off between two lines, for it is not writing now."""
+        claim = self._claims.pop(get_ident(), None)
+        if claim is not None:
+            pid, _, start, columns = self.control.writers[claim.entry].tolist()
+            if (pid, start, columns) == (os.getpid(), claim.start, claim.columns):
+                self.give_up(claim)
 
     def count(self, frames: int) -> None:
         """Count frames that were written in the place of others."""
@@ -226,6 +240,7 @@ class Ring:
         claimed = self.claimed
         if not self._words[BUSY]:
             return claimed
+        self._give_up_broken()
         alive = [start for entry, (start, _) in self._entries() if self._is_alive(entry)]
         return min((start for start in alive if start < claimed), default=claimed)
 
