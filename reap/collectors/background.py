@@ -20,10 +20,15 @@ from tensordict import TensorDictBase
 
 from reap.buffers import MASK
 from reap.collectors.brake import Brake
+from reap.errors import ClosedError
+from reap.forks import Forked
 from reap.workers.shield import uninterrupted
 
 EXIT_SECONDS = 5.0
 """How long the end of the interpreter waits for rollouts under way: a thread in native code would make it crash."""
+
+
+_forked: Forked[Background] = Forked(lambda background: background.begin_anew())
 
 
 class Background:
@@ -45,6 +50,12 @@ class Background:
         self._afterwards: Callable[[], None] | None = None
         # A daemon: the end of the interpreter does not wait for it without a limit.
         self._thread = Thread(target=self._run, name=name, daemon=True)
+        _forked.add(self)
+
+    def begin_anew(self) -> None:
+        """Have no thread: this is a forked child, where it is not."""
+        self._state, self._has_ended, self._is_busy, self._is_held = Condition(), True, False, False
+        self._error = ClosedError("this collector works in the background of another process: make one in its fork")
 
     def start(self) -> None:
         """Start the thread."""
@@ -54,7 +65,8 @@ class Background:
     @property
     def is_running(self) -> bool:
         """Whether the thread works, or waits in a pause."""
-        return self._thread.is_alive()
+        # Not whether the thread is alive: of one that was asked and interrupted Python 3.11 says no for ever.
+        return self._thread.ident is not None and not self._has_ended
 
     @property
     def is_abandoned(self) -> bool:

@@ -152,6 +152,10 @@ class ProcessCollector(DataCollectorBase):
     def _news(self) -> Sequence[int]:
         return [self._crew.group.fileno()]
 
+    def _ensure_open(self) -> None:
+        super()._ensure_open()
+        self._crew.group.ensure_own()
+
     def _look_for_failures(self) -> None:
         self._crew.group.poll(())
 

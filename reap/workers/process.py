@@ -163,9 +163,7 @@ class ProcessGroup:
                 raise
 
     def ready(self, among: Collection[int]) -> tuple[int, Reply]:
-        """Wait until one of these workers has replied; the earliest reply comes first.
-
-        Ctrl-C may come while it waits, also in an `uninterrupted` body: nothing is lost.
+        """Wait, also for Ctrl-C, until one of these workers has replied; the earliest reply comes first.
 
         Raises:
             WorkerRaised: an exception in any worker.
@@ -385,9 +383,13 @@ class ProcessGroup:
             for close in self._own:
                 close()
 
-    def _check_open(self) -> None:
+    def ensure_own(self) -> None:
+        """Raise ClosedError in a fork of the process that launched the workers."""
         if os.getpid() != self._owner:
             raise ClosedError(f"these workers belong to process {self._owner}: make a collector, or an env, in its fork")
+
+    def _check_open(self) -> None:
+        self.ensure_own()
         if self._failure:
             raise ClosedError(f"these workers were ended when one failed: {reports.brief(self._failure)}") from self._failure
         if self._is_stopping or self._state is not State.RUNNING:

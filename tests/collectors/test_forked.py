@@ -45,3 +45,35 @@ for call in calls:
 @pytest.mark.parametrize("kind", ["Multi", "Multia", "ParallelEnv", "inside"])
 def test_a_fork_is_refused_what_belongs_to_its_parent(kind: str) -> None:
     assert warm.run(PROGRAM, kind, timeout=60) == (0, "", "")
+
+
+def test_a_fork_does_not_wait_for_the_thread_of_its_parent() -> None:
+    program = """
+import os, signal
+from functools import partial
+from reap import MultiSyncDataCollector, SyncDataCollector
+from reap.data import LazyTensorStorage, ReplayBuffer
+from reap.errors import ClosedError
+from reap.testing import Const, Count
+
+for kind in (SyncDataCollector, MultiSyncDataCollector):
+    buffer = ReplayBuffer(storage=LazyTensorStorage(1_000))
+    envs = partial(Count, 5) if kind is SyncDataCollector else [partial(Count, 5)] * 2
+    collector = kind(envs, Const(), frames_per_batch=20, replay_buffer=buffer)
+    collector.start()
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        for call in (collector.state_dict, collector.update_policy_weights_):
+            try:
+                call()
+            except ClosedError:
+                continue
+            if kind is MultiSyncDataCollector:
+                os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert collector.is_running()
+    collector.shutdown()
+"""
+    assert warm.run(program, timeout=60)[:2] == (0, "")

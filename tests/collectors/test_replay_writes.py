@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector
-from reap.data import LazyMemmapStorage, LazyTensorStorage, ListStorage, PrioritizedReplayBuffer
+from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector, aSyncDataCollector
+from reap.data import LazyMemmapStorage, LazyTensorStorage, ListStorage, PrioritizedReplayBuffer, ReplayBuffer
 from reap.envs import GymEnv
 from reap.errors import OptionError
-from reap.testing import Count
+from reap.testing import Const, Count
 from reap.testing.marked import Marked, Told
 from tests.collectors.crews import CLASSES, Text, pids_of
 from tests.collectors.replays import EVERY, STORAGES, equal, memory, places, require_each_once, serials, singles
@@ -291,3 +291,17 @@ def test_pixels_and_rows() -> None:
     with MultiaSyncDataCollector(factories, frames_per_batch=30, total_frames=120, replay_buffer=buffer) as collector:
         list(collector)
     assert buffer[:].shape == (3, 40)
+
+
+@pytest.mark.parametrize("kind", [MultiaSyncDataCollector, aSyncDataCollector])
+def test_what_is_asked_of_envs_between_writes_changes_nothing(kind: Any) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(2_000), batch_size=10)
+    factories = [partial(Count, 7)] * (2 if kind is MultiaSyncDataCollector else 1)
+    with kind(factories, Const(), frames_per_batch=20, total_frames=600, replay_buffer=buffer) as collector:
+        for _ in collector:
+            collector.getattr_policy("training")
+            collector.state_dict()
+    assert buffer.write_count == 600
+    observation, ids = buffer[:]["observation"].flatten(), buffer[:]["collector", "traj_ids"]
+    same = ids[1:] == ids[:-1]
+    assert (observation[1:] - observation[:-1])[same].eq(1).all()

@@ -195,3 +195,27 @@ def test_slices_of_a_buffer_whose_frames_lie_behind_a_write() -> None:
         buffer.sample()
     buffer.storage.ring.publish(claim, 1)
     assert buffer.sample()["id"].tolist() == [0, 0]
+
+
+def test_a_child_leaves_files_that_are_not_shared_alone() -> None:
+    program = """
+from reap.data import LazyMemmapStorage
+from reap.errors import CallOrderError
+for shared in (False, True):
+    buffer = ReplayBuffer(storage=LazyMemmapStorage(40), batch_size=10, shared=shared)
+    buffer.extend(data)
+
+    def write():
+        assert len(buffer.sample()) == 10
+        for call in (lambda: buffer.extend(data[:5]), lambda: buffer.__setitem__(0, data[1])):
+            try:
+                call()
+            except CallOrderError as error:
+                assert not shared and "call share() before the fork" in str(error)
+            else:
+                assert shared
+
+    assert in_child(write) == 0
+    assert buffer[:]["place"][:6].tolist() == ([1, 1, 2, 3, 4, 5] if shared else [0, 1, 2, 3, 4, 5])
+"""
+    assert warm.run(SETTING + program, timeout=50) == (0, "", "")

@@ -64,7 +64,10 @@ class Control:
         writers: `int64[WRITERS, 4]`.
         origins: `int32[columns]`: twice the number of the stream, plus one where a write began.
         lock: excludes other writers.
+        refusal: why nothing can be written; empty if it can.
     """
+
+    refusal = ""
 
     def __init__(self, columns: int, make_block: Callable[[Layout], Block] = Block.private) -> None:
         fields: dict[Key, Field] = {

@@ -24,6 +24,7 @@ from reap.data.storages.ring import Ring
 from reap.data.storages.side_store import Sparse
 from reap.data.storages.tensors import TensorStorage
 from reap.errors import OptionError, SpecMismatch
+from reap.forks import Forked
 from reap.keys import Key, nested, plain
 from reap.layout import Block, Layout
 from reap.memory import available_memory, borrowed, empty_memory, take_pages
@@ -141,6 +142,9 @@ def _tensors(block: Block) -> dict[Key, Tensor]:
     return {key: block.tensor(key) for key in block.layout}
 
 
+_forked: Forked[LazyMemmapStorage] = Forked(lambda storage: storage.leave_files())
+
+
 class LazyMemmapStorage(TensorStorage):
     """Tensors in files, one per key, for data larger than RAM.
 
@@ -167,6 +171,7 @@ class LazyMemmapStorage(TensorStorage):
         super().__init__(max_size, ndim=ndim, device=device, observations_once=observations_once)
         if self.device.type != "cpu":
             raise OptionError(f"LazyMemmapStorage: files are read into RAM: expected device='cpu', got {str(self.device)!r}")
+        _forked.add(self)
         if scratch_dir is None:
             self.folder = Path(tempfile.mkdtemp(prefix="reap-"))
             weakref.finalize(self, _remove, self.folder, os.getpid())
@@ -213,6 +218,14 @@ class LazyMemmapStorage(TensorStorage):
             return Sparse(nbytes, partial(_disk_left, self.folder), fd)
         finally:
             os.close(fd)
+
+    def leave_files(self) -> None:
+        """Write to them no more, unless they are shared: this is a fork of the process whose they are."""
+        if not self.control.is_shared:
+            self.control.refusal = (
+                "replay buffer: its files belong to the process of which this one is a fork; call share() before the fork to "
+                "write from both"
+            )
 
     def share(self) -> None:
         """Let other processes write too: the files are there for all."""

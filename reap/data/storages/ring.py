@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reap.data.storages.control import BIRTH, BUSY, CLAIMED, COUNT, EDITS, FLOOR, NOBODY, PID, START, STREAMS, WRITTEN, Control
+from reap.errors import CallOrderError
 from reap.layout import Array
 
 Pieces = Sequence[tuple[int, int]]
@@ -149,8 +150,10 @@ class Ring:
         """Columns to write, at most `capacity`; waits for writers that are slower than the ring is long.
 
         Raises:
+            CallOrderError: nothing can be written here.
             RuntimeError: there are more writers at the same time than the table has entries.
         """
+        self._refuse()
         self._give_up_broken()
         while True:
             with self.control.lock:
@@ -158,6 +161,10 @@ class Ring:
                 if not self._words[BUSY] or self._is_free_until(start + columns):
                     return self._enter(start, columns)
             os.sched_yield()
+
+    def _refuse(self) -> None:
+        if self.control.refusal:
+            raise CallOrderError(self.control.refusal)
 
     def _is_free_until(self, end: int) -> bool:
         """Whether nobody is still writing what lies in the place of the columns before `end`."""
@@ -260,6 +267,7 @@ class Ring:
     @contextmanager
     def editing(self) -> Generator[None]:
         """In the body the caller changes frames in place; readers take theirs again."""
+        self._refuse()
         with self.control.lock:
             self._words[EDITS] |= 1
             try:
