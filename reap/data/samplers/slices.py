@@ -256,9 +256,11 @@ class SliceSampler(Sampler):
         if is_new:
             like = draw.places.unsqueeze(1) if done is None else done
             truncated = leaves[key] = torch.zeros_like(like, dtype=torch.bool)
-        real = next((flags for flags in (terminated, done, self._own_ends(draw, leaves)) if flags is not None), None)
+        real = terminated if terminated is not None else done if done is not None else self._own_ends(draw, leaves)
         last, cut, stops, ends = _faces(truncated, draw.note.lasts, done, real)
-        still: Any = True if ends is None else (ends[last] == 0).reshape(cut[last].shape)
+        still: Any = True if ends is None else ends[last] == 0
+        if ends is not None and still.ndim != cut.ndim:
+            still = still.reshape(len(last), *cut.shape[1:])
         flags: Any = still if is_new else (cut[last] != 0) | still
         cut[last] = flags.to(cut.dtype) if isinstance(flags, Tensor) else flags
         if stops is not None:
@@ -334,10 +336,10 @@ class SliceSampler(Sampler):
 
 def _faces(truncated: Tensor, lasts: Numbers, *flags: Tensor | None) -> Any:
     """Places in a sample and its flags, as what is indexed quickest: numpy's arrays for bools on the CPU, else tensors."""
-    if truncated.is_cpu and all(one is None or one.dtype is torch.bool for one in (truncated, *flags)):
-        return lasts, truncated.numpy(), *(None if one is None else one.numpy() for one in flags)
-    faces = (None if one is None else indexable(one) for one in (truncated, *flags))
-    return torch.from_numpy(lasts).to(truncated.device), *faces
+    every = truncated, *flags
+    if truncated.is_cpu and all(one is None or one.dtype is torch.bool for one in every):
+        return lasts, *[None if one is None else one.numpy() for one in every]
+    return torch.from_numpy(lasts).to(truncated.device), *[None if one is None else indexable(one) for one in every]
 
 
 def whole_slices(table: TrajectoryTable, numbers: Numbers, starts: Numbers, length: int) -> Slices:
