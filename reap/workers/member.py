@@ -59,10 +59,13 @@ class Member:
 
     def cut_off(self) -> None:
         """Its end of the channel is closed: kill it, unless it is ending."""
+        if not self._ends_within(ENDING):
+            self.kill()
+
+    def _ends_within(self, seconds: float) -> bool:
         ended = select.poll()
         ended.register(self._pidfd, select.POLLIN)
-        if not ended.poll(ENDING * 1000):
-            self.kill()
+        return bool(ended.poll(seconds * 1000))
 
     @property
     def is_awaited(self) -> bool:
@@ -134,9 +137,7 @@ class Member:
         if len(data) == STATUS.size:
             self.exit_code = STATUS.unpack(data)[0]
             return
-        ended = select.poll()
-        ended.register(self._pidfd, select.POLLIN)
-        ended.poll(KILLED * 1000)
+        self._ends_within(KILLED)
         self.exit_code = -signal.SIGKILL
 
     def hang_up(self) -> None:

@@ -260,8 +260,8 @@ class ProcessGroup:
                 self._fail(failure)
 
     def _take_in_news(self, timeout: float) -> None:
-        self._check_open()
         if self._taking_in is not None:
+            self._check_open()
             self._receive(self._taking_in)
         events = self._await_news(timeout)
         ended: list[Member] = []

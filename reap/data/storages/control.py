@@ -82,9 +82,11 @@ class Control:
         self.writers: NDArray[np.int64] = block.array(_WRITERS)
         self.origins: NDArray[np.int32] = block.array(_ORIGINS)
         self._schema: NDArray[np.uint8] = block.array(_SCHEMA)
-        self.lock: Any = _forked.add(RLock()) if block.fd is None else ProcessLock(block.fd)
         if block.fd is None:
+            self.lock: Any = _forked.add(RLock())
             _private.add(self)
+        else:
+            self.lock = ProcessLock(block.fd)
 
     @property
     def is_shared(self) -> bool:
