@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -61,6 +62,7 @@ class Storm:
             raise KeyboardInterrupt
 
     def __enter__(self) -> Self:
+        gc.collect()  # not in the storm: Python swallows what is raised where threads of earlier tests are forgotten
         self._thread.start()
         return self
 

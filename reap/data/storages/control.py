@@ -131,7 +131,6 @@ class Control:
             "claimed": words[CLAIMED],
             "floor": words[FLOOR],
             "written": words[WRITTEN],
-            "streams": words[STREAMS],
             "transforms": words[TRANSFORMS],
             "writing": begun[:, [START, COUNT]].tolist(),
             "origins": torch.from_numpy(self.origins.copy()),
