@@ -122,6 +122,12 @@ class EpisodeQueue:
                 row.open, row.id = [], NO_ID
         return dropped
 
+    def is_ahead(self, rows: range, frames: int) -> bool:
+        """Whether these rows have the episodes of two batches, and so many frames of each, and wait for others."""
+        enough, own = 2 * -(-self._count // len(self._rows)), [self._rows[b].complete for b in rows]
+        waiting = sum(stop - start for episodes in own for spans in episodes for _, start, stop in spans)
+        return all(len(episodes) >= enough for episodes in own) and waiting >= frames
+
     def _drop(self, row: Row) -> int:
         frames = sum(stop - start for _, start, stop in row.open)
         self.pending_frames -= frames

@@ -116,9 +116,16 @@ class MultiaSyncDataCollector(ProcessCollector):
         """Have all workers collect that have nothing to deliver from before, as far as the budget goes."""
         # What comes first is delivered while its worker goes on; where workers write, it has to write that before.
         waiting = [result.worker for result in list(self._arrived)[self._writes is None :]]
-        for worker in range(self.num_workers):
-            if worker not in self._working and worker not in waiting and self._is_wanted and not self._waits_for_warm_up:
+        idle = [worker for worker in range(self.num_workers) if worker not in self._working and worker not in waiting]
+        behind = [worker for worker in idle if not self._is_ahead(worker)]
+        for worker in behind if behind or self._working or waiting else idle:
+            if self._is_wanted and not self._waits_for_warm_up:
                 self._request(worker, self._command(self._own_slots[worker].take()))
+
+    def _is_ahead(self, worker: int) -> bool:
+        """Whether what a worker recorded waits for episodes of others: those of all are delivered in turn."""
+        facts, first = self._crew.facts[worker], self._starts[worker]
+        return self._queue is not None and self._queue.is_ahead(range(first, first + facts.rows), 2 * facts.frames)
 
     def _expected(self) -> int:
         """Frames delivered, recorded or under way."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from inspect import isclass
 from typing import Any, SupportsIndex
 
-from reap.collectors.options import CollectorOptions, SyncOptions, made_scheme, make_options, rename_options
+from reap.collectors.options import CollectorOptions, SyncOptions, made_scheme, make_options, complete_options
 from reap.errors import OptionError, nearest
 from reap.weights.scheme import WeightSyncScheme
 from reap.weights.schemes import SharedMemWeightSyncScheme
@@ -129,7 +129,7 @@ def make_plan(create_env_fn: Any, given: Mapping[str, Any], interaction: Any, *,
     Raises:
         OptionError: an unknown keyword, a value out of range, a list of another length than there are workers.
     """
-    options = rename_options(given, interaction)
+    options = complete_options(given, interaction)
     own = {field.name for field in fields(CrewOptions)}
     crew = CrewOptions(**{name: options.pop(name) for name in own & options.keys()})
     _refuse_unknown(options, own)

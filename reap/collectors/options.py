@@ -104,7 +104,8 @@ class CollectorOptions:
         track_policy_version: record the version of the policy with each frame.
         interruptor: its `collection_stopped()` ends a rollout early.
         trajs_per_batch: deliver exactly so many complete episodes a batch; the k-th of each row comes before the k+1-th of any.
-            `frames_per_batch` is then the size of a rollout, 1,000 unless given.
+            `frames_per_batch` is then the size of a rollout, 1,000 unless given. Episodes that are under way, or wait for those
+            of other rows, when `total_frames` are recorded are not delivered.
         traj_format: "padded" `[n, T_max]` with a mask, or "cat" `[frames]`; a replay buffer of one dimension gets "cat".
         max_pending_frames: frames of episodes that may wait for their turn.
     """
@@ -205,6 +206,14 @@ SWITCHES = (
 OLD_EXPLORATION = {"random": "RANDOM", "mode": "MODE", "mean": "MEAN", "median": "MEDIAN", "deterministic": "DETERMINISTIC"}
 
 
+def complete_options(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]:
+    """The keywords of a collector by their present names, with the size of a rollout where episodes are asked for."""
+    options = rename_options(given, interaction)
+    if options.get("trajs_per_batch") is not None:
+        options.setdefault("frames_per_batch", EPISODE_ROLLOUT)
+    return options
+
+
 def make_options(given: Mapping[str, Any], interaction: Any) -> CollectorOptions:
     """Options from the keywords of a collector.
 
@@ -215,13 +224,11 @@ def make_options(given: Mapping[str, Any], interaction: Any) -> CollectorOptions
     Raises:
         OptionError: an unknown keyword (the nearest known one is named), `frames_per_batch` missing, a value out of range.
     """
-    options = rename_options(given, interaction)
+    options = complete_options(given, interaction)
     known = [field.name for field in fields(CollectorOptions)]
     for name in options:
         if name not in known:
             raise OptionError(f"unknown option {name!r}.{nearest(name, [*known, *SyncOptions.__annotations__])}")
-    if options.get("trajs_per_batch") is not None:
-        options.setdefault("frames_per_batch", EPISODE_ROLLOUT)
     if "frames_per_batch" not in options:
         raise OptionError("frames_per_batch is required: the number of frames of each delivered batch")
     # None for a switch means its default, as in the interface that this one follows.

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -10,16 +15,16 @@ from torch import nn
 
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
 from reap.testing import Const, Count
-from tests.collectors.crews import (
-    CLASSES,
-    MASK,
-    VERSION,
-    counts,
-    pairs,
-    steps,
-)
+from tests.collectors.crews import CLASSES, LIMIT, MASK, VERSION, Gate, Gated, counts, pairs, steps
 
 pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    made = Gate(tmp_path)
+    yield made
+    made.close()
 
 
 def test_the_version_that_acted() -> None:
@@ -80,3 +85,38 @@ def test_whole_episodes_until_the_budget_is_used_up() -> None:
         stats = collector.stats()
     assert stats.frames == 36
     assert sum(int(batch[MASK].sum()) for batch in batches) + stats.discarded_frames == 36
+
+
+def test_a_worker_waits_for_those_whose_episodes_its_own_wait_for(gate: Gate) -> None:
+    """Worker 1 stands before a gate in its first step; the other one records three rollouts, and no more until then."""
+    factories = [partial(Count, 2), partial(Gated, gate.paths, [1], 2)]
+    options: Any = {"trajs_per_batch": 2, "traj_format": "cat", "total_frames": 1000}
+    with MultiaSyncDataCollector(factories, Const(), frames_per_batch=4, **options) as collector:
+        opener = Thread(target=lambda: (wait_for_frames(collector, 12), gate.open()))
+        opener.start()
+        batches = [collector.next()]
+        opener.join()
+        assert collector.stats().frames == 16
+        assert list(collector._working) == [1]
+        batches.append(collector.next())
+        assert collector.stats().frames == 16
+        batches.extend(collector)
+        stats = collector.stats()
+    assert [steps(batch) for batch in batches] == [[0, 1, 0, 1]] * len(batches)
+    assert stats.frames == 1000
+    assert len(batches) * 4 + stats.discarded_frames == 1000
+    assert stats.discarded_frames <= 20
+
+
+def wait_for_frames(collector: Any, frames: int) -> None:
+    """Wait until so many frames are counted; nothing tells of them but the count."""
+    deadline = time.monotonic() + LIMIT
+    while collector.stats().frames < frames:
+        assert time.monotonic() < deadline, "they did not come"
+        os.sched_yield()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_rollouts_of_all_workers_have_a_thousand_frames_unless_it_is_given(name: str) -> None:
+    with CLASSES[name]([partial(Count, 5)] * 2, Const(), trajs_per_batch=4) as collector:
+        assert collector.frames_per_batch == 1000
