@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import Condition, Thread, current_thread
 from time import monotonic
-from weakref import WeakMethod, WeakSet
+from weakref import WeakMethod
 
 import torch
 from tensordict import TensorDictBase
@@ -21,11 +21,19 @@ from tensordict import TensorDictBase
 from reap.buffers import MASK
 from reap.collectors.brake import Brake
 from reap.errors import ClosedError
-from reap.forks import Forked
+from reap.forks import Forked, References
 from reap.workers.shield import uninterrupted
 
 EXIT_SECONDS = 5.0
 """How long the end of the interpreter waits for rollouts under way: a thread in native code would make it crash."""
+LOOK_AGAIN = 0.5
+"""Seconds after which a thread that is held looks whether there is a pause still: Ctrl-C can come between it and its end."""
+
+
+class Pause:
+    """A pause of a thread, as long as somebody has it."""
+
+    is_over = False
 
 
 _forked: Forked[Background] = Forked(lambda background: background.begin_anew())
@@ -44,7 +52,7 @@ class Background:
         self._step = WeakMethod(step)
         self._brake = Brake() if brake is None else brake
         self._state = Condition()
-        self._pauses: set[object] = set()
+        self._pauses: References[Pause] = References()
         self._is_busy = self._is_held = self._is_stopped = self._has_ended = False
         self._error: BaseException | None = None
         self._afterwards: Callable[[], None] | None = None
@@ -95,18 +103,22 @@ class Background:
         if current_thread() is self._thread:
             yield
             return
-        pause = object()
+        pause = Pause()
         try:
             with self._state:
-                self._state.wait_for(lambda: self._pauses or not self._is_held)
+                self._state.wait_for(lambda: self._is_paused or not self._is_held)
                 self._pauses.add(pause)
                 self._state.wait_for(lambda: not self._is_busy)
             self.raise_error()
             yield
         finally:
+            pause.is_over = True
             with uninterrupted(), self._state:
-                self._pauses.discard(pause)
                 self._state.notify_all()
+
+    @property
+    def _is_paused(self) -> bool:
+        return not all(pause.is_over for pause in self._pauses.alive())
 
     def stop(self, timeout: float | None, afterwards: Callable[[], None]) -> None:
         """Stop behind the present step.
@@ -142,8 +154,9 @@ class Background:
 
     def _may_go_on(self) -> bool:
         with self._state:
-            self._is_held = bool(self._pauses)
-            self._state.wait_for(lambda: self._is_stopped or not self._pauses)
+            self._is_held = self._is_paused
+            while not self._state.wait_for(lambda: self._is_stopped or not self._is_paused, LOOK_AGAIN):
+                pass
             self._is_held = False
             self._is_busy = not self._is_stopped
             self._state.notify_all()
@@ -166,13 +179,13 @@ class Background:
             afterwards()
 
 
-_RUNNING: WeakSet[Background] = WeakSet()
+_RUNNING: References[Background] = References()
 
 
 @atexit.register
 def _stop_all() -> None:
     deadline = monotonic() + EXIT_SECONDS
-    for background in list(_RUNNING):
+    for background in _RUNNING.alive():
         background.stop(max(0.0, deadline - monotonic()), lambda: None)
 
 

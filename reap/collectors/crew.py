@@ -122,8 +122,9 @@ class Crew:
 
     def seed(self, worker: int, seed: int, static: bool) -> int:
         """Seed a worker, and with others those that are launched in its place; the seed that follows in the chain."""
+        following = ask_one(self.group, worker, Seed(seed, static))
         self._seeds[worker] = Seed(seed, static)
-        return ask_one(self.group, worker, self._seeds[worker])
+        return following
 
     def go_on(self, restarts: int, states: Sequence[Mapping[str, Any]]) -> None:
         """Go on as a crew whose workers have these states."""
@@ -134,13 +135,15 @@ class Crew:
     def revive(self, worker: int) -> None:
         """Launch another process in a worker's place; its ids are new ones, its env and its generators are seeded anew.
 
+        What breaks this off leaves all as before for another try, but the process.
+
         Raises:
             SpecMismatch: its env is another one now.
             WorkerError: it failed at once.
         """
-        self.restarts += 1
         recipe = self._recipes[worker]
-        successor = replace(recipe, leaf=self.group.size + self.restarts - 1, seed=successors_seed(recipe.seed, self.restarts))
+        number = self.restarts + 1
+        successor = replace(recipe, leaf=self.group.size + self.restarts, seed=successors_seed(recipe.seed, number))
         self.group.replace(worker, self._maker(worker, successor))
         facts = ask_one(self.group, worker, Describe())
         if facts.fields != self.facts[worker].fields or facts.batch_shape != self.facts[worker].batch_shape:
@@ -153,9 +156,9 @@ class Crew:
             self.group.ready([worker])
         if self._ends:
             ask_one(self.group, worker, self._ends[worker])
-        if worker in self._seeds:
-            given = self._seeds[worker]
+        if given := self._seeds.get(worker):
             self.seed(worker, successors_seed(given.seed), given.static)
+        self.restarts = number
 
     def require_equal(self) -> None:
         """Raise SpecMismatch unless all workers record the same keys with the same shapes and dtypes."""

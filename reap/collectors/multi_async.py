@@ -150,12 +150,19 @@ class MultiaSyncDataCollector(ProcessCollector):
 
     def _request(self, worker: int, command: Collect) -> None:
         self._crew.clear_control(worker)
-        while worker not in self._working:
-            try:
-                self._group.request(worker, command)
-                self._working[worker] = command
-            except WorkerError as failure:
-                self._failed(failure)
+        try:
+            while worker not in self._working:
+                self._try_request(worker, command)
+        except BaseException:
+            self._own_slots[worker].pool.give_back(command.slot)
+            raise
+
+    def _try_request(self, worker: int, command: Collect) -> None:
+        try:
+            self._group.request(worker, command)
+            self._working[worker] = command
+        except WorkerError as failure:
+            self._failed(failure)
 
     def _receive(self) -> None:
         """Wait for a result, or for a failure that can be mended."""

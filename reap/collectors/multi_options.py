@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from inspect import isclass
 from typing import Any, SupportsIndex
 
-from reap.collectors.options import CollectorOptions, SyncOptions, made_scheme, make_options, complete_options
+from reap.collectors.options import CollectorOptions, SyncOptions, complete_options, made_scheme, make_options
 from reap.errors import OptionError, nearest
 from reap.weights.scheme import WeightSyncScheme
 from reap.weights.schemes import SharedMemWeightSyncScheme
@@ -44,7 +44,10 @@ class CrewOptions:
         num_sub_threads: torch threads of each worker.
         update_at_each_batch: send the policy's weights to the workers before each batch.
         on_worker_failure: "raise" ends all workers when one fails; "restart" launches another in its place, which goes on
-            with new episodes in the column behind those that the failed one completed, the last of which is truncated.
+            with new episodes in the column behind those that the failed one completed, the last of which is truncated. Raised
+            all the same, and the end of all: one that fails again before it completes a column, and a failure while its
+            successor starts. A failure in the middle of another call (`set_seed`, `call_env`, `state_dict`, ...) is raised by
+            it, for its answer is lost; the next call goes on.
         collector_class: what each worker runs: a class derived from `SyncDataCollector`, whose `rollout()` is called, or
             "single" for that one itself, or "sync" or "async" for a collector with processes of its own: an entry of
             `create_env_fn` is then a list of env factories.

@@ -182,7 +182,7 @@ class ProcessCollector(DataCollectorBase):
             raise failure
         try:
             return self._recovery.restart(failure, command)
-        except BaseException:
+        except ReapError:
             self._crew.close(0)
             raise
 

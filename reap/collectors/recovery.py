@@ -20,7 +20,7 @@ from reap.buffers import DONE, IDS, MASK, STEP_COUNT, TERMINATED, TRUNCATED, aft
 from reap.collectors.crew import Crew, Slots
 from reap.collectors.handler import Collect, Done
 from reap.collectors.worker import Facts
-from reap.errors import WorkerError
+from reap.errors import ReapError, WorkerError
 from reap.keys import Key
 from reap.layout import Array
 from reap.rollout import COLUMN, PHASE, Phase
@@ -50,6 +50,7 @@ class Recovery:
     def __init__(self, crew: Crew, slots: Callable[[int], Slots], note: Callable[[int], None]) -> None:
         self._crew, self._slots, self._note = crew, slots, note
         self._kept: dict[int, Kept] = {}
+        self._begun: dict[int, WorkerError] = {}
 
     def restart(self, failure: WorkerError, command: Collect | None) -> Done | None:
         """Restart a worker, and have the rest of its rollout recorded.
@@ -69,22 +70,39 @@ class Recovery:
             return self._restart(failure, command)
 
     def _restart(self, failure: WorkerError, command: Collect | None) -> Done | None:
-        worker, facts = failure.worker, self._crew.facts[failure.worker]
-        columns = completed_columns(self._crew.group.control(worker), facts)
+        worker, columns = failure.worker, self._crew.facts[failure.worker].columns
+        if self._begun.get(worker) is not failure:
+            self._take_over(failure, command)
+        self._revive(failure)
+        self._note(worker)
+        kept = self._kept.get(worker)
+        if command is None or kept is None:
+            return None
+        if kept.columns == columns:
+            return self.completed(worker, Done(command.slot, 0, command.version, [], 0.0, 0.0, columns))
+        self._crew.group.request(worker, replace(command, start=kept.columns, fresh=False))
+        return None
+
+    def _take_over(self, failure: WorkerError, command: Collect | None) -> None:
+        """Keep what a worker had completed, once for each of its failures."""
+        worker = failure.worker
+        columns = completed_columns(self._crew.group.control(worker), self._crew.facts[worker])
         kept = self._kept.pop(worker, None)
         if kept is not None and columns <= kept.columns:
             raise failure
         if command is not None:
-            kept = self._keep(worker, command, columns, kept)
-        self._crew.revive(worker)
-        self._note(worker)
-        if command is None or kept is None:
-            return None
-        self._kept[worker] = kept
-        if kept.columns == facts.columns:
-            return self.completed(worker, Done(command.slot, 0, command.version, [], 0.0, 0.0, facts.columns))
-        self._crew.group.request(worker, replace(command, start=kept.columns, fresh=False))
-        return None
+            self._kept[worker] = self._keep(worker, command, columns, kept)
+        self._begun[worker] = failure
+
+    def _revive(self, failure: WorkerError) -> None:
+        try:
+            self._crew.revive(failure.worker)
+        except ReapError:
+            raise
+        except BaseException:  # Ctrl-C, while the new process starts: the next call begins with it again
+            self._crew.group.withdraw(failure)
+            raise
+        del self._begun[failure.worker]
 
     def _keep(self, worker: int, command: Collect, columns: int, before: Kept | None) -> Kept:
         facts = self._crew.facts[worker]

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
+from reap.errors import ClosedError, OptionError, WorkerDied, WorkerError
 from reap.workers import member, reports
 from reap.workers.base import Command, Reply
 from reap.workers.channel import Kind, Outgoing
@@ -34,7 +34,6 @@ from reap.workers.stall import StallWatch
 from reap.workers.start import MakeHandler, Starter
 from reap.workers.watch import Watch
 
-Failure = WorkerRaised | WorkerDied
 STOP_TIMEOUT = 5.0
 
 
@@ -96,9 +95,9 @@ class ProcessGroup:
         self._ends_all = on_failure == "terminate"
         self._state = State.RUNNING
         self._is_stopping = False
-        self._failure: Failure | None = None
-        self._failures: deque[Failure] = deque()
-        self._down: dict[int, Failure] = {}
+        self._failure: WorkerError | None = None
+        self._failures: deque[WorkerError] = deque()
+        self._down: dict[int, WorkerError] = {}
         self._heeded: int | None = None
         self._orders = itertools.count()
         self._lock = threading.RLock()  # held while waiting; reentrant, for a signal's handler may stop the group
@@ -151,8 +150,7 @@ class ProcessGroup:
         with self._lock:
             self._turn(0)
             self._check_up(worker)
-            one = self._members[worker]
-            outgoing = Outgoing(body, fds)
+            one, outgoing = self._members[worker], Outgoing(body, fds)
             one.commands.append(outgoing)
             try:
                 while not self._watch.send(one):
@@ -194,7 +192,7 @@ class ProcessGroup:
             one = self._earliest(among)
             return None if one is None else self._taken(one)
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[WorkerError]:
         """What ended the workers that are down, also those whose failure nobody was told of yet; they wait to be replaced."""
         with self._lock:
             self._take_in_news(0)
@@ -233,6 +231,11 @@ class ProcessGroup:
             self._watch.add(self._members[worker])
             self._down.pop(worker, None)
 
+    def withdraw(self, failure: WorkerError) -> None:
+        """End the process that was launched in a failed worker's place; the failure is raised again."""
+        with self._lock:
+            self._retire(self._members[failure.worker], failure)
+
     def stop(self, timeout: float | None = None) -> None:
         """Close all handlers and end the workers; a second call does nothing.
 
@@ -246,8 +249,7 @@ class ProcessGroup:
         with self._lock:
             if self._state is State.RUNNING:
                 self._state = State.STOPPED
-                patience = STOP_TIMEOUT if timeout is None else timeout
-                self._close(lambda members: member.end(members, patience))
+                self._close(lambda members: member.end(members, STOP_TIMEOUT if timeout is None else timeout))
 
     # Waiting
 
@@ -304,9 +306,7 @@ class ProcessGroup:
             return False
         kind = message.kind
         if kind is Kind.RAISED and not (report := reports.read(message.body)).is_harmless:
-            failure = reports.raised(one.number, self._phases, report)
-            self._failures.append(failure)
-            self._retire(one, failure)
+            self._retire(one, reports.raised(one.number, self._phases, report))
             return False
         if kind is Kind.STARTED:
             one.has_started = True
@@ -323,9 +323,7 @@ class ProcessGroup:
         if one.number in self._down:
             return
         one.read_status()
-        failure = WorkerDied(one.number, one.exit_code, self._describe(one.number)[0])
-        self._failures.append(failure)
-        self._retire(one, failure)
+        self._retire(one, WorkerDied(one.number, one.exit_code, self._describe(one.number)[0]))
 
     def _send_rests(self) -> None:
         """Go on with commands that Ctrl-C interrupted."""
@@ -357,10 +355,11 @@ class ProcessGroup:
         index = self._control[worker][0] if one.has_started else reports.START
         return reports.phase_name(self._phases, index), one.pid
 
-    def _retire(self, one: Member, failure: Failure | None = None) -> None:
+    def _retire(self, one: Member, failure: WorkerError | None = None) -> None:
         """Take a worker out of the group."""
         if failure:
             self._down[one.number] = failure
+            self._failures.append(failure)
         if one.status >= 0:
             self._watch.remove(one.end.fileno())
             self._watch.remove(one.status)
@@ -368,7 +367,7 @@ class ProcessGroup:
             if not self._ends_all or not failure:
                 member.kill([one])
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: WorkerError) -> None:
         if self._ends_all:
             self._state = State.FAILED
             self._failure = failure

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections import deque
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -52,6 +55,38 @@ def test_pauses_nest() -> None:
                 assert len(buffer) == count
             assert (len(buffer), buffer.under_way, collector.is_running()) == (count, 0, True)
         buffer.wait_for_writes(count // 4 + 1)
+
+
+@pytest.mark.parametrize("line", range(4))
+def test_ctrl_c_in_the_last_lines_of_a_pause_does_not_hold_the_thread_for_ever(line: int) -> None:
+    buffer = Buffer()
+    lines: list[int] = []
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_name != "pause" or not frame.f_code.co_filename.endswith("background.py"):
+            return None if frame.f_code.co_filename != contextlib.__file__ else trace
+        lines.append(frame.f_lineno)
+        if len(lines) == line + 1:
+            raise KeyboardInterrupt
+        return trace
+
+    with collecting(buffer) as collector:
+        collector.start()
+        buffer.wait_for_writes(1)
+        pause = collector.pause()
+        pause.__enter__()
+        count = len(buffer)
+        before = sys.gettrace()
+        try:
+            sys.settrace(trace)
+            pause.__exit__(None, None, None)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        assert len(lines) > line
+        del pause
+        buffer.wait_for_writes(count // 4 + 2)
 
 
 def test_pauses_of_several_threads() -> None:

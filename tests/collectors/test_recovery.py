@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, aSyncDataCollector
-from reap.errors import OptionError, WorkerRaised
+from reap.errors import OptionError, WorkerDied, WorkerRaised
+from tests.collectors.crews import Gate, nothing_left, pids_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -105,6 +107,56 @@ def test_the_columns_that_were_completed_stay_and_others_go_on_behind_them(tmp_p
         ]
         stats = collector.stats()
         assert (stats.restarts, [worker.restarts for worker in stats.workers], stats.frames) == (1, [0, 1], 72)
+
+
+class Late(Fragile):
+    """`Fragile` that stands before a gate when it is made, but for the first time."""
+
+    def __init__(self, paths: Sequence[str], marker: Path, failed: Path) -> None:
+        super().__init__(failed, kill, steps=18)
+        if marker.exists():
+            entered, opened = (os.open(path, os.O_RDWR) for path in paths)
+            os.write(entered, b".")
+            os.read(opened, 1)
+        marker.touch()
+
+
+def interrupt_behind(gate: Gate) -> None:
+    """Ctrl-C, once an env stands before the gate."""
+    gate.wait_for_entry()
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", [MultiSyncDataCollector, aSyncDataCollector])
+def test_ctrl_c_while_a_successor_starts(tmp_path: Path, kind: Any) -> None:
+    """It is killed, and the next call begins with another: the batch is that of a restart that nobody broke off."""
+    gate = Gate(tmp_path)
+    late = partial(Late, gate.paths, tmp_path / "made", tmp_path / "failed")
+    with nothing_left() as pids:
+        workers, frames_per_batch = ([Fragile, late], 24) if kind is MultiSyncDataCollector else ([late], 12)
+        with kind(workers, frames_per_batch=frames_per_batch, on_worker_failure="restart") as collector:
+            first = collector.next().clone()
+            for _ in range(3):
+                pids.extend(pids_of(collector))
+                interruption = threading.Thread(target=interrupt_behind, args=[gate])
+                interruption.start()
+                with pytest.raises(KeyboardInterrupt):
+                    collector.next()
+                interruption.join()
+            gate.open()
+            second = collector.next().clone()
+            assert collector.stats().restarts == 1
+            pids.extend(pids_of(collector))
+        del collector
+    gate.close()
+    old, new = (1 << 40, SUCCESSOR) if kind is MultiSyncDataCollector else (0, 1 << 40)
+    rows = [frames(batch[1] if kind is MultiSyncDataCollector else batch) for batch in (first, second)]
+    assert [number - old for number, *_ in rows[0]] == [0] * 7 + [1] * 5
+    assert [(number, step) for number, _, step, *_ in rows[1]] == [
+        *[(old + 1, 5), (old + 1, 6), (old + 2, 0), (old + 2, 1), (old + 2, 2)],
+        *[(new, t) for t in range(7)],
+    ]
 
 
 def test_a_reset_that_fails_loses_no_column(tmp_path: Path) -> None:
@@ -232,3 +284,29 @@ def test_a_death_that_another_call_sees_first_is_mended_too(kind: Any, call: Cal
         for _ in range(3):
             collector.next()
         assert collector.stats().restarts == 2
+
+
+class Mortal(Fragile):
+    """`Fragile` that can be told to die, once."""
+
+    def __init__(self, died: Path) -> None:
+        super().__init__()
+        self._died = died
+
+    def die(self) -> str:
+        if not self._died.exists():
+            self._died.touch()
+            kill()
+        return "alive"
+
+
+@pytest.mark.parametrize("kind", [MultiSyncDataCollector, MultiaSyncDataCollector])
+def test_a_death_in_a_call_is_raised_by_it_and_mended_by_the_next(tmp_path: Path, kind: Any) -> None:
+    mortal = partial(Mortal, tmp_path / "died")
+    with kind([mortal, mortal], frames_per_batch=24, on_worker_failure="restart") as collector:
+        collector.next()
+        with pytest.raises(WorkerDied, match="SIGKILL"):
+            collector.call_env("die")
+        assert collector.call_env("die") == ["alive", "alive"]
+        collector.next()
+        assert collector.stats().restarts == 1
