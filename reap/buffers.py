@@ -145,6 +145,13 @@ class ColumnViews(Sequence[torch.Tensor]):
         return self._views[index - self._start]
 
 
+def slot_layout(fields: Mapping[Key, Field], rows: int, columns: int) -> Layout:
+    """Where the fields of a slot lie: the flags behind each other."""
+    flags = [key for key in fields if key[-1:] in FLAGS]
+    others = [key for key, field in fields.items() if key not in flags and not field.is_object]
+    return Layout({key: fields[key].lead(rows, columns) for key in (*flags, *others)})
+
+
 class Slot:
     """Memory for one rollout: a field is `[E, T, *value]`, rows first, so that a batch flattens without a copy.
 
@@ -168,9 +175,8 @@ class Slot:
         self.rows = int(np.prod(batch_shape, dtype=np.int64))
         self.columns = columns
         self.fields = dict(fields)
+        layout = slot_layout(fields, self.rows, columns)
         flags = [key for key in self.fields if key[-1:] in FLAGS]
-        others = [key for key, field in self.fields.items() if key not in flags and not field.is_object]
-        layout = Layout({key: fields[key].lead(self.rows, columns) for key in (*flags, *others)})
         self.block = make_block(layout)
         self._rowwise: dict[Key, Array] = {
             key: np.empty((self.rows, columns, 1), object) if field.is_object else self.block.array(key)

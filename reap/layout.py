@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -22,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from reap.keys import Key
-from reap.memory import Bytes, physical_memory, readable, shared_memory
+from reap.memory import Bytes, physical_memory, readable, require_memory, shared_memory
 
 ALIGNMENT = 64
 SHOWN = 5
@@ -152,13 +153,11 @@ class Block:
         Raises:
             MemoryError: the layout does not fit into the memory of this machine; the text names its largest fields.
         """
-        limit = physical_memory()
-        if layout.nbytes > limit:
-            raise MemoryError(_too_large(layout, limit))
+        require_private(layout)
         try:
             return cls(layout, private_memory(layout.nbytes))
         except MemoryError as error:
-            raise MemoryError(_too_large(layout, limit)) from error
+            raise MemoryError(_too_large(layout, physical_memory())) from error
 
     @classmethod
     def shared(cls, layout: Layout, fd: int | None = None) -> Block:
@@ -172,10 +171,8 @@ class Block:
             MemoryError: the layout does not fit into what the machine, or the container, has left; the text names its
                 largest fields.
         """
-        try:
+        with _naming_largest(layout):
             return cls(layout, *shared_memory(layout.nbytes, fd))
-        except MemoryError as error:
-            raise MemoryError(f"{error}\n{_largest(layout)}") from error
 
     def array(self, key: Key) -> Array:
         """The field as a numpy array over the block's memory."""
@@ -197,6 +194,27 @@ class Block:
         flat = torch.frombuffer(source, dtype=field.dtype, count=count, offset=self.layout.offset(key))
         # No view: those refuse detach_(), which people call on batches.
         return flat.resize_(field.shape)
+
+
+def require_private(layout: Layout) -> None:
+    """Raise MemoryError where a block of this process does not fit into the memory of this machine."""
+    limit = physical_memory()
+    if layout.nbytes > limit:
+        raise MemoryError(_too_large(layout, limit))
+
+
+def require_shared(layouts: Sequence[Layout]) -> None:
+    """Raise MemoryError where shared blocks of these layouts do not fit into what is available."""
+    with _naming_largest(max(layouts, key=lambda layout: layout.nbytes)):
+        require_memory(sum(layout.nbytes for layout in layouts))
+
+
+@contextmanager
+def _naming_largest(layout: Layout) -> Generator[None]:
+    try:
+        yield
+    except MemoryError as error:
+        raise MemoryError(f"{error}\n{_largest(layout)}") from error
 
 
 def _too_large(layout: Layout, limit: float) -> str:

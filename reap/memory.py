@@ -123,15 +123,20 @@ def empty_memory() -> int:
     return os.memfd_create("reap", os.MFD_CLOEXEC)
 
 
+def require_memory(nbytes: int) -> None:
+    """Raise MemoryError where so many bytes of shared memory are more than is available."""
+    available, bound = available_memory()
+    if nbytes > available:
+        raise MemoryError(f"{readable(nbytes)} of shared memory are needed, and {bound} has {readable(available)} left")
+
+
 def take_pages(fd: int, nbytes: int) -> None:
     """Give shared memory its size, and take all of its pages.
 
     Raises:
         MemoryError: more than is available.
     """
-    available, bound = available_memory()
-    if nbytes > available:
-        raise MemoryError(f"{readable(nbytes)} of shared memory are needed, and {bound} has {readable(available)} left")
+    require_memory(nbytes)
     try:
         os.posix_fallocate(fd, 0, max(nbytes, 1))
     except OSError as error:

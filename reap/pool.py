@@ -11,6 +11,7 @@ pixels; the others are lent. A lease is a numpy array over the slot's memory tha
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from reap.buffers import SMALL, Slot
+from reap.buffers import SMALL, Slot, slot_layout
 from reap.keys import Key, nested
 from reap.layout import Block, Field, Layout
 from reap.objects import copies_of, stacked
@@ -89,12 +90,18 @@ class SlotPool:
         try:
             slot = Slot(self.fields, self._batch_shape, self.columns, self._make_block)
         except MemoryError as error:
-            error.add_note(f"reap: {len(self.slots)} earlier batches are still kept, each in a block of this size")
+            if self.slots:
+                error.add_note(f"reap: {len(self.slots)} earlier batches are still kept, each in a block of this size")
             raise
         with torch.inference_mode(False):
             self._sources.append({key: slot.tensor(key) for key in self._small})
         self.slots.append(slot)
         return len(self.slots) - 1
+
+    @property
+    def layout(self) -> Layout:
+        """Where the fields of each slot lie in its memory."""
+        return slot_layout(self.fields, math.prod(self._batch_shape), self.columns)
 
     @property
     def _can_lend(self) -> bool:

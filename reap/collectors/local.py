@@ -21,7 +21,7 @@ from reap.envs.base import EnvBase
 from reap.envs.build import build_env, is_env
 from reap.errors import OptionError
 from reap.keys import Key
-from reap.layout import Field
+from reap.layout import Field, require_private, require_shared
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.weights.pending import PendingWeightUpdater
 from reap.workers.base import InlineGroup
@@ -42,6 +42,7 @@ class SyncDataCollector(DataCollectorBase):
     Raises:
         OptionError: an option that is unknown or cannot work.
         SpecMismatch: a policy or an env that does not keep to the env's specs.
+        MemoryError: a batch does not fit into the memory that there is.
 
     Example:
         >>> with SyncDataCollector("CartPole-v1", frames_per_batch=20, total_frames=40) as collector:
@@ -61,12 +62,17 @@ class SyncDataCollector(DataCollectorBase):
         try:
             made = policy if chosen.policy_factory is None else made_by(chosen.policy_factory)
             self._assembly: Assembly = assemble(env, made, chosen)
+            self._require_room()
             group = InlineGroup([self._assembly.handler])
             super().__init__(chosen, group, self._assembly.frames_per_batch, self._make_updater(chosen))
         except BaseException:
             if self._owns_env:
                 env.close()
             raise
+
+    def _require_room(self) -> None:
+        layout, env = self._assembly.pool.layout, self._assembly.env
+        require_shared([layout]) if env.shares_memory else require_private(layout)
 
     def _make_updater(self, options: CollectorOptions) -> WeightUpdaterBase | None:
         policy, source = self._assembly.policy, self._assembly.source

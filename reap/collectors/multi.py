@@ -38,6 +38,7 @@ class MultiSyncDataCollector(ProcessCollector):
         SpecMismatch: a policy or an env that does not keep to the env's specs, or workers of different layouts.
         WorkerRaised: the code of a worker raised.
         WorkerDied: the process of a worker ended.
+        MemoryError: what the workers record at a time does not fit into the memory that there is.
 
     Example:
         >>> with MultiSyncDataCollector(["CartPole-v1"] * 2, frames_per_batch=20, total_frames=40) as collector:

@@ -50,6 +50,7 @@ class MultiaSyncDataCollector(ProcessCollector):
         SpecMismatch: a policy or an env that does not keep to the env's specs.
         WorkerRaised: the code of a worker raised.
         WorkerDied: the process of a worker ended.
+        MemoryError: what the workers record at a time does not fit into the memory that there is.
 
     Example:
         >>> with MultiaSyncDataCollector(["CartPole-v1"] * 2, frames_per_batch=20, total_frames=60) as collector:

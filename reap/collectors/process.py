@@ -33,7 +33,7 @@ from reap.collectors.worker import CheckState
 from reap.collectors.writing import write_to
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
 from reap.keys import Key
-from reap.layout import Field
+from reap.layout import Field, require_shared
 from reap.stats import Meter
 from reap.weights.base import WeightUpdaterBase, chosen_workers
 from reap.weights.remote import MultiProcessedWeightUpdater
@@ -73,6 +73,7 @@ class ProcessCollector(DataCollectorBase):
         self._crew = crew = Crew(plan, policy, type(self).__name__)
         try:
             frames = self._set_up()
+            require_shared([slots.pool.layout for slots in crew.slots])  # of one batch; others are made as they are needed
             super().__init__(plan.whole, crew.group, frames, self._make_updater())
             self._meter = Meter(crew.group.size)
             self._recovery = self._make_recovery()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -13,7 +14,7 @@ from torch import nn
 from reap.collectors import RandomPolicy, SyncDataCollector, WeightUpdaterBase
 from reap.collectors.options import CollectorOptions
 from reap.data import Bounded, Unbounded
-from reap.envs import EnvBase, EnvCreator, GymEnv, SerialEnv
+from reap.envs import EnvBase, EnvCreator, GymEnv, ParallelEnv, SerialEnv
 from reap.errors import ClosedError, OptionError, ReapError, SpecMismatch
 from reap.testing import Const, Count, IdRows
 
@@ -356,3 +357,16 @@ def test_a_gymnasium_env_is_the_one_that_runs() -> None:
     collector.rollout()
     assert isinstance(env, gym.Env)
     assert env.resets == 2
+
+
+def test_a_batch_that_does_not_fit_is_refused_at_construction() -> None:
+    with pytest.raises(MemoryError, match="do not fit into the memory of this machine(?s:.*)Use fewer frames per batch"):
+        SyncDataCollector(partial(Count, 5), Const(), frames_per_batch=3_000_000_000_000)
+
+
+def test_a_batch_that_other_processes_write_does_not_fit() -> None:
+    with (
+        ParallelEnv(2, partial(Count, 5)) as env,
+        pytest.raises(MemoryError, match=r"shared memory are needed(?s:.*)Use fewer frames per batch"),
+    ):
+        SyncDataCollector(env, Const(), frames_per_batch=3_000_000_000_000)

@@ -106,6 +106,12 @@ def test_a_construction_that_fails_half_way(name: str, how: str) -> None:
     check_next_collector()
 
 
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_batch_that_does_not_fit_is_refused_at_construction(name: str) -> None:
+    with nothing_left(), pytest.raises(MemoryError, match=r"shared memory are needed(?s:.*)Use fewer frames per batch"):
+        CLASSES[name]([partial(Count, 5)] * 2, Const(), frames_per_batch=3_000_000_000_000)
+
+
 def test_a_failure_while_the_others_work_on(tmp_path: Path) -> None:
     """C01: worker 0 would take for ever."""
     gate = Gate(tmp_path)
