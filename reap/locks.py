@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from reap.forks import ForkedLocks
+from reap.shield import interruptible, uninterrupted
 
 _forked = ForkedLocks()
 
@@ -24,6 +25,8 @@ _locks: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
 
 class ProcessLock:
     """An `fcntl` record lock on a descriptor, and with it a lock for the threads of this process.
+
+    Ctrl-C waits for the end of the body: a lock that it left taken would have other processes wait for ever.
 
     The record lock belongs to the process, so that closing any descriptor of the same memory would free it: do that with
     `threads` held.
@@ -39,18 +42,47 @@ class ProcessLock:
         self._fd = fd
         status = os.fstat(fd)
         self.threads: Any = _locks.setdefault((status.st_dev, status.st_ino), _forked.add(threading.RLock()))
+        self._shields: list[uninterrupted] = []
 
     def __enter__(self) -> None:
-        if self.threads._is_owned():  # Ctrl-C came between two lines below
-            self.__exit__(None, None, None)
-        self.threads.acquire()
+        shield = uninterrupted()
+        shield.__enter__()
         try:
-            _lock(self._fd)
+            if not self._is_free():
+                self._wait()
         except BaseException:
-            self.threads.release()
+            shield.__exit__()
             raise
+        self._shields.append(shield)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        shield = self._shields.pop()
+        self._give_back()
+        shield.__exit__()
+
+    def _is_free(self) -> bool:
+        """Take both locks, if nobody has them."""
+        if not self.threads.acquire(blocking=False):
+            return False
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.threads.release()
+            return False
+        return True
+
+    def _wait(self) -> None:
+        """Wait for both locks; Ctrl-C may come meanwhile."""
+        try:
+            with interruptible():
+                self.threads.acquire()
+                _lock(self._fd)
+        except BaseException:
+            if self.threads._is_owned():
+                self._give_back()
+            raise
+
+    def _give_back(self) -> None:
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_UN)
         finally:

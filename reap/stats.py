@@ -8,11 +8,11 @@ progress display.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from time import perf_counter
+from typing import TypeVar
 
 from reap.trajectories import Episode
 
@@ -126,6 +126,9 @@ COUNTERS = ("frames", "batches", "finished", "discarded", "restarts")
 """What a resumed collector goes on counting."""
 
 
+T = TypeVar("T")
+
+
 class Meter:
     """Adds up what the rollouts report; a few µs a batch.
 
@@ -169,12 +172,11 @@ class Meter:
             self._busy_seconds += perf_counter() - self._entered
             self._entered = None
 
-    @contextmanager
-    def at_work(self) -> Generator[None]:
-        """In the body a batch is made."""
+    def timed(self, make: Callable[[], T]) -> T:
+        """What a call returns that makes a batch."""
         self.enter()
         try:
-            yield
+            return make()
         finally:
             self.leave()
 

@@ -22,7 +22,7 @@ from reap.buffers import MASK
 from reap.collectors.brake import Brake
 from reap.errors import ClosedError
 from reap.forks import Forked, References
-from reap.workers.shield import uninterrupted
+from reap.shield import uninterrupted
 
 EXIT_SECONDS = 5.0
 """How long the end of the interpreter waits for rollouts under way: a thread in native code would make it crash."""

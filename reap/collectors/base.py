@@ -121,8 +121,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         return self._at_work(self._next_rollout)
 
     def _at_work(self, make: Callable[[], TensorDictBase]) -> TensorDictBase:
-        with self._alone, self._meter.at_work():
-            batch = make()
+        batch = self._alone.run(partial(self._meter.timed, make))
         self._meter.batches += 1
         return batch
 
@@ -145,7 +144,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         return batch
 
     def _deliver(self, batch: Any) -> Any:
-        return take(self._steps, batch)
+        return take(self._steps, batch, self._options.replay_buffer)
 
     def _command(self, slot: int) -> Collect:
         options = self._options

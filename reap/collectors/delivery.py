@@ -92,11 +92,22 @@ def in_parts(steps: Sequence[Step]) -> Step:
     return each
 
 
-def take(steps: Sequence[Step], batch: Any) -> Any:
-    """What these steps make of a batch."""
-    for step in steps:
-        batch = step(batch)
+def take(steps: Sequence[Step], batch: Any, buffer: Any = None) -> Any:
+    """What these steps make of a batch; where one fails, it is lost to this buffer."""
+    try:
+        for step in steps:
+            batch = step(batch)
+    except BaseException:
+        leave_gap(buffer)
+        raise
     return batch
+
+
+def leave_gap(buffer: Any) -> None:
+    """Have what is written to a buffer next go on from nothing that was written before: what came in between is lost."""
+    streams = getattr(getattr(buffer, "writer", None), "streams", None)
+    if streams is not None:
+        streams.begin_anew()
 
 
 def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:

@@ -23,6 +23,7 @@ from reap.buffers import DONE, IDS, after
 from reap.collectors.delivery import ndim_of
 from reap.collectors.options import CollectorOptions
 from reap.errors import OptionError
+from reap.shield import uninterrupted
 from reap.split import split_trajectories
 from reap.trajectories import NO_ID
 
@@ -233,8 +234,9 @@ def next_episodes(
         if rollout is None:
             discard(queue.left_over())
             return None
-        with torch.inference_mode(mode=False):
+        # Ctrl-C would leave a part of it.
+        with uninterrupted(), torch.inference_mode(mode=False):
             discard(queue.add(rollout, first_row()))
     # Ordinary tensors, whatever mode the caller is in.
-    with torch.inference_mode(mode=False):
+    with uninterrupted(), torch.inference_mode(mode=False):
         return queue.take()

@@ -14,6 +14,7 @@ from torch import nn
 
 from reap.collectors.assembly import Assembly, assemble, made_by
 from reap.collectors.base import DataCollectorBase
+from reap.collectors.delivery import leave_gap
 from reap.collectors.handler import Collect
 from reap.collectors.options import CollectorOptions, SyncOptions, made_scheme, made_updater, make_options
 from reap.collectors.schedule import gather_all
@@ -59,6 +60,7 @@ class SyncDataCollector(DataCollectorBase):
         self._pending: PendingWeightUpdater | None = None
         # Weights and their version change together.
         self._weights = Lock()
+        self._is_lost = False
         try:
             made = policy if chosen.policy_factory is None else made_by(chosen.policy_factory)
             self._assembly: Assembly = assemble(env, made, chosen)
@@ -111,6 +113,31 @@ class SyncDataCollector(DataCollectorBase):
             if self._pending is not None:
                 self._pending.apply()
             return super()._command(slot)
+
+    def rollout(self) -> TensorDictBase:
+        """Collect one batch as it was recorded; see `DataCollectorBase`."""
+        self._begin()
+        batch = super().rollout()
+        self._is_lost = False
+        return batch
+
+    def _supply(self, rollouts: Callable[[], TensorDictBase | None]) -> TensorDictBase | None:
+        self._begin()
+        batch = super()._supply(rollouts)
+        self._is_lost = batch is not None and bool(self._steps)
+        return batch
+
+    def _deliver(self, batch: Any) -> Any:
+        delivered = super()._deliver(batch)
+        self._is_lost = False
+        return delivered
+
+    def _begin(self) -> None:
+        """What is recorded from now on is lost until it is handed out: new episodes begin behind it, that none has a gap."""
+        if self._is_lost:
+            self._assembly.handler.rollout.restart()
+            leave_gap(self._options.replay_buffer)
+        self._is_lost = True
 
     def _next_rollout(self) -> TensorDictBase:
         pool = self._assembly.pool

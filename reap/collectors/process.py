@@ -34,12 +34,12 @@ from reap.collectors.writing import write_to
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
 from reap.keys import Key
 from reap.layout import Field, require_shared
+from reap.shield import uninterrupted
 from reap.stats import Meter
 from reap.weights.base import WeightUpdaterBase, chosen_workers
 from reap.weights.remote import MultiProcessedWeightUpdater
 from reap.workers.base import Call
 from reap.workers.process import STOP_TIMEOUT
-from reap.workers.shield import uninterrupted
 
 Shape = tuple[int, ...]
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from reap.errors import CallOrderError, ClosedError, WorkerError, WorkerRaised
+from reap.shield import uninterrupted
 from reap.workers.base import Command, Reply, WorkerGroup
-from reap.workers.shield import uninterrupted
+
+T = TypeVar("T")
 
 Mend = Callable[[WorkerError, Command | None], Reply | None]
 
@@ -130,6 +133,13 @@ class Gather:
                 self._hurry(late)
 
 
+@dataclass
+class Turn:
+    """Somebody's turn."""
+
+    is_over: bool = False
+
+
 class Alone:
     """Lets one rollout at a time be collected: rows that two threads step at once would be in no order.
 
@@ -140,12 +150,25 @@ class Alone:
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = Lock()
+        self._turn = Turn(is_over=True)
 
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise CallOrderError(
-                f"this {self._name} is collecting already: for another thread, or its own env or policy asked it to"
-            )
+    def run(self, make: Callable[[], T]) -> T:
+        """What a call returns.
 
-    def __exit__(self, *exception: object) -> None:
-        self._lock.release()
+        Raises:
+            CallOrderError: another one is under way.
+        """
+        turn = Turn()
+        try:
+            self._begin(turn)  # in here: Ctrl-C may come when it has begun
+            return make()
+        finally:
+            turn.is_over = True
+
+    def _begin(self, turn: Turn) -> None:
+        with self._lock:
+            if not self._turn.is_over:
+                raise CallOrderError(
+                    f"this {self._name} is collecting already: for another thread, or its own env or policy asked it to"
+                )
+            self._turn = turn

@@ -60,7 +60,8 @@ class WritingEnd:
 
     def __init__(self, command: WriteTo) -> None:
         postproc = pickle.loads(command.postproc)
-        options = replace(command.options, replay_buffer=pickle.loads(command.buffer), postproc=postproc)
+        self._buffer = pickle.loads(command.buffer)
+        options = replace(command.options, replay_buffer=self._buffer, postproc=postproc)
         self._steps, self._device = delivery_steps(options), options.storing_device
         # It may keep what it gets, and the slot is recorded in again.
         self._gives_away = postproc is not None
@@ -72,7 +73,7 @@ class WritingEnd:
             batch = batch[..., :columns]
         if self._gives_away:
             batch = batch.clone()
-        take(self._steps, batch)
+        take(self._steps, batch, self._buffer)
 
 
 def write_to(options: CollectorOptions, buffer: Any, postproc: Any) -> WriteTo:

@@ -119,10 +119,11 @@ class Prefetcher:
             self._drop()
 
     def _drop(self) -> None:
-        for sample in self._ready:
+        # None that is cancelled may stay where Ctrl-C comes in between, nor a thread that is not waited for.
+        given_up, self._ready = self._ready, deque[Future[Sample]]()
+        thread, self._thread, self._ended = self._thread, None, Event()
+        for sample in given_up:
             sample.cancel()
-        self._ready.clear()
-        thread, self._thread, self._ended = self._thread, None, Event()  # before the wait, which Ctrl-C may end
         if thread is not None:
             thread.shutdown(wait=True)
 

@@ -23,13 +23,13 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerError
+from reap.shield import interruptible
 from reap.workers import member, reports
 from reap.workers.base import Command, Reply
 from reap.workers.channel import Kind, Outgoing
 from reap.workers.control import ControlBlock
 from reap.workers.member import Member
 from reap.workers.pickling import encode
-from reap.workers.shield import interruptible
 from reap.workers.stall import StallWatch
 from reap.workers.start import MakeHandler, Starter
 from reap.workers.watch import Watch

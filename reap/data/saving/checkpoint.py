@@ -32,7 +32,7 @@ from reap.data.storages.base import Storage
 from reap.data.writers import Writer
 from reap.errors import CallOrderError, OptionError, ReapError, SpecMismatch
 from reap.keys import Key
-from reap.workers.shield import uninterrupted
+from reap.shield import uninterrupted
 
 FORMAT = 1
 REST = "reap.pt"

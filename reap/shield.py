@@ -9,7 +9,6 @@ with uninterrupted():        Ctrl-C is noted, and raised behind the body, or
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib import import_module
@@ -20,8 +19,11 @@ from typing import Any
 
 SIGNALS = SIGINT, SIGTERM, SIGALRM, SIGUSR1
 
-set_handler: Callable[[int, Any], Any] = import_module("_signal").signal
+_signal = import_module("_signal")
+set_handler: Callable[[int, Any], Any] = _signal.signal
 """`signal.signal` is a function around this one: a handler may raise in it before and behind the change."""
+handler_of: Callable[[int], Any] = _signal.getsignal
+"""So is `signal.getsignal`, which takes ten times as long."""
 
 
 class Shield:
@@ -80,7 +82,7 @@ class uninterrupted:  # noqa: N801  a context manager, which must not lose a han
         self._leave()
 
     def _hold_back(self, number: int) -> None:
-        handler = signal.getsignal(number)
+        handler = handler_of(number)
         if isinstance(handler, Shield):
             if handler.is_open:
                 self._closed.append(handler)
@@ -96,16 +98,19 @@ class uninterrupted:  # noqa: N801  a context manager, which must not lose a han
             self._put_back()
         finally:
             self._put_back()  # where an exception of a handler that was back already came between two of the others
-        errors: list[BaseException] = []
+        error: BaseException | None = None
         for shield in self._closed:
             shield.is_open = True
         for shield in (*self._closed, *self._own):
             try:
                 shield.let_through()
-            except BaseException as error:  # noqa: BLE001  of a signal's handler, raised when the rest is done
-                errors.append(error)
-        if errors:
-            raise errors[0]
+            except BaseException as raised:  # noqa: BLE001  of a signal's handler, raised when the rest is done
+                error = error or raised
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # it holds this frame, and would keep what the callers' frames hold
 
     def _put_back(self) -> None:
         while self._replaced:
@@ -122,7 +127,7 @@ def interruptible() -> Generator[None]:
 
 @contextmanager
 def _opened(number: int) -> Generator[None]:
-    shield = signal.getsignal(number)
+    shield = handler_of(number)
     if not isinstance(shield, Shield) or current_thread() is not main_thread():
         yield
         return

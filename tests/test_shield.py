@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reap.workers.shield import interruptible, uninterrupted
+from reap.shield import interruptible, uninterrupted
 
 
 def ctrl_c() -> None:
