@@ -58,7 +58,7 @@ test: check
 	$(PY) -m pytest $(ARGS)
 
 test-processes: $(STAMP)
-	$(PY) -m pytest -m processes $(ARGS)
+	$(PY) -m pytest -m "processes and not soak" $(ARGS)
 
 test-ray: $(STAMP)
 	$(PY) -m pytest -m ray $(ARGS)
