@@ -48,15 +48,15 @@ def _fixed_seed() -> None:
 @pytest.fixture(autouse=True)
 def _nothing_left_running() -> Iterator[None]:
     """Fail a test that leaves a thread or a process (children of children too) behind."""
-    threads, processes = set(threading.enumerate()), _descendants()
+    threads, processes = set(threading.enumerate()), descendants()
     yield
     deadline = time.monotonic() + GRACE
     left = [repr(thread) for thread in set(threading.enumerate()) - threads if not _joined(thread, deadline)]
-    left += [_command(pid) for pid in _descendants() - processes if not _ended(pid, deadline)]
+    left += [_command(pid) for pid in descendants() - processes if not _ended(pid, deadline)]
     assert not left, f"left running: {', '.join(left)}"
 
 
-def _descendants() -> set[int]:
+def descendants() -> set[int]:
     """The ids of this process's children, and of theirs; empty where there is no /proc."""
     found: set[int] = set()
     parents = [os.getpid()]

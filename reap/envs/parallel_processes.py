@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
@@ -27,7 +27,8 @@ from reap.envs.parallel_child import (
     make_process,
 )
 from reap.envs.registry import registry_entries
-from reap.errors import ClosedError, OptionError, SpecMismatch, WorkerError, WorkerRaised, in_own_words
+from reap.errors import ClosedError, OptionError, SpecMismatch, WorkerError, in_own_words
+from reap.shield import interruptible, uninterrupted
 from reap.workers.pickling import blaming
 from reap.workers.process import ProcessGroup
 from reap.workers.stall import StallWatch
@@ -60,7 +61,6 @@ class Processes:
             )
         self._stall = StallWatch(stall_after, [self._group.control(process) for process in range(len(shares))])
         self._every = range(len(shares))
-        self._awaited: set[int] = set()
         self._is_serving = False
         self._indices: WeakKeyDictionary[Stage | Slot, int] = WeakKeyDictionary()
         self._count = 0
@@ -81,7 +81,7 @@ class Processes:
         link = Link(rows, self._group.fileno(), partial(self._group.poll, ()), self._stall, describe)
         try:
             for process in self._every:
-                self._request(process, Connect(rows, process), fds=link.descriptors_for(process))
+                self._group.request(process, Connect(rows, process), fds=link.descriptors_for(process))
             self._replies()
             link.keep_own()
         except BaseException:
@@ -91,15 +91,7 @@ class Processes:
 
     # Commands and replies
 
-    def _request(self, process: int, command: Any, fds: Sequence[int] = ()) -> None:
-        if process in self._awaited:  # another's error has cut the last command short
-            with suppress(WorkerRaised):
-                self._reply(process)
-        self._group.request(process, command, fds)
-        self._awaited.add(process)
-
     def _reply(self, process: int) -> Any:
-        self._awaited.discard(process)
         return self._group.ready({process})[1]
 
     def _replies(self) -> list[Any]:
@@ -109,7 +101,7 @@ class Processes:
         # What is wrong with an option or an env is said as an env in this process says it.
         with in_own_words(OptionError, SpecMismatch):
             for process in self._every:
-                self._request(process, command)
+                self._group.request(process, command)
             return self._replies()
 
     def check(self) -> None:
@@ -126,17 +118,20 @@ class Processes:
         if not self._is_serving:
             with self.failing():
                 for process in self._every:
-                    self._request(process, Serve())
-            self._is_serving = True
+                    self._group.request(process, Serve())
+                self._is_serving = True
 
     def _leave(self) -> None:
         """Let them answer their channels."""
         self.check()
         if self._is_serving:
             for process in self._every:
+                with interruptible():
+                    self.link.finish(process)
+            for process in self._every:
                 self.link.ask(process, LEAVE)
-            self._replies()
             self._is_serving = False
+            self._replies()
 
     def ask(self, name: str, *arguments: Any) -> list[Any]:
         """What a method of the envs of each process returns."""
@@ -149,7 +144,7 @@ class Processes:
         with self.failing():
             self._leave()
             for process, own in zip(self._every, arguments, strict=True):
-                self._request(process, Ask(name, own))
+                self._group.request(process, Ask(name, own))
             self._replies()
 
     def ask_along(self, name: str, first: Any, *arguments: Any) -> Any:
@@ -157,7 +152,7 @@ class Processes:
         with self.failing():
             self._leave()
             for process in self._every:
-                self._request(process, Ask(name, (first, *arguments)))
+                self._group.request(process, Ask(name, (first, *arguments)))
                 first = self._reply(process)
         return first
 
@@ -171,23 +166,23 @@ class Processes:
         """Step or reset rows through the channels."""
         with self.failing():
             for process, rows in asked:
-                self._request(process, Move(command, rows, t, *bound))
+                self._group.request(process, Move(command, rows, t, *bound))
             return [self._reply(process) for process, _ in asked]
 
     @contextmanager
     def failing(self) -> Generator[None]:
-        """Leave nothing open after a failure that ended the processes, or after Ctrl-C: nobody knows then where they are."""
-        try:
-            yield
-        except Exception:
+        """Leave nothing open after a failure that ended the processes; Ctrl-C comes in only where something waits for them."""
+        with uninterrupted():
             try:
-                self.check()
-            except (WorkerError, ClosedError):
-                self._release()
-            raise
-        except BaseException:
-            self.close()
-            raise
+                yield
+            except BaseException:
+                if not self._is_serving:  # else the replies are those to `Serve`
+                    self._group.abandon(self._every)
+                try:
+                    self.check()
+                except (WorkerError, ClosedError):
+                    self._release()
+                raise
 
     # Memory
 
@@ -224,11 +219,11 @@ class Processes:
             self._leave()
             first_row = memory.first_row
             for process, facts in enumerate(self.facts):
-                self._request(process, Attach(index, fields, rows, first_row, columns), fds=[block.fd])
+                self._group.request(process, Attach(index, fields, rows, first_row, columns), fds=[block.fd])
                 first_row += facts.rows
+            self._indices[memory] = index
+            finalize(memory, self._dropped.append, index).atexit = False
             self._replies()
-        self._indices[memory] = index
-        finalize(memory, self._dropped.append, index).atexit = False
         return index
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from reap.envs import GymEnv, ParallelEnv, SerialEnv
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count, IdRows
 from reap.workers import launch
+from tests.conftest import descendants
 from tests.envs.parallel_kinds import Deadly, Says, end
 from tests.workers.handlers import descriptors, have_ended, watch
 from tests.workers.scripts import Script
@@ -140,7 +141,7 @@ def test_a_worker_of_a_collector_that_is_killed_takes_its_processes_along() -> N
     collector = MultiSyncDataCollector([ParallelEnv(2, lambda: Count(3), num_processes=2)], Const(), frames_per_batch=40)
     collector.next()
     [pid] = collector._crew.group.pids
-    own = {int(one) for one in os.listdir("/proc") if one.isdigit() and is_named(one, "ParallelEnv")}
+    own = {one for one in descendants() if is_named(str(one), "ParallelEnv")}
     assert len(own) == 2
     processes = watch(own)
     os.kill(pid, signal.SIGKILL)
