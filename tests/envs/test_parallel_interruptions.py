@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -52,8 +53,8 @@ def check(batch: Any) -> None:
     for row, steps in enumerate(batch["observation"].squeeze(-1).int().tolist()):
         assert all(100 * row <= step < 100 * row + LENGTH for step in steps)
         ids = batch["collector", "traj_ids"][row].tolist()
-        for now, (step, following) in zip(range(3), zip(steps, steps[1:], strict=False), strict=False):
-            assert following == (step + 1 if ids[now] == ids[now + 1] else 100 * row)
+        for (step, following), (number, next_number) in zip(pairwise(steps), pairwise(ids), strict=True):
+            assert following == (step + 1 if number == next_number else 100 * row)
 
 
 @EVERY
