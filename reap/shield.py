@@ -9,6 +9,7 @@ with uninterrupted():        Ctrl-C is noted, and raised behind the body, or
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib import import_module
@@ -33,12 +34,13 @@ class Shield:
         handler: the handler in whose place it is.
 
     Attributes:
+        behind: that handler.
         came: the last signal that is kept.
         is_open: whether signals are passed on.
     """
 
     def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
-        self._handler = handler
+        self.behind = handler
         self.came: tuple[int, FrameType | None] | None = None
         self.is_open = False
 
@@ -53,7 +55,7 @@ class Shield:
         was_open, self.is_open = self.is_open, False
         came, self.came = self.came, None
         if came is not None:
-            self._handler(*came)
+            self.behind(*came)
         self.is_open = was_open
 
 
@@ -137,3 +139,14 @@ def _opened(number: int) -> Generator[None]:
         yield
     finally:
         shield.is_open = False
+
+
+def _drop_shields() -> None:
+    """The handlers are those behind the shields: this is a fork, and who put them there may be a thread that it has not."""
+    for number in SIGNALS:
+        handler = handler_of(number)
+        if isinstance(handler, Shield):
+            set_handler(number, handler.behind)
+
+
+os.register_at_fork(after_in_child=_drop_shields)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from threading import Thread
 from typing import Any
@@ -214,3 +216,34 @@ def test_other_signals_that_raise_wait_too(number: signal.Signals) -> None:
         assert signal.getsignal(number) is raise_it
     finally:
         signal.signal(number, before)
+
+
+FORKED = """
+import os, signal, sys, threading
+from reap.shield import uninterrupted
+
+reads, writes = os.pipe()
+def fork():
+    if os.fork():
+        return
+    came = 0
+    for _ in range(3):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            came += 1
+    os.write(writes, str(came).encode())
+    os._exit(0)
+
+with uninterrupted():
+    thread = threading.Thread(target=fork)
+    thread.start()
+    thread.join()
+    print(os.read(reads, 1).decode())
+"""
+
+
+def test_a_fork_of_another_thread_has_no_shield() -> None:
+    """It has not the thread that would end it."""
+    run = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=50, check=True)
+    assert run.stdout.strip() == "3"

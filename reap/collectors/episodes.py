@@ -151,7 +151,9 @@ class EpisodeQueue:
         """Let the episodes of a state wait in place of those that do; return False for None, and let none wait."""
         given = state or {"turn": 0, "number": 0, "pending": 0, "rows": [], "chunks": {}}
         self._turn, self._number, self.pending_frames = given["turn"], given["number"], given["pending"]
-        self._rows = [Row(deque(row["complete"]), list(row["open"]), row["id"]) for row in given["rows"]]
+        self._rows = [Row(deque(row["complete"]), list(row["open"]), row["id"]) for row in given["rows"]] or [
+            Row() for _ in self._rows
+        ]
         self._chunks = {}
         for number, leaves in given["chunks"].items():
             chunk = TensorDict({}, batch_size=[leaves[0][1].shape[0]])

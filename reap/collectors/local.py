@@ -60,6 +60,7 @@ class SyncDataCollector(DataCollectorBase):
         self._pending: PendingWeightUpdater | None = None
         # Weights and their version change together.
         self._weights = Lock()
+        # What was recorded last was not handed out: new episodes begin behind it, that none has a gap.
         self._is_lost = False
         try:
             made = policy if chosen.policy_factory is None else made_by(chosen.policy_factory)
@@ -105,6 +106,8 @@ class SyncDataCollector(DataCollectorBase):
         """Go on from a `state_dict`; see `DataCollectorBase`."""
         with self.pause():
             super().load_state_dict(state)
+            self._is_lost = False
+            leave_gap(self._options.replay_buffer)
             if self._pending is not None:
                 self._pending.push_weights(state["policy"])
 
@@ -114,34 +117,41 @@ class SyncDataCollector(DataCollectorBase):
                 self._pending.apply()
             return super()._command(slot)
 
+    def state_dict(self) -> dict[str, Any]:
+        """All that a collector needs to go on; see `DataCollectorBase`."""
+        with self.pause():
+            if self._is_lost:
+                self._assembly.handler.rollout.restart()
+            return super().state_dict()
+
     def rollout(self) -> TensorDictBase:
         """Collect one batch as it was recorded; see `DataCollectorBase`."""
-        self._begin()
         batch = super().rollout()
-        self._is_lost = False
+        self._is_lost = self._queue is not None or self._options.replay_buffer is not None  # lost to them
         return batch
 
     def _supply(self, rollouts: Callable[[], TensorDictBase | None]) -> TensorDictBase | None:
-        self._begin()
         batch = super()._supply(rollouts)
-        self._is_lost = batch is not None and bool(self._steps)
+        if self._queue is None and not self._steps:
+            self._is_lost = False
         return batch
+
+    def _first_row(self) -> int:
+        self._is_lost = False  # it comes into the queue now
+        return super()._first_row()
 
     def _deliver(self, batch: Any) -> Any:
         delivered = super()._deliver(batch)
         self._is_lost = False
         return delivered
 
-    def _begin(self) -> None:
-        """What is recorded from now on is lost until it is handed out: new episodes begin behind it, that none has a gap."""
+    def _next_rollout(self) -> TensorDictBase:
+        pool = self._assembly.pool
+        slot = pool.take()
         if self._is_lost:
             self._assembly.handler.rollout.restart()
             leave_gap(self._options.replay_buffer)
         self._is_lost = True
-
-    def _next_rollout(self) -> TensorDictBase:
-        pool = self._assembly.pool
-        slot = pool.take()
         try:
             (done,) = gather_all(self._group, self._command(slot))
         except BaseException:

@@ -20,7 +20,7 @@ from torch import nn
 
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.crew import Crew, Slots
-from reap.collectors.delivery import mark_truncated
+from reap.collectors.delivery import leave_gap, mark_truncated
 from reap.collectors.handler import Done, Reset
 from reap.collectors.multi_options import make_plan
 from reap.collectors.options import made_updater
@@ -95,7 +95,7 @@ class ProcessCollector(DataCollectorBase):
             return None
         for slots in self._crew.slots:
             slots.make_all()
-        return Recovery(self._crew, self._slots_of, self._note_restart)
+        return Recovery(self._crew, self._slots_of, self._meter.restart)
 
     def _make_writes(self) -> Writes | None:
         """What workers write themselves; None where this process writes, or nobody does."""
@@ -172,8 +172,7 @@ class ProcessCollector(DataCollectorBase):
             self._finish_writes()
             yield
 
-    def _note_restart(self, worker: int) -> None:
-        self._meter.restart(worker)
+    def _renew_mailbox(self, worker: int) -> None:
         boxes: dict[int, Any] = getattr(self._updater, "mailboxes", {})
         if worker in boxes:
             boxes[worker] = self._crew.mailboxes[worker]
@@ -186,6 +185,8 @@ class ProcessCollector(DataCollectorBase):
         except ReapError:
             self._crew.close(0)
             raise
+        finally:
+            self._renew_mailbox(failure.worker)  # also where Ctrl-C came when it had another one
 
     def _complete(self, worker: int, done: Done) -> Done:
         """The reply of a worker with what it took over from a failed one."""
@@ -310,6 +311,7 @@ class ProcessCollector(DataCollectorBase):
             super().load_state_dict(state)
             self._crew.go_on(self._meter.restarts, state["workers"])
             self._ready = None if state["ready"] is None else batch_from(state["ready"])
+            leave_gap(self._options.replay_buffer)
             self._take_results(state["results"])
 
     def getattr_env(self, name: str) -> list[Any]:

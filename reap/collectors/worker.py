@@ -273,6 +273,8 @@ class Worker(Attached):
         if isinstance(self._policy, nn.Module):
             load_weights(self._policy, command.state["policy"])
         self._version = command.state["version"]
+        if self._end is not None:
+            self._end.leave_gap()
 
     def _facts(self, _command: Describe) -> Facts:
         assembly, env = self._assembly, self._assembly.env

@@ -220,3 +220,16 @@ def test_d04_random_frames_first(init: int | None, random: int) -> None:
         collector.start()
         wait_for_end(collector)
     assert [value == 7 for batch in buffer.batches for value in batch["action"]] == [False] * random + [True] * (12 - random)
+
+
+def test_a_call_that_is_refused_breaks_no_episode_off() -> None:
+    buffer = Buffer(0)
+    with SyncDataCollector(lambda: Count(1000), frames_per_batch=4, total_frames=16, replay_buffer=buffer) as collector:
+        collector.start()
+        buffer.wait_for_arrival(1)
+        for call in (collector.next, collector.rollout):
+            with pytest.raises(CallOrderError):
+                call()
+        buffer.allow(4)
+        wait_for_end(collector)
+    assert observed(buffer.batches) == list(range(16))

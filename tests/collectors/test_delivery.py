@@ -13,6 +13,7 @@ from reap.collectors.delivery import mark_truncated
 from reap.collectors.utils import split_trajectories
 from reap.envs import SerialEnv
 from reap.testing import Const, Count, CountTL, DictPolicy, IdRows
+from reap.testing.marked import Marked
 
 
 def count(env: Any = None, **options: Any) -> SyncDataCollector:
@@ -110,6 +111,46 @@ def test_an_error_in_postproc_leaves_the_collector_usable() -> None:
     # The batch was collected, and counts; a new episode begins, for the other one would have a gap.
     assert [observed(batch) for batch in collector] == [[0, 1, 2, 3]]
     assert not collector.closed
+
+
+def failing(k: int) -> Any:
+    """A postproc that fails in its k-th call, counted from 0."""
+    calls: list[int] = []
+
+    def postproc(batch: TensorDictBase) -> TensorDictBase:
+        calls.append(0)
+        if len(calls) == k + 1:
+            raise LookupError("no such key")
+        return batch
+
+    return postproc
+
+
+def ids(batch: TensorDictBase) -> list[int]:
+    return batch["collector", "traj_ids"].flatten().tolist()
+
+
+def test_a_state_behind_a_lost_batch_begins_new_episodes() -> None:
+    collector = SyncDataCollector(Count(9), Const(), frames_per_batch=2, postproc=failing(1))
+    assert observed(collector.next()) == [0, 1]
+    with pytest.raises(LookupError):
+        collector.next()
+    state = collector.state_dict()
+    other = SyncDataCollector(Count(9), Const(), frames_per_batch=2, postproc=failing(9))
+    other.load_state_dict(state)
+    for one in (other, collector):
+        batch = one.next()
+        assert (observed(batch), ids(batch)) == ([0, 1], [1, 1])
+
+
+def test_a_state_from_before_goes_on_where_it_was_taken() -> None:
+    collector = SyncDataCollector(Marked(3), Const(), frames_per_batch=2, postproc=failing(1))
+    collector.next()
+    state = collector.state_dict()
+    with pytest.raises(LookupError):
+        collector.next()
+    collector.load_state_dict(state)
+    assert ids(collector.next()) == [0, 0]
 
 
 # ---------------------------------------------------------------------- replay buffer

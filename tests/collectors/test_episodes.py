@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from reap import GymEnv, SerialEnv, SyncDataCollector
 from reap.collectors.episodes import EpisodeQueue
 from reap.errors import OptionError
-from reap.testing.envs import Count
+from reap.testing import Const, Count
 
 
 def rows_of(*lengths: int) -> SerialEnv:
@@ -143,3 +143,24 @@ def test_length_is_not_known() -> None:
 def test_a_rollout_has_a_thousand_frames_unless_it_is_given() -> None:
     with SyncDataCollector(rows_of(3), trajs_per_batch=2) as collector:
         assert collector.frames_per_batch == 1_000
+
+
+def test_after_a_state_without_its_frames_it_waits_for_all_rows() -> None:
+    queue = EpisodeQueue(2, "cat", 1_000)
+    queue.expect(3)
+    assert not queue.load_state(None)
+    assert not queue.is_ahead(range(1, 2), 1)
+    assert len(queue._rows) == 3
+
+
+def test_rows_that_are_ahead() -> None:
+    """Two batches of two episodes from three rows: two episodes of each row, and so many frames."""
+    queue = EpisodeQueue(2, "cat", 1_000)
+    queue.expect(3)
+    rollout = SyncDataCollector(Count(2), Const(), frames_per_batch=4).next()
+    for frames, is_ahead in ((4, False), (8, True)):
+        queue.add(rollout.clone(), 1)
+        rollout["collector", "traj_ids"] += 2
+        assert queue.is_ahead(range(1, 2), 8) is is_ahead
+        assert queue.is_ahead(range(1, 2), 4) is (frames >= 4)
+        assert not queue.is_ahead(range(1, 3), 4)

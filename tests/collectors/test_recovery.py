@@ -13,9 +13,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from torch import nn
 
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, aSyncDataCollector
 from reap.errors import OptionError, WorkerDied, WorkerRaised
+from reap.testing import Const, Count
+from reap.weights.schemes import MultiProcessWeightSyncScheme, SharedMemWeightSyncScheme
 from tests.collectors.crews import Gate, nothing_left, pids_of
 
 pytestmark = pytest.mark.timeout(60)
@@ -309,4 +312,27 @@ def test_a_death_in_a_call_is_raised_by_it_and_mended_by_the_next(tmp_path: Path
             collector.call_env("die")
         assert collector.call_env("die") == ["alive", "alive"]
         collector.next()
+        assert collector.stats().restarts == 1
+
+
+@pytest.mark.parametrize("scheme", [SharedMemWeightSyncScheme, MultiProcessWeightSyncScheme])
+def test_weights_go_to_a_successor_whose_start_was_broken_off(scheme: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Const(0.0)
+    options: Any = {"on_worker_failure": "restart", "weight_sync_schemes": {"policy": scheme()}}
+    with MultiSyncDataCollector([partial(Count, 5)] * 2, policy, frames_per_batch=4, **options) as collector:
+        collector.next()
+        attach, interruptions = collector._crew._attach_weights, [KeyboardInterrupt()]
+
+        def interrupted(worker: int, box: Any) -> None:
+            attach(worker, box)
+            if interruptions:
+                raise interruptions.pop()
+
+        monkeypatch.setattr(collector._crew, "_attach_weights", interrupted)
+        os.kill(collector._crew.group.pids[0], signal.SIGKILL)
+        with pytest.raises(KeyboardInterrupt):
+            collector.next()
+        nn.init.constant_(policy.w, 7.0)
+        collector.update_policy_weights_()
+        assert collector.next()["action"].unique().tolist() == [7.0]
         assert collector.stats().restarts == 1
