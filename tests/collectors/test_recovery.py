@@ -334,5 +334,6 @@ def test_weights_go_to_a_successor_whose_start_was_broken_off(scheme: Any, monke
             collector.next()
         nn.init.constant_(policy.w, 7.0)
         collector.update_policy_weights_()
+        assert collector.next()["action"][0].unique().tolist() == [7.0]  # the other one was at work before
         assert collector.next()["action"].unique().tolist() == [7.0]
         assert collector.stats().restarts == 1
