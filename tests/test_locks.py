@@ -73,7 +73,8 @@ def in_thread(lock: ProcessLock) -> bool:
 
     thread = Thread(target=take, daemon=True)
     thread.start()
-    return done.wait(20)
+    thread.join(20)
+    return done.is_set() and not thread.is_alive()
 
 
 def test_ctrl_c_leaves_it_free(fd: int, other: Any) -> None:

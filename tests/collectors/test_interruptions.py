@@ -77,7 +77,7 @@ def test_streams_go_on(name: str, act: str, every: int) -> None:
 
         next_two()
         do = partial(ACTS[act], collector) if act in ACTS else lambda: streams.add(collector.next())
-        assert each_moment(do, every, next_two) > 3
+        assert each_moment(do, every, next_two) > 1
 
 
 @EVERY
@@ -92,7 +92,7 @@ def test_episodes_begin_anew_and_go_on(name: str, act: str, every: int) -> None:
             batches[:] = [collector.next().clone() for _ in range(2)]
 
         next_two(None)
-        assert each_moment(acts[act], every, next_two) > 3
+        assert each_moment(acts[act], every, next_two) > 1
         collector.reset()
         next_two(None)
         streams = Streams("Sync")
@@ -106,7 +106,7 @@ def test_a_buffer_is_filled_without_a_gap(name: str, every: int) -> None:
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100_000), sampler=SamplerWithoutReplacement(), batch_size=64)
     with make(name, replay_buffer=buffer) as collector:
         collector.next()
-        assert each_moment(collector.next, every, lambda _: collector.next()) > 3
+        assert each_moment(collector.next, every, lambda _: collector.next()) > 1
         stats = collector.stats()
     streams = Streams("Sync")
     written = torch.cat(list(buffer))  # not buffer[:], which has holes where writes were broken off
@@ -124,7 +124,7 @@ def test_whole_episodes(name: str, every: int) -> None:
             assert collector.next()["observation"].flatten().tolist() == [*range(LENGTH)] * 2
 
         next_one(None)
-        assert each_moment(lambda: next_one(None), every, next_one) > 3
+        assert each_moment(lambda: next_one(None), every, next_one) > 1
 
 
 @EVERY
@@ -134,5 +134,5 @@ def test_with_workers_that_are_restarted(name: str, every: int) -> None:
     with make(name, on_worker_failure="restart") as collector:
         streams = Streams(name)
         streams.add(collector.next())
-        assert each_moment(lambda: streams.add(collector.next()), every, lambda _: streams.add(collector.next())) > 3
+        assert each_moment(lambda: streams.add(collector.next()), every, lambda _: streams.add(collector.next())) > 1
         assert collector.stats().restarts == 0
