@@ -37,7 +37,7 @@ help:
 	@echo "make test-oldest  the tests again, with the oldest torchrl, tensordict and gymnasium that reap works with"
 	@echo "make bench   measure reap against hand-written loops and installed peers"
 	@echo "make faults  collectors that fail in every way, 1,000 times; writes docs/faults.md"
-	@echo "make soak    15,000 Ctrl-C, then collectors for 10,000 batches: nothing grows; writes docs/soak.md"
+	@echo "make soak    Ctrl-C at each moment and 15,000 times, then collectors for 10,000 batches: nothing grows; writes docs/soak.md"
 	@echo "make check   ruff and pyright"
 	@echo "make format  let ruff rewrite what it can"
 

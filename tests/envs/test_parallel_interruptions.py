@@ -17,7 +17,7 @@ from tests.interruptions import each_moment
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
 LENGTH = 5
-EVERY = pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.soak)])
+EVERY = pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.soak)])
 
 
 @pytest.fixture
