@@ -16,6 +16,7 @@ can catch it too. Every one of them can be pickled with all that it carries.
 from __future__ import annotations
 
 import difflib
+import inspect
 import pickle
 import signal as signals
 from contextlib import contextmanager
@@ -61,6 +62,24 @@ class OptionError(ReapError, ValueError):
 
 class SpecMismatch(ReapError, ValueError):  # noqa: N818  it is what the condition is called
     """Data that differs from its spec, or specs that should be equal and are not."""
+
+    places: tuple[str, ...] = ()
+    """Where the data came from, from the widest place to the narrowest: `at` adds to them."""
+
+    def at(self, place: str) -> SpecMismatch:
+        """The same error, which names a place at its end: the env, the row, the column."""
+        text = str(self).removesuffix(_within(self.places))
+        self.places = (place, *self.places)
+        self.args = (text + _within(self.places), *self.args[1:])
+        return self
+
+
+def _within(places: tuple[str, ...]) -> str:
+    return f" (in {', '.join(places)})" if places else ""
+
+
+class BoundsWarning(UserWarning):
+    """Numbers of an env that lie outside of the bounds of its own spec, and are recorded as they are."""
 
 
 class ClosedError(ReapError, RuntimeError):
@@ -155,6 +174,16 @@ class WorkerDied(WorkerError):  # noqa: N818  the other thing that can happen to
 
 
 @contextmanager
+def located(place: str) -> Generator[None]:
+    """In the body a SpecMismatch is preceded by a place; see `SpecMismatch.at`."""
+    try:
+        yield
+    except SpecMismatch as error:
+        error.at(place)
+        raise
+
+
+@contextmanager
 def in_own_words(*kinds: type[BaseException]) -> Generator[None]:
     """In the body, what a worker raised of these kinds is raised itself, as it would be without a worker."""
     try:
@@ -229,3 +258,11 @@ def _causes(exit_code: int | None) -> str:
         return _EXIT_CAUSE
     signal = _signal(exit_code)
     return _SIGNAL_CAUSES.get(signal.name if signal else "", "No likely cause is known for this signal.")
+
+
+def callers_level() -> int:
+    """The `stacklevel` with which the function that calls this one warns of the line that called into this package."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "reap":
+        frame, level = frame.f_back, level + 1
+    return level

@@ -27,6 +27,7 @@ from reap.collectors.local import SyncDataCollector
 from reap.envs.build import build_env, is_env
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import plain
+from reap.specs.fits import Check
 
 __all__ = ["EpisodeLog", "Evaluation", "evaluate"]
 
@@ -77,6 +78,7 @@ def evaluate(
     *,
     seed: int | None = None,
     max_frames_per_traj: int | None = None,
+    check: Check = "types",
 ) -> Evaluation:
     """Run a policy for a number of whole episodes.
 
@@ -94,6 +96,7 @@ def evaluate(
         seed: seeds envs and generators, so that the result can be repeated; it stays set in an env that is passed. None: envs
             go on with the generators they have, and policies draw what torch's generator would give next.
         max_frames_per_traj: frames after which an episode is truncated. Needed for envs that never end.
+        check: how closely values are checked; see `CollectorOptions`.
 
     Returns:
         Returns and lengths.
@@ -121,6 +124,7 @@ def evaluate(
                 frames_per_batch=rows * COLUMNS,
                 exploration_type=exploration_type,
                 max_frames_per_traj=max_frames_per_traj,
+                check=check,
                 policy_device=_device_of(policy),
                 return_same_td=True,
             )

@@ -20,10 +20,12 @@ import numpy as np
 
 from reap.buffers import IDS, MASK, STEP_COUNT, Slot, Stage, after
 from reap.envs.base import EnvBase
+from reap.envs.slot_check import SlotCheck
 from reap.errors import OptionError, SpecMismatch
 from reap.layout import Array
 from reap.objects import fill, to_states
 from reap.policy.base import Actor
+from reap.specs.fits import Outside
 from reap.trajectories import NO_ID, NO_LIMIT, TrajectoryTracker
 
 Hook = Callable[[], Any]
@@ -59,6 +61,10 @@ class Rollout:
         tracker: ids and limits.
         hooks: called after each step; one that returns True ends the rollout with that column.
         reset_when_done: reset rows that end; otherwise they idle until all rows have ended.
+        check: looks at what was recorded at the end of each rollout; that of the env by default.
+
+    Attributes:
+        outside: what lay outside of its bounds in the last rollout.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class Rollout:
         *,
         hooks: Sequence[Hook] = (),
         reset_when_done: bool = True,
+        check: SlotCheck | None = None,
     ) -> None:
         self.env = env
         self.stage = stage
@@ -77,6 +84,8 @@ class Rollout:
         self.policy_seconds = 0.0
         self.columns_done = 0
         self.control = memoryview(bytearray(CONTROL_INTS * 4)).cast("i")
+        self.outside: list[Outside] = []
+        self._check = check or SlotCheck(env, env.check, checks_choices=env.checks_choices)
         self._face = env.loop_face()
         self._hooks = tuple(hooks)
         self.end = self._reset_ended if reset_when_done else self._idle_ended
@@ -92,6 +101,9 @@ class Rollout:
         self._waiting: set[int] = set()
         self._skipping: set[int] = set()
         self._skipped: set[int] = set()
+        # Where the rollout begins: its first column, and the rows whose episode begins with it.
+        self._first_column = 0
+        self._begun: set[int] = set(self._every_row)
         self.active: list[int] | None = None
         self._carried: list[tuple[Array, Array, Array]] = []
         env.owner = self
@@ -227,6 +239,7 @@ class Rollout:
             raise
 
     def _start(self, slot: Slot, actor: Actor, start: int) -> None:
+        self._first_column = start
         slot.clear_flags()
         self._face.bind(self.stage, slot)
         actor.bind(slot)
@@ -235,8 +248,10 @@ class Rollout:
             self.env.owner = self
         if self._waiting:
             self._reset(None if len(self._waiting) == len(self._every_row) else sorted(self._waiting), -1)
+            self._begun |= self._waiting
             for rows in (self._waiting, self._skipping, self._skipped):
                 rows.clear()
+        self._begun |= self._skipped
         self.tracker.begin(self._skipped, 0)
         self._skipped.clear()
         self.tracker.bind(slot)
@@ -312,10 +327,22 @@ class Rollout:
         return rows
 
     def finish(self, slot: Slot, columns: int) -> int:
-        """The rollout has ended before `columns`: write what is written at its end; return the number of valid frames."""
+        """The rollout has ended before `columns`: write what is written at its end; return the number of valid frames.
+
+        Raises:
+            SpecMismatch: what was recorded is wrong; the next rollout begins new episodes.
+        """
         self.control[PHASE] = Phase.WRITE
         self.columns_done = columns
         self.tracker.close(columns)
+        begun, self._begun = sorted(self._begun), set()
+        try:
+            self.outside = self._check.look(slot, range(self._first_column, columns), begun)
+        except SpecMismatch as error:
+            self.tracker.take_finished()
+            self.restart()
+            error.add_note(f"reap: found in a rollout of {self.env!r}, which is dropped")
+            raise
         frames = slot.rows * slot.columns
         if MASK in slot.fields:
             mask = slot.by_row(MASK)

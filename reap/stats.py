@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isnan
 from time import perf_counter
 from typing import TypeVar
 
+from reap.keys import Key, plain
+from reap.specs.fits import Outside
 from reap.trajectories import Episode
 
 KEPT_EPISODES = 10_000
@@ -70,6 +72,8 @@ class CollectorStats:
         staleness: policy updates that the last batch was behind.
         discarded_frames: frames that were collected and not delivered.
         restarts: workers that were restarted.
+        outside: numbers that lie outside of the bounds of the env's own specs, for each key: in how many frames, and the first
+            of them in words.
         workers: the same for each worker, where there are several.
     """
 
@@ -86,7 +90,13 @@ class CollectorStats:
     staleness: int = 0
     discarded_frames: int = 0
     restarts: int = 0
+    outside: list[Outside] = field(default_factory=list[Outside])
     workers: list[CollectorStats] = field(default_factory=list["CollectorStats"])
+
+    @property
+    def out_of_bounds(self) -> int:
+        """Frames with numbers outside of their bounds, summed over the keys."""
+        return sum(one.frames for one in self.outside)
 
     @property
     def returns(self) -> Summary:
@@ -109,6 +119,7 @@ class CollectorStats:
             f"time: env {self.env_share:.0%}, policy {self.policy_share:.0%}, training {self.waiting_share:.0%}",
             f"staleness {self.staleness}, discarded frames {self.discarded_frames:,}, restarts {self.restarts}",
         ]
+        lines += [f"out of bounds: {plain(one.key)!r} in {one.frames:,} frames" for one in self.outside]
         lines += [f"worker {number}: {worker.as_line()}" for number, worker in enumerate(self.workers)]
         return "\n".join(lines)
 
@@ -156,6 +167,7 @@ class Meter:
         self._started: float | None = None
         self._frames_at_start = 0
         self._entered: float | None = None
+        self._outside: dict[Key, Outside] = {}
 
     def enter(self) -> None:
         """The collector begins to work on a batch."""
@@ -211,6 +223,20 @@ class Meter:
             own = self.workers[worker]
             own.add(frames, episodes, env_seconds, policy_seconds, staleness=staleness)
             own.batches += 1
+
+    def add_outside(self, outside: Sequence[Outside], worker: int = 0) -> list[Outside]:
+        """Count numbers outside of their bounds.
+
+        Returns:
+            Those under keys for which there were none before.
+        """
+        news = [one for one in outside if one.key not in self._outside]
+        for one in outside:
+            first = self._outside.get(one.key, replace(one, frames=0))
+            self._outside[one.key] = replace(first, frames=first.frames + one.frames)
+        if self.workers:
+            self.workers[worker].add_outside(outside)
+        return news
 
     def discard(self, frames: int, worker: int = 0) -> None:
         """Count frames that were collected and are not delivered."""
@@ -279,6 +305,7 @@ class Meter:
             staleness=self.staleness,
             discarded_frames=self.discarded,
             restarts=self.restarts,
+            outside=list(self._outside.values()),
             workers=list(workers),
         )
 

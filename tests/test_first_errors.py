@@ -120,9 +120,11 @@ def test_info_keys_where_there_is_no_info(rows: int, start: int) -> None:
         return GymEnv(Untold(start), info_keys=["bonus"])
 
     text = message(SpecMismatch, lambda: collect(SerialEnv(rows, make) if rows else make()))
+    places = [*(["env 0 of 2"] if rows else []), *([f"column {start - 1}"] if start else [])]
+    within = f" (in {', '.join(places)})" if places else ""
     assert text == (
         "info_keys: 'bonus' is looked for in the info of each reset and step: expected a dict, found NoneType: None; let the "
-        "env return {} where it has nothing to tell"
+        f"env return {{}} where it has nothing to tell{within}"
     )
     assert collect(Untold(start)).numel() == 12
 

@@ -62,6 +62,7 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
     """
     env.leave_to_policy([key for key in read_keys(policy) if after(key) in written_keys(policy)])
     _refuse_rows(env, options)
+    env.set_check(options.check)
     if options.use_buffers is False:
         env.let_shapes_change()
     stage = _first_observations(env)
@@ -183,6 +184,7 @@ def _actor(placed: Placement, env: EnvBase, stage: Stage, options: CollectorOpti
         trust=options.trust_policy,
         interaction=options.exploration_type,
         called=placed.called,
+        check=options.check,
     )
     chosen = choose(env.full_action_spec, stage)
     parts = _parts(env, stage)

@@ -18,6 +18,7 @@ from reap.policy.kept import detach_inference_tensors
 from reap.policy.random import RandomActor
 from reap.rollout import Rollout
 from reap.seeds import next_seed
+from reap.specs.fits import Outside
 from reap.trajectories import Episode
 from reap.workers.base import Call
 
@@ -82,6 +83,7 @@ class Done:
         policy_seconds: time in the policy.
         columns: columns recorded; less than the slot has if the rollout was ended early.
         objects: columns of objects, where the slot's memory is shared and cannot hold them.
+        outside: numbers that lay outside of their bounds.
     """
 
     slot: int
@@ -92,6 +94,7 @@ class Done:
     policy_seconds: float
     columns: int = 0
     objects: Mapping[Key, Array] | None = None
+    outside: Sequence[Outside] = ()
 
 
 Fill = Callable[[Slot, Any, int], int]
@@ -186,6 +189,7 @@ class CollectHandler:
             rollout.env_seconds - before[0],
             rollout.policy_seconds - before[1],
             rollout.columns_done,
+            outside=rollout.outside,
         )
 
     def _fill(self, slot: Slot, random: bool, start: int) -> int:

@@ -14,6 +14,7 @@ from torch import nn
 
 from reap.collectors.assembly import Assembly, assemble, made_by
 from reap.collectors.base import DataCollectorBase
+from reap.collectors.counting import count_rollout
 from reap.collectors.delivery import leave_gap
 from reap.collectors.handler import Collect
 from reap.collectors.options import CollectorOptions, SyncOptions, made_scheme, made_updater, make_options
@@ -157,9 +158,7 @@ class SyncDataCollector(DataCollectorBase):
         except BaseException:
             pool.give_back(slot)
             raise
-        self._meter.add(
-            done.frames, done.episodes, done.env_seconds, done.policy_seconds, staleness=self._version - done.version
-        )
+        count_rollout(self._meter, done, staleness=self._version - done.version)
         return pool.deliver(slot)
 
     def _release(self, timeout: float | None, close_env: bool) -> None:

@@ -11,7 +11,9 @@ What the collector returns is copied into the slot. Its ids become those of this
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,9 +34,10 @@ from reap.collectors.worker import (
     prepare,
 )
 from reap.collectors.writing import Write, WriteTo
-from reap.errors import OptionError, SpecMismatch
+from reap.errors import BoundsWarning, OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Field
+from reap.specs.fits import Outside
 from reap.trajectories import LEAF_SHIFT, NO_ID
 from reap.workers.base import Call
 
@@ -58,6 +61,7 @@ class NestedWorker(Attached):
         *batch_shape, columns = self._collector.batch_size
         super().__init__(policy, fields_of(self._collector), tuple(batch_shape), columns, [])
         self._leaf = recipe.leaf * self._collector.num_workers
+        self._outside: dict[Key, int] = {}
         self._handlers: dict[type, Callable[[Any], Any]] = {
             Collect: self._collect,
             Describe: self._facts,
@@ -101,7 +105,10 @@ class NestedWorker(Attached):
 
     def _collect(self, command: Collect) -> Done:
         self._read_weights()
-        batch, slot = self._collector.rollout(), self._slots[command.slot]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BoundsWarning)  # the collector of this worker tells it
+            batch = self._collector.rollout()
+        slot = self._slots[command.slot]
         expected = (*self._batch_shape, self._columns)
         if tuple(batch.shape) != expected:
             raise SpecMismatch(f"{type(self._collector).__name__}.rollout: expected {expected}, found {tuple(batch.shape)}")
@@ -111,7 +118,15 @@ class NestedWorker(Attached):
         ids[ids != NO_ID] += self._leaf << LEAF_SHIFT
         frames = int(slot.by_row(MASK).sum()) if MASK in self._fields else batch.numel()
         stats = self._collector.stats()
-        return Done(command.slot, frames, self._version, stats.episodes, 0.0, 0.0, self._columns)
+        return Done(
+            command.slot, frames, self._version, stats.episodes, 0.0, 0.0, self._columns, outside=self._news_of(stats.outside)
+        )
+
+    def _news_of(self, outside: Sequence[Outside]) -> list[Outside]:
+        """What has come since the last rollout to the counts of numbers outside of their bounds."""
+        before, self._outside = self._outside, {one.key: one.frames for one in outside}
+        news = [replace(one, frames=one.frames - before.get(one.key, 0)) for one in outside]
+        return [one for one in news if one.frames]
 
     def _value(self, batch: TensorDictBase, key: Key) -> torch.Tensor:
         value = batch.get(key, None)

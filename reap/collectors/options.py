@@ -11,7 +11,8 @@ from typing import Any, SupportsIndex, TypedDict
 
 import torch
 
-from reap.errors import OptionError, nearest
+from reap.errors import OptionError, callers_level, nearest
+from reap.specs.fits import Check, checked_level
 from reap.weights.base import WeightUpdaterBase
 from reap.weights.scheme import WeightSyncScheme
 
@@ -39,6 +40,7 @@ class SyncOptions(TypedDict, total=False):
     split_trajs: bool
     exploration_type: Any
     exploration_mode: str | None
+    check: Check
     return_same_td: bool
     set_truncated: bool
     use_buffers: bool | None
@@ -80,6 +82,9 @@ class CollectorOptions:
         postproc: TensorDict to TensorDict, once per delivered batch.
         split_trajs: deliver `split_trajectories(batch)`.
         exploration_type: how probabilistic policies choose (an `ExplorationType`).
+        check: how closely what envs and policies return is compared with their specs. "types": shape, dtype and choices of each
+            value, and NaN, are errors, numbers outside of a Box are warned of once for each key and counted in `stats()`;
+            "all": these are errors too; "first": only the first reset, the first step and the first call are looked at.
         return_same_td: deliver the same memory each time, valid until the next batch.
         set_truncated: mark the last valid frame of each row in a batch truncated and done.
         use_buffers: False lets observations change their shape: those of Box spaces are then objects, a tensor for each frame,
@@ -125,6 +130,7 @@ class CollectorOptions:
     postproc: Callable[[Any], Any] | None = None
     split_trajs: bool = False
     exploration_type: Any = None
+    check: Check = "types"
     return_same_td: bool = False
     set_truncated: bool = False
     use_buffers: bool | None = None
@@ -159,6 +165,7 @@ class CollectorOptions:
         self._expect("use_buffers", "a bool or None", lambda value: value is None or isinstance(value, bool))
         for name in SWITCHES:
             self._expect(name, "a bool", lambda value: isinstance(value, bool))
+        checked_level(self.check)
         self._expect("samples_per_frame", "a positive number", lambda value: isinstance(value, int | float) and value > 0)
 
     def _expect(self, name: str, what: str, fits: Callable[[Any], bool]) -> None:
@@ -233,7 +240,9 @@ def make_options(given: Mapping[str, Any], interaction: Any) -> CollectorOptions
         raise OptionError("frames_per_batch is required: the number of frames of each delivered batch")
     # None for a switch means its default, as in the interface that this one follows.
     chosen: dict[str, Any] = {
-        name: value for name, value in options.items() if value is not None or name not in (*SWITCHES, "exploration_type")
+        name: value
+        for name, value in options.items()
+        if value is not None or name not in (*SWITCHES, "exploration_type", "check")
     }
     exploration = chosen.setdefault("exploration_type", interaction.RANDOM)
     if not isinstance(exploration, interaction):
@@ -281,14 +290,6 @@ def rename_options(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]
 
 def _deprecated(old: str, new: str) -> None:
     warnings.warn(f"option {old} is deprecated, use {new}", DeprecationWarning, stacklevel=callers_level())
-
-
-def callers_level() -> int:
-    """The `stacklevel` with which the function that calls this one warns of the line that called into this package."""
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "reap":
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _devices(options: Mapping[str, Any]) -> dict[str, torch.device | None]:

@@ -19,6 +19,7 @@ from tensordict.nn import InteractionType
 from torch import nn
 
 from reap.collectors.base import DataCollectorBase
+from reap.collectors.counting import count_rollout
 from reap.collectors.crew import Crew, Slots
 from reap.collectors.delivery import leave_gap, mark_truncated
 from reap.collectors.handler import Done, Reset
@@ -228,7 +229,7 @@ class ProcessCollector(DataCollectorBase):
 
     def _add(self, worker: int, done: Done) -> None:
         staleness = self._version - done.version if worker in self._crew.mailboxes else 0
-        self._meter.add(done.frames, done.episodes, done.env_seconds, done.policy_seconds, worker=worker, staleness=staleness)
+        count_rollout(self._meter, done, worker=worker, staleness=staleness)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the workers one behind the other; see `DataCollectorBase`."""

@@ -20,7 +20,7 @@ from reap.buffers import DONE, IDS, MASK, STEP_COUNT, TERMINATED, TRUNCATED, aft
 from reap.collectors.crew import Crew, Slots
 from reap.collectors.handler import Collect, Done
 from reap.collectors.worker import Facts
-from reap.errors import ReapError, WorkerError
+from reap.errors import ReapError, SpecMismatch, WorkerError
 from reap.keys import Key
 from reap.layout import Array
 from reap.rollout import COLUMN, PHASE, Phase
@@ -63,8 +63,11 @@ class Recovery:
             The rollout, if the worker had completed it; None if its reply will come, or none was under way.
 
         Raises:
-            WorkerError: the failure, where the worker has not completed a column since it was last restarted.
+            WorkerError: the failure, where the worker has not completed a column since it was last restarted, or where its env
+                or policy returned what does not fit: another process would do the same.
         """
+        if is_of_data(failure):
+            raise failure
         # What others fail with meanwhile is mended next.
         with self._crew.group.heeding(failure.worker):
             return self._restart(failure, command)
@@ -124,6 +127,16 @@ class Recovery:
         put_back(arrays, kept)
         frames = int(np.count_nonzero(arrays[IDS] != NO_ID))
         return replace(done, frames=frames)
+
+
+def is_of_data(failure: BaseException) -> bool:
+    """Whether a worker failed because a value did not fit."""
+    error: BaseException | None = failure
+    while error is not None:
+        if isinstance(error, SpecMismatch):
+            return True
+        error = error.__cause__
+    return False
 
 
 def completed_columns(control: memoryview, facts: Facts) -> int:

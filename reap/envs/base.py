@@ -30,6 +30,7 @@ from reap.keys import Key
 from reap.layout import Block, Layout
 from reap.seeds import next_seed
 from reap.specs import Composite, random_actions
+from reap.specs.fits import Check
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -95,6 +96,9 @@ class EnvBase(EnvSpecs):
 
     steps_rows: bool = True
     """Whether some rows can be stepped while others wait."""
+
+    checks_choices: bool = False
+    """Whether discrete observations and actions are looked at one by one; otherwise they are in whole columns, as NaN is."""
 
     shares_memory: bool = False
     """Whether other processes write the rows: stage and slot are then made in memory that can be shared, by `make_block`."""
@@ -184,6 +188,10 @@ class EnvBase(EnvSpecs):
 
     def leave_to_policy(self, keys: Sequence[Key]) -> None:
         """These keys are a policy's recurrent state: an env that returns them too leaves them out of its observations."""
+
+    def set_check(self, check: Check) -> None:
+        """Check values so closely from now on: "types", "all" or "first"; collectors say it to each env that they drive."""
+        self.check = check
 
     def let_shapes_change(self) -> None:
         """Observations may have another shape in each frame from now on, for good.

@@ -18,6 +18,7 @@ from reap.buffers import FLAGS
 from reap.envs.leaves import get_leaf
 from reap.errors import SpecMismatch
 from reap.keys import Key, plain
+from reap.specs.tensor_fits import tensor_as_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,12 +47,19 @@ class Ends:
         self._any = keys or [key for group in self._groups for _, key in group]
         has_one = all(spec.shape.numel() == 1 for _, spec in env.full_done_spec.leaves())
         self._is_any: Callable[[torch.Tensor], Any] = torch.Tensor.item if has_one else torch.Tensor.any
+        self._where = f"{type(env).__name__}._step"
+        self._sizes = {plain(key): spec.shape for key, spec in env.full_done_spec.leaves()}
 
     def read(self, td: TensorDictBase) -> tuple[Flags, Flags] | None:
         """Terminated and truncated `[E]` of the rows, or None where no flag is True."""
         for key in self._any:
             value = get_leaf(td, key)
-            if value is not None and self._is_any(value):
+            if value is None:
+                continue
+            shape = self._sizes.get(key)
+            if value.dtype is not torch.bool or (shape is not None and value.numel() != shape.numel()):
+                value = checked_flag(value, value.shape if shape is None else shape, f"{self._where}: {key!r}")
+            if self._is_any(value):
                 break
         else:
             return None
@@ -101,16 +109,24 @@ def shape_flags(env: EnvSpecs, result: TensorDictBase, call: str) -> None:
         value = result.get(plain(key), None)
         if value is None:
             continue
-        where = f"{type(env).__name__}.{call}: {plain(key)!r}"
-        if not isinstance(value, torch.Tensor) or value.dtype != torch.bool:
-            found = f"dtype {value.dtype}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
-            raise SpecMismatch(f"{where}: expected a tensor of dtype torch.bool, found {found}; write flags as value.bool()")
-        if value.numel() != spec.shape.numel():
-            raise SpecMismatch(
-                f"{where}: expected shape {tuple(spec.shape)}, found {tuple(value.shape)}; give one flag for each row"
-            )
-        if value.shape != spec.shape:
-            result.set(plain(key), value.reshape(spec.shape))
+        flag = checked_flag(value, spec.shape, f"{type(env).__name__}.{call}: {plain(key)!r}")
+        if flag is not value:
+            result.set(plain(key), flag)
+
+
+def checked_flag(value: Any, shape: torch.Size, where: str) -> torch.Tensor:
+    """A done flag of this shape, bool; given as such, or as the integers 0 and 1.
+
+    Raises:
+        SpecMismatch: it has another number of values, or others.
+    """
+    fitting = tensor_as_dtype(value, torch.bool) if isinstance(value, torch.Tensor) else None
+    if fitting is None:
+        found = f"dtype {value.dtype}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+        raise SpecMismatch(f"{where}: expected a tensor of dtype torch.bool, found {found}; write flags as value.bool()")
+    if fitting.numel() != shape.numel():
+        raise SpecMismatch(f"{where}: expected shape {tuple(shape)}, found {tuple(value.shape)}; give one flag for each row")
+    return fitting if fitting.dtype == torch.bool and fitting.shape == shape else fitting.bool().reshape(shape)
 
 
 def complete_flags(env: EnvSpecs, result: TensorDictBase) -> None:

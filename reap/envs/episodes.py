@@ -10,7 +10,7 @@ import torch
 
 from reap.buffers import after
 from reap.envs.ends import Ends, complete_flags
-from reap.envs.faces import check_result, clear_flags, merge_rows
+from reap.envs.results import check_result, clear_flags, merge_rows
 from reap.errors import SpecMismatch
 from reap.keys import NestedKey
 from reap.optional import tensordict as load_tensordict
@@ -131,7 +131,7 @@ def finish_reset(
     result = env.empty_tensordict() if given is None else given.copy()
     result.pop("_reset", None)
     if begun is not None:
-        check_result(env, begun, "_reset")
+        check_result(env, begun, "_reset", by_hand=True)
         new = env.empty_tensordict().update(begun)
         new.pop("_reset", None)
         clear_flags(env, new)
@@ -146,7 +146,7 @@ def finish_step(env: EnvSpecs, given: TensorDictBase, result: TensorDictBase) ->
     Raises:
         SpecMismatch: `_step` returned something else than its specs say.
     """
-    check_result(env, result, "_step")
+    check_result(env, result, "_step", by_hand=True)
     if result is given:
         result = result.copy()
     complete_flags(env, result)

@@ -23,10 +23,13 @@ import torch
 from reap.buffers import FLAGS, TERMINATED, TRUNCATED, Slot, Stage, after
 from reap.envs.ends import Ends, Flags, complete_flags, shape_flags
 from reap.envs.leaves import get_leaf, set_leaf
+from reap.envs.looks import Look, choice_look
+from reap.envs.results import check_result, clear_flags, merge_rows
 from reap.errors import SpecMismatch
-from reap.keys import NestedKey, plain
+from reap.keys import Key, NestedKey, plain
+from reap.layout import Field
 from reap.objects import copies_of, stacked, unstacked
-from reap.optional import tensordict as load_tensordict
+from reap.specs.tensor_fits import LooseTensorFits, TensorFits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -125,6 +128,8 @@ class TensorDictFace:
     def __init__(self, env: EnvSpecs, calls: TensorDictCalls) -> None:
         self._env = env
         self._calls = calls
+        self._name = type(env).__name__
+        self._lead = len(env.batch_size)
         self._ends = Ends(env, complete=calls.resets_ended)
         self._current: TensorDictBase = env.empty_tensordict()
         self._observed = env.fields_of_stage()
@@ -144,11 +149,22 @@ class TensorDictFace:
         fields = self._following
         tensors = {key: field for key, field in fields.items() if not field.is_object}
         self._keys = [plain(key) for key in tensors]
-        self._shapes = [torch.Size((*stage.batch_shape, *field.shape)) for field in tensors.values()]
+        self._fits = self._fits_of(tensors)
         self._views = [slot.views(after(key)) for key in tensors]
         self._next_objects = [(plain(key), slot.by_column(after(key))) for key, field in fields.items() if field.is_object]
         self._actions = [(plain(key), slot.views(key)) for key in self._acted]
+        looks = {key: look for key, spec in self._env.full_action_spec.leaves() if (look := choice_look(spec, self._lead))}
+        self._choices = [] if self._is_loose else [(key, slot.by_column(key), look) for key, look in looks.items()]
         self._flags = slot.by_column(after(TERMINATED)), slot.by_column(after(TRUNCATED))
+
+    @property
+    def _is_loose(self) -> bool:
+        return self._env.check == "first"
+
+    def _fits_of(self, fields: Mapping[Key, Field]) -> TensorFits:
+        shapes = [torch.Size((*self._env.batch_size, *field.shape)) for field in fields.values()]
+        kind = LooseTensorFits if self._is_loose else TensorFits
+        return kind([plain(key) for key in fields], shapes, [field.dtype for field in fields.values()])
 
     def forget(self) -> None:
         """Rows that the last step has reset are reset again when asked for: the env was given a seed, or used by hand."""
@@ -178,11 +194,12 @@ class TensorDictFace:
                 self._current = self._calls.begin()
             elif late:
                 self._current = self._calls.begin_rows(self._current, self._mask(late))
-            for key, field in self._observed.items():
-                if field.is_object:
-                    self._write_objects(self._stage.arrays[key], plain(key), rows)
-                else:
-                    self._write_stage(self._stage.tensors[key], self._current.get(plain(key)), rows)
+            tensors = {key: field for key, field in self._observed.items() if not field.is_object}
+            values = [self._current.get(plain(key), None) for key in tensors]
+            for key, value in zip(tensors, self._fits_of(tensors).take(values, self._name, "reset"), strict=True):
+                self._write_stage(self._stage.tensors[key], value, rows)
+            for key in self._observed.keys() - tensors.keys():
+                self._write_objects(self._stage.arrays[key], plain(key), rows)
         self._fresh.difference_update(chosen)
 
     def _write_stage(self, target: torch.Tensor, value: torch.Tensor, rows: Sequence[int] | None) -> None:
@@ -191,7 +208,7 @@ class TensorDictFace:
             return
         flat = (self._stage.rows, *target.shape[len(self._stage.batch_shape) :])
         chosen = list(rows)
-        target.view(flat)[chosen] = value.reshape(flat)[chosen].to(target.device)
+        target.view(flat)[chosen] = value.reshape(flat)[chosen].to(target.device, target.dtype)
 
     def _write_objects(self, target: Array, key: NestedKey, rows: Sequence[int] | None) -> None:
         chosen: Any = ... if rows is None or not self._stage.batch_shape else list(rows)
@@ -220,6 +237,9 @@ class TensorDictFace:
     def step_rows(self, rows: Sequence[int] | None, t: int) -> Sequence[int] | None:
         """`send`, then `receive`."""
         self._fresh.clear()
+        for key, column, look in self._choices:
+            if not look.is_fine(column[t] if rows is None else column[t][list(rows)]):
+                raise self._no_choice(key, column[t], look, rows, t)
         with inference_mode(False):
             set_grad_enabled(False)
             current = self._current
@@ -227,23 +247,22 @@ class TensorDictFace:
                 set_leaf(current, key, self._own(views[t]))
             following, self._current = self._calls.step(current)
             values = [get_leaf(following, key) for key in self._keys]
-            if [value.shape for value in values if value is not None] != self._shapes:
-                raise self._changed(values)
+            try:
+                values = self._fits.take(values, self._name, "step")
+            except SpecMismatch as error:
+                raise error.at(f"column {t}") from None
             copy_all([views[t] for views in self._views], values)
             for key, array in self._next_objects:
                 array[t] = self._objects(following, key).reshape(array[t].shape)
             ends = self._ends.read(following)
         return None if ends is None else self._write_ends(ends, rows, t)
 
-    def _changed(self, values: Sequence[torch.Tensor | None]) -> SpecMismatch:
-        """The error for a value that is missing, or has another shape than its spec says."""
-        pairs = zip(self._keys, self._shapes, values, strict=True)
-        key, shape, value = next(entry for entry in pairs if entry[2] is None or entry[2].shape != entry[1])
-        found = "nothing" if value is None else tuple(value.shape)
-        return SpecMismatch(
-            f"{type(self._env).__name__}: {key!r}: expected shape {tuple(shape)}, as the spec says, found {found} in a step; "
-            "values of one key keep their shape: pad them"
-        )
+    def _no_choice(self, key: Key, column: Array, look: Look, rows: Sequence[int] | None, t: int) -> SpecMismatch:
+        """The error for an action that is none of the choices."""
+        wrong = look.wrong(column).reshape(-1)
+        b = next(b for b in (range(self._stage.rows) if rows is None else rows) if wrong[b])
+        expected, found = look.words(column[b] if self._stage.batch_shape else column, b)
+        return SpecMismatch(f"policy: {plain(key)!r}: expected {expected}, found {found}").at(f"column {t}").at(f"row {b}")
 
     def _write_ends(self, ends: tuple[Flags, Flags], rows: Sequence[int] | None, t: int) -> Sequence[int] | None:
         terminated, truncated = ends
@@ -257,61 +276,6 @@ class TensorDictFace:
         for array, values in zip(self._flags, (terminated, truncated), strict=True):
             array[t] = values.reshape(array[t].shape)
         return ended
-
-
-def merge_rows(old: TensorDictBase, new: TensorDictBase, mask: torch.Tensor) -> TensorDictBase:
-    """`new` in the rows of a mask `[*batch_size, 1]`, `old` in the others; keys of one of them as they are there."""
-    merged = old.copy()
-    for key, value in new.items(include_nested=True, leaves_only=True, is_leaf=_is_leaf):
-        kept = old.get(key, None)
-        is_partial = mask.ndim > 1 and kept is not None and kept.shape == value.shape
-        merged.set(key, _merged(kept, value, mask) if is_partial else value)
-    return merged
-
-
-def _is_leaf(cls: type) -> bool:
-    return issubclass(cls, torch.Tensor) or cls.__name__ in {"NonTensorData", "NonTensorStack"}
-
-
-def _merged(old: Any, new: Any, mask: torch.Tensor) -> Any:
-    shape = mask.shape[:-1]
-    if isinstance(new, torch.Tensor):
-        return torch.where(mask.reshape(*shape, *(1,) * (new.ndim - len(shape))).to(new.device), new, old)
-    return stacked(np.where(mask[..., 0].cpu().numpy(), unstacked(new, shape), unstacked(old, shape)))
-
-
-def clear_flags(env: EnvSpecs, begun: TensorDictBase) -> None:
-    """Add those done flags of the spec, all False, that a reset left out."""
-    for key, spec in env.full_done_spec.leaves():
-        if plain(key) not in begun.keys(include_nested=True):
-            begun.set(plain(key), spec.zero())
-
-
-def check_result(env: EnvSpecs, td: Any, call: str) -> None:
-    """Raise SpecMismatch unless what `_reset` or `_step` returned fits the env's specs."""
-    where = f"{type(env).__name__}.{call}"
-    if not isinstance(td, load_tensordict().TensorDictBase):
-        hint = "; does it lack a return?" if td is None else ""
-        raise SpecMismatch(f"{where}: expected a TensorDict, found {type(td).__name__}{hint}")
-    specs = dict(env.observation_spec.leaves())
-    if call == "_step":
-        specs.update(env.full_reward_spec.leaves())
-    for key, spec in specs.items():
-        value = td.get(plain(key), None)
-        if value is None:
-            found = sorted(map(str, td.keys(True, True)))
-            hint = "; values go to the root of what _step returns, not under 'next'" if "next" in td.keys() else ""
-            raise SpecMismatch(f"{where}: expected key {plain(key)!r}, found {found}{hint}")
-        spec.validate(value, key=plain(key), where=where)
-    shape_flags(env, td, call)
-    if call == "_step" and not _has_flags(env, td):
-        wanted = [plain(key) for key, _ in env.full_done_spec.leaves()]
-        raise SpecMismatch(f"{where}: expected one of the done flags {wanted}, found {sorted(map(str, td.keys(True, True)))}")
-
-
-def _has_flags(env: EnvSpecs, td: TensorDictBase) -> bool:
-    known = {key for key, _ in env.full_done_spec.leaves()} | set(FLAGS)
-    return any(td.get(plain(key), None) is not None for key in known)
 
 
 class ArrayFace:
@@ -357,8 +321,12 @@ class ArrayFace:
         """One column: the action goes in, what follows comes out at the root of a new TensorDict."""
         env, slot = self._env, self._slot
         slot.clear_flags()
-        for key in env.fields(env.full_action_spec):
-            slot.views(key)[0].copy_(tensordict.get(plain(key)))
+        actions = env.fields(env.full_action_spec)
+        shapes = [torch.Size((*env.batch_size, *field.shape)) for field in actions.values()]
+        fits = TensorFits([plain(key) for key in actions], shapes, [field.dtype for field in actions.values()])
+        given = fits.take([tensordict.get(plain(key), None) for key in actions], type(env).__name__, "step")
+        for key, value in zip(actions, given, strict=True):
+            slot.views(key)[0].copy_(value)
         env.bind(self._stage, slot)
         env.step_rows(None, 0)
         td = env.empty_tensordict()

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
@@ -25,6 +26,7 @@ from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key
 from reap.seeds import seed_chain
 from reap.specs import Composite, Spec, Unbounded, spec_from_space
+from reap.specs.fits import Check
 
 RESERVED = frozenset({"action", "reward", "done", "terminated", "truncated", "next", "collector", "is_init", "step_count"})
 InfoKeys = Sequence[str] | Mapping[str, Spec]
@@ -70,6 +72,8 @@ class GymEnv(RowsEnv):
         >>> GymEnv("CartPole-v1", num_envs=2).rollout(3).batch_size
         torch.Size([2, 3])
     """
+
+    checks_choices = True
 
     def __init__(
         self,
@@ -124,6 +128,13 @@ class GymEnv(RowsEnv):
         every = batched_format(form, name, space, _info_specs(info_keys), categorical=categorical, count=count)
         return VectorRows(VectorCalls(env, kind), every, form)
 
+    def set_check(self, check: Check) -> None:
+        """Check values so closely from now on; see `EnvBase`."""
+        super().set_check(check)
+        self.row.check = check
+        for calls in [self.row.calls] if isinstance(self.row, VectorRows) else self._calls():
+            calls.refuses_bounds = check != "types"
+
     def let_shapes_change(self) -> None:
         """Let observations of Box spaces, but action masks, take any shape: each becomes an object, a tensor of its own.
 
@@ -145,6 +156,7 @@ class GymEnv(RowsEnv):
             one.expect(space)
         rows = [GymRow(one, self.form) for one in calls]
         self.row = GymRows(rows) if self._is_vector else rows[0]
+        self.set_check(self.check)
 
     def _set_specs(self, categorical: bool, dtype: torch.dtype | None, info_keys: InfoKeys | None) -> None:
         found: dict[Key, Spec] = {}
@@ -254,12 +266,15 @@ def _info_specs(info_keys: InfoKeys | None) -> dict[str, Spec]:
 
 def _info_leaf(name: str, spec: Spec) -> ObservationLeaf:
     if spec.dtype is None:
-        return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cell(_info_value(info, name)))
+        return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cell(_info_value(info, name)), is_checked=True)
     zero: Any = spec.zero().numpy()
 
     def read(info: Any) -> Any:
         value = _info_value(info, name)
-        return zero if value is None else value
+        if value is None:
+            return zero
+        # A number is one, in whatever array it is.
+        return np.reshape(value, zero.shape) if zero.size == 1 == np.size(value) else value
 
     return ObservationLeaf((name,), gym.spaces.Space(), read)
 

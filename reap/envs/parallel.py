@@ -27,6 +27,7 @@ from reap.envs.parallel_rows import ByBoard, ByChannel, ProcessRows
 from reap.envs.rows import RowsEnv
 from reap.envs.serial import each_of, require_equal
 from reap.errors import OptionError, SpecMismatch, nearest
+from reap.specs.fits import Check
 
 Factory = Callable[..., Any]
 
@@ -190,6 +191,17 @@ class ParallelEnv(RowsEnv):
         has_objects = any(field.is_object for field in self.fields_of_stage().values())
         carrier = ByChannel(processes) if has_objects else ByBoard(processes)
         self.row = ProcessRows(carrier, [facts.rows for facts in processes.facts])
+
+    @property
+    def checks_choices(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether all envs look at discrete observations and actions themselves."""
+        return all(facts.checks_choices for facts in self._started().facts)
+
+    def set_check(self, check: Check) -> None:
+        """Check the values of all envs so closely from now on; see `EnvBase`."""
+        if check != self.check:
+            self._started().ask("set_check", check)
+        super().set_check(check)
 
     def let_shapes_change(self) -> None:
         """Let the observations of all envs change their shapes."""

@@ -91,6 +91,7 @@ class EnvFacts:
     resets_itself: bool
     resets_rows: bool
     steps_rows: bool
+    checks_choices: bool
     name: str
 
     def __repr__(self) -> str:
@@ -240,6 +241,7 @@ class EnvProcess:
             env.resets_itself,
             env.resets_rows,
             env.steps_rows,
+            env.checks_choices,
             repr(first),
         )
 

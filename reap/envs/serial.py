@@ -13,9 +13,10 @@ from reap.buffers import Slot, Stage
 from reap.envs.base import EnvBase, LoopFace, Rows, StepRows
 from reap.envs.build import build_env, is_env
 from reap.envs.gym import GymEnv
-from reap.envs.gym_rows import GymRow, GymRows
+from reap.envs.gym_rows import GymRow, GymRows, name_env
 from reap.envs.rows import RowsEnv
 from reap.errors import OptionError, SpecMismatch
+from reap.specs.fits import Check
 
 Factory = Callable[..., Any]
 
@@ -77,6 +78,7 @@ class SerialEnv(RowsEnv):
         self.resets_rows = all(env.resets_rows for env in self.envs)
         self.steps_rows = all(env.steps_rows for env in self.envs)
         self.shares_memory = any(env.shares_memory for env in self.envs)
+        self.checks_choices = all(env.checks_choices for env in self.envs)
         self.row: GymRows | ChildRows = self._merged()
 
     def _numbers(self, count: int) -> tuple[int, int]:
@@ -88,6 +90,13 @@ class SerialEnv(RowsEnv):
 
     def _set_observations(self) -> None:
         self.observation_spec = self.envs[0].observation_spec.expand(*self.batch_size)
+
+    def set_check(self, check: Check) -> None:
+        """Check the values of all envs so closely from now on; see `EnvBase`."""
+        super().set_check(check)
+        for env in self.envs:
+            env.set_check(check)
+        self.row = self._merged()
 
     def let_shapes_change(self) -> None:
         """Let the observations of all envs change their shapes."""
@@ -226,7 +235,7 @@ class ChildRows:
         return ended or None
 
     def _name_env(self, error: Exception, number: int) -> None:
-        error.add_note(f"reap: in env {self._first + number} of {self._total}")
+        name_env(error, self._first + number, self._total)
 
 
 def rows_of_groups(rows: Rows, starts: Sequence[int], stops: Sequence[int]) -> list[tuple[int, Rows | None]]:

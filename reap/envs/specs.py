@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from reap.buffers import FLAGS, after
+from reap.envs.looks import Bounds, Numbers, number_looks
 from reap.errors import OptionError
 from reap.keys import Key, NestedKey, plain
 from reap.layout import OBJECT, Field
 from reap.optional import tensordict as load_tensordict
 from reap.specs import Categorical, Composite, Spec, Unbounded
+from reap.specs.fits import Check
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -37,6 +39,18 @@ class EnvSpecs:
         self._reward = Composite(reward=Unbounded((1,), dtype=torch.float32)).expand(*self.batch_size)
         flag = Categorical(2, shape=(1,), dtype=torch.bool)
         self._done = Composite(done=flag, terminated=flag).expand(*self.batch_size)
+        self.check: Check = "types"
+        """How closely values are checked."""
+        self.left_bounds: set[Key] = set()
+        """Keys under which numbers were told to lie outside of their bounds."""
+        self._looks: dict[Key, tuple[Spec, tuple[Numbers | None, Bounds | None]]] = {}
+
+    def looks_of(self, key: Key, spec: Spec) -> tuple[Numbers | None, Bounds | None]:
+        """What is looked at in the numbers of one of the env's specs."""
+        known = self._looks.get(key)
+        if known is None or known[0] is not spec:
+            known = self._looks[key] = (spec, number_looks(spec, 0))
+        return known[1]
 
     if not TYPE_CHECKING:
 

@@ -17,10 +17,12 @@ import numpy as np
 from gymnasium import spaces
 
 from reap.envs.any_shape import AnyShape
-from reap.errors import OptionError
-from reap.keys import Key
+from reap.envs.choices import ONE_HOT, choices, index_readers, no_choice, one_hot_readers, switches
+from reap.errors import OptionError, SpecMismatch
+from reap.keys import Key, plain
 from reap.layout import Array
 from reap.objects import copied
+from reap.specs.fits import describe, one_choice
 
 Read = Callable[[Any], Any]
 Decode = Callable[[Sequence[Array]], Sequence[Any]]
@@ -34,11 +36,13 @@ class ObservationLeaf:
         key: where it goes.
         space: its space.
         read: from the whole observation to what is written into the row.
+        is_checked: what `read` returns fits the row; otherwise that is looked at before it is written.
     """
 
     key: Key
     space: gym.Space[Any]
     read: Read
+    is_checked: bool = False
 
 
 def identity(value: Any) -> Any:
@@ -47,7 +51,7 @@ def identity(value: Any) -> Any:
 
 
 def observation_leaves(
-    space: gym.Space[Any], key: Key, *, categorical: bool, encoder: Callable[[gym.Space[Any], bool], Read] | None = None
+    space: gym.Space[Any], key: Key, *, categorical: bool, encoder: Callable[[gym.Space[Any], bool, Key], Read] | None = None
 ) -> list[ObservationLeaf]:
     """The arrays of an observation: one, or for Dict and Tuple spaces one per entry.
 
@@ -55,19 +59,23 @@ def observation_leaves(
         space: the observation space.
         key: key of an observation that is not a Dict; a Dict's entries lie under their own names.
         categorical: discrete values are written as indices, otherwise one-hot.
-        encoder: from a space without parts, and `categorical`, to what is written of its values; one row's by default.
+        encoder: from a space without parts, `categorical` and the key to what is written of its values, which is the value
+            itself or fits; one row's by default.
     """
     root = () if isinstance(space, spaces.Dict) else key
-    return _leaves(space, root, identity, lambda space: (encoder or _encoder)(space, categorical))
+    return _leaves(space, root, identity, lambda space, key: (encoder or _encoder)(space, categorical, key))
 
 
-def _leaves(space: gym.Space[Any], key: Key, read: Read, encoder: Callable[[gym.Space[Any]], Read]) -> list[ObservationLeaf]:
+def _leaves(
+    space: gym.Space[Any], key: Key, read: Read, encoder: Callable[[gym.Space[Any], Key], Read]
+) -> list[ObservationLeaf]:
     if isinstance(space, spaces.Dict):
         entries = [(str(name), name, sub) for name, sub in space.spaces.items()]
     elif isinstance(space, spaces.Tuple):
         entries = [(str(i), i, sub) for i, sub in enumerate(space.spaces)]
     else:
-        return [ObservationLeaf(key, space, _compose(encoder(space), read))]
+        encode = encoder(space, key)
+        return [ObservationLeaf(key, space, _compose(encode, read), encode is not identity)]
     found: list[ObservationLeaf] = []
     for name, index, sub in entries:
         found.extend(_leaves(sub, (*key, name), _compose(itemgetter(index), read), encoder))
@@ -82,22 +90,58 @@ def _compose(outer: Read, inner: Read) -> Read:
     return lambda value: outer(inner(value))
 
 
-def _encoder(space: gym.Space[Any], categorical: bool) -> Read:
+def _encoder(space: gym.Space[Any], categorical: bool, key: Key) -> Read:
     if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        if not categorical:
-            rows = list(np.eye(int(space.n), dtype=np.int64))
-            return lambda value: rows[_index(value, start, len(rows))]
-        return (lambda value: int(value) - start) if start else identity
+        return _discrete_encoder(int(space.start), int(space.n), key, categorical)
     if isinstance(space, spaces.MultiDiscrete):
-        offset, counts = np.asarray(space.start), np.asarray(space.nvec)
-        if categorical:
-            return lambda value: value - offset
-        places = np.concatenate(([0], np.cumsum(counts.reshape(-1))[:-1]))
-        return lambda value: _many_hot(np.asarray(value) - offset, places, int(counts.sum()))
-    if isinstance(space, AnyShape):
-        return space.cell
-    return identity if isinstance(space, spaces.Box | spaces.MultiBinary) else cell
+        return _multi_discrete_encoder(np.asarray(space.start), np.asarray(space.nvec), key, categorical)
+    if isinstance(space, spaces.MultiBinary):
+        return lambda value: switches(value, space.shape, key)
+    if isinstance(space, spaces.Box):
+        return identity
+    write = space.cell if isinstance(space, AnyShape) else cell
+    return lambda value: write(contained(value, space, key))
+
+
+def _discrete_encoder(start: int, count: int, key: Key, categorical: bool) -> Read:
+    if categorical:
+        return lambda value: one_choice(value, start, count, key)
+    rows = list(np.eye(count, dtype=np.int64))
+    return lambda value: rows[one_choice(value, start, count, key)]
+
+
+def _multi_discrete_encoder(offset: Array, counts: Array, key: Key, categorical: bool) -> Read:
+    if categorical:
+        return lambda value: choices(value, offset, counts, key)
+    places = np.concatenate(([0], np.cumsum(counts.reshape(-1))[:-1]))
+    width = int(counts.sum())
+    return lambda value: _many_hot(choices(value, offset, counts, key), places, width)
+
+
+def contained(value: Any, space: gym.Space[Any], key: Key) -> Any:
+    """The value, which the space says to be one of its own.
+
+    Raises:
+        SpecMismatch: it is not.
+    """
+    if not contains(space, value):
+        raise SpecMismatch(f"{plain(key)!r}: expected {space}, found {describe(value)}")
+    return value
+
+
+def contains(space: gym.Space[Any], value: Any) -> bool:
+    """Whether a value is in a space.
+
+    Raises:
+        OptionError: the space does not say which values are in it.
+    """
+    try:
+        return bool(space.contains(value))
+    except NotImplementedError as error:
+        raise OptionError(
+            f"observation space {space} of {type(space)}: expected a space that says which values are in it; define its "
+            "contains(value), or wrap the env with one of gymnasium's spaces"
+        ) from error
 
 
 def cell(value: Any) -> Array:
@@ -107,29 +151,28 @@ def cell(value: Any) -> Array:
     return written
 
 
-def _index(value: Any, start: int, count: int) -> int:
-    index = int(value) - start
-    if not 0 <= index < count:
-        raise IndexError(f"discrete value {int(value)} outside of {start}..{start + count - 1}")
-    return index
-
-
 def _many_hot(value: Array, places: Array, width: int) -> Array:
     row = np.zeros(width, np.int64)
     row[value.reshape(-1) + places] = 1
     return row
 
 
-def action_decoder(space: gym.Space[Any], *, categorical: bool) -> tuple[Callable[[Array], Any], Callable[[Array], Any]]:
+def action_decoder(
+    space: gym.Space[Any], key: Key, *, categorical: bool
+) -> tuple[Callable[[Array], Any], Callable[[Array], Any]]:
     """How actions are read from an array: a function for one env's row, and one for a column of rows.
 
-    Both return copies. What the second returns has one action per row when indexed.
+    Both return copies, and raise SpecMismatch for what is no choice. What the second returns has one action per row when
+    indexed.
     """
     if isinstance(space, spaces.Discrete):
-        return _discrete_decoder(int(space.start), categorical)
+        return _discrete_decoder(int(space.start), int(space.n), key, categorical)
     if isinstance(space, spaces.MultiDiscrete):
-        return _multi_discrete_decoder(space, categorical)
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        return _multi_discrete_decoder(space, key, categorical)
+    if isinstance(space, spaces.MultiBinary):
+        decode = _binary_decoder(key, space.shape)
+        return decode, decode
+    if isinstance(space, spaces.Box):
         return np.array, np.array if space.shape else _arrays
     raise OptionError(
         f"action space {space}: expected Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of these; "
@@ -142,29 +185,60 @@ def _arrays(rows: Array) -> list[Array]:
     return [np.array(row) for row in rows]
 
 
-def _discrete_decoder(start: int, categorical: bool) -> tuple[Callable[[Array], Any], Callable[[Array], Any]]:
-    if categorical:
-        if not start:
-            return int, np.ndarray.tolist
-        return (lambda row: int(row) + start), (lambda rows: (rows + start).tolist())
+def _discrete_decoder(
+    start: int, count: int, key: Key, categorical: bool
+) -> tuple[Callable[[Array], Any], Callable[[Array], Any]]:
+    one, many = (index_readers if categorical else one_hot_readers)(count, key)
     if not start:
-        return (lambda row: int(row.argmax())), (lambda rows: rows.argmax(-1).tolist())
-    return (lambda row: int(row.argmax()) + start), (lambda rows: (rows.argmax(-1) + start).tolist())
+        return one, many
+    return (lambda row: one(row) + start), (lambda rows: [place + start for place in many(rows)])
 
 
 def _multi_discrete_decoder(
-    space: spaces.MultiDiscrete, categorical: bool
+    space: spaces.MultiDiscrete, key: Key, categorical: bool
 ) -> tuple[Callable[[Array], Any], Callable[[Array], Any]]:
-    offset, dtype, shape = np.asarray(space.start), space.dtype, space.nvec.shape
+    offset, dtype, counts = np.asarray(space.start), space.dtype, np.asarray(space.nvec)
     if categorical:
-        return (lambda rows: (rows + offset).astype(dtype)), (lambda rows: (rows + offset).astype(dtype))
-    cuts = np.cumsum(space.nvec.reshape(-1))[:-1]
+
+        def shift(rows: Array) -> Array:
+            wrong = (rows < 0) | (rows >= counts)
+            if wrong.any():
+                raise no_choice(rows, key, f"integers from 0 to {(counts - 1).tolist()}", _of_rows(wrong, counts.ndim))
+            return (rows + offset).astype(dtype)
+
+        return shift, shift
+    cuts = np.cumsum(counts.reshape(-1))[:-1]
 
     def decode(rows: Array) -> Array:
-        indices = [part.argmax(-1) for part in np.split(rows, cuts, axis=-1)]
-        return (np.stack(indices, -1).reshape((*rows.shape[:-1], *shape)) + offset).astype(dtype)
+        parts = np.split(rows, cuts, axis=-1)
+        wrong = sum(map(_is_not_one_hot, parts))
+        if np.any(wrong):
+            blocks = f"{ONE_HOT} in each of the blocks {counts.reshape(-1).tolist()}"
+            raise no_choice(rows, key, blocks, _of_rows(wrong, 0))
+        places = np.stack([part.argmax(-1) for part in parts], -1)
+        return (places.reshape((*rows.shape[:-1], *counts.shape)) + offset).astype(dtype)
 
     return decode, decode
+
+
+def _is_not_one_hot(rows: Array) -> Array:
+    return ((rows == 1).sum(-1) != 1) | ((rows != 0).sum(-1) != 1)
+
+
+def _of_rows(wrong: Any, inner: int) -> Any:
+    """Of values `[E, *inner]`, whether any is wrong, for each row; None for the values of one row."""
+    array = np.asarray(wrong)
+    return array.any(tuple(range(1, array.ndim))) if array.ndim > inner else None
+
+
+def _binary_decoder(key: Key, shape: tuple[int, ...]) -> Callable[[Array], Any]:
+    def decode(rows: Array) -> Array:
+        wrong = (rows != 0) & (rows != 1)
+        if wrong.any():
+            raise no_choice(rows, key, "zeros and ones", _of_rows(wrong, len(shape)))
+        return np.array(rows)
+
+    return decode
 
 
 @dataclass(frozen=True)
@@ -184,7 +258,7 @@ def action_leaves(space: gym.Space[Any], key: Key, *, categorical: bool) -> list
     elif isinstance(space, spaces.Tuple):
         entries = [(str(i), sub) for i, sub in enumerate(space.spaces)]
     else:
-        one, many = action_decoder(space, categorical=categorical)
+        one, many = action_decoder(space, key, categorical=categorical)
         return [ActionLeaf(key, space, one, many)]
     return [leaf for name, sub in entries for leaf in action_leaves(sub, (*key, name), categorical=categorical)]
 

@@ -11,17 +11,35 @@ from typing import Any
 
 import numpy as np
 
-from reap.buffers import Slot, Stage
+from reap.buffers import REWARD, Slot, Stage
 from reap.envs.base import Rows, StepRows
 from reap.envs.gym_rows import RowArrays, RowFormat
 from reap.envs.values import assemble
 from reap.envs.vector_calls import VectorCalls
 from reap.envs.vector_kinds import Mode
-from reap.errors import SpecMismatch
+from reap.errors import SpecMismatch, located
 from reap.layout import Array
+from reap.specs.fits import Check, Fit, describe, flags_of_rows
 
 TRUE = b"\x01"
 """A flag that is set; looking for it among the bytes of a column takes a tenth of the time of `any`."""
+
+BOOL = np.dtype(bool)
+
+
+def rewards_of_rows(value: Any, fit: Fit) -> Array:
+    """The rewards of a step, one number for each row, `[E]` or `[E, 1]`.
+
+    Raises:
+        SpecMismatch: they are something else.
+    """
+    given = value[:, 0] if type(value) is np.ndarray and value.shape == (*fit.shape, 1) else value
+    try:
+        return fit.take(given)
+    except SpecMismatch:
+        raise SpecMismatch(
+            f"env.step: reward: expected one number for each of {fit.shape[0]} rows, found {describe(value)}"
+        ) from None
 
 
 class VectorRows:
@@ -39,7 +57,6 @@ class VectorRows:
         self._every_row = range(calls.count)
         self._decode = form.actions[0].many
         self._step_all = self._step_array if form.is_array else self._step_tree
-        self._write_first = self._write_first_array if form.is_array else self._write_first_tree
         self._same_step = calls.kind.mode is Mode.SAME_STEP
         self.step_rows: StepRows = self._step_all
         if self._same_step:
@@ -50,11 +67,15 @@ class VectorRows:
         self._fresh_rows: list[int] = []
         self._fresh: tuple[Any, Any] = (None, None)
         self._t = 0
+        self.check: Check = "types"
+        """How closely values are checked, from the next `bind` on."""
+        self._flag_shape = (calls.count,)
+        self._rewards = Fit(REWARD, (calls.count,), np.dtype(np.float32))
 
     def bind(self, stage: Stage, slot: Slot) -> None:
         """Take the arrays that following calls read and write."""
-        arrays = self._arrays = RowArrays(self._form, stage, slot)
-        self._stage, self._next, self._actions = arrays.stage[0], arrays.next[0], arrays.actions[0]
+        arrays = self._arrays = RowArrays(self._form, stage, slot, 0, self.check)
+        self._next, self._actions, self._take = arrays.next[0], arrays.actions[0], arrays.fits[0].take
         self._reward, self._terminated, self._truncated = arrays.reward, arrays.terminated, arrays.truncated
 
     # ------------------------------------------------------------------ resets
@@ -94,20 +115,25 @@ class VectorRows:
         self._fresh_rows = [b for b in fresh if b not in chosen]
         return [b for b in fresh if b in chosen]
 
-    def _write_first_array(self, observation: Any, info: Any, rows: Any, where: Any) -> None:
-        self._stage[rows] = observation[where]
-
-    def _write_first_tree(self, observation: Any, info: Any, rows: Any, where: Any) -> None:
-        for array, values in zip(self._arrays.stage, self._form.values(observation, info), strict=True):
-            array[rows] = values[where]
+    def _write_first(self, observation: Any, info: Any, rows: Any, where: Any) -> None:
+        """Write first observations to rows of the stage; `where` says where in the values these rows are."""
+        values = self._form.values(observation, info)
+        count = len(rows) if isinstance(where, slice) else self.calls.count
+        for array, taken in zip(self._arrays.stage, self._arrays.rows_of(values, count, "env.reset"), strict=True):
+            array[rows] = taken[where]
 
     # ------------------------------------------------------------------ steps
 
     def _step_array(self, rows: Rows | None, t: int) -> Rows | None:
         """The hot path: an observation of one array, and all rows."""
-        self._next[t], self._reward[t], terminated, truncated, info = result = self.calls.step(self._decode(self._actions[t]))
+        try:
+            observation, reward, terminated, truncated, info = self.calls.step(self._decode(self._actions[t]))
+            self._next[t], self._reward[t] = self._take(observation), self._rewards_of(reward)
+            terminated, truncated = self._flags_of(terminated, "terminated"), self._flags_of(truncated, "truncated")
+        except SpecMismatch as error:
+            raise error.at(f"column {t}") from error.__cause__
         if TRUE in terminated.tobytes() or TRUE in truncated.tobytes():
-            return self._end(t, result[0], terminated, truncated, info)
+            return self._end(t, observation, terminated, truncated, info)
         return None
 
     def _step_tree(self, rows: Rows | None, t: int) -> Rows | None:
@@ -117,14 +143,29 @@ class VectorRows:
         """Step all rows of an EnvPool, or only some."""
         if rows is None:
             return self._step_all(None, t)
-        actions = assemble(self._form.action_space, [leaf.many(a[t][rows]) for leaf, a in self._action_arrays()])
-        observation, reward, terminated, truncated, info = self.calls.step_some(rows, actions)
-        for array, values in zip(self._arrays.next, self._form.values(observation, info), strict=True):
-            array[t, rows] = values[: len(rows)]
-        self._reward[t, rows] = reward
+        count = len(rows)
+        with located(f"column {t}"):
+            actions = assemble(self._form.action_space, [leaf.many(a[t][rows]) for leaf, a in self._action_arrays()])
+            observation, reward, *flags, info = self.calls.step_some(rows, actions)
+            values = self._arrays.rows_of(self._form.values(observation, info), count, "env.step")
+            for array, taken in zip(self._arrays.next, values, strict=True):
+                array[t, rows] = taken
+            self._reward[t, rows] = rewards_of_rows(reward, Fit(REWARD, (count,), self._rewards.dtype))
+            names = ("terminated", "truncated")
+            terminated, truncated = (flags_of_rows(value, count, name) for value, name in zip(flags, names, strict=True))
         self._terminated[t, rows], self._truncated[t, rows] = terminated, truncated
         ended = (terminated | truncated).nonzero()[0].tolist()
         return [rows[i] for i in ended] or None
+
+    def _flags_of(self, value: Any, name: str) -> Array:
+        """One bool for each row."""
+        if type(value) is np.ndarray and value.dtype is BOOL and value.shape == self._flag_shape:
+            return value
+        return flags_of_rows(value, self.calls.count, name)
+
+    def _rewards_of(self, value: Any) -> Array:
+        """One number for each row."""
+        return rewards_of_rows(value, self._rewards)
 
     def _step_and_forget(self, rows: Rows | None, t: int) -> Rows | None:
         """The observations that began episodes with the last step are gone with this one."""
@@ -141,15 +182,18 @@ class VectorRows:
         return self._write(self.calls.receive(), self._t)
 
     def _read_actions(self, t: int) -> Any:
-        return assemble(self._form.action_space, [leaf.many(array[t]) for leaf, array in self._action_arrays()])
+        with located(f"column {t}"):
+            return assemble(self._form.action_space, [leaf.many(array[t]) for leaf, array in self._action_arrays()])
 
     def _action_arrays(self) -> Any:
         return zip(self._form.actions, self._arrays.actions, strict=True)
 
     def _write(self, result: Any, t: int) -> Rows | None:
-        observation, self._reward[t], terminated, truncated, info = result
-        for array, values in zip(self._arrays.next, self._form.values(observation, info), strict=True):
-            array[t] = values
+        observation, reward, terminated, truncated, info = result
+        with located(f"column {t}"):
+            self._arrays.write(t, self._form.values(observation, info))
+            self._reward[t] = self._rewards_of(reward)
+            terminated, truncated = self._flags_of(terminated, "terminated"), self._flags_of(truncated, "truncated")
         if TRUE in terminated.tobytes() or TRUE in truncated.tobytes():
             return self._end(t, observation, terminated, truncated, info)
         return None
@@ -170,13 +214,15 @@ class VectorRows:
                 f"{self.calls.env}: rows {ended} ended in same-step mode, and info has no 'final_obs', only {sorted(info)}; "
                 "gymnasium.vector.AutoresetMode says what it holds"
             )
-        count = len(self._form.observations)
-        arrays = self._arrays.next
-        for array, leaf, batched in zip(arrays[:count], self._single.observations, self._form.observations, strict=True):
-            if isinstance(final, np.ndarray):
-                for b in ended:
-                    array[t, b] = leaf.read(final[b])
-            else:
-                array[t, ended] = batched.read(final)[ended]
-        for array, leaf in zip(arrays[count:], self._form.infos, strict=True):
-            array[t, ended] = leaf.read(info.get("final_info", {}))[ended]
+        with located(f"column {t}"):
+            values = self._arrays.rows_of(self._final_values(ended, final, info), len(ended), "env.step: final_obs")
+        for array, taken in zip(self._arrays.next, values, strict=True):
+            array[t, ended] = taken
+
+    def _final_values(self, ended: list[int], final: Any, info: Any) -> list[Any]:
+        """For each leaf the values of the rows that ended, `[n, *value]`."""
+        if isinstance(final, np.ndarray):
+            found = [[leaf.read(final[b]) for b in ended] for leaf in self._single.observations]
+        else:
+            found = [leaf.read(final)[ended] for leaf in self._form.observations]
+        return found + [leaf.read(info.get("final_info", {}))[ended] for leaf in self._form.infos]

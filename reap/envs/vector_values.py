@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from reap.envs.choices import choices, switches
 from reap.envs.gym_rows import RowFormat
-from reap.envs.values import ActionLeaf, ObservationLeaf, Read, identity, observation_leaves
+from reap.envs.values import ActionLeaf, ObservationLeaf, Read, contained, identity, observation_leaves
+from reap.errors import SpecMismatch, located
+from reap.keys import Key
 from reap.layout import Array
 from reap.objects import copied
 from reap.specs import Spec
+from reap.specs.fits import Fit, as_array
 
 
 def batched_format(
@@ -36,27 +41,56 @@ def batched_format(
     return RowFormat(
         observations=tuple(observation_leaves(space, (name,), categorical=categorical, encoder=_encoder)),
         infos=tuple(_info_leaf(key, spec, count) for key, spec in infos.items()),
-        actions=tuple(replace(leaf, many=_action_decoder(leaf, categorical)) for leaf in form.actions),
+        actions=tuple(replace(leaf, many=_action_decoder(leaf)) for leaf in form.actions),
         action_space=form.action_space,
     )
 
 
-def _encoder(space: gym.Space[Any], categorical: bool) -> Read:
+def _encoder(space: gym.Space[Any], categorical: bool, key: Key) -> Read:
     if isinstance(space, spaces.Discrete):
         start, count = int(space.start), int(space.n)
+        offset, counts = np.asarray(start), np.asarray(count)
         if categorical:
-            return (lambda values: values - start) if start else identity
-        choices = np.arange(start, start + count)
-        return lambda values: np.equal(np.asarray(values)[..., None], choices)
+            return lambda values: choices_of_rows(values, offset, counts, key)
+        every = np.arange(count)
+        return lambda values: np.equal(choices_of_rows(values, offset, counts, key)[:, None], every)
     if isinstance(space, spaces.MultiDiscrete):
-        offset, counts = np.asarray(space.start).reshape(-1), np.asarray(space.nvec).reshape(-1)
+        offset, counts = np.asarray(space.start), np.asarray(space.nvec)
         if categorical:
-            return lambda values: values - np.asarray(space.start)
+            return lambda values: choices_of_rows(values, offset, counts, key)
         # Every choice of every part beside each other: which part it belongs to, and its value.
-        part = np.repeat(np.arange(len(counts)), counts)
-        value = np.concatenate([np.arange(n) + first for n, first in zip(counts, offset, strict=True)])
-        return lambda values: np.equal(np.asarray(values).reshape(len(values), -1)[:, part], value)
-    return identity if isinstance(space, spaces.Box | spaces.MultiBinary) else cells
+        sizes = counts.reshape(-1)
+        part = np.repeat(np.arange(len(sizes)), sizes)
+        value = np.concatenate([np.arange(n) for n in sizes])
+        return lambda values: np.equal(choices_of_rows(values, offset, counts, key).reshape(len(values), -1)[:, part], value)
+    if isinstance(space, spaces.MultiBinary):
+        return lambda values: switches(values, (len(values), *space.shape), key)
+    return identity if isinstance(space, spaces.Box) else partial(_contained_cells, space=space, key=key)
+
+
+def choices_of_rows(values: Any, offset: Array, counts: Array, key: Key) -> Array:
+    """Choices of all rows counted from 0, int64 `[E, *counts.shape]`; an error names the row.
+
+    Raises:
+        SpecMismatch: see `choices`.
+    """
+    array = as_array(values)
+    if array is None or array.ndim != counts.ndim + 1:
+        return choices(values, offset, counts, key)
+    try:
+        return choices(array, np.broadcast_to(offset, array.shape), np.broadcast_to(counts, array.shape), key)
+    except (SpecMismatch, ValueError):
+        for b, value in enumerate(array):
+            with located(f"row {b}"):
+                choices(value, offset, counts, key)
+        raise
+
+
+def _contained_cells(values: Any, space: gym.Space[Any], key: Key) -> Array:
+    for b, value in enumerate(values):
+        with located(f"row {b}"):
+            contained(value, space, key)
+    return cells(values)
 
 
 def cells(values: Any) -> Array:
@@ -69,7 +103,7 @@ def cells(values: Any) -> Array:
 
 def _info_leaf(name: str, spec: Spec, count: int) -> ObservationLeaf:
     if spec.dtype is None:
-        return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cells(_info_objects(info, name, count)))
+        return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cells(_info_objects(info, name, count)), True)
     zero = np.asarray(spec.zero().numpy())
     nothing, mask_name = np.broadcast_to(zero, (count, *zero.shape)), "_" + name
 
@@ -81,9 +115,10 @@ def _info_leaf(name: str, spec: Spec, count: int) -> ObservationLeaf:
             return np.stack(value) if value.dtype == object else value
         values = np.array(nothing)
         for b in np.flatnonzero(mask):
-            values[b] = value[b]
+            values[b] = fit.take(value[b])
         return values
 
+    fit = Fit((name,), zero.shape, zero.dtype)
     return ObservationLeaf((name,), gym.spaces.Space(), read)
 
 
@@ -103,18 +138,14 @@ def _of_row(value: Any, b: int) -> Any:
     return {name: _of_row(value[name], b) for name, mask in present.items() if mask is None or mask[b]}
 
 
-def _action_decoder(leaf: ActionLeaf, categorical: bool) -> Callable[[Array], Any]:
+def _action_decoder(leaf: ActionLeaf) -> Callable[[Array], Any]:
     space = leaf.space
     if isinstance(space, spaces.Discrete):
-        return _discrete_decoder(space, categorical)
+        return _discrete_decoder(space, leaf.many)
     # One row of a Box without dimensions is a number; `ActionLeaf.many` makes a list of such rows.
-    return leaf.many if isinstance(space, spaces.MultiDiscrete) else np.array
+    return leaf.many if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary) else np.array
 
 
-def _discrete_decoder(space: spaces.Discrete[Any], categorical: bool) -> Callable[[Array], Any]:
-    start, dtype = int(space.start), space.dtype
-    if categorical:
-        return lambda rows: np.add(rows, start, dtype=dtype)
-    if not start and dtype == np.intp:
-        return lambda rows: rows.argmax(-1)
-    return lambda rows: np.add(rows.argmax(-1), start, dtype=dtype)
+def _discrete_decoder(space: spaces.Discrete[Any], many: Callable[[Array], Any]) -> Callable[[Array], Any]:
+    dtype = space.dtype
+    return lambda rows: np.array(many(rows), dtype)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
 from reap.buffers import Slot
-from reap.keys import Key
+from reap.errors import SpecMismatch
+from reap.keys import Key, plain
 from reap.layout import Field
+from reap.specs.faults import layout_text
+from reap.specs.tensor_fits import tensor_as_dtype
 
 Outputs = Mapping[Key, Any]
 
@@ -37,19 +40,21 @@ class PolicyActor(Actor, Protocol):
     Attributes:
         kind: "plain", "tensordict" or "unwrapped", as `repr(collector)` shows it.
         reads: keys of the stage that the policy is given.
+        writer: what writes its outputs.
         enables_grad: the policy differentiates inside of its forward, which inference mode would not let it do.
     """
 
     kind: str
     reads: Sequence[Key]
+    writer: OutputWriter
     enables_grad: bool
 
     def probe(self) -> Outputs:
         """Call the policy once on the stage and return its outputs, without writing them."""
         ...
 
-    def fix_outputs(self, outputs: Mapping[Key, Field]) -> None:
-        """Take the outputs that were found by the probe as the ones to write from now on."""
+    def fix_outputs(self, writer: OutputWriter) -> None:
+        """Take what writes the outputs that were found by the probe, from now on."""
         ...
 
     def read_copies(self) -> None:
@@ -58,9 +63,18 @@ class PolicyActor(Actor, Protocol):
 
 
 class OutputWriter:
-    """Writes the outputs of one column into the slot."""
+    """Writes the outputs of one column into the slot, as torch copies them; outputs that are missing this time are zero.
+
+    Args:
+        outputs: one row's shape and dtype under each key of the slot.
+    """
+
+    is_strict = False
 
     def __init__(self, outputs: Mapping[Key, Field]) -> None:
+        self.outputs = outputs
+        self.forms: list[tuple[torch.Size, torch.dtype]] = []
+        """Shape and dtype that each output has to have; none are asked for here."""
         self.keys = tuple(outputs)
         self.views: list[Sequence[torch.Tensor]] = []
 
@@ -69,13 +83,70 @@ class OutputWriter:
         self.views = [slot.views(key) for key in self.keys]
 
     def write(self, t: int, values: Outputs) -> None:
-        """Write column `t`; outputs that are missing this time are zero."""
+        """Write column `t`."""
         for key, views in zip(self.keys, self.views, strict=True):
             value = values.get(key)
             if value is None:
                 views[t].zero_()
             else:
                 views[t].copy_(torch.as_tensor(value))
+
+
+class StrictWriter(OutputWriter):
+    """Writes outputs that have the shapes and dtypes of the policy's first call.
+
+    Args:
+        outputs: one row's shape and dtype under each key of the slot.
+        batch_shape: batch dimensions of the rows.
+        one_hot: keys of choices that may come in any dtype, as exact zeros and ones.
+        policy: what the policy is called in errors.
+    """
+
+    is_strict = True
+
+    def __init__(
+        self, outputs: Mapping[Key, Field], batch_shape: tuple[int, ...], one_hot: Collection[Key], policy: str
+    ) -> None:
+        super().__init__(outputs)
+        self.forms = [(torch.Size((*batch_shape, *field.shape)), field.dtype) for field in outputs.values()]
+        self._one_hot, self._policy = frozenset(one_hot), policy
+
+    def write(self, t: int, values: Outputs) -> None:
+        """Write column `t`.
+
+        Raises:
+            SpecMismatch: an output is missing or new, or has another shape or dtype than in the first call.
+        """
+        if values.keys() != self.outputs.keys():
+            raise self.other_keys(values).at(f"column {t}")
+        for place, key in enumerate(self.keys):
+            value, (shape, dtype) = values[key], self.forms[place]
+            if type(value) is not torch.Tensor or value.dtype is not dtype or value.shape != shape:
+                value = self._fitting(value, place, t)
+            self.views[place][t].copy_(value)
+
+    def other_keys(self, found: Iterable[Key]) -> SpecMismatch:
+        """The error for outputs that stop or start coming."""
+        expected, names = list(map(plain, self.keys)), list(map(plain, found))
+        return SpecMismatch(
+            f"{self._policy}: expected outputs {expected}, as in its first call, found {names}; return the same keys each time"
+        )
+
+    def _fitting(self, value: Any, place: int, t: int) -> torch.Tensor:
+        key, (shape, dtype) = self.keys[place], self.forms[place]
+        expected = f"{layout_text(shape, dtype)}, as in its first call"
+        try:
+            tensor = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError):
+            text = f"{self._policy}: output {plain(key)!r}: expected {expected}, found {type(value).__name__}"
+            raise SpecMismatch(text).at(f"column {t}") from None
+        is_same = tensor.dtype == dtype or (key in self._one_hot and bool(((tensor == 0) | (tensor == 1)).all()))
+        if isinstance(value, bool | int | float):  # which have no dtype of their own
+            is_same = tensor_as_dtype(tensor, dtype) is not None
+        if tensor.shape == shape and is_same:
+            return tensor
+        text = f"{self._policy}: output {plain(key)!r}: expected {expected}, found {layout_text(tensor.shape, tensor.dtype)}"
+        raise SpecMismatch(text).at(f"column {t}")
 
 
 class KeptInputs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -14,7 +14,8 @@ from torch import nn
 from reap.buffers import FLAGS, Stage
 from reap.errors import SpecMismatch
 from reap.keys import Key
-from reap.policy.base import KeptInputs, PolicyActor
+from reap.layout import Field
+from reap.policy.base import KeptInputs, OutputWriter, PolicyActor, StrictWriter
 from reap.policy.plain import PlainActor, argument_keys, match_arguments, name_of, optional_arguments
 from reap.policy.probe import explained, output_fields
 from reap.policy.ragged import RaggedActor, object_inputs, reads_objects
@@ -23,7 +24,8 @@ from reap.policy.steps import Plan
 from reap.policy.through_tensordict import TensorDictActor
 from reap.policy.trial import Trial
 from reap.policy.unwrapped import UnwrappedActor, unwrap
-from reap.specs import Composite
+from reap.specs import Composite, MultiOneHot, OneHot
+from reap.specs.fits import Check
 
 
 def choose_actor(
@@ -34,6 +36,7 @@ def choose_actor(
     trust: bool = False,
     interaction: InteractionType | None = None,
     called: Callable[..., Any] | None = None,
+    check: Check = "types",
 ) -> tuple[PolicyActor, KeptInputs | None]:
     """The actor for a policy, after a call of the policy on the stage.
 
@@ -48,6 +51,7 @@ def choose_actor(
         trust: call the policy with a TensorDict whatever it looks like.
         called: what is called in place of the policy, which tells only its arguments then: its compiled form, say.
         interaction: how probabilistic modules will choose; None: as tensordict's `interaction_type()` says now.
+        check: how closely later outputs are compared with those of this call.
 
     Returns:
         The actor, and what tells later whether the policy keeps its inputs (None: it is given copies already).
@@ -64,15 +68,15 @@ def choose_actor(
             if missing_states(stage, policy):
                 _find_states(policy, target, stage)
             if reads_objects(policy, stage):
-                return _probe(TensorDictActor(target, stage, object_inputs(stage)), None, policy, actions, stage)
+                return _probe(TensorDictActor(target, stage, object_inputs(stage)), None, policy, actions, stage, check)
             plan = unwrap(policy, stage, chosen) if called is None else None
-            return _probe(TensorDictActor(target, stage), plan, policy, actions, stage)
+            return _probe(TensorDictActor(target, stage), plan, policy, actions, stage, check)
         action = next(key for key, _ in actions.leaves())
         if optional := optional_arguments(policy, _arguments(stage)):
             without = _by_arguments(target, stage, match_arguments(policy, _arguments(stage), stage.initial), action)
             add_shown_states(stage, optional, Trial(without.probe, policy, stage).outputs)
         actor = _by_arguments(target, stage, match_arguments(policy, _arguments(stage), stage.initial), action)
-        return _probe(actor, None, policy, actions, stage)
+        return _probe(actor, None, policy, actions, stage, check)
 
 
 def _by_arguments(policy: Callable[..., Any], stage: Stage, reads: Sequence[Key], action: Key) -> PolicyActor:
@@ -99,7 +103,7 @@ def _find_states(policy: Callable[..., Any], called: Callable[..., Any], stage: 
 
 
 def _probe(
-    actor: PolicyActor, plan: Plan | None, policy: Callable[..., Any], actions: Composite, stage: Stage
+    actor: PolicyActor, plan: Plan | None, policy: Callable[..., Any], actions: Composite, stage: Stage, check: Check
 ) -> tuple[PolicyActor, KeptInputs | None]:
     is_lazy = isinstance(policy, nn.Module) and any(map(nn.parameter.is_lazy, policy.parameters()))
     kept = KeptInputs([stage.tensors[key] for key in actor.reads])
@@ -109,7 +113,7 @@ def _probe(
     actor.enables_grad = trial.enables_grad
     outputs = output_fields(trial.outputs, actions, stage, where)
     check_states(stage, outputs, where)
-    actor.fix_outputs(outputs)
+    actor.fix_outputs(_writer(outputs, actions, stage, where, check))
     if plan is not None and is_lazy:  # the first call drew the parameters: its random state is another one
         trial = Trial(actor.probe, policy, stage)
     is_plan_right = plan is not None and _agrees(plan, trial, policy, stage)
@@ -121,6 +125,13 @@ def _probe(
         actor.read_copies()
         return actor, None
     return actor, KeptInputs([stage.tensors[key] for key in actor.reads])
+
+
+def _writer(outputs: Mapping[Key, Field], actions: Composite, stage: Stage, where: str, check: Check) -> OutputWriter:
+    if check == "first":
+        return OutputWriter(outputs)
+    one_hot = [key for key, spec in actions.leaves() if isinstance(spec, OneHot | MultiOneHot)]
+    return StrictWriter(outputs, stage.batch_shape, one_hot, where)
 
 
 def _agrees(plan: Plan, trial: Trial, policy: Callable[..., Any], stage: Stage) -> bool:

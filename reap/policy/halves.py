@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from reap.buffers import Slot, Stage
 from reap.keys import Key
 from reap.layout import Field
-from reap.policy.base import KeptInputs, Outputs, PolicyActor
+from reap.policy.base import KeptInputs, Outputs, OutputWriter, PolicyActor
 
 Chosen = tuple[PolicyActor, KeptInputs | None]
 
@@ -31,17 +31,18 @@ class HalvesActor:
         first = actors[0]
         self.kind, self.reads = first.kind, first.reads
         self.outputs: Mapping[Key, Field] = first.outputs
+        self.writer = first.writer
         self.enables_grad = any(actor.enables_grad for actor in actors)
 
     def probe(self) -> Outputs:
         """Call the policy once, for the first half."""
         return self._actors[0].probe()
 
-    def fix_outputs(self, outputs: Mapping[Key, Field]) -> None:
-        """Take the outputs to write."""
-        self.outputs = outputs
+    def fix_outputs(self, writer: OutputWriter) -> None:
+        """Take what writes the outputs."""
+        self.outputs, self.writer = writer.outputs, writer
         for actor in self._actors:
-            actor.fix_outputs(outputs)
+            actor.fix_outputs(writer)
 
     def read_copies(self) -> None:
         """Give the policy a copy of its inputs in each call from now on."""

@@ -14,7 +14,7 @@ from reap.buffers import Slot, Stage
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, as_key, plain
 from reap.layout import Field
-from reap.policy.base import Outputs, OutputWriter
+from reap.policy.base import Outputs, OutputWriter, StrictWriter
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -39,22 +39,25 @@ class PlainActor:
         self._inputs = [stage.tensors[key] for key in reads]
         self._action = action
         self._views: Sequence[torch.Tensor] = ()
-        self._writer = OutputWriter({})
+        self.writer = OutputWriter({})
+        self._returns_tensor = False
         self.act: Callable[[int], None] = self._act_outputs
 
     def probe(self) -> Outputs:
         """Call the policy once; an answer that is one tensor has a path of its own from then on."""
         result = self._policy(*self._inputs)
-        if isinstance(result, torch.Tensor):
-            self.act = self._act_tensor
+        self._returns_tensor = isinstance(result, torch.Tensor)
         if isinstance(result, Mapping):
             _check_names(result, name_of(self._policy))
         return as_outputs(result, self._action)
 
-    def fix_outputs(self, outputs: Mapping[Key, Field]) -> None:
-        """Take the outputs found by the probe."""
-        self.outputs = outputs
-        self._writer = OutputWriter(outputs)
+    def fix_outputs(self, writer: OutputWriter) -> None:
+        """Take what writes the outputs that the probe found."""
+        self.outputs, self.writer = writer.outputs, writer
+        if self._returns_tensor:
+            self.act = self._act_tensor if isinstance(writer, StrictWriter) else self._assign_tensor
+        if isinstance(writer, StrictWriter):
+            self._shape, self._dtype = writer.forms[0]
 
     def read_copies(self) -> None:
         """Hand over clones of the inputs."""
@@ -63,14 +66,21 @@ class PlainActor:
 
     def bind(self, slot: Slot) -> None:
         """Take the slot that following calls write."""
-        self._writer.bind(slot)
-        self._views = self._writer.views[0]
+        self.writer.bind(slot)
+        self._views = self.writer.views[0]
 
     def _act_tensor(self, t: int) -> None:
+        result = self._policy(*self._inputs)
+        if type(result) is torch.Tensor and result.dtype is self._dtype and result.shape == self._shape:
+            self._views[t].copy_(result)
+        else:
+            self.writer.write(t, as_outputs(result, self._action))
+
+    def _assign_tensor(self, t: int) -> None:
         self._views[t].copy_(self._policy(*self._inputs))
 
     def _act_outputs(self, t: int) -> None:
-        self._writer.write(t, as_outputs(self._policy(*self._inputs), self._action))
+        self.writer.write(t, as_outputs(self._policy(*self._inputs), self._action))
 
 
 def as_outputs(result: Any, action: Key) -> Outputs:

@@ -14,7 +14,7 @@ from reap.errors import SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Field
 from reap.policy.base import Outputs
-from reap.specs import Bounded, Categorical, Composite, OneHot, Spec
+from reap.specs import Bounded, Categorical, Composite, MultiOneHot, OneHot, Spec
 from reap.specs.faults import dtype_name, layout_text
 
 
@@ -111,7 +111,7 @@ def output_fields(outputs: Outputs, actions: Composite, stage: Stage, where: str
         tensor = _tensor(value, key, where)
         try:
             if key in specs:
-                check_action(tensor, specs[key], key, where)
+                tensor = checked_action(tensor, specs[key], key, where)
             fields[key] = _field(tensor, stage.batch_shape, key, where)
         except SpecMismatch as error:
             if tuple(tensor.shape[: len(stage.batch_shape)]) == stage.batch_shape:
@@ -148,19 +148,26 @@ def _field(tensor: torch.Tensor, batch_shape: tuple[int, ...], key: Key, where: 
     return Field(tuple(tensor.shape[lead:]), tensor.dtype)
 
 
-def check_action(action: torch.Tensor, spec: Spec, key: Key, where: str) -> None:
-    """Raise SpecMismatch unless an action fits its spec; bounds of continuous actions are the env's own affair."""
+def checked_action(action: torch.Tensor, spec: Spec, key: Key, where: str) -> torch.Tensor:
+    """An action that fits its spec, with its dtype; bounds of continuous actions are the env's own affair.
+
+    Raises:
+        SpecMismatch: it does not fit.
+    """
     if isinstance(spec, Bounded) and action.shape == spec.shape and action.dtype == spec.dtype:
         if action.is_floating_point() and bool(action.isnan().any()):
             raise SpecMismatch(f"{where}: {plain(key)!r}: expected numbers, found NaN in the first action")
-        return
+        return action
     if action.is_floating_point() and isinstance(spec, OneHot | Categorical) and not _is_one_hot(action):
         form = f"one_hot(value.argmax(-1), {spec.space.n})" if isinstance(spec, OneHot) else "value.argmax(-1)"
         raise SpecMismatch(
             f"{where}: {plain(key)!r}: expected a choice of {spec.space.n}, dtype {spec.dtype}, "
             f"found shape {tuple(action.shape)}, dtype {action.dtype}. If these are logits or scores, give {form}"
         )
+    if isinstance(spec, OneHot | MultiOneHot) and action.shape == spec.shape and bool(((action == 0) | (action == 1)).all()):
+        action = action.to(spec.dtype)
     spec.validate(action, key=str(plain(key)), where=where)
+    return action
 
 
 def _is_one_hot(action: torch.Tensor) -> bool:

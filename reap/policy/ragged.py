@@ -47,16 +47,15 @@ class RaggedActor:
         self._policy = policy
         self._inputs: list[Read] = [_reader(stage, key) for key in reads]
         self._action = action
-        self._writer = OutputWriter({})
+        self.writer = OutputWriter({})
 
     def probe(self) -> Outputs:
         """Call the policy once."""
         return as_outputs(self._policy(*[read() for read in self._inputs]), self._action)
 
-    def fix_outputs(self, outputs: Mapping[Key, Field]) -> None:
-        """Take the outputs found by the probe."""
-        self.outputs = outputs
-        self._writer = OutputWriter(outputs)
+    def fix_outputs(self, writer: OutputWriter) -> None:
+        """Take what writes the outputs that the probe found."""
+        self.outputs, self.writer = writer.outputs, writer
 
     def read_copies(self) -> None:
         """Hand over clones of the tensors; objects are copies already."""
@@ -64,11 +63,11 @@ class RaggedActor:
 
     def bind(self, slot: Slot) -> None:
         """Take the slot that following calls write."""
-        self._writer.bind(slot)
+        self.writer.bind(slot)
 
     def act(self, t: int) -> None:
         """Call the policy and write column `t`."""
-        self._writer.write(t, self.probe())
+        self.writer.write(t, self.probe())
 
 
 def _reader(stage: Stage, key: Key) -> Read:

@@ -40,7 +40,9 @@ class TensorDictActor:
         self.reads: Sequence[Key] = tuple(stage.tensors)
         self._policy = policy
         self._stage = stage
-        self._writer = OutputWriter({})
+        self.writer = OutputWriter({})
+        # The names that may be under each path of the policy's TensorDict.
+        self._names: dict[Key, set[str]] = {}
         tensors = partial(make_tensordict, nested(stage.tensors), torch.Size(stage.batch_shape))
         self._inputs: Callable[[], TensorDictBase] = inputs or tensors
 
@@ -51,13 +53,14 @@ class TensorDictActor:
             raise SpecMismatch(
                 f"policy {name_of(self._policy)}: expected it to return a TensorDict, or None, found {type(result).__name__}"
             )
-        found = {as_key(key): value for key, value in result.items(include_nested=True, leaves_only=True)}
-        return {key: value for key, value in found.items() if key not in self._stage.fields}
+        return self._found(result)
 
-    def fix_outputs(self, outputs: Mapping[Key, Field]) -> None:
-        """Take the outputs found by the probe."""
-        self.outputs = outputs
-        self._writer = OutputWriter(outputs)
+    def fix_outputs(self, writer: OutputWriter) -> None:
+        """Take what writes the outputs that the probe found."""
+        self.outputs, self.writer = writer.outputs, writer
+        known = (*writer.keys, *self._stage.fields)
+        paths = {key[:length] for key in known for length in range(len(key))}
+        self._names = {path: {key[len(path)] for key in known if key[: len(path)] == path != key} for path in paths}
 
     def read_copies(self) -> None:
         """Hand over clones of the inputs."""
@@ -66,12 +69,27 @@ class TensorDictActor:
 
     def bind(self, slot: Slot) -> None:
         """Take the slot that following calls write."""
-        self._writer.bind(slot)
+        self.writer.bind(slot)
 
     def act(self, t: int) -> None:
         """Call the policy and write column `t`."""
         result = self._call()
-        self._writer.write(t, {key: result.get(key, None) for key in self._writer.keys})
+        values = {key: value for key in self.writer.keys if (value := result.get(key, None)) is not None}
+        if self.writer.is_strict:
+            values.update(self._news(result))
+        self.writer.write(t, values)
+
+    def _news(self, result: TensorDictBase) -> Outputs:
+        """Outputs that did not come in the first call."""
+        for path, names in self._names.items():
+            node = result.get(path, None) if path else result
+            if isinstance(node, TensorDictBase) and not names.issuperset(node.keys()):
+                return {key: value for key, value in self._found(result).items() if key not in self.outputs}
+        return {}
+
+    def _found(self, result: TensorDictBase) -> Outputs:
+        found = {as_key(key): value for key, value in result.items(include_nested=True, leaves_only=True)}
+        return {key: value for key, value in found.items() if key not in self._stage.fields}
 
     def _call(self) -> TensorDictBase:
         given = self._inputs()

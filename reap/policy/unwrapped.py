@@ -20,7 +20,7 @@ from torch import nn
 from reap.buffers import Slot, Stage
 from reap.keys import Key
 from reap.layout import Field
-from reap.policy.base import Outputs, PolicyActor
+from reap.policy.base import Outputs, OutputWriter, PolicyActor
 from reap.policy.steps import HOOKS, Plan, UnwrapError, getter
 
 copy_all: Callable[..., Any] = torch._foreach_copy_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
@@ -59,22 +59,24 @@ class UnwrappedActor:
         self._steps = tuple(plan.steps)
         inputs = [stage.tensors[key] for key in plan.reads]
         self._inputs: Callable[[], list[Any]] = inputs.copy
+        self.writer = fallback.writer
         self._results: Callable[[list[Any]], Sequence[torch.Tensor]] = tuple
         self._views: list[Sequence[torch.Tensor]] = []
         self._fallback = fallback
         self.act: Callable[[int], None] = self._act_plan
         fallback.read_copies()
-        self.fix_outputs(fallback.outputs)
+        self.fix_outputs(fallback.writer)
 
     def probe(self) -> Outputs:
         """Run the steps once and return the outputs."""
         registers = self._plan.run(self._inputs())
         return {key: registers[self._plan.places[key]] for key in self.outputs}
 
-    def fix_outputs(self, outputs: Mapping[Key, Field]) -> None:
-        """Take the outputs to write."""
-        self.outputs = outputs
-        self._results = getter([self._plan.places[key] for key in outputs])
+    def fix_outputs(self, writer: OutputWriter) -> None:
+        """Take what writes the outputs."""
+        self.outputs, self.writer = writer.outputs, writer
+        self._forms = writer.forms
+        self._results = getter([self._plan.places[key] for key in writer.keys])
 
     def read_copies(self) -> None:
         """Hand over clones of the inputs."""
@@ -87,14 +89,20 @@ class UnwrappedActor:
             self._fallback.bind(slot)
             self.kind, self.act = self._fallback.kind, self._fallback.act
         else:
-            self._views = [slot.views(key) for key in self.outputs]
+            self.writer.bind(slot)
+            self._views = self.writer.views
             self.kind, self.act = "unwrapped", self._act_plan
 
     def _act_plan(self, t: int) -> None:
         registers = self._inputs()
         for step in self._steps:
             step(registers)
-        copy_all([views[t] for views in self._views], self._results(registers))
+        results = self._results(registers)
+        for result, (shape, dtype) in zip(results, self._forms, strict=False):
+            if type(result) is not torch.Tensor or result.dtype is not dtype or result.shape != shape:
+                self.writer.write(t, dict(zip(self.writer.keys, results, strict=True)))
+                return
+        copy_all([views[t] for views in self._views], results)
 
 
 class Parts:

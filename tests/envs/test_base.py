@@ -242,7 +242,7 @@ def test_flags_that_are_left_out_are_filled_in(values: dict[str, Any], flags: tu
     assert tuple(following[name].item() for name in FLAGS) == flags
 
 
-@pytest.mark.parametrize("reward", [torch.zeros(2), torch.zeros(1, dtype=torch.float64), None])
+@pytest.mark.parametrize("reward", [torch.zeros(2), torch.full((1,), 1e39, dtype=torch.float64), None])
 def test_h14_what_a_step_returns_is_checked_once(reward: Any) -> None:
     collector = SyncDataCollector(Own(reward=reward), Const(), frames_per_batch=2)
     with pytest.raises(SpecMismatch, match=r"^Own\._step: (key reward: expected shape \(1,\)|expected key 'reward')"):

@@ -294,7 +294,10 @@ def _result_of_step(**changes: Any) -> type[Functional]:
         ({"reward": None}, r"Changed\._step: expected key 'reward', found"),
         ({"done": None}, r"Changed\._step: expected one of the done flags \['done', 'terminated'\], found"),
         ({"place": torch.zeros(2, 3)}, r"key place: expected shape \(2, 1\) and dtype float32, found shape \(2, 3\)"),
-        ({"place": torch.zeros(2, 1, dtype=torch.float64)}, r"key place: .*found shape \(2, 1\) and dtype float64.*Cast it"),
+        (
+            {"place": torch.zeros(2, 1, dtype=torch.complex64)},
+            r"key place: .*found shape \(2, 1\) and dtype complex64.*Cast it",
+        ),
         ({"reward": torch.zeros(2)}, r"key reward: expected shape \(2, 1\) .*value\.reshape\(\(2, 1\)\)"),
         ({"done": torch.zeros(2, 1)}, r"'done': expected a tensor of dtype torch.bool, found dtype torch.float32"),
         ({"done": torch.zeros(3, 1, dtype=torch.bool)}, r"'done': expected shape \(2, 1\), found \(3, 1\)"),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from reap.collectors import SyncDataCollector
 from reap.envs import GymEnv, SerialEnv
-from reap.errors import OptionError
+from reap.errors import OptionError, SpecMismatch
 from reap.policy.choose import takes_tensordict
 from reap.policy.plain import match_arguments
 from reap.testing import Count, DictCount, DictPolicy, Id, IdRows
@@ -139,8 +139,8 @@ def test_a_single_env_gives_an_unbatched_observation() -> None:
 # ---------------------------------------------------------------------- outputs
 
 
-def collect(policy: Any, frames: int = 4) -> TensorDictBase:
-    return SyncDataCollector(Count(9), policy, frames_per_batch=frames).next()
+def collect(policy: Any, frames: int = 4, **options: Any) -> TensorDictBase:
+    return SyncDataCollector(Count(9), policy, frames_per_batch=frames, **options).next()
 
 
 @pytest.mark.parametrize(
@@ -188,20 +188,24 @@ def test_nested_outputs_and_those_of_the_next_frame() -> None:
     assert batch["next", "observation"].flatten().tolist() == [1, 2, 3, 4]
 
 
-def test_an_output_that_is_left_out_is_zero_in_that_frame() -> None:
+def test_an_output_that_is_left_out() -> None:
     def policy(observation: Tensor) -> dict[str, Tensor]:
         outputs = {"action": observation}
         return outputs if observation % 2 else {**outputs, "even": observation + 1}
 
-    assert collect(policy, 5)["even"].flatten().tolist() == [1, 0, 3, 0, 5]
+    with pytest.raises(SpecMismatch, match=r"expected outputs \['action', 'even'\], .* found \['action'\].*\(in column 1\)"):
+        collect(policy, 5)
+    assert collect(policy, 5, check="first")["even"].flatten().tolist() == [1, 0, 3, 0, 5]
 
 
-def test_an_output_that_comes_later_is_not_recorded() -> None:
+def test_an_output_that_comes_later() -> None:
     def policy(observation: Tensor) -> dict[str, Tensor]:
         outputs = {"action": observation}
         return {**outputs, "odd": observation} if observation % 2 else outputs
 
-    assert "odd" not in collect(policy).keys()
+    with pytest.raises(SpecMismatch, match=r"expected outputs \['action'\], .* found \['action', 'odd'\].*\(in column 1\)"):
+        collect(policy)
+    assert "odd" not in collect(policy, check="first").keys()
 
 
 def test_parameters_that_are_returned_as_they_are() -> None:
@@ -241,7 +245,7 @@ def test_a_wrong_shape_in_a_later_frame_is_an_error_there() -> None:
     def policy(observation: Tensor) -> Tensor:
         return torch.zeros(1 if observation < 2 else 3)
 
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises(SpecMismatch, match=r"expected shape \(1,\) .* found shape \(3,\)") as caught:
         collect(policy)
     assert caught.value.__notes__ == ["reap: raised in policy of GymEnv(<Count instance>), column 2 of a rollout"]
 

@@ -335,9 +335,11 @@ def test_logits_are_not_an_action(encoding: bool, advice: str) -> None:
         )
 
 
-def test_an_exact_one_hot_of_floats_is_to_be_cast() -> None:
-    with pytest.raises(SpecMismatch, match="Cast it"):
-        SyncDataCollector("CartPole-v1", lambda observation: torch.tensor([1.0, 0.0]), frames_per_batch=4)
+def test_an_exact_one_hot_of_floats_is_a_choice() -> None:
+    with SyncDataCollector("CartPole-v1", lambda observation: torch.tensor([1.0, 0.0]), frames_per_batch=4) as collector:
+        batch = collector.next()
+    assert batch["action"].dtype == torch.int64
+    assert batch["action"].tolist() == [[1, 0]] * 4
 
 
 def test_an_expanded_buffer_is_as_before() -> None:

@@ -224,9 +224,7 @@ def stop_scoring(policy: Any) -> None:
     policy[1].return_log_prob = False
 
 
-@pytest.mark.parametrize(
-    "change", [replace_network, replace_hidden_module, replace_distribution, add_hook, override, stop_scoring]
-)
+@pytest.mark.parametrize("change", [replace_network, replace_hidden_module, add_hook, override])
 def test_a_change_of_the_policy_counts_from_the_next_rollout_on(change: Callable[[Any], None]) -> None:
     policy = actor()
     recording = check(policy, "unwrapped")
@@ -238,6 +236,19 @@ def test_a_change_of_the_policy_counts_from_the_next_rollout_on(change: Callable
     assert recording.actor.kind == "tensordict"
     for key, value in found.items():
         assert torch.equal(value, expected.get(key, torch.zeros_like(value))), key
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [(stop_scoring, r"outputs .* found \['logits', 'action'\]"), (replace_distribution, "'action': .* found .* float32")],
+)
+def test_outputs_that_are_others_with_a_change(change: Callable[[Any], None], found: str) -> None:
+    policy = actor()
+    recording = check(policy, "unwrapped")
+    change(policy)
+    with pytest.raises(SpecMismatch, match=found):
+        recording.rollout()
+    assert recording.actor.kind == "tensordict"
 
 
 def test_a_change_that_is_undone() -> None:

@@ -1,0 +1,99 @@
+"""The rule of `fits` for tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from reap.errors import SpecMismatch
+from reap.keys import NestedKey
+
+Values = Sequence[torch.Tensor]
+
+
+class TensorFits:
+    """Takes the values of several keys as tensors of the shapes and dtypes that are expected.
+
+    Args:
+        keys: the keys.
+        shapes: a shape for each.
+        dtypes: a dtype for each.
+    """
+
+    def __init__(self, keys: Sequence[NestedKey], shapes: Sequence[torch.Size], dtypes: Sequence[torch.dtype]) -> None:
+        self.keys, self.shapes, self.dtypes = list(keys), list(shapes), list(dtypes)
+
+    def take(self, values: Sequence[Any], owner: str, call: str) -> Values:
+        """The values, which can be copied to tensors of these shapes and dtypes.
+
+        Args:
+            values: what was found under each key; None for nothing.
+            owner: whose values they are, for the error.
+            call: the call that they come from or go to.
+
+        Raises:
+            SpecMismatch: one does not fit.
+        """
+        try:
+            if [value.dtype for value in values] == self.dtypes and [value.shape for value in values] == self.shapes:
+                return values
+        except AttributeError:  # no tensor
+            pass
+        return [self._taken(place, value, owner, call) for place, value in enumerate(values)]
+
+    def _taken(self, place: int, value: Any, owner: str, call: str) -> torch.Tensor:
+        shape, dtype = self.shapes[place], self.dtypes[place]
+        start = f"{owner}: {self.keys[place]!r}: expected"
+        if not isinstance(value, torch.Tensor) or value.shape != shape:
+            kind = "nothing" if value is None else f"a {type(value).__name__}"
+            found = tuple(value.shape) if isinstance(value, torch.Tensor) else kind
+            raise SpecMismatch(
+                f"{start} shape {tuple(shape)}, as the spec says, found {found} in a {call}; values of one key keep their "
+                "shape: pad them"
+            )
+        fitting = tensor_as_dtype(value, dtype)
+        if fitting is None:
+            raise SpecMismatch(
+                f"{start} dtype {dtype}, as the spec says, found {value.dtype} in a {call}, with values that it does not hold; "
+                f"cast them: value.to({dtype})"
+            )
+        return fitting
+
+
+class LooseTensorFits(TensorFits):
+    """Takes values as torch copies them: their shapes are compared, their dtypes are not."""
+
+    def take(self, values: Sequence[Any], owner: str, call: str) -> Values:
+        """The values; see `TensorFits`."""
+        if [getattr(value, "shape", None) for value in values] == self.shapes:
+            return values
+        return super().take(values, owner, call)
+
+
+def tensor_as_dtype(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
+    """A tensor that can be copied to one of a dtype by the rule of `fits`; None if it does not fit."""
+    source = value.dtype
+    if source == dtype or dtype.is_complex or (source == torch.bool and dtype != torch.bool):
+        return value
+    is_float = source.is_floating_point or source.is_complex
+    if dtype.is_floating_point:
+        fits = not source.is_complex and (not is_float or torch.equal(value.to(dtype).isinf(), value.isinf()))
+    else:
+        fits = not is_float and (not value.numel() or _holds(dtype, int(value.min()), int(value.max())))
+    return value if fits else None
+
+
+def _holds(dtype: torch.dtype, least: int, most: int) -> bool:
+    """Whether a dtype of integers, or bool, holds them."""
+    low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    return low <= least and most <= high
+
+
+def as_spec(value: Any, shape: torch.Size, dtype: torch.dtype) -> Any:
+    """The value as a spec of this shape and dtype takes it, where it fits; otherwise as it is."""
+    if isinstance(value, torch.Tensor) and value.shape == shape and value.dtype != dtype:
+        fitting = tensor_as_dtype(value, dtype)
+        return value if fitting is None else fitting.to(dtype)
+    return value
