@@ -15,6 +15,7 @@ import ctypes
 import errno
 import math
 import os
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,8 +84,8 @@ def give_back(file: int | Path, offset: int, nbytes: int) -> None:
 
 
 def free_space(path: Path) -> float:
-    """Bytes that the file system of a file or folder has left; infinite where it does not say."""
-    status = os.statvfs(path)
+    """Bytes that the file system of a file or folder, there or still to be made, has left; infinite where it does not say."""
+    status = os.statvfs(next(place for place in (path, *path.absolute().parents) if place.exists()))
     return status.f_bavail * status.f_frsize if status.f_blocks else math.inf
 
 
@@ -99,16 +100,23 @@ def disk_full(error: OSError, path: Path, nbytes: int, what: str) -> DiskFull:
 
 
 @contextmanager
-def room(path: Path, nbytes: int, what: str) -> Generator[None]:
-    """In the body, a write of bytes to a file or folder for which there is no room is DiskFull, with the numbers."""
+def room(path: Path, nbytes: Callable[[], int], what: str) -> Generator[None]:
+    """Where the body finds no room for what it writes, the error says how much all of it is.
+
+    Args:
+        path: where it is written; the body has removed what it had written when it raises.
+        nbytes: says how many bytes that is in all.
+        what: what is written, the first words of the error.
+
+    Raises:
+        DiskFull: there is no room for it.
+    """
     try:
         yield
-    except DiskFull:
-        raise
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        raise disk_full(error, path, nbytes, what) from error
+        raise disk_full(error, path, nbytes(), what) from error
 
 
 def _take(fd: int, offset: int, nbytes: int) -> int:

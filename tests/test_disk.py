@@ -148,12 +148,15 @@ def test_a_call_that_signals_break_off_asks_for_less_until_it_comes_to_an_end(tm
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_write_without_room_says_how_much_there_is(tmp_path, number):
-    with pytest.raises(DiskFull, match=r"a test: expected room for 7.0 MB") as raised, room(tmp_path, 7_000_000, "a test"):
+    with (
+        pytest.raises(DiskFull, match=r"a test: expected room for 7.0 MB") as raised,
+        room(tmp_path, lambda: 7_000_000, "a test"),
+    ):
         raise OSError(number, "from the system")
     assert raised.value.errno == number
 
 
 def test_another_failure_of_a_write_is_left_as_it_is(tmp_path):
-    with pytest.raises(OSError, match="from the system") as raised, room(tmp_path, 7_000_000, "a test"):
+    with pytest.raises(OSError, match="from the system") as raised, room(tmp_path, lambda: 7_000_000, "a test"):
         raise OSError(errno.EIO, "from the system")
     assert not isinstance(raised.value, DiskFull)

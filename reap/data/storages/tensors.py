@@ -344,6 +344,7 @@ class TensorStorage(Storage):
 
         Raises:
             SpecMismatch: it has another size or holds something else; nothing is changed.
+            CallOrderError: somebody is writing.
             MemoryError: there is no room for it.
         """
         noted = state["schema"]
@@ -354,16 +355,17 @@ class TensorStorage(Storage):
             self._check_frames(saved, columns, frames)
         elif columns:
             raise SpecMismatch("replay buffer: expected the keys of what is in the state, got none; nothing was changed")
+        objects = _objects(saved, columns, state["objects"])
         if saved is not None and not self.is_initialised:
             self._initialise(saved)
         ends = self._nexts.ends(self, dict(frames), 0) if columns else None
-        with self.ring.editing():
+        with self.ring.replacing():
             if columns:
                 for key, leaf in self._frames(columns).items():
                     leaf.copy_(frames[key])
                 self._nexts.load(self, frames, ends, state["control"]["claimed"])
-            for key, values in state["objects"].items():
-                fill(self._objects[key][:, :columns], values)
+            for key, values in objects.items():
+                self._objects[key][:, :columns] = values
             self.control.restore(state["control"])
 
     def _check_frames(self, saved: Schema, columns: int, frames: Mapping[Key, Tensor]) -> None:
@@ -396,3 +398,18 @@ class TensorStorage(Storage):
         size = sum(leaf.values.nbytes for leaf in self._leaves.values()) + self._nexts.nbytes
         held = f"{readable(size)} in {self.place}" if self.schema else "nothing yet"
         return f"{type(self).__name__}(max_size={self.max_size}, ndim={self.ndim}, device={str(self.device)!r}, {held})"
+
+
+def _objects(schema: Schema | None, columns: int, states: Mapping[Key, Any]) -> dict[Key, Array]:
+    """The objects of a state, `[rows, columns]` under each key.
+
+    Raises:
+        SpecMismatch: not those that its schema has.
+    """
+    keys = [key for key, field in schema.fields.items() if field.is_object] if schema else []
+    if set(states) != set(keys):
+        raise SpecMismatch(f"replay buffer: expected objects of {keys} in the state, got {list(states)}; nothing was changed")
+    objects = {key: np.full((math.prod(schema.rows) if schema else 1, columns), None, object) for key in keys}
+    for key, held in objects.items():
+        fill(held, states[key])
+    return objects
