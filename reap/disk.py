@@ -15,6 +15,7 @@ import ctypes
 import errno
 import math
 import os
+import tempfile
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,10 +36,11 @@ _UNKNOWN = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM}
 """What a file system answers, or a sandbox, that cannot reserve anything."""
 
 _FULL = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the user's quota is used up",
-    errno.EFBIG: "the file would be larger than a file may be there (see ulimit -f)",
+    errno.ENOSPC: "",
+    errno.EDQUOT: ", but the user's quota is used up",
+    errno.EFBIG: ", but a file may not be that long there (see ulimit -f)",
 }
+"""What a system answers where there is no room, and what of it free space does not say."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _call: Any = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
@@ -89,11 +91,21 @@ def free_space(path: Path) -> float:
     return status.f_bavail * status.f_frsize if status.f_blocks else math.inf
 
 
-def disk_full(error: OSError, path: Path, nbytes: int, what: str) -> DiskFull:
+def require_length(folder: Path, nbytes: int) -> None:
+    """Raise OSError for a file longer than the system lets one be in this folder."""
+    fd, name = tempfile.mkstemp(dir=folder)
+    try:
+        os.ftruncate(fd, nbytes)
+    finally:
+        os.close(fd)
+        os.unlink(name)
+
+
+def disk_full(error: OSError | None, path: Path, nbytes: int, what: str) -> DiskFull:
     """The error that says what the system's left out: how much was needed, how much is free, and what to do."""
-    number = error.errno or errno.ENOSPC
+    number = error.errno if error and error.errno else errno.ENOSPC
     return DiskFull(
-        f"{what}: expected room for {readable(nbytes)} at {path}, found {readable(free_space(path))} free: {_FULL[number]}. "
+        f"{what}: expected room for {readable(nbytes)} at {path}, found {readable(free_space(path))} free{_FULL[number]}. "
         "Remove something there, or choose a folder on another disk",
         number,
     )
@@ -145,7 +157,7 @@ def _fallocate(fd: int, mode: int, offset: int, nbytes: int) -> int:
 
 def _compare(fd: int, size: int, nbytes: int, what: str, path: Path) -> None:
     if nbytes > free_space(path):
-        raise disk_full(OSError(errno.ENOSPC, ""), path, nbytes, what)
+        raise disk_full(None, path, nbytes, what)
     if os.fstat(fd).st_size < size:
         os.ftruncate(fd, size)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from reap.data.saving.reading import PIECE, SavedFolder
 from reap.data.storages.items import dtype_named
-from reap.disk import reserve
+from reap.disk import require_length, reserve
 from reap.errors import SpecMismatch
 from reap.keys import Key, nested
 from reap.tensordicts import make_tensordict
@@ -50,7 +49,7 @@ def write_frames(folder: Path, frames: Mapping[Key, Tensor], dims: int) -> Writt
     files: dict[Key, str] = {}
     batch_size = next((frame.shape[:dims] for frame in frames.values()), torch.Size())
     if math.prod(batch_size) and frames:
-        _require_length(folder, max(frame.nbytes for frame in frames.values()))
+        require_length(folder, max(frame.nbytes for frame in frames.values()))
         blanks = {key: torch.zeros((), dtype=frame.dtype).expand(frame.shape) for key, frame in frames.items()}
         made = make_tensordict(nested(blanks), batch_size).memmap_like(str(folder))
         leaves = {key: made.get(key, None) for key in frames}  # None for what has no bytes, with tensordict 0.10
@@ -66,16 +65,6 @@ def write_frames(folder: Path, frames: Mapping[Key, Tensor], dims: int) -> Writt
         key: {"file": files.get(key), "shape": list(frame.shape), "dtype": str(frame.dtype)} for key, frame in frames.items()
     }
     return Written(described, checksums)
-
-
-def _require_length(folder: Path, nbytes: int) -> None:
-    """Raise OSError for a file longer than the system lets one be."""
-    probe = folder / "length"
-    try:
-        probe.touch()
-        os.truncate(probe, nbytes)
-    finally:
-        probe.unlink(missing_ok=True)
 
 
 def _write(file: Path, frame: Tensor) -> int:
