@@ -36,11 +36,11 @@ _UNKNOWN = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM}
 """What a file system answers, or a sandbox, that cannot reserve anything."""
 
 _FULL = {
-    errno.ENOSPC: "",
-    errno.EDQUOT: ", but the user's quota is used up",
-    errno.EFBIG: ", but a file may not be that long there (see ulimit -f)",
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the user's quota is used up",
+    errno.EFBIG: "the file would be larger than a file may be there (see ulimit -f)",
 }
-"""What a system answers where there is no room, and what of it free space does not say."""
+"""What a system answers where there is no room, in words."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _call: Any = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
@@ -104,20 +104,21 @@ def require_length(folder: Path, nbytes: int) -> None:
 def disk_full(error: OSError | None, path: Path, nbytes: int, what: str) -> DiskFull:
     """The error that says what the system's left out: how much was needed, how much is free, and what to do."""
     number = error.errno if error and error.errno else errno.ENOSPC
+    why = _FULL[number] if error else "too little"
     return DiskFull(
-        f"{what}: expected room for {readable(nbytes)} at {path}, found {readable(free_space(path))} free{_FULL[number]}. "
+        f"{what}: expected room for {readable(nbytes)} at {path}, found {readable(free_space(path))} free: {why}. "
         "Remove something there, or choose a folder on another disk",
         number,
     )
 
 
 @contextmanager
-def room(path: Path, nbytes: Callable[[], int], what: str) -> Generator[None]:
+def room(path: Path, nbytes: int | Callable[[], int], what: str) -> Generator[None]:
     """Where the body finds no room for what it writes, the error says how much all of it is.
 
     Args:
         path: where it is written; the body has removed what it had written when it raises.
-        nbytes: says how many bytes that is in all.
+        nbytes: how many bytes that is in all, or says it once that is known.
         what: what is written, the first words of the error.
 
     Raises:
@@ -128,7 +129,7 @@ def room(path: Path, nbytes: Callable[[], int], what: str) -> Generator[None]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        raise disk_full(error, path, nbytes(), what) from error
+        raise disk_full(error, path, nbytes() if callable(nbytes) else nbytes, what) from error
 
 
 def _take(fd: int, offset: int, nbytes: int) -> int:

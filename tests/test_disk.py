@@ -71,7 +71,7 @@ def test_beyond_the_limit_of_a_file_nothing_is_kept(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     first, second = done.stdout.splitlines()
     assert first.startswith(f"{errno.EFBIG} a test: expected room for 3.0 MB at {file}, found ")
-    assert " free, but a file may not be that long there (see ulimit -f). Remove something there, or choose a folder" in first
+    assert "larger than a file may be there (see ulimit -f). Remove something there, or choose a folder" in first
     assert second == "b'here' True"
 
 
@@ -98,7 +98,7 @@ def test_a_full_disk_is_an_error_and_gets_back_what_was_taken():
     done = on_small_disk(FULL, 8)
     assert done.stderr == ""
     assert done.stdout == (
-        f"{errno.ENOSPC} a test: expected room for 6.0 MB at second, found 5.4 MB free. "
+        f"{errno.ENOSPC} a test: expected room for 6.0 MB at second, found 5.4 MB free: the disk is full. "
         "Remove something there, or choose a folder on another disk\n"
     )
 
@@ -126,7 +126,7 @@ def test_where_nothing_can_be_reserved_what_is_free_is_compared(tmp_path, monkey
     reserve(file, 0, 1000, "a test")
     assert file.stat().st_size == 1000
     needed = 2 * int(free_space(tmp_path))
-    with pytest.raises(DiskFull, match=r"^a test: expected room for [\d.]+ [TGM]B at .* free"):
+    with pytest.raises(DiskFull, match=r"^a test: expected room for [\d.]+ [TGM]B at .* free: too little"):
         reserve(file, 1000, needed, "a test")
     assert file.stat().st_size == 1000
 

@@ -78,7 +78,9 @@ def test_folders_that_cannot_be_written(path: str) -> None:
 
 def test_no_space(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path / "out", 1 << 50)
-    with pytest.raises(DiskFull, match=r"--out: expected room for \d.* PB at .*out, found .* free. Remove something there"):
+    with pytest.raises(
+        DiskFull, match=r"--out: expected room for \d.* PB at .*out, found .* free: too little. Remove something there"
+    ):
         folder.write(batch(2))
     assert folder.finish() is None
     assert not list(tmp_path.iterdir())
@@ -155,7 +157,7 @@ print(folder.finish(), Path("out").exists())
 def test_files_longer_than_a_limit_are_an_error(tmp_path: Path) -> None:
     code, out, errors = warm.run(LIMITED, str(tmp_path), timeout=50)
     assert (code, errors) == (0, "")
-    said = r"--out: expected room for 8.0 MB at out, found .* free, but a file may not be that long there .*\nNone False\n"
+    said = r"--out: expected room for 8.0 MB at out, found .* free: the file would be larger .*\nNone False\n"
     assert re.fullmatch(said, out)
 
 
