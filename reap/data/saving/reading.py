@@ -42,6 +42,7 @@ class SavedFolder:
         self._fd = fd
         self._files = files
         self._opened: dict[str, int] = {}
+        self._folders: dict[str, SavedFolder] = {}
 
     def folder(self, name: str) -> SavedFolder:
         """A folder in it.
@@ -49,12 +50,15 @@ class SavedFolder:
         Raises:
             SpecMismatch: there is none.
         """
+        if name in self._folders:
+            return self._folders[name]
         try:
             fd = os.open(name, _INSIDE | os.O_DIRECTORY, dir_fd=self._fd)
         except OSError as error:
             raise SpecMismatch(f"{self.path / name}: expected a folder, found none; nothing was changed") from error
         self._files.callback(os.close, fd)
-        return SavedFolder(self.path / name, fd, self._files)
+        made = self._folders[name] = SavedFolder(self.path / name, fd, self._files)
+        return made
 
     def has(self, name: str) -> bool:
         """Whether a file lies in it."""

@@ -16,7 +16,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from reap.data.storages.base import Mark, Storage, require_dims
-from reap.data.storages.items import Leaves, Schema, checked_device, kind_of, leaves_of, schema_from, schema_of
+from reap.data.storages.items import Leaves, Schema, checked_device, kind_of, leaves_of, objects_of, schema_from, schema_of
 from reap.data.storages.leaf import Leaf, indexable
 from reap.data.storages.once import Rebuilt, Stored
 from reap.data.storages.ring import Claim, Pieces, Ring
@@ -25,7 +25,7 @@ from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Array, Layout
 from reap.memory import readable
-from reap.objects import fill, stacked, to_state, unstacked
+from reap.objects import stacked, to_state, unstacked
 
 log = logging.getLogger("reap.data")
 
@@ -355,7 +355,7 @@ class TensorStorage(Storage):
             self._check_frames(saved, columns, frames)
         elif columns:
             raise SpecMismatch("replay buffer: expected the keys of what is in the state, got none; nothing was changed")
-        objects = _objects(saved, columns, state["objects"])
+        objects = objects_of(saved, columns, state["objects"])
         if saved is not None and not self.is_initialised:
             self._initialise(saved)
         ends = self._nexts.ends(self, dict(frames), 0) if columns else None
@@ -398,18 +398,3 @@ class TensorStorage(Storage):
         size = sum(leaf.values.nbytes for leaf in self._leaves.values()) + self._nexts.nbytes
         held = f"{readable(size)} in {self.place}" if self.schema else "nothing yet"
         return f"{type(self).__name__}(max_size={self.max_size}, ndim={self.ndim}, device={str(self.device)!r}, {held})"
-
-
-def _objects(schema: Schema | None, columns: int, states: Mapping[Key, Any]) -> dict[Key, Array]:
-    """The objects of a state, `[rows, columns]` under each key.
-
-    Raises:
-        SpecMismatch: not those that its schema has.
-    """
-    keys = [key for key, field in schema.fields.items() if field.is_object] if schema else []
-    if set(states) != set(keys):
-        raise SpecMismatch(f"replay buffer: expected objects of {keys} in the state, got {list(states)}; nothing was changed")
-    objects = {key: np.full((math.prod(schema.rows) if schema else 1, columns), None, object) for key in keys}
-    for key, held in objects.items():
-        fill(held, states[key])
-    return objects
