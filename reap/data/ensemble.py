@@ -227,7 +227,7 @@ class ReplayBufferEnsemble:
             generator = None if self._generator is None else self._generator.get_state()
             write_rest(folder, {"buffers": len(self), "generator": generator}, {})
 
-    def loads(self, path: str | Path, *, verify: bool = True) -> None:
+    def loads(self, path: str | Path, verify: bool = True) -> None:
         """Go on from what `dumps` saved; see `ReplayBuffer.loads`."""
         states, generator = whole(real(path), REST, partial(self._read, verify=verify))
         self._load([lambda buffer, one=one: buffer.load_state_dict(one) for one in states], generator)

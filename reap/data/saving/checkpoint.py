@@ -117,7 +117,7 @@ class Checkpointed:
                 files, checksums = write_frames(folder, frames, parts.storage.ndim)
             write_rest(folder, {**state, "files": files}, checksums)
 
-    def loads(self, path: str | Path, *, verify: bool = True) -> None:
+    def loads(self, path: str | Path, verify: bool = True) -> None:
         """Go on from what `dumps` saved in a buffer with parts of the same kind and the same `max_size`.
 
         No code of the files is run. What is read is one save, whoever saves at the path meanwhile.
