@@ -192,6 +192,7 @@ class Storage:
 
         Raises:
             SpecMismatch: it has another size or holds something else; nothing is changed.
+            CallOrderError: somebody is writing; nothing is changed.
         """
 
     def columns_in(self, state: Mapping[str, Any], capacity: int) -> int:

@@ -344,12 +344,10 @@ class TensorStorage(Storage):
 
         Raises:
             SpecMismatch: it has another size or holds something else; nothing is changed.
-            CallOrderError: somebody is writing.
             MemoryError: there is no room for it.
         """
         noted = state["schema"]
-        rows = math.prod(noted["rows"]) if noted else self.rows
-        columns = self.columns_in(state, self.max_size // rows)
+        columns = self.columns_in(state, self.max_size // (math.prod(noted["rows"]) if noted else self.rows))
         saved = schema_from(noted, self.tensorclass, self.device) if noted else None
         if saved is not None:
             self._check_frames(saved, columns, frames)
