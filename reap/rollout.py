@@ -181,6 +181,14 @@ class Rollout:
             )
         if state["env"] is not None and self.env.loop_state() is None:
             raise SpecMismatch(f"state: it holds the state of an env, and {self.env!r} offers none; it belongs to another env")
+        rows, tracker, waiting = state["rows"], state["tracker"], state["rows_to_reset"]
+        lengths = [len(tracker[name]) for name in ("ids", "count", "return")] + [
+            len(held) for held in state["objects"].values()
+        ]
+        numbers = [tracker["begun"], *tracker["ids"], *tracker["count"], *(row for one in waiting for row in one)]
+        fits = lengths == [rows] * len(lengths) and all(type(number) is int for number in numbers) and len(waiting) == 3
+        if not (fits and all(row in self._every_row for one in waiting for row in one)):
+            raise SpecMismatch(f"state: expected ids, counts and returns of {rows} rows, found {tracker}, waiting: {waiting}")
 
     def fill(self, slot: Slot, actor: Actor, start: int = 0) -> int:
         """Record one rollout; return the number of valid frames, which is less than the slot's when it was ended early.

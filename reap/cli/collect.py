@@ -73,6 +73,7 @@ def collect(options: Collect, console: Console) -> int:
     folder = DataFolder(output.out, columns)
     try:
         with _collector(options, rows, columns) as collector:
+            folder.expect(collector.frame_fields, rows, output.drop)
             outcome = _run(collector, folder, rows, f"{options.env_id} · {options.policy.policy}", console)
             stats = collector.stats()
     finally:
@@ -81,7 +82,11 @@ def collect(options: Collect, console: Console) -> int:
         raise outcome.error
     _tell(outcome, folder, stats, data, console)
     if plot is not None and data is not None:
-        plot.draw(f"{options.env_id}, {options.policy.policy}", data, outcome.episodes)
+        try:
+            plot.draw(f"{options.env_id}, {options.policy.policy}", data, outcome.episodes)
+        except OSError as error:
+            console.print(Text(f"error: --plot {plot.path}: {told(error)}", style="red"), soft_wrap=True)
+            return outcome.exit_code or FAILED
         console.print(Text(f"Plot: {plot.path}"), soft_wrap=True)
     return outcome.exit_code
 

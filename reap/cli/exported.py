@@ -5,13 +5,14 @@ Python, and runs compiled libraries. So the archive is read here first, and a ne
 known to be harmless, for `torch.export.load` to read:
 
     archive on disk               new archive in memory
-    models/model.json     ---->   the graph: calls of torch's operators on tensors, names, shapes made of + and *
+    models/model.json     ---->   the graph: calls of the operators of `operators.py`, names, shapes made of + and *
     data/weights/*        ---->   raw numbers, where they are no pickles
     data/constants/*      ---->   likewise
     data/sample_inputs/*          left out (a pickle)
     anything else                 refused: compiled code, custom objects
 
-Guards, stack traces and other metadata are left out of the graph.
+Guards, stack traces and other metadata are left out of the graph. Operators that are safe with the right shapes only are called
+by functions that look at these first.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.fx
 from torch import nn
 
+from reap.cli.operators import ADMITTED, CHECKED, MODES
 from reap.errors import OptionError
 
 Json = Any
@@ -40,13 +43,14 @@ COPIED = re.compile(r"data/(weights/weight|constants/tensor)_\d+|archive_format|
 LEFT_OUT = re.compile(r"data/sample_inputs/\w+\.pt|extra/[^/]+")
 
 DEFAULT_STRING = re.compile(r"[\w.]*", re.ASCII)
-STRING_ARGUMENT = re.compile(r"[\w ,>.-]*", re.ASCII)  # modes of operators, and einsum's equations
-OPERATOR = re.compile(
-    r"torch\.ops\.(aten|prims)\.\w+\.\w+|torch\.sym_\w+|math\.\w+"
-    r"|_operator\.(add|sub|mul|floordiv|mod|neg|pow|truediv|eq|ne|lt|le|gt|ge|getitem)",
-    re.ASCII,
-)
-REFUSED_OPERATOR = re.compile(r"torch\.ops\.\w+\.(from_file|save|load)\w*\.\w+")
+STRING_ARGUMENT = re.compile(r"[\w ,:<>=.()'-]*", re.ASCII)  # modes of operators, einsum's equations, what assertions say
+NO_NUMBERS = frozenset({"Infinity", "-Infinity", "NaN"})
+STRIDED = 7
+"""The number of the only layout of tensors that is read; others are sparse."""
+
+LARGEST, HIGHEST = 2**63 - 1, 4
+"""The largest number and the highest power in a shape: greater ones take for ever to work out."""
+
 CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict")
 SHAPE_FUNCTIONS = frozenset(
     {"Symbol", "Integer", "Add", "Mul", "Pow", "Max", "Min", "Mod", "FloorDiv", "CleanDiv", "PythonMod"}
@@ -62,7 +66,9 @@ def load_exported(path: Path) -> nn.Module:
     try:
         with zipfile.ZipFile(path) as archive:
             clean = _cleaned(path, archive)
-        return torch.export.load(clean).module()
+        program = torch.export.load(clean)
+        _require_bools(path, [*program.state_dict.values(), *program.constants.values()])
+        return _with_checks(program.module())
     except OptionError:
         raise
     except (zipfile.BadZipFile, json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -110,8 +116,9 @@ def _harmless_program(path: Path, program: Json) -> Json:
     """The program without guards and metadata, all of its strings checked."""
     program = {**program, "guards_code": [], "torch_version": torch.__version__}
     module = program["graph_module"]
-    for node in module["graph"]["nodes"]:
-        node["metadata"] = {}
+    for call in _calls(module):
+        _check_call(path, call)
+        call["metadata"] = {}
     module["metadata"] = {}
     # Submodules' calls are there for `unflatten`; the program is called as a whole.
     module["module_call_graph"] = [call for call in module["module_call_graph"] if call["fqn"] == ""]
@@ -119,8 +126,37 @@ def _harmless_program(path: Path, program: Json) -> Json:
     return program
 
 
+def _calls(node: Json) -> Iterator[Json]:
+    """The calls of a graph, and of those in its arguments."""
+    for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _calls(value)
+    if isinstance(node, dict) and "target" in node:
+        yield node
+
+
+def _check_call(path: Path, call: Json) -> None:
+    """Refuse the call of an operator that is not known to be safe."""
+    operator = str(call["target"])
+    if operator not in ADMITTED:
+        advice = "Export the module without run_decompositions()"
+        if operator.startswith("torch.ops.higher_order."):
+            advice = "Save exported.run_decompositions(), which resolves the parts of no_grad()"
+        raise OptionError(
+            f"{path}: refused, the operator {operator[:80]!r} is not among those that are safe whatever they are called with. "
+            f"{advice}, or write it with other operators; if you trust it, give module.py:factory"
+        )
+    arguments = [one["arg"] for one in call["inputs"]]
+    modes = {argument["as_string"] for argument in arguments if "as_string" in argument}
+    if wrong := modes - MODES.get(operator, modes):
+        raise OptionError(
+            f"{path}: refused, {operator} is safe with the mode {min(MODES[operator])!r} only, found {min(wrong)!r}"
+        )
+    if any("as_graph" in argument for argument in arguments):
+        raise OptionError(f"{path}: refused, {operator} is given a graph, which no operator of tensors needs")
+
+
 def _check_strings(path: Path, node: Json, key: str) -> None:
-    """Refuse every string that could be run as code, or that could name a file."""
+    """Refuse every string that could be run as code, or that could name a file, and tensors that are sparse."""
     if isinstance(node, Mapping):
         for name, value in node.items():
             _check_string(path, name, "")
@@ -130,6 +166,8 @@ def _check_strings(path: Path, node: Json, key: str) -> None:
             _check_strings(path, value, key)
     elif isinstance(node, str):
         _check_string(path, node, key)
+    elif key in {"layout", "as_layout"} and node != STRIDED:
+        raise OptionError(f"{path}: refused, it has tensors of the layout {node}, which may be sparse; expected strided ones")
 
 
 def _check_string(path: Path, text: str, key: str) -> None:
@@ -140,10 +178,6 @@ def _check_string(path: Path, text: str, key: str) -> None:
 
 def _is_name(text: str) -> bool:
     return DEFAULT_STRING.fullmatch(text) is not None
-
-
-def _is_operator(text: str) -> bool:
-    return OPERATOR.fullmatch(text) is not None and not REFUSED_OPERATOR.fullmatch(text)
 
 
 def _is_string_argument(text: str) -> bool:
@@ -174,7 +208,7 @@ def _is_shape(text: str) -> bool:
 
 def _is_arithmetic(node: ast.AST) -> bool:
     if isinstance(node, ast.Constant):
-        return type(node.value) is int
+        return type(node.value) is int and node.value <= LARGEST
     if isinstance(node, ast.UnaryOp):
         return isinstance(node.op, ast.USub) and _is_arithmetic(node.operand)
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in SHAPE_FUNCTIONS):
@@ -183,12 +217,40 @@ def _is_arithmetic(node: ast.AST) -> bool:
     if node.func.id == "Symbol":
         names = [one.value for one in node.args if isinstance(one, ast.Constant)]
         return options_are_flags and len(names) == len(node.args) == 1 and re.fullmatch(r"[a-z]+\d+", str(names[0])) is not None
+    if node.func.id == "Pow" and not (len(node.args) == 2 and _is_low(node.args[1])):
+        return False
     return options_are_flags and all(map(_is_arithmetic, node.args))
 
 
+def _is_low(node: ast.AST) -> bool:
+    """Whether a power is a small number."""
+    text = re.fullmatch(r"(?:Integer\()?(-?\d+)\)?", ast.unparse(node))
+    return text is not None and abs(int(text[1])) <= HIGHEST
+
+
+def _require_bools(path: Path, values: Iterable[Any]) -> None:
+    """Refuse bools that are neither 0 nor 1: operators count on it."""
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.dtype == torch.bool and (value.view(torch.uint8) > 1).any():
+            raise OptionError(f"{path}: refused, it has bools that are neither true nor false")
+
+
+def _with_checks(module: Any) -> nn.Module:
+    """The module, where operators that trust their caller are called by functions that do not."""
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                node.target = CHECKED.get(node.target, node.target) if node.op == "call_function" else node.target
+            part.recompile()
+    return module
+
+
 STRINGS: dict[str, Check] = {
-    "target": _is_operator,
+    "target": ADMITTED.__contains__,
+    "as_operator": frozenset[str]().__contains__,
     "as_string": _is_string_argument,
+    "as_float": NO_NUMBERS.__contains__,
+    "as_floats": NO_NUMBERS.__contains__,
     "expr_str": _is_shape,
     "in_spec": _is_container,
     "out_spec": _is_container,

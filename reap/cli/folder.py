@@ -2,29 +2,43 @@
 
 One file per key, `[E, T, ...]`, made at its full size with the first batch. The folder's own `meta.json` is put in place last:
 a folder that is not finished does not load, and a killed run is not taken for a whole one.
+
+A run that ends early makes its files shorter where they lie, which takes no room on a disk that may be full:
+
+    rows of T columns    aaaaaa......bbbbbb......cccccc......
+    of those complete    aaaaaabbbbbbcccccc                      moved to the front, the rest cut off
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
-from reap.errors import OptionError, SpecMismatch
-from reap.keys import NestedKey
+from reap.disk import disk_full, free_space, require_length, reserve, room
+from reap.errors import OptionError, SpecMismatch, nearest
+from reap.keys import Key, NestedKey
+from reap.layout import Field
+from reap.shield import uninterrupted
 
-META, WITHHELD, WHOLE = "meta.json", "meta.json.unfinished", ".whole"
+META, WITHHELD = "meta.json", "meta.json.unfinished"
+
+PIECE = 1 << 20
+"""Bytes that are moved at a time."""
 
 
 class DataFolder:
     """A folder that did not exist or was empty.
 
     Args:
-        path: the folder; made with its parents.
+        path: the folder, or a link to one; made with its parents.
         columns: time steps that it will hold, `T`.
 
     Raises:
@@ -36,97 +50,192 @@ class DataFolder:
         self.columns = columns
         self.written = 0
         """Time steps that are complete."""
+        self._dropped: Sequence[Key] = ()
         self._data: TensorDictBase | None = None
-        self._is_new = not path.exists()
-        _require_empty(path)
+        self._names: list[str] = []
+        self._place = Path(os.path.realpath(path))
+        _require_empty(path, self._place)
+        self._is_new = not self._place.exists()
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            probe = path / META
-            probe.touch()
-            probe.unlink()
+            self._place.mkdir(parents=True, exist_ok=True)
+            (self._place / WITHHELD).touch(exist_ok=False)
+        except FileExistsError as error:
+            raise OptionError(
+                f"--out {path}: expected a new or empty folder, another run began one there; name another"
+            ) from error
         except OSError as error:
             raise OptionError(f"--out {path}: cannot be written: {error.strerror}") from error
+
+    def expect(self, fields: Mapping[Key, Field], rows: int, drop: Iterable[str] = ()) -> None:
+        """Refuse what cannot be stored, before any of it is made.
+
+        Args:
+            fields: shape and dtype of one frame's value under each key.
+            rows: envs, `E`.
+            drop: keys that are left out, where they stand at the root and under `"next"`; `"next/a"` is that one alone.
+
+        Raises:
+            OptionError: such a key is not there, or is all there is; or what is left holds Python objects.
+            DiskFull: there is no room for it.
+        """
+        dropped = {key for name in drop for key in _meant(name, fields)}
+        kept = {key: field for key, field in fields.items() if key not in dropped}
+        if not kept:
+            raise OptionError("--drop: expected a key that is left to store, found none")
+        for key, field in kept.items():
+            if field.is_object:
+                name = "/".join(key[1:] if key[0] == "next" else key)
+                raise OptionError(
+                    f"{'/'.join(key)} holds Python objects (text, for example), which have no place in a file of numbers; "
+                    f"leave it out with --drop {name}"
+                )
+        self._require_room(rows * self.columns * sum(field.nbytes for field in kept.values()))
+        self._dropped = tuple(dropped)
 
     def write(self, batch: TensorDictBase) -> int:
         """Write a batch `[E, T]` behind those before; return how many of its columns still had room.
 
         Raises:
             SpecMismatch: a value that is not a tensor.
-            OSError: no space left, for example.
+            DiskFull: there is no room for all columns.
         """
+        batch = batch.exclude(*self._dropped)
         if self._data is None:
             self._data = self._allocate(batch)
         columns = min(batch.shape[-1], self.columns - self.written)
-        self._columns(self.written, columns).update_(batch[..., :columns])
+        _columns(self._data, self.written, columns).update_(batch[..., :columns])
         self.written += columns
         return columns
+
+    def _require_room(self, needed: int) -> None:
+        if needed > free_space(self._place):
+            raise disk_full(None, self.path, needed, "--out")
 
     def _allocate(self, batch: TensorDictBase) -> TensorDictBase:
         for key in _not_tensors(batch):
             raise SpecMismatch(
-                f"{key!r} holds Python objects, which have no place in a file of numbers; leave it out of what is observed"
+                f"{key!r} holds Python objects, which have no place in a file of numbers; leave it out with --drop"
             )
         layout: Any = batch[..., :1]
         whole: TensorDictBase = layout.expand(*batch.shape[:-1], self.columns)
-        needed, free = whole.bytes(), shutil.disk_usage(self.path).free
-        if needed > free:
-            raise OptionError(f"--out {self.path}: {size(needed)} are needed there, and {size(free)} are free")
-        data = whole.memmap_like(str(self.path))
-        (self.path / META).rename(self.path / WITHHELD)
-        for file in self.path.rglob("*.memmap"):
-            _reserve(file)
+        self._require_room(whole.bytes())
+        self._names = [str(name) for name in batch.keys()]
+        try:
+            with room(self.path, whole.bytes, "--out"):
+                require_length(self._place, max(leaf.nbytes for leaf in whole.values(True, True)))
+                data = whole.memmap_like(str(self._place))
+                (self._place / META).replace(self._place / WITHHELD)
+                for file in self._place.rglob("*.memmap"):
+                    reserve(file, 0, file.stat().st_size, "its frames")
+        except BaseException:
+            self._remove_files()
+            raise
         return data
 
-    def _columns(self, start: int, count: int) -> TensorDictBase:
-        data: Any = self._data
-        return data[..., start : start + count]
-
     def finish(self) -> TensorDictBase | None:
-        """Make the folder loadable with the columns that are complete; None, and no folder, if there are none."""
-        if self._data is None or not self.written:
-            self._remove()
-            return None
-        if self.written < self.columns:
-            self._keep(self._columns(0, self.written))
-        else:
-            (self.path / WITHHELD).replace(self.path / META)
-        return TensorDict.load_memmap(self.path)
+        """Make the folder loadable with the columns that are complete; None, and no folder, if there are none.
 
-    def _keep(self, complete: TensorDictBase) -> None:
-        """Put files of the columns that are complete in place of those of full size; `meta.json` is the last."""
-        shorter = self.path / WHOLE
-        complete.memmap(str(shorter), copy_existing=True)
-        files = [file for file in shorter.rglob("*") if file.is_file() and file != shorter / META]
-        for file in [*files, shorter / META]:
-            file.replace(self.path / file.relative_to(shorter))
-        (self.path / WITHHELD).unlink()
-        shutil.rmtree(shorter)
+        Ctrl-C waits for its end.
+        """
+        with uninterrupted():
+            data, self._data = self._data, None
+            if data is None or not self.written:
+                self._remove_files()
+                self._remove()
+                return None
+            if self.written < self.columns:
+                self._shorten(data)
+            (self._place / WITHHELD).replace(self._place / META)
+            return TensorDict.load_memmap(self._place)
+
+    def _shorten(self, data: TensorDictBase) -> None:
+        """Have the files hold the columns that are complete, and no more."""
+        rows, dim = data.shape[:-1].numel(), data.ndim - 1
+        leaves: list[Any] = [*data.values(True, True)]
+        files = [(Path(leaf.filename), leaf.nbytes // (rows * self.columns)) for leaf in leaves if leaf.nbytes]
+        for file, nbytes in files:
+            _cut(file, rows, self.columns * nbytes, self.written * nbytes)
+        for file in (*self._place.rglob(META), self._place / WITHHELD):
+            _write_over(file, json.dumps(_shorter(json.loads(file.read_text()), dim, self.written), separators=(",", ":")))
 
     def _remove(self) -> None:
-        self._data = None
-        for child in self.path.iterdir():
-            shutil.rmtree(child) if child.is_dir() else child.unlink()
+        (self._place / WITHHELD).unlink(missing_ok=True)
         if self._is_new:
-            self.path.rmdir()
+            with suppress(OSError):  # somebody put something there
+                self._place.rmdir()
+
+    def _remove_files(self) -> None:
+        """Remove the files of the frames, and nothing else that lies there."""
+        for name in self._names:
+            shutil.rmtree(self._place / name, ignore_errors=True)
+            (self._place / f"{name}.memmap").unlink(missing_ok=True)
+        (self._place / META).unlink(missing_ok=True)
 
 
-def _reserve(file: Path) -> None:
-    """Have the file's blocks on the disk now: a write to a mapped file for which there is no room kills the process."""
+def _columns(data: Any, start: int, count: int) -> TensorDictBase:
+    return data[..., start : start + count]
+
+
+def _meant(name: str, fields: Mapping[Key, Field]) -> list[Key]:
+    """The keys that are meant by `a`, `a/b` or `next/a`."""
+    path = tuple(name.split("/"))
+    meant = [key for key in (path, ("next", *path)) if key in fields]
+    if not meant:
+        known = ["/".join(key) for key in fields]
+        raise OptionError(f"--drop {name}: expected one of the keys {', '.join(known)}.{nearest(name, known)}")
+    return meant
+
+
+def _cut(file: Path, rows: int, nbytes: int, kept: int) -> None:
+    """Have a file of rows of `nbytes` hold the first `kept` bytes of each, one row behind the other."""
+    with file.open("r+b", buffering=0) as opened:
+        fd = opened.fileno()
+        for row in range(1, rows):
+            for start in range(0, kept, PIECE):
+                _move(fd, row * nbytes + start, row * kept + start, min(PIECE, kept - start))
+        os.ftruncate(fd, rows * kept)
+
+
+def _move(fd: int, source: int, target: int, nbytes: int) -> None:
+    moved = 0
+    while moved < nbytes:
+        piece = os.pread(fd, nbytes - moved, source + moved)
+        if not piece:
+            raise OSError("a file of frames was cut short while it was written")
+        moved += os.pwrite(fd, piece, target + moved)
+
+
+def _shorter(meta: Any, dim: int, columns: int) -> Any:
+    """What a `meta.json` says, with so many columns in this dimension of all shapes."""
+    if not isinstance(meta, dict):
+        return meta
+    shorter = {name: _shorter(value, dim, columns) for name, value in meta.items()}
+    if isinstance(shape := meta.get("shape"), list):
+        shorter["shape"] = [*shape[:dim], columns, *shape[dim + 1 :]]
+    return shorter
+
+
+def _write_over(file: Path, text: str) -> None:
+    """Write a text that is no longer in the place of another, in the room that it has on the disk."""
     with file.open("r+b") as opened:
-        length = opened.seek(0, os.SEEK_END)
-        if length and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(opened.fileno(), 0, length)
+        opened.write(text.encode())
+        opened.truncate()
 
 
-def _require_empty(path: Path) -> None:
-    if path.is_dir():
+def _require_empty(path: Path, place: Path) -> None:
+    if place.is_dir():
         try:
-            found = sorted(child.name for child in path.iterdir())
+            found = sorted(child.name for child in place.iterdir())
         except OSError as error:
             raise OptionError(f"--out {path}: cannot be read: {error.strerror}") from error
+        if WITHHELD in found:
+            raise OptionError(
+                f"--out {path}: expected a new or empty folder, found {WITHHELD!r} in it: another run writes there, or was "
+                "killed; name another folder, or remove that one"
+            )
         if found:
             raise OptionError(f"--out {path}: expected a new or empty folder, found {found[0]!r} in it; name another")
-    elif path.exists() or path.is_symlink():
+    elif os.path.lexists(place):
         raise OptionError(f"--out {path}: expected a new or empty folder, found a file; name another")
 
 

@@ -53,6 +53,8 @@ class Results:
 
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
     """New or empty folder for the frames, [E, T]: one file per key, for TensorDict.load_memmap(DIR)."""
+    drop: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY")]] = ()
+    """Leave this key out of what is written, as text has to be; next/KEY leaves out only what follows. Once for each key."""
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE.png")] = None
     """Draw returns, lengths and observations (needs matplotlib)."""
     traceback: bool = False

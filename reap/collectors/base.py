@@ -40,11 +40,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
     """
 
     def __init__(
-        self,
-        options: CollectorOptions,
-        group: WorkerGroup,
-        frames_per_batch: int,
-        updater: WeightUpdaterBase | None,
+        self, options: CollectorOptions, group: WorkerGroup, frames_per_batch: int, updater: WeightUpdaterBase | None
     ) -> None:
         super().__init__()
         self._options = options
@@ -343,10 +339,11 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
 
         Raises:
             OptionError: another format or class.
-            SpecMismatch: another env or policy; nothing is changed then.
+            SpecMismatch: another env or policy, or a state that somebody altered; nothing is changed then.
         """
         self._ensure_open()
         check_state(state, type(self).__name__, self._group.size, self.policy)
+        queue, is_whole = (None, True) if self._queue is None else self._queue.read(state["episodes"])
         with self.pause():
             self._send_each([SetState(own) for own in state["workers"]])
             if isinstance(self.policy, nn.Module):
@@ -354,7 +351,8 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             self._meter.restore(state["counters"])
             self._brake.begin(self._meter.frames, self._news())
             self._version = state["policy_version"]
-            if self._queue is not None and not self._queue.load_state(state["episodes"]):
+            self._queue = queue
+            if not is_whole:
                 self._send_all(Reset())  # those under way lack the frames that waited for their end
 
     def stats(self) -> CollectorStats:

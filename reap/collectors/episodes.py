@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -22,6 +23,7 @@ from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from reap.buffers import DONE, IDS, after
 from reap.collectors.delivery import ndim_of
 from reap.collectors.options import CollectorOptions
+from reap.collectors.state import as_state_dict_gave
 from reap.errors import OptionError
 from reap.shield import uninterrupted
 from reap.split import split_trajectories
@@ -147,22 +149,26 @@ class EpisodeQueue:
         rows = [{"id": row.id, "open": list(row.open), "complete": list(row.complete)} for row in self._rows]
         return {"turn": self._turn, "number": self._number, "pending": self.pending_frames, "rows": rows, "chunks": chunks}
 
-    def load_state(self, state: Mapping[str, Any] | None) -> bool:
-        """Let the episodes of a state wait in place of those that do; return False for None, and let none wait."""
+    @as_state_dict_gave()
+    def read(self, state: Mapping[str, Any] | None) -> tuple[EpisodeQueue, bool]:
+        """A queue like this one in which the episodes of a state wait; none for None, and False with it."""
         given = state or {"turn": 0, "number": 0, "pending": 0, "rows": [], "chunks": {}}
-        self._turn, self._number, self.pending_frames = given["turn"], given["number"], given["pending"]
-        self._rows = [Row(deque(row["complete"]), list(row["open"]), row["id"]) for row in given["rows"]] or [
+        made = copy(self)
+        made._turn, made._number, made.pending_frames = map(int, (given["turn"], given["number"], given["pending"]))
+        made._rows = [Row(deque(row["complete"]), list(row["open"]), row["id"]) for row in given["rows"]] or [
             Row() for _ in self._rows
         ]
-        self._chunks = {}
+        made._chunks = {}
         for number, leaves in given["chunks"].items():
             chunk = TensorDict({}, batch_size=[leaves[0][1].shape[0]])
             for key, value in leaves:
                 chunk.set(key, value.clone())
-            self._chunks[number] = chunk
-        spans = [span for row in self._rows for episode in (*row.complete, row.open) for span in episode]
-        self._uses = dict(Counter(chunk for chunk, _, _ in spans))
-        return state is not None
+            made._chunks[number] = chunk
+        spans = [span for row in made._rows for episode in (*row.complete, row.open) for span in episode]
+        made._uses = dict(Counter(chunk for chunk, _, _ in spans))
+        if not made._uses.keys() <= made._chunks.keys():
+            raise KeyError("frames of an episode")
+        return made, state is not None
 
     def left_over(self) -> int:
         """Frames that wait where no more rollouts follow; those that were told before are not told again."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from reap.buffers import VERSION, Slot
+from reap.collectors.state import as_state_dict_gave
 from reap.envs.base import EnvBase
 from reap.keys import Key
 from reap.layout import Array
@@ -248,8 +249,20 @@ class CollectHandler:
             "static_seed": self._static_seed,
         }
 
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise SpecMismatch for a state that cannot be taken, before any of it is."""
+        with as_state_dict_gave():
+            self.rollout.check_state(state["rollout"])
+            for name in ("random_state", "warm_up_state"):
+                if state[name] is not None:
+                    torch.Generator().set_state(state[name])
+            kinds = {name: type(state[name]) for name in ("was_random", "static_seed", "following_seed")}
+            if (kinds["was_random"], kinds["static_seed"]) != (bool, bool) or kinds["following_seed"] not in {int, type(None)}:
+                raise TypeError(f"{kinds}")
+
     def _set_state(self, command: SetState) -> None:
         state = command.state
+        self.check_state(state)
         self.rollout.restore(state["rollout"])
         self._random_state = state["random_state"]
         self._random.generator.set_state(state["warm_up_state"])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from reap.errors import OptionError
+from reap.errors import OptionError, ReapError, SpecMismatch
+from reap.stats import COUNTERS
 from reap.weights.base import check_weights
 
 STATE_FORMAT = 1
@@ -46,13 +48,31 @@ def check_state(state: Any, class_name: str, workers: int, policy: Any) -> None:
         "format": (STATE_FORMAT, state["format"]),
         "class": (class_name, state["class"]),
         "number of workers": (workers, len(state["workers"])),
+        "policy_version": (int, type(state["policy_version"])),
         "policy with weights": (isinstance(policy, nn.Module), has_weights),
     }
+    counters = [state["counters"].get(name) for name in COUNTERS] if isinstance(state["counters"], Mapping) else []
+    if not counters or any(type(number) is not int or number < 0 for number in counters):
+        raise SpecMismatch(f"state: expected the counters {list(COUNTERS)}, found {state['counters']}; nothing was changed")
     differing = [f"{name}: expected {wanted!r}, found {found!r}" for name, (wanted, found) in pairs.items() if wanted != found]
     if differing:
         raise OptionError(f"state: {'; '.join(differing)}; it belongs to another collector")
     if isinstance(policy, nn.Module):
         check_weights(policy, state["policy"])
+
+
+@contextmanager
+def as_state_dict_gave() -> Generator[None]:
+    """In the body, what a state causes that no `state_dict` gave is a SpecMismatch. The body changes nothing."""
+    try:
+        yield
+    except ReapError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        raise SpecMismatch(
+            f"state: expected what state_dict() gave, found something else ({type(error).__name__}: {error}); nothing was "
+            "changed"
+        ) from error
 
 
 def checked_seed(seed: Any) -> int:

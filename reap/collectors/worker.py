@@ -264,7 +264,7 @@ class Worker(Attached):
         return {**self._handler.handle(command), "policy": policy_state(self._policy), "version": self._version}
 
     def _check_state(self, command: CheckState) -> None:
-        self._handler.rollout.check_state(command.state["rollout"])
+        self._handler.check_state(command.state)
         self._check_weights(command)
 
     def _set_state(self, command: SetState) -> None:

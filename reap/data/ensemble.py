@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
 from reap.data.replay import ReplayBuffer
-from reap.data.saving.checkpoint import REST, read_rest
-from reap.data.saving.folders import found, replaced
+from reap.data.saving.checkpoint import REST, read_rest, read_state, write_rest
+from reap.data.saving.folders import real, replaced
+from reap.data.saving.manifest import MANIFEST, check
+from reap.data.saving.reading import SavedFolder, whole
 from reap.data.storages.base import Storage, positive
 from reap.data.storages.lists import collated
 from reap.data.transforms import on_samples
@@ -218,20 +221,27 @@ class ReplayBufferEnsemble:
 
     def dumps(self, path: str | Path) -> None:
         """Save all buffers in a folder, one folder each; see `ReplayBuffer.dumps`."""
-        with replaced(Path(path).resolve(), REST) as folder:
+        with replaced(real(path), REST) as folder:
             for number, buffer in enumerate(self.buffers):
                 buffer.dumps(folder / str(number))
             generator = None if self._generator is None else self._generator.get_state()
-            torch.save({"buffers": len(self), "generator": generator}, folder / REST)
+            write_rest(folder, {"buffers": len(self), "generator": generator}, {})
 
-    def loads(self, path: str | Path) -> None:
+    def loads(self, path: str | Path, verify: bool = True) -> None:
         """Go on from what `dumps` saved; see `ReplayBuffer.loads`."""
-        folder = found(Path(path).resolve(), REST)
-        state = read_rest(folder)
-        if state.get("buffers") != len(self):
-            raise SpecMismatch(f"ReplayBufferEnsemble: expected {len(self)} saved buffers, found {state.get('buffers')}")
-        folders = [folder / str(number) for number in range(len(self))]
-        self._load([lambda buffer, one=one: buffer.loads(one) for one in folders], state["generator"])
+        states, generator = whole(real(path), REST, partial(self._read, verify=verify))
+        self._load([lambda buffer, one=one: buffer.load_state_dict(one) for one in states], generator)
+
+    def _read(self, folder: SavedFolder, *, verify: bool) -> tuple[list[dict[str, Any]], Tensor | None]:
+        """The states of the buffers, and of the generator, in a folder that `dumps` wrote."""
+        rest, manifest = read_rest(folder, verify=verify)
+        if rest.get("buffers") != len(self):
+            raise SpecMismatch(f"ReplayBufferEnsemble: expected {len(self)} saved buffers, found {rest.get('buffers')}")
+        names = [str(number) for number in range(len(self))]
+        if manifest is not None:
+            for name in names:
+                check(folder, manifest, f"{name}/{MANIFEST}")
+        return [read_state(folder.folder(name), verify=verify) for name in names], rest["generator"]
 
     save, load = dumps, loads
 

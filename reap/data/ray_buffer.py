@@ -156,9 +156,9 @@ class RayReplayBuffer:
         """Save it in a folder of the actor's machine; see `ReplayBuffer.dumps`."""
         self._call("dumps", path)
 
-    def loads(self, path: str | Path) -> None:
-        """Go on from what `dumps` saved."""
-        self._call("loads", path)
+    def loads(self, path: str | Path, verify: bool = True) -> None:
+        """Go on from what `dumps` saved; see `ReplayBuffer.loads`."""
+        self._call("loads", path, verify)
 
     save, load = dumps, loads
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -74,6 +75,27 @@ def make_index():
 """
 
 
+class Mission(gym.Env[dict[str, Any], int]):
+    """Observes its steps, and a text."""
+
+    observation_space = gym.spaces.Dict({"count": gym.spaces.Box(0, 99, (1,)), "mission": gym.spaces.Text(99)})
+    action_space = gym.spaces.Discrete(2)
+    steps = 0
+    """Of all of its kind."""
+
+    def observed(self) -> dict[str, Any]:
+        return {"count": np.array([self.count], np.float32), "mission": f"goto{self.count}"}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.count = 0
+        return self.observed(), {}
+
+    def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        Mission.steps += 1
+        return self.observed(), 1.0, self.count == 5, False, {}
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder with a policy, and envs to test with."""
@@ -84,8 +106,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     gym.register("ReapTest/Count-v0", lambda: Count(6))
     gym.register("ReapTest/Crash-v0", lambda: Crash(50))
     gym.register("ReapTest/Broken-v0", lambda: 1 / 0)
+    gym.register("ReapTest/Mission-v0", Mission)
     yield tmp_path
-    for name in ("Count", "Crash", "Broken"):
+    for name in ("Count", "Crash", "Broken", "Mission"):
         del gym.registry[f"ReapTest/{name}-v0"]
 
 
@@ -106,6 +129,32 @@ def assert_equal(found: TensorDictBase, wanted: TensorDictBase) -> None:
     assert set(found.keys(True, True)) == set(wanted.keys(True, True))
     for key in wanted.keys(True, True):
         assert torch.equal(found[key], wanted[key]), key
+
+
+def test_text_is_refused_before_a_step_and_stored_without(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Mission.steps = 0
+    assert reap("ReapTest/Mission-v0 --frames 20 --out data") == 2
+    assert "mission holds Python objects (text, for example)" in (shown := capsys.readouterr()).err
+    assert "leave it out with --drop mission" in shown.err
+    assert reap("ReapTest/Mission-v0 --frames 20 --out data --drop misson") == 2
+    assert "Did you mean 'mission'?" in capsys.readouterr().err
+    assert not (here / "data").exists()
+    assert Mission.steps == 0
+    words = "ReapTest/Mission-v0 --frames 20 --num-envs 2 --drop mission --drop next/terminated --out data"
+    assert reap(words) == 0
+    stored = TensorDict.load_memmap(here / "data")
+    assert_equal(
+        stored, collected("ReapTest/Mission-v0", 2, 20).exclude("mission", ("next", "mission"), ("next", "terminated"))
+    )
+    assert "terminated" in stored.keys()
+
+
+def test_a_disk_without_room_is_found_before_a_step(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Mission.steps = 0
+    assert reap(f"ReapTest/Mission-v0 --frames {10**14} --drop mission --out data") == 2
+    assert re.search(r"--out: expected room for [\d.]+ PB at data, found .* free", capsys.readouterr().err)
+    assert Mission.steps == 0
+    assert not (here / "data").exists()
 
 
 @pytest.mark.parametrize(("rows", "frames"), [(1, 300), (3, 1000), (8, 20)])

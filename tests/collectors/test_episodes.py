@@ -148,7 +148,8 @@ def test_a_rollout_has_a_thousand_frames_unless_it_is_given() -> None:
 def test_after_a_state_without_its_frames_it_waits_for_all_rows() -> None:
     queue = EpisodeQueue(2, "cat", 1_000)
     queue.expect(3)
-    assert not queue.load_state(None)
+    queue, is_whole = queue.read(None)
+    assert not is_whole
     assert not queue.is_ahead(range(1, 2), 1)
     assert len(queue._rows) == 3
 

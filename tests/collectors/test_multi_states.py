@@ -148,6 +148,8 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
         other_half = {**state, "workers": [state["workers"][1], foreign["workers"][1]]}
         wrong = [({}, OptionError), ({**state, "class": "aSyncDataCollector"}, OptionError), (foreign, SpecMismatch)]
         wrong += [(half, SpecMismatch), (other_half, SpecMismatch), ({**state, "workers": state["workers"][:1]}, OptionError)]
+        spoilt = {**state["workers"][1], "warm_up_state": torch.zeros(3)}
+        wrong += [({**state, "workers": [state["workers"][0], spoilt]}, SpecMismatch)]
         for one, kind in wrong:
             with pytest.raises(kind):
                 collector.load_state_dict(one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Callable
 from typing import Any
@@ -501,6 +502,68 @@ def test_a_state_that_does_not_fit_changes_nothing(foreign: str) -> None:
     assert text in str(caught.value)
     assert_equal(take(loud, 3), take(quiet, 3))
     assert (loud.policy_version, loud.stats().frames) == (1, 5 * FRAMES)
+
+
+GONE = object()
+"""In the place of a value: its key is left out."""
+
+ROLLOUT = ("workers", 0, "rollout")
+
+ALTERED: list[tuple[tuple[Any, ...], Any]] = [
+    (("counters",), None),
+    (("counters", "frames"), GONE),
+    (("counters", "frames"), -1),
+    (("policy_version",), "2"),
+    ((*ROLLOUT, "tracker"), GONE),
+    ((*ROLLOUT, "tracker", "ids"), [1]),
+    ((*ROLLOUT, "tracker", "count"), ["a", "b", "c"]),
+    ((*ROLLOUT, "tracker", "begun"), 1.5),
+    ((*ROLLOUT, "rows_to_reset"), [[7], [], []]),
+    ((*ROLLOUT, "rows_to_reset"), [[], []]),
+    ((*ROLLOUT, "stage"), {}),
+    (("workers", 0, "random_state"), torch.zeros(3)),
+    (("workers", 0, "warm_up_state"), torch.zeros(3, dtype=torch.uint8)),
+    (("workers", 0, "warm_up_state"), GONE),
+    (("workers", 0, "was_random"), None),
+    (("workers", 0, "following_seed"), "7"),
+]
+
+
+def altered(state: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A state with another value under a path of keys."""
+    state = copy.deepcopy(state)
+    inner = state
+    for key in path[:-1]:
+        inner = inner[key]
+    if value is GONE:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return state
+
+
+@pytest.mark.parametrize(("path", "value"), ALTERED)
+def test_a_state_that_somebody_altered_changes_nothing(path: tuple[Any, ...], value: Any) -> None:
+    quiet, loud = (collector_of(KINDS["serial"](Marked), init_random_frames=FRAMES) for _ in range(2))
+    for collector in (quiet, loud):
+        seeded(collector)
+        collector.update_policy_weights_()
+    with pytest.raises((SpecMismatch, OptionError), match="^state: "):
+        loud.load_state_dict(altered(loud.state_dict(), path, value))
+    assert_equal(take(loud, 3), take(quiet, 3))
+    assert (loud.policy_version, loud.stats().frames) == (1, 5 * FRAMES)
+
+
+def test_episodes_that_wait_and_lack_their_frames_are_refused() -> None:
+    quiet, loud = (collector_of(KINDS["serial"](Marked), trajs_per_batch=3) for _ in range(2))
+    for collector in (quiet, loud):
+        seeded(collector)
+    state = loud.state_dict()
+    assert state["episodes"]["chunks"]
+    for change in ({**state["episodes"], "chunks": {}}, {"turn": 0}):
+        with pytest.raises(SpecMismatch, match=r"^state: expected what state_dict\(\) gave"):
+            loud.load_state_dict({**state, "episodes": change})
+    assert_equal(take(loud, 3), take(quiet, 3))
 
 
 class Stateless(Count):

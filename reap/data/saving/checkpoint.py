@@ -3,8 +3,8 @@
     format | storage: control (ring, origins), schema, objects | sampler | writer | generator | samples made ahead
            | frames: tensors [*rows, columns, *item], by key
 
-In a folder each field of the frames is a file that `TensorDict.load_memmap` reads, and the rest is one file that
-`torch.load(weights_only=True)` reads: loading runs no code of the file's.
+In a folder each field of the frames is a file that `TensorDict.load_memmap` reads, the rest is one file that
+`torch.load(weights_only=True)` reads, and a manifest has the checksum of each: loading runs no code of the file's.
 
 The ring's lock is held while a state is taken: writers wait before they claim columns. What they had claimed counts as never
 written, so that the state holds published columns only.
@@ -13,10 +13,13 @@ written, so that the state holds published columns only.
 from __future__ import annotations
 
 import copy
+import io
+import logging
 from abc import abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +28,19 @@ from torch import Tensor
 
 from reap.data.prefetch import Prefetcher, Sample
 from reap.data.samplers.base import Sampler
-from reap.data.saving.folders import found, replaced
+from reap.data.saving.folders import real, replaced
 from reap.data.saving.frame_files import mapped_frames, write_frames
+from reap.data.saving.manifest import MANIFEST, Manifest, check, read_manifest, write_manifest
 from reap.data.saving.plain import decoded, encoded
+from reap.data.saving.reading import SavedFolder, whole
 from reap.data.storages.base import Storage
 from reap.data.writers import Writer
-from reap.errors import CallOrderError, OptionError, ReapError, SpecMismatch
+from reap.disk import room
+from reap.errors import OptionError, ReapError, SpecMismatch
 from reap.keys import Key
 from reap.shield import uninterrupted
+
+log = logging.getLogger("reap.data")
 
 FORMAT = 1
 REST = "reap.pt"
@@ -96,30 +104,38 @@ class Checkpointed:
     def dumps(self, path: str | Path) -> None:
         """Save the `state_dict` in a folder: one file per key, which `TensorDict.load_memmap` reads, and one of the rest.
 
-        The folder is there in full or not at all: a save that is interrupted leaves the one before.
+        The folder is there in full or not at all: a save that is interrupted, or finds the disk full, leaves the one before.
 
         Raises:
             OptionError: something else lies at the path, or the buffer holds Python objects that are no plain data.
+            DiskFull: there is no room for it.
         """
-        with self._at_rest() as parts, replaced(Path(path).resolve(), REST) as folder:
+        target, nbytes = real(path), 0
+        with self._at_rest() as parts, room(target, lambda: nbytes, "replay buffer: a save"), replaced(target, REST) as folder:
             with _taken(parts) as (state, frames):
-                files = write_frames(folder, frames, parts.storage.ndim)
-            torch.save({**state, "files": files}, folder / REST)
+                nbytes = sum(frame.nbytes for frame in frames.values())
+                files, checksums = write_frames(folder, frames, parts.storage.ndim)
+            write_rest(folder, {**state, "files": files}, checksums)
 
-    def loads(self, path: str | Path) -> None:
+    def loads(self, path: str | Path, verify: bool = True) -> None:
         """Go on from what `dumps` saved in a buffer with parts of the same kind and the same `max_size`.
 
-        No code of the files is run.
+        No code of the files is run. What is read is one save, whoever saves at the path meanwhile.
+
+        Args:
+            path: the folder.
+            verify: compare the checksum of each file first, which takes a second for each GB or so, and reads all of it.
 
         Raises:
             OptionError: no buffer was saved there.
             SpecMismatch: what lies there is damaged, or of another kind of buffer; nothing is changed.
             CallOrderError: somebody is writing.
         """
-        folder = found(Path(path).resolve(), REST)
+        folder = real(path)
+        with _refused(str(folder)):
+            state = whole(folder, REST, partial(read_state, verify=verify))
         with uninterrupted(), self._at_rest() as parts, _refused(str(folder)):
-            state = read_rest(folder)
-            self.set_rng(_restored(parts, {**state, "frames": mapped_frames(folder, state["files"])}))
+            self.set_rng(_restored(parts, state))
 
     save, load = dumps, loads
 
@@ -151,26 +167,44 @@ def _rest(parts: Parts) -> dict[str, Any]:
 
 
 def _restored(parts: Parts, state: Mapping[str, Any]) -> torch.Generator | None:
+    """Put a state in the place of what the buffer holds; its generator then.
+
+    All of it is looked at before any of it is taken; the storage, which asks once more whether somebody writes, is the first
+    that cannot be put back, and what is taken behind it is known to fit.
+    """
     _expect(state["format"], FORMAT, "the format")
     _expect(state["sampler"]["kind"], type(parts.sampler).__name__, "a sampler of the kind")
     _expect(state["writer"]["kind"], type(parts.writer).__name__, "a writer of the kind")
-    if parts.storage.ring.is_being_written:
-        raise CallOrderError("replay buffer: expected nobody to write while it is loaded; pause or stop the collector first")
-    generator = _generator(parts, state["generator"])
+    parts.storage.ring.require_unwritten()
+    generator = _generator(state["generator"])
+    size = state["ahead"]["size"]
     ahead = [Sample(*decoded(sample, parts.storage.tensorclass)) for sample in state["ahead"]["samples"]]
     before = parts.sampler.state_dict(), parts.writer.state_dict()
     try:
         parts.sampler.load_state_dict(copy.deepcopy(state["sampler"]["state"]))
         parts.writer.load_state_dict(copy.deepcopy(state["writer"]["state"]))
         parts.storage.load_state(state["storage"], state["frames"])
-        parts.sampler.resume(parts.storage)
     except BaseException:
         parts.sampler.load_state_dict(before[0])
         parts.writer.load_state_dict(before[1])
         raise
+    _resume(parts)
     if parts.prefetcher is not None:
-        parts.prefetcher.put(state["ahead"]["size"], ahead)
-    return generator
+        parts.prefetcher.put(size, ahead)
+    if generator is None or parts.generator is None:
+        return generator or parts.generator
+    return parts.generator.set_state(generator.get_state())
+
+
+def _resume(parts: Parts) -> None:
+    """Have the sampler know the frames that were loaded: by its state, else by looking at them all."""
+    try:
+        parts.sampler.resume(parts.storage)
+    except _RUBBISH:
+        log.warning(
+            "%r: its state does not fit the frames of the buffer that was loaded; it looks at all of them anew", parts.sampler
+        )
+        parts.sampler.mend()
 
 
 def _expect(given: Any, expected: Any, what: str) -> None:
@@ -178,24 +212,61 @@ def _expect(given: Any, expected: Any, what: str) -> None:
         raise SpecMismatch(f"replay buffer: expected {what} {expected!r} in the state, got {given!r}; nothing was changed")
 
 
-def _generator(parts: Parts, saved: Tensor | None) -> torch.Generator | None:
-    """The buffer's generator as it was when the state was taken; the buffer's own if it had none then."""
-    if saved is None:
-        return parts.generator
-    return (parts.generator or torch.Generator()).set_state(saved.clone())
+def _generator(saved: Tensor | None) -> torch.Generator | None:
+    """A generator as that of the buffer was when the state was taken; None if it had none."""
+    return None if saved is None else torch.Generator().set_state(saved.clone())
 
 
-def read_rest(folder: Path) -> dict[str, Any]:
-    """All that is no frame in a folder that `dumps` wrote.
+def write_rest(folder: Path, rest: Mapping[str, Any], checksums: Mapping[str, int]) -> None:
+    """Write all that is no frame, and then the manifest.
+
+    Args:
+        folder: where to.
+        rest: what is written.
+        checksums: those of the frames' files, by name.
+    """
+    written = io.BytesIO()
+    torch.save({**rest, "manifest": MANIFEST}, written)
+    (folder / REST).write_bytes(written.getbuffer())
+    write_manifest(folder, checksums)
+
+
+def read_state(folder: SavedFolder, *, verify: bool) -> dict[str, Any]:
+    """The state that `dumps` wrote; frames are mapped.
+
+    Raises:
+        SpecMismatch: a file is damaged.
+    """
+    state, manifest = read_rest(folder, verify=verify)
+    names = [one["file"] for one in state["files"].values() if one["file"] is not None]
+    for name in names:
+        folder.file(name)  # all are open before anything takes long: a save that replaces this one removes them
+    if manifest is not None:
+        for name in names:
+            check(folder, manifest, name)
+    return {**state, "frames": mapped_frames(folder, state["files"])}
+
+
+def read_rest(folder: SavedFolder, *, verify: bool) -> tuple[dict[str, Any], Manifest | None]:
+    """All that is no frame in a folder that `dumps` wrote, and the manifest, if that is to be looked at and there is one.
 
     Raises:
         SpecMismatch: the file is damaged.
     """
-    file = folder / REST
+    manifest = read_manifest(folder) if verify and folder.has(MANIFEST) else None
+    if manifest is not None:
+        check(folder, manifest, REST)
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        rest = torch.load(io.BytesIO(folder.read(REST)), map_location="cpu", weights_only=True)
+    except SpecMismatch:
+        raise
     except Exception as error:
-        raise SpecMismatch(f"{file}: expected what dumps wrote, found it damaged ({error}); nothing was changed") from error
+        raise SpecMismatch(
+            f"{folder.path / REST}: expected what dumps wrote, found it damaged ({error}); nothing was changed"
+        ) from error
+    if verify and manifest is None and "manifest" in rest:  # saves of earlier versions had none
+        raise SpecMismatch(f"{folder.path / MANIFEST}: expected the checksums of the files, found none; nothing was changed")
+    return rest, manifest
 
 
 @contextmanager

@@ -3,48 +3,95 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tensordict import MemoryMappedTensor
 from torch import Tensor
 
+from reap.data.saving.reading import PIECE, SavedFolder
 from reap.data.storages.items import dtype_named
+from reap.disk import require_length, reserve
 from reap.errors import SpecMismatch
 from reap.keys import Key, nested
 from reap.tensordicts import make_tensordict
 
 
-def write_frames(folder: Path, frames: Mapping[Key, Tensor], dims: int) -> dict[Key, dict[str, Any]]:
+class Written(NamedTuple):
+    """What was written.
+
+    Attributes:
+        files: for each key its shape, dtype, and the name of its file; none for a tensor without elements.
+        checksums: the CRC-32 of each file, by its name.
+    """
+
+    files: dict[Key, dict[str, Any]]
+    checksums: dict[str, int]
+
+
+def write_frames(folder: Path, frames: Mapping[Key, Tensor], dims: int) -> Written:
     """Write tensors `[*batch, *item]` to files.
+
+    All files have their place on the disk before anything is written, and are written by calls that can fail, not through
+    mapped memory: a disk that is full is an error.
 
     Args:
         folder: where to.
         frames: the tensors.
         dims: how many dimensions are the batch's.
 
-    Returns:
-        For each, its shape, dtype, and the name of its file; none for a tensor without elements.
+    Raises:
+        DiskFull: there is no room.
     """
     files: dict[Key, str] = {}
     batch_size = next((frame.shape[:dims] for frame in frames.values()), torch.Size())
     if math.prod(batch_size) and frames:
-        values = {key: frame.cpu() for key, frame in frames.items()}
-        written = make_tensordict(nested(values), batch_size).memmap(str(folder))
-        leaves = {key: written.get(key) for key in frames}
+        require_length(folder, max(frame.nbytes for frame in frames.values()))
+        blanks = {key: torch.zeros((), dtype=frame.dtype).expand(frame.shape) for key, frame in frames.items()}
+        made = make_tensordict(nested(blanks), batch_size).memmap_like(str(folder))
+        leaves = {key: made.get(key, None) for key in frames}  # None for what has no bytes, with tensordict 0.10
         files = {
             key: str(Path(leaf.filename).relative_to(folder))
             for key, leaf in leaves.items()
-            if isinstance(leaf, MemoryMappedTensor)
+            if isinstance(leaf, MemoryMappedTensor) and frames[key].nbytes
         }
-    return {
+    for key, name in files.items():
+        reserve(folder / name, 0, frames[key].nbytes, "a save")
+    checksums = {name: _write(folder / name, frames[key]) for key, name in files.items()}
+    described = {
         key: {"file": files.get(key), "shape": list(frame.shape), "dtype": str(frame.dtype)} for key, frame in frames.items()
     }
+    return Written(described, checksums)
 
 
-def mapped_frames(folder: Path, files: Mapping[Key, Any]) -> dict[Key, Tensor]:
+def _write(file: Path, frame: Tensor) -> int:
+    """Write a tensor to a file that has its length; the CRC-32 of it."""
+    total = 0
+    with file.open("r+b", buffering=0) as opened:
+        for piece in _pieces(frame):
+            total = zlib.crc32(piece, total)
+            left = memoryview(piece)
+            while left:
+                left = left[opened.write(left) :]
+    return total
+
+
+def _pieces(frame: Tensor) -> Iterator[Any]:
+    """The bytes of a tensor, in order, in pieces that a cache holds."""
+    if frame.nbytes > PIECE and not (frame.is_contiguous() and frame.device.type == "cpu"):
+        parts = frame.split(max(1, PIECE * len(frame) // frame.nbytes)) if len(frame) > 1 else [frame[0]]
+        for part in parts:
+            yield from _pieces(part)
+        return
+    flat = frame.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    for start in range(0, len(flat), PIECE):
+        yield flat[start : start + PIECE]
+
+
+def mapped_frames(folder: SavedFolder, files: Mapping[Key, Any]) -> dict[Key, Tensor]:
     """The tensors that were written, mapped: what lies in their files is read when they are.
 
     Raises:
@@ -55,12 +102,10 @@ def mapped_frames(folder: Path, files: Mapping[Key, Any]) -> dict[Key, Tensor]:
     }
 
 
-def _mapped(folder: Path, name: str | None, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+def _mapped(folder: SavedFolder, name: str | None, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     nbytes = shape.numel() * dtype.itemsize
     if name is None:
         return torch.empty(0, dtype=dtype).view(shape)
-    file = (folder / name).resolve()
-    size = file.stat().st_size if file.is_relative_to(folder) and file.is_file() else 0
-    if size < nbytes:
-        raise SpecMismatch(f"{folder / name}: expected a file of {nbytes} bytes, found {size}; nothing was changed")
-    return torch.from_file(str(file), shared=False, size=shape.numel(), dtype=dtype).view(shape)
+    if (size := folder.size(name)) < nbytes:
+        raise SpecMismatch(f"{folder.path / name}: expected a file of {nbytes} bytes, found {size}; nothing was changed")
+    return torch.from_file(f"/proc/self/fd/{folder.file(name)}", shared=False, size=shape.numel(), dtype=dtype).view(shape)

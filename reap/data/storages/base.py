@@ -192,6 +192,7 @@ class Storage:
 
         Raises:
             SpecMismatch: it has another size or holds something else; nothing is changed.
+            CallOrderError: somebody is writing; nothing is changed.
         """
 
     def columns_in(self, state: Mapping[str, Any], capacity: int) -> int:
@@ -206,14 +207,7 @@ class Storage:
                     f"replay buffer: expected the state of a storage with {name}={own}, got {name}={state[name]}; nothing was "
                     f"changed. Make the storage with {name}={state[name]}"
                 )
-        control = state["control"]
-        claimed, floor, origins = control["claimed"], control["floor"], control["origins"]
-        columns = claimed - max(floor, claimed - capacity)
-        if not (0 <= floor <= claimed and (columns == capacity or floor % capacity == 0)):
-            raise SpecMismatch(f"replay buffer: expected the counts of a ring, got {floor} to {claimed}; nothing was changed")
-        if origins.dtype != torch.int32 or len(origins) != self.max_size or len(control["writing"]) > WRITERS:
-            raise SpecMismatch("replay buffer: expected the tables of a ring, got others; nothing was changed")
-        return columns
+        return checked_control(state["control"], self.max_size, capacity)
 
     def share(self) -> None:
         """Let other processes write too, and sample.
@@ -222,6 +216,31 @@ class Storage:
             OptionError: that cannot be.
         """
         raise OptionError(f"replay buffer: a {type(self).__name__} cannot be shared between processes; use a LazyTensorStorage")
+
+
+def checked_control(state: Mapping[str, Any], places: int, capacity: int) -> int:
+    """Columns in use by the numbers of a `Control`, all of which are looked at.
+
+    Args:
+        state: its `state`.
+        places: how many streams are noted.
+        capacity: columns of the ring.
+
+    Raises:
+        SpecMismatch: they are those of no ring of this size.
+    """
+    claimed, floor, origins, writing = (state[name] for name in ("claimed", "floor", "origins", "writing"))
+    numbers = [claimed, floor, state["written"], state["transforms"], *(number for write in writing for number in write)]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise SpecMismatch(f"replay buffer: expected the counts of a ring, got {numbers}; nothing was changed")
+    columns = claimed - max(floor, claimed - capacity)
+    if not (floor <= claimed and (columns == capacity or floor % capacity == 0)):
+        raise SpecMismatch(f"replay buffer: expected the counts of a ring, got {floor} to {claimed}; nothing was changed")
+    is_table = origins.dtype == torch.int32 and origins.shape == (places,) and (origins >= 0).all()
+    fits = all(start < claimed and 0 < count <= capacity for start, count in writing)
+    if not (is_table and fits and len(writing) <= WRITERS):
+        raise SpecMismatch("replay buffer: expected the tables of a ring, got others; nothing was changed")
+    return columns
 
 
 def _refuse_beyond_memory(max_size: int) -> None:

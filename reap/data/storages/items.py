@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensorclass, lazy_stack
 from torch import Tensor
 
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, nested, plain
-from reap.layout import OBJECT, Field
+from reap.layout import OBJECT, Array, Field
+from reap.objects import fill
 from reap.tensordicts import make_tensordict
 
 Leaves = dict[Key, Any]
@@ -223,6 +226,21 @@ def schema_from(state: Mapping[str, Any], known: Any, device: torch.device) -> S
     }
     rows, item = tuple(state["rows"]), tuple(state["item"])
     return Schema(kind, fields, rows, item, device if state["has_device"] else None)
+
+
+def objects_of(schema: Schema | None, columns: int, states: Mapping[Key, Any]) -> dict[Key, Array]:
+    """The objects of a state, `[rows, columns]` under each key.
+
+    Raises:
+        SpecMismatch: not those that its schema has.
+    """
+    keys = [key for key, field in schema.fields.items() if field.is_object] if schema else []
+    if set(states) != set(keys):
+        raise SpecMismatch(f"replay buffer: expected objects of {keys} in the state, got {list(states)}; nothing was changed")
+    objects = {key: np.full((prod(schema.rows) if schema else 1, columns), None, object) for key in keys}
+    for key, held in objects.items():
+        fill(held, states[key])
+    return objects
 
 
 def checked_class(name: str, known: Any) -> Any:

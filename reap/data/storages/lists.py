@@ -148,7 +148,7 @@ class ListStorage(Storage):
         items = [decoded(item) for item in state["items"]]
         if len(items) != columns:
             raise SpecMismatch(f"ListStorage: expected {columns} items in the state, got {len(items)}; nothing was changed")
-        with self.ring.editing():
+        with self.ring.replacing():
             self._items[:columns] = items
             self.control.restore(state["control"])
 

@@ -275,6 +275,24 @@ class Ring:
             finally:
                 self._words[EDITS] += 1
 
+    @contextmanager
+    def replacing(self) -> Generator[None]:
+        """In the body the caller puts a state in the place of all of it; nobody is writing then, and nobody begins to.
+
+        Raises:
+            CallOrderError: somebody is writing.
+        """
+        with self.editing():
+            self.require_unwritten()
+            yield
+
+    def require_unwritten(self) -> None:
+        """Raise CallOrderError while somebody writes."""
+        if self.is_being_written:
+            raise CallOrderError(
+                "replay buffer: expected nobody to write while it is loaded; pause or stop the collector first"
+            )
+
     # ------------------------------------------------------------------ readers
 
     def begin_reading(self) -> Reading:

@@ -16,7 +16,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from reap.data.storages.base import Mark, Storage, require_dims
-from reap.data.storages.items import Leaves, Schema, checked_device, kind_of, leaves_of, schema_from, schema_of
+from reap.data.storages.items import Leaves, Schema, checked_device, kind_of, leaves_of, objects_of, schema_from, schema_of
 from reap.data.storages.leaf import Leaf, indexable
 from reap.data.storages.once import Rebuilt, Stored
 from reap.data.storages.ring import Claim, Pieces, Ring
@@ -25,7 +25,7 @@ from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Array, Layout
 from reap.memory import readable
-from reap.objects import fill, stacked, to_state, unstacked
+from reap.objects import stacked, to_state, unstacked
 
 log = logging.getLogger("reap.data")
 
@@ -347,23 +347,23 @@ class TensorStorage(Storage):
             MemoryError: there is no room for it.
         """
         noted = state["schema"]
-        rows = math.prod(noted["rows"]) if noted else self.rows
-        columns = self.columns_in(state, self.max_size // rows)
+        columns = self.columns_in(state, self.max_size // (math.prod(noted["rows"]) if noted else self.rows))
         saved = schema_from(noted, self.tensorclass, self.device) if noted else None
         if saved is not None:
             self._check_frames(saved, columns, frames)
         elif columns:
             raise SpecMismatch("replay buffer: expected the keys of what is in the state, got none; nothing was changed")
+        objects = objects_of(saved, columns, state["objects"])
         if saved is not None and not self.is_initialised:
             self._initialise(saved)
         ends = self._nexts.ends(self, dict(frames), 0) if columns else None
-        with self.ring.editing():
+        with self.ring.replacing():
             if columns:
                 for key, leaf in self._frames(columns).items():
                     leaf.copy_(frames[key])
                 self._nexts.load(self, frames, ends, state["control"]["claimed"])
-            for key, values in state["objects"].items():
-                fill(self._objects[key][:, :columns], values)
+            for key, values in objects.items():
+                self._objects[key][:, :columns] = values
             self.control.restore(state["control"])
 
     def _check_frames(self, saved: Schema, columns: int, frames: Mapping[Key, Tensor]) -> None:

@@ -1,0 +1,160 @@
+"""`SavedFolder`: what one save wrote, and nothing of another that takes its place meanwhile.
+
+    whole(path, read)   opens the folder at `path`; files are opened in it, by its descriptor, not by their path
+                        if it was replaced, and removed, before all of them were open: again, from the start
+
+A file that is open stays what it was when its folder is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from reap.data.saving.folders import places
+from reap.errors import OptionError, SpecMismatch
+
+T = TypeVar("T")
+
+_INSIDE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Opens what lies in a folder: no link leads out of it, and no FIFO is waited for."""
+
+PIECE = 1 << 20
+"""Bytes that are read at a time to sum them up."""
+
+
+class SavedFolder:
+    """A folder that was opened.
+
+    Args:
+        path: where it lies, for messages.
+        fd: its descriptor.
+        files: closes the descriptors of all that is opened in it.
+    """
+
+    def __init__(self, path: Path, fd: int, files: ExitStack) -> None:
+        self.path = path
+        self._fd = fd
+        self._files = files
+        self._opened: dict[str, int] = {}
+        self._folders: dict[str, SavedFolder] = {}
+
+    def folder(self, name: str) -> SavedFolder:
+        """A folder in it.
+
+        Raises:
+            SpecMismatch: there is none.
+        """
+        if name in self._folders:
+            return self._folders[name]
+        try:
+            fd = os.open(name, _INSIDE | os.O_DIRECTORY, dir_fd=self._fd)
+        except OSError as error:
+            raise SpecMismatch(f"{self.path / name}: expected a folder, found none; nothing was changed") from error
+        self._files.callback(os.close, fd)
+        made = self._folders[name] = SavedFolder(self.path / name, fd, self._files)
+        return made
+
+    def has(self, name: str) -> bool:
+        """Whether a file lies in it."""
+        with suppress(SpecMismatch):
+            return self.file(name) >= 0
+        return False
+
+    def file(self, name: str) -> int:
+        """The descriptor of a file in it, which closes with the folder.
+
+        Raises:
+            SpecMismatch: there is none, or what lies there is no file, or lies elsewhere.
+        """
+        if name in self._opened:
+            return self._opened[name]
+        *folders, last = Path(name).parts or ("",)
+        if ".." in folders or Path(name).is_absolute():
+            raise SpecMismatch(f"{self.path / name}: expected a file in the folder; nothing was changed")
+        if folders:
+            return self.folder(folders[0]).file(str(Path(*folders[1:], last)))
+        try:
+            fd = os.open(name, _INSIDE, dir_fd=self._fd)
+        except OSError as error:
+            raise SpecMismatch(f"{self.path / name}: expected a file, found none; nothing was changed") from error
+        self._files.callback(os.close, fd)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise SpecMismatch(f"{self.path / name}: expected a file, found something else; nothing was changed")
+        self._opened[name] = fd
+        return fd
+
+    def size(self, name: str) -> int:
+        """Bytes of a file in it; see `file`."""
+        return os.fstat(self.file(name)).st_size
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The bytes of a file in it, piece by piece; see `file`."""
+        fd, start = self.file(name), 0
+        while piece := os.pread(fd, PIECE, start):
+            start += len(piece)
+            yield piece
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file in it; see `file`."""
+        return b"".join(self.pieces(name))
+
+    def checksum(self, name: str) -> int:
+        """The CRC-32 of a file in it; see `file`."""
+        total = 0
+        for piece in self.pieces(name):
+            total = zlib.crc32(piece, total)
+        return total
+
+
+def whole(path: Path, mark: str, read: Callable[[SavedFolder], T]) -> T:
+    """What `read` makes of the folder that was saved at a path, all of it one save's.
+
+    Args:
+        path: where it was saved.
+        mark: a file that every such folder has.
+        read: reads it, and opens all of its files before anything that takes long.
+
+    Raises:
+        OptionError: none was saved there.
+        SpecMismatch: `read` refuses it.
+    """
+    while True:
+        before = _lying(path)
+        try:
+            with _opened(path, mark) as folder:
+                return read(folder)
+        except (OptionError, SpecMismatch):
+            if _lying(path) == before:
+                raise
+
+
+def _lying(path: Path) -> list[tuple[int, int, int]]:
+    """What lies where a save may: it is another list when one was replaced meanwhile."""
+    found: list[tuple[int, int, int]] = []
+    for place in places(path):
+        with suppress(OSError):
+            status = place.stat()
+            found.append((status.st_dev, status.st_ino, status.st_ctime_ns))
+    return found
+
+
+@contextmanager
+def _opened(path: Path, mark: str) -> Generator[SavedFolder]:
+    with ExitStack() as files:
+        for place in places(path):
+            try:
+                fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            files.callback(os.close, fd)
+            folder = SavedFolder(place, fd, files)
+            if folder.has(mark):
+                yield folder
+                return
+        raise OptionError(f"expected a folder that dumps wrote, found none at {path}")
