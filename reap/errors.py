@@ -3,6 +3,7 @@
     ReapError
     ├── OptionError (ValueError)      an option or argument that cannot work, noticed when it is given
     ├── SpecMismatch (ValueError)     data that differs from its spec: key, shape, dtype, range
+    ├── DiskFull (OSError)            no room on a disk for what is to be written
     ├── ClosedError (RuntimeError)    a call on something that has been shut down
     ├── CallOrderError (RuntimeError) a call before or during another that excludes it
     └── WorkerError (RuntimeError)    a worker is the cause; `worker` is its number
@@ -16,6 +17,7 @@ can catch it too. Every one of them can be pickled with all that it carries.
 from __future__ import annotations
 
 import difflib
+import errno
 import pickle
 import signal as signals
 from contextlib import contextmanager
@@ -61,6 +63,26 @@ class OptionError(ReapError, ValueError):
 
 class SpecMismatch(ReapError, ValueError):  # noqa: N818  it is what the condition is called
     """Data that differs from its spec, or specs that should be equal and are not."""
+
+
+class DiskFull(ReapError, OSError):  # noqa: N818  it is what the condition is called
+    """A disk has no room for what is to be written; said before anything is, or with what was written taken back.
+
+    Args:
+        message: what was needed, what was free, and where.
+        number: the system's number for it, `errno.ENOSPC`, `EDQUOT` or `EFBIG`.
+
+    Example:
+        >>> DiskFull("expected room for 8.0 MB, found 1.2 MB").errno == errno.ENOSPC
+        True
+    """
+
+    def __init__(self, message: str, number: int = errno.ENOSPC) -> None:
+        super().__init__(message)
+        self.errno = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.errno), self.__dict__
 
 
 class ClosedError(ReapError, RuntimeError):

@@ -9,6 +9,7 @@ import pytest
 import reap.errors
 from reap.errors import (
     ClosedError,
+    DiskFull,
     OptionError,
     ReapError,
     SpecMismatch,
@@ -33,6 +34,7 @@ class DemandingError(Exception):
         (ReapError, (Exception,)),
         (OptionError, (ReapError, ValueError)),
         (SpecMismatch, (ReapError, ValueError)),
+        (DiskFull, (ReapError, OSError)),
         (ClosedError, (ReapError, RuntimeError)),
         (WorkerError, (ReapError, RuntimeError)),
         (WorkerRaised, (WorkerError,)),
@@ -44,7 +46,7 @@ def test_tree(kind, bases):
     assert kind.__name__ in reap.errors.__doc__
 
 
-@pytest.mark.parametrize("kind", [ReapError, OptionError, SpecMismatch, ClosedError])
+@pytest.mark.parametrize("kind", [ReapError, OptionError, SpecMismatch, DiskFull, ClosedError])
 def test_plain_errors_pickle(kind):
     loaded = pickle.loads(pickle.dumps(kind("expected 1, found 2")))
     assert type(loaded) is kind
