@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "forks", "keys", "memory", "optional", "seeds", "shield", "tensordicts"),
+    ("errors", "forks", "keys", "memory", "optional", "seeds", "shield", "tensordicts", "waits"),
     ("disk", "specs", "layout", "locks", "workers"),
     ("objects",),
     ("buffers",),
