@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "forks", "keys", "memory", "optional", "seeds", "shield", "tensordicts", "waits"),
-    ("disk", "specs", "layout", "locks", "workers"),
+    ("disk", "handles", "specs", "layout", "locks", "workers"),
     ("objects",),
     ("buffers",),
     ("pool", "trajectories", "split", "data"),

@@ -10,7 +10,6 @@ Words are read without a lock: one aligned word each. They are written with the 
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable, Mapping
 from threading import RLock
@@ -21,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 
 from reap.forks import Forked, ForkedLocks
+from reap.handles import Handle
 from reap.keys import Key
 from reap.layout import Block, Field, Layout
 from reap.locks import ProcessLock
-from reap.memory import borrowed
 
 CLAIMED, WRITTEN, FLOOR, STREAMS, BUSY, EDITS, SCHEMA_SIZE, TRANSFORMS = range(8)
 """Places in the words: columns claimed so far; frames written so far; the first column that counts; streams so far; entries in
@@ -155,7 +154,7 @@ class Control:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.block.fd is None:
             return _private_control, (self.columns, self.block.memory.tobytes())
-        return _attached_control, (self.columns, os.getpid(), self.block.fd)
+        return _attached_control, (self.columns, Handle.of(self.block.fd))
 
 
 def _private_control(columns: int, memory: bytes) -> Control:
@@ -165,5 +164,5 @@ def _private_control(columns: int, memory: bytes) -> Control:
     return control
 
 
-def _attached_control(columns: int, pid: int, fd: int) -> Control:
-    return Control(columns, lambda layout: Block.shared(layout, borrowed(pid, fd)))
+def _attached_control(columns: int, handle: Handle) -> Control:
+    return Control(columns, lambda layout: Block.shared(layout, handle.opened("replay buffer")))

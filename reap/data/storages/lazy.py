@@ -25,9 +25,10 @@ from reap.data.storages.side_store import Sparse
 from reap.data.storages.tensors import TensorStorage
 from reap.errors import OptionError, SpecMismatch
 from reap.forks import Forked
+from reap.handles import Handle
 from reap.keys import Key, nested, plain
 from reap.layout import Block, Layout
-from reap.memory import available_memory, borrowed, empty_memory, take_pages
+from reap.memory import available_memory, empty_memory, take_pages
 from reap.tensordicts import make_tensordict
 
 ONCE_FILE = "once.bin"
@@ -116,12 +117,12 @@ class LazyTensorStorage(TensorStorage):
         weakref.finalize(self, os.close, fd).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(vars(self)) if self._fd is None else {**self._unmapped(), "_fd": (os.getpid(), self._fd)}
+        return dict(vars(self)) if self._fd is None else {**self._unmapped(), "_fd": Handle.of(self._fd)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if self._fd is not None:
-            self._hold(borrowed(*state["_fd"]))
+            self._hold(state["_fd"].opened("replay buffer"))
             self._map_later()
         elif self.schema is not None:
             self._ring = Ring(self.control, self.max_size // self.rows)
