@@ -63,6 +63,6 @@ class Handle(NamedTuple):
 
     def _gone(self, what: str) -> ClosedError:
         return ClosedError(
-            f"{what}: the handle is that of one that is gone: process {self.pid} has ended, or dropped it. Keep it there as long "
-            "as others use it, and pickle it anew for each process"
+            f"{what}: the handle is that of one that is gone: process {self.pid} has ended, or dropped it. Keep it there as "
+            "long as others use it, and pickle it anew for each process"
         )

@@ -93,7 +93,7 @@ class Storage:
 
     @abstractmethod
     def contents(self) -> Any:
-        """All that was written, `[*rows, columns]`, in the order of the places."""
+        """All that was written completely, `[*rows, columns]`, in the order of the places."""
 
     @property
     @abstractmethod
@@ -125,7 +125,16 @@ class Storage:
 
     def at(self, index: Any) -> Any:
         """What lies at an index of any kind that a tensor takes, in `contents()`."""
-        return self.contents()[index]
+        if isinstance(self.ring.whole(), slice):
+            return self.contents()[index]
+        with self.control.lock:
+            return self.copied(index)
+
+    def copied(self, index: Any) -> Any:
+        """A copy of what lies at an index."""
+        places = self.places_in_use()[index]
+        data = self.get(places.reshape(-1))
+        return data.reshape(*places.shape, *data.shape[1:]) if places.ndim else data[0]
 
     def put_at(self, index: Any, data: Any) -> Tensor:
         """Write over what lies at such an index; returns the places.
@@ -142,7 +151,7 @@ class Storage:
 
     @property
     def columns_in_use(self) -> int:
-        """Columns that hold something, or are being written."""
+        """Columns that hold something, or are being written, or were not written to their end."""
         oldest, claimed = self.ring.window
         return claimed - oldest
 
@@ -157,8 +166,8 @@ class Storage:
     def places_in_use(self) -> Tensor:
         """The places of `contents()`, in the same shape."""
         ring = self.ring  # before the rows: what another process wrote first is mapped
-        places = torch.arange(self.rows * ring.capacity).view(self.rows, -1)
-        return places[:, : self.columns_in_use].reshape(*self.row_shape, -1)
+        places = np.arange(self.rows * ring.capacity).reshape(self.rows, -1)[:, ring.whole()]
+        return torch.from_numpy(places).reshape(*self.row_shape, -1)
 
     @property
     def row_shape(self) -> tuple[int, ...]:

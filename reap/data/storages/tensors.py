@@ -61,6 +61,13 @@ class TensorStorage(Storage):
     def _sparse(self, start: int, nbytes: int) -> Sparse:
         """Memory behind the first `start` bytes, whose pages are taken as they are used."""
 
+    def _reserve(self, columns: int) -> None:
+        """Make sure that there is room for the first so many columns; with the ring's lock held.
+
+        Raises:
+            DiskFull: there is none.
+        """
+
     @property
     @abstractmethod
     def place(self) -> str:
@@ -144,14 +151,14 @@ class TensorStorage(Storage):
             return torch.empty(0, dtype=torch.int64)
         skipped = max(0, columns - capacity)
         ends = self._nexts.ends(self, leaves, skipped)
-        claim = self.ring.claim(columns - skipped)
         try:
+            claim = self.ring.claim(columns - skipped, self._reserve)
             self._copy(leaves, claim, skipped, origins)
             self._nexts.write(self, leaves, claim, ends)
+            self.ring.publish(claim, columns * rows)
         except BaseException:
-            self.ring.give_up(claim)
+            self.ring.give_up_broken()
             raise
-        self.ring.publish(claim, columns * rows)
         return torch.from_numpy(self.places(claim.start - skipped, columns))
 
     def _check(self, data: Any, kind: Any, leaves: Leaves, shape: tuple[int, ...]) -> None:
@@ -238,11 +245,23 @@ class TensorStorage(Storage):
                 objects.reshape(-1)[places.numpy()] = unstacked(leaves[key], leaves[key].batch_size)
 
     def contents(self) -> Any:
-        """All that was written, `[*rows, columns]`: views of the storage, which later writes change, or copies; see `at`."""
-        schema, columns = self._known(), self.columns_in_use
-        shape = torch.Size((*schema.rows, columns))
-        leaves: Leaves = self._frames(columns) | self._nexts.contents(self, columns)
-        leaves.update({key: stacked(held[:, :columns].reshape(shape)) for key, held in self._objects.items()})
+        """All that was written completely, `[*rows, columns]`: views of the storage, which later writes change, or copies.
+
+        They are views where that lies in one piece; see `at`.
+        """
+        schema, at = self._known(), self.ring.whole()
+        if isinstance(at, slice):
+            return self._rebuilt(schema, at, at.stop - at.start)
+        with self.control.lock:
+            at = self.ring.whole()
+            return self._rebuilt(schema, at, at.stop - at.start if isinstance(at, slice) else len(at))
+
+    def _rebuilt(self, schema: Schema, at: Any, count: int) -> Any:
+        """The data in so many columns at these places."""
+        whole, shape = (slice(None),) * (self.ndim - 1), torch.Size((*schema.rows, count))
+        leaves: Leaves = {key: leaf.values[*whole, at] for key, leaf in self._leaves.items()}
+        leaves |= {key: value[*whole, at] for key, value in self._nexts.contents(self, self.columns_in_use).items()}
+        leaves |= {key: stacked(held[:, at].reshape(shape)) for key, held in self._objects.items()}
         return schema.rebuilt({key: leaves[key] for key in schema.fields}, shape)
 
     def at(self, index: Any) -> Any:
