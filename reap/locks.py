@@ -78,7 +78,7 @@ class Description:
         """Who has it, in words."""
         status = os.fstat(self.fd)
         found = next(_holders(status.st_dev, status.st_ino), None)
-        return "another process, which this user may not ask," if found is None else described(found)
+        return "another process, which this user may not ask" if found is None else described(found)
 
 
 def _description_of(fd: int) -> Description:
@@ -145,7 +145,7 @@ class ProcessLock:
         try:
             with interruptible():
                 held.threads.acquire()
-                wait = Wait(lambda: f"{held.holder()} has the lock of memory that it shares with this process")
+                wait = Wait(lambda: f"{held.holder()}: it has the lock of memory that it shares with this process")
                 while not held.try_to_take():
                     wait.rest()
         except BaseException:

@@ -48,18 +48,18 @@ def described(pid: int) -> str:
     """A process in words: its number, its command, and what keeps it from going on if that is known.
 
     Example:
-        >>> described(os.getpid()) == f"another thread of this process ({os.getpid()})"
+        >>> described(os.getpid()) == f"this process ({os.getpid()})"
         True
     """
     if pid == os.getpid():
-        return f"another thread of this process ({pid})"
+        return f"this process ({pid})"
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
-        return f"process {pid}, which has ended,"
+        return f"process {pid}, which has ended"
     named = f"process {pid} ({' '.join(command.split())[:_WORDS]})"
     if state not in "Tt":
         return named
     remedy = f"kill -CONT {pid} lets it go on, kill -KILL {pid} ends it"
-    return f"{named}, which is stopped (Ctrl-Z, SIGSTOP or a debugger; {remedy}),"
+    return f"{named}, which is stopped (Ctrl-Z, SIGSTOP or a debugger; {remedy})"

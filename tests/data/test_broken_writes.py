@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import NonTensorStack, TensorDict
+from tensordict import TensorDict
 
 from reap.data import LazyMemmapStorage, LazyTensorStorage, ListStorage, ReplayBuffer
 from reap.data.storages.base import Storage
@@ -128,7 +128,7 @@ def test_where_what_was_broken_off_lies_at_an_end_no_copy_is_made() -> None:
 
 def test_objects_of_a_write_that_was_broken_off() -> None:
     buffer: ReplayBuffer = ReplayBuffer(storage=LazyTensorStorage(6))
-    words = lambda *given: TensorDict({"word": NonTensorStack(*given), "x": torch.zeros(len(given))}, [len(given)])  # noqa: E731
+    words = lambda *given: TensorDict({"word": list(given), "x": torch.zeros(len(given))}, [len(given)])  # noqa: E731
     buffer.extend(words("a", "b"))
     buffer.storage.ring.give_up(buffer.storage.ring.claim(2))
     buffer.extend(words("c"))

@@ -352,7 +352,7 @@ def test_a_wait_for_a_writer_says_for_whom(monkeypatch: pytest.MonkeyPatch) -> N
     write(ring, 8)
     [message] = warned
     assert message == (
-        f"waited for 0 s: another thread of this process ({os.getpid()}) is in the middle of a write of 4 columns to a replay "
-        "buffer that has come round to it. The wait goes on; Ctrl-C ends it"
+        f"waited for 0 s: this process ({os.getpid()}): it is in a write of 4 columns to a "
+        "replay buffer, which has come round to it. The wait goes on; Ctrl-C ends it"
     )
     assert window(ring) == (2, 12, 10)

@@ -143,6 +143,8 @@ class TensorStorage(Storage):
         Raises:
             SpecMismatch: they are not what the first write was; nothing is changed.
             MemoryError: the first write, of items for which there is no room.
+            DiskFull: the disk has no room left for them; nothing is changed.
+            OptionError: the first write, to a folder that another storage uses.
         """
         kind, leaves, shape = kind_of(data), leaves_of(data), tuple(data.shape[: self.ndim])
         self._check(data, kind, leaves, shape)
@@ -364,6 +366,7 @@ class TensorStorage(Storage):
         Raises:
             SpecMismatch: it has another size or holds something else; nothing is changed.
             MemoryError: there is no room for it.
+            DiskFull: the disk has none; nothing is changed.
         """
         noted = state["schema"]
         rows = math.prod(noted["rows"]) if noted else self.rows
@@ -378,6 +381,7 @@ class TensorStorage(Storage):
         ends = self._nexts.ends(self, dict(frames), 0) if columns else None
         with self.ring.editing():
             if columns:
+                self._reserve(columns)
                 for key, leaf in self._frames(columns).items():
                     leaf.copy_(frames[key])
                 self._nexts.load(self, frames, ends, state["control"]["claimed"])

@@ -67,7 +67,7 @@ class WriterTable:
     def described(self, entry: int) -> str:
         """Its writer in words, and what that is doing."""
         pid, _, _, columns = self._entries[entry].tolist()
-        return f"{described(pid)} is in the middle of a write of {columns} columns to a replay buffer that has come round to it"
+        return f"{described(pid)}: it is in a write of {columns} columns to a replay buffer, which has come round to it"
 
     def __len__(self) -> int:
         return len(self._entries)
