@@ -30,13 +30,14 @@ from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
 from reap.forks import ForkedLocks
+from reap.sending import SharedWhenSent
 
 _forked = ForkedLocks()
 
 Index = Any
 
 
-class ReplayBuffer(Checkpointed):
+class ReplayBuffer(Checkpointed, SharedWhenSent):
     """Frames in a ring, and samples of them.
 
     Args:
@@ -329,12 +330,18 @@ class ReplayBuffer(Checkpointed):
     def share(self) -> ReplayBuffer:
         """Let other processes write to it and sample from it: those that get it by pickling. Returns the buffer.
 
+        A buffer that `multiprocessing` sends to another process, as an argument or in a queue, is shared before.
+
         Raises:
             OptionError: its storage cannot be shared.
         """
         with self._lock:
             self._storage.share()
         return self
+
+    def check_sending(self) -> None:
+        """Raise OptionError where its writer cannot write to a shared buffer; see `reap.sending`."""
+        self._writer.check_sharing()
 
     def for_writers(self) -> ReplayBuffer:
         """A buffer over the same frames for processes that only write; nothing that samples are made with goes there.

@@ -15,14 +15,16 @@ from reap.data.storages.control import ORIGIN_BYTES, WRITERS, Control
 from reap.data.storages.items import Leaves, kind_of, together
 from reap.data.storages.ring import Ring
 from reap.errors import OptionError, SpecMismatch
-from reap.keys import Key
+from reap.keys import Key, plain
+from reap.layout import Layout
 from reap.memory import available_memory, readable
+from reap.sending import SharedWhenSent
 
 Mark = Callable[[Leaves], None]
 """Changes what was taken, `[B, *item]` under each key, in place."""
 
 
-class Storage:
+class Storage(SharedWhenSent):
     """Frames in a ring.
 
     Args:
@@ -240,6 +242,25 @@ def _refuse_beyond_memory(max_size: int) -> None:
             f"replay buffer: max_size={max_size}: the table of who wrote what needs {readable(needed)}, {bound} has "
             f"{readable(free)} left; expected fewer frames"
         )
+
+
+def refuse_beyond(max_size: int, layout: Layout, free: float, bound: str) -> None:
+    """Raise MemoryError for more bytes than there are.
+
+    Args:
+        max_size: frames that there is to be room for.
+        layout: what they need.
+        free: bytes that there are.
+        bound: who sets that bound, in words.
+    """
+    if layout.nbytes <= free:
+        return
+    largest = max(layout, key=lambda key: layout[key].nbytes)
+    raise MemoryError(
+        f"replay buffer: {max_size} frames need {readable(layout.nbytes)}, {bound} has {readable(free)} left; the largest key "
+        f"is {plain(largest)!r} with {readable(layout[largest].nbytes)}. Expected max_size of at most "
+        f"{int(max_size * free / layout.nbytes)}, or less in each frame"
+    )
 
 
 def require_dims(data: Any, dims: int) -> None:

@@ -18,6 +18,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from reap.data.storages.base import refuse_beyond
 from reap.data.storages.control import RESERVED
 from reap.data.storages.ring import Ring
 from reap.data.storages.scratch import ONCE_FILE, Scratch
@@ -70,9 +71,9 @@ class LazyTensorStorage(TensorStorage):
 
     def _allocate(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
         if self.device.type == "cuda":
-            self._refuse(layout, torch.cuda.mem_get_info(self.device)[0], str(self.device))
+            refuse_beyond(self.max_size, layout, torch.cuda.mem_get_info(self.device)[0], str(self.device))
             return {key: torch.zeros(field.shape, dtype=field.dtype, device=self.device) for key, field in layout.items()}
-        self._refuse(layout, *available_memory())
+        refuse_beyond(self.max_size, layout, *available_memory())
         if self._fd is None:
             return _tensors(Block.private(layout))
         take_pages(self._fd, layout.nbytes)
@@ -199,7 +200,7 @@ class LazyMemmapStorage(TensorStorage):
                 f"replay buffer: {tiny}: tensordict's files hold no floats of 8 bits; use a LazyTensorStorage, or store their "
                 "bytes (view(torch.uint8))"
             )
-        self._refuse(layout, *_disk_left(self.folder))
+        refuse_beyond(self.max_size, layout, *_disk_left(self.folder))
         self._scratch.claim()
         blanks = {key: torch.zeros((), dtype=field.dtype).expand(field.shape) for key, field in layout.items()}
         try:
@@ -274,7 +275,10 @@ class LazyMemmapStorage(TensorStorage):
 
     def __getstate__(self) -> dict[str, Any]:
         if not self.control.is_shared:
-            raise OptionError("replay buffer: call share() before a buffer of files is sent to another process")
+            raise OptionError(
+                "replay buffer: files are not copied into a pickle; call share() before a buffer of files is sent to another "
+                "process, or dumps(path) to save it"
+            )
         return self._unmapped()
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -373,7 +373,7 @@ class TensorStorage(Storage):
         columns = self.columns_in(state, self.max_size // rows)
         saved = schema_from(noted, self.tensorclass, self.device) if noted else None
         if saved is not None:
-            self._check_frames(saved, columns, frames)
+            saved.check_state(self.schema if self.is_initialised else None, columns, frames)
         elif columns:
             raise SpecMismatch("replay buffer: expected the keys of what is in the state, got none; nothing was changed")
         if saved is not None and not self.is_initialised:
@@ -388,32 +388,6 @@ class TensorStorage(Storage):
             for key, values in state["objects"].items():
                 fill(self._objects[key][:, :columns], values)
             self.control.restore(state["control"])
-
-    def _check_frames(self, saved: Schema, columns: int, frames: Mapping[Key, Tensor]) -> None:
-        own = self.schema if self.is_initialised else None
-        if own is not None and (saved.kind, saved.fields, saved.rows) != (own.kind, own.fields, own.rows):
-            raise SpecMismatch(
-                f"replay buffer: expected the state of a storage that holds {own.described()}, got {saved.described()}; "
-                "nothing was changed"
-            )
-        for key, field in saved.fields.items():
-            shape = torch.Size((*saved.rows, columns, *field.shape))
-            if not field.is_object and (frames[key].shape, frames[key].dtype) != (shape, field.dtype):
-                raise SpecMismatch(
-                    f"replay buffer: {plain(key)!r}: expected {list(shape)} {field.dtype} in the state, got "
-                    f"{list(frames[key].shape)} {frames[key].dtype}; nothing was changed"
-                )
-
-    def _refuse(self, layout: Layout, free: float, bound: str) -> None:
-        """Raise MemoryError for more bytes than there are."""
-        if layout.nbytes <= free:
-            return
-        largest = max(layout, key=lambda key: layout[key].nbytes)
-        raise MemoryError(
-            f"replay buffer: {self.max_size} frames need {readable(layout.nbytes)}, {bound} has {readable(free)} left; the "
-            f"largest key is {plain(largest)!r} with {readable(layout[largest].nbytes)}. Expected max_size of at most "
-            f"{int(self.max_size * free / layout.nbytes)}, or less in each frame"
-        )
 
     def __repr__(self) -> str:
         size = sum(leaf.values.nbytes for leaf in self._leaves.values()) + self._nexts.nbytes
