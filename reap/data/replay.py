@@ -123,6 +123,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         Raises:
             SpecMismatch: it is not what the first write was.
         """
+        self.sources.check()
         return self._write(self._storage.single(data))
 
     def extend(self, data: Any) -> Index:
@@ -138,6 +139,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         Raises:
             SpecMismatch: they are not what the first write was; nothing is written.
         """
+        self.sources.check()
         given, ndim = self._storage.together(data), self._storage.ndim
         if ndim > 1 and self._time != ndim - 1:
             require_dims(given, ndim)
@@ -231,6 +233,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         Raises:
             OptionError: a priority that is negative or no number, or not as many as frames; nothing is changed then.
         """
+        self.sources.check()
         values = torch.as_tensor(priority, dtype=torch.float64).reshape(-1)
         with self._lock:
             places = self._storage.as_places(index)
@@ -266,6 +269,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         Raises:
             SpecMismatch: the data are not what the first write was; nothing is changed then.
         """
+        self.sources.check()
         self._note_replaced(self._storage.put_at(index, data))
 
     def empty(self, empty_write_count: bool = True) -> None:
