@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import pickle
@@ -290,6 +291,20 @@ def test_that_of_another_user_is_left(temporary: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(scratch.os, "getuid", lambda: os.geteuid() + 1)
     remove_abandoned()
     assert sorted(temporary.iterdir()) == sorted([folder, kept])
+
+
+def test_where_there_are_no_locks_storages_work_and_nothing_is_removed(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(fd: int, kind: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(scratch, "flock", flock)
+    first, second = buffer_in(None), buffer_in(temporary / "frames")
+    first.extend(frames(0, 2))
+    second.extend(frames(2, 2))
+    assert [buffer[:]["x"].tolist() for buffer in (first, second)] == [[0, 1], [2, 3]]
+    assert len(os.listdir(temporary)) == 2
 
 
 def test_a_folder_that_is_taken_away_while_it_is_made_is_made_again(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

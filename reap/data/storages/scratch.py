@@ -36,6 +36,9 @@ _OURS = frozenset({"meta.json", ONCE_FILE})
 _KIND = ".memmap"
 """What storages of files write, and tensordict."""
 
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+"""What a file system answers that has no locks: nobody is kept from a folder there, and nothing is removed."""
+
 
 class Scratch:
     """A folder.
@@ -96,8 +99,9 @@ class Scratch:
             with room(self.folder, len(said), "replay buffer: the lock of its folder"):
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, said, 0)
-            flock(fd, LOCK_SH)  # another may claim it just before: the kernel lets go of a lock before it changes its kind
-            self._hold(fd)
+            # Another may claim it just before: the kernel lets go of a lock before it changes its kind.
+            if _is_had(fd, LOCK_SH, without=True):
+                self._hold(fd)
 
     def join(self) -> None:
         """Use the files that were written for the same storage, by this process or another.
@@ -154,7 +158,7 @@ def remove_abandoned() -> None:
             status = folder.lstat()
             if status.st_uid != os.getuid() or folder.is_symlink():
                 continue
-            with suppress(FileNotFoundError), _locked(folder / LOCK, 0, LOCK_EX) as fd:
+            with suppress(FileNotFoundError), _locked(folder / LOCK, 0, LOCK_EX, without=False) as fd:
                 if fd is None:
                     continue
                 remove_whole(folder)
@@ -193,13 +197,18 @@ def _remove_with(folder: Path, pid: int) -> None:
 
 
 @contextmanager
-def _locked(path: Path, flags: int, kind: int) -> Generator[int | None]:
-    """In the body, the lock in this file is held; its descriptor, or None where others hold it."""
+def _locked(path: Path, flags: int, kind: int, *, without: bool = True) -> Generator[int | None]:
+    """In the body, the lock in this file is held; its descriptor, or None where others hold it.
+
+    Args:
+        path: the file.
+        flags: of `os.open`.
+        kind: `LOCK_EX` or `LOCK_SH`.
+        without: whether it counts as held on a file system that has no locks.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o666)
     try:
-        try:
-            flock(fd, kind | LOCK_NB)
-        except BlockingIOError:
+        if not _is_had(fd, kind | LOCK_NB, without):
             yield None
             return
         if not _is_at(fd, path):
@@ -207,6 +216,19 @@ def _locked(path: Path, flags: int, kind: int) -> Generator[int | None]:
         yield fd
     finally:
         os.close(fd)
+
+
+def _is_had(fd: int, kind: int, without: bool) -> bool:
+    """Whether the lock of a file could be had; see `_locked`."""
+    try:
+        flock(fd, kind)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return without
+    return True
 
 
 def _is_at(fd: int, path: Path) -> bool:
