@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from reap.data import LazyMemmapStorage, LazyTensorStorage, ListStorage, ReplayBuffer
 from reap.data.storages.base import Storage
 from reap.data.storages.control import COUNT, WRITERS
+from reap.errors import OptionError
 
 SIZE = 12
 
@@ -100,19 +101,32 @@ def test_what_was_broken_off_is_not_seen(kind: str, make: Any) -> None:
 
 
 @anywhere
-def test_an_index_means_the_same_frame_in_each_call(kind: str, make: Any) -> None:
+def test_a_number_is_a_place_and_a_slice_is_of_what_is_whole(kind: str, make: Any) -> None:
     buffer, write, break_off = make(kind)
     write(0, 3)
     break_off(100, 4)
     write(3, 2)
     if kind == "rows":
-        assert buffer[1, 3]["number"] == 3
-        buffer[:, 3] = frames(30, 1, rows=True)[:, 0]
-        assert buffer[0, -2:]["number"].tolist() == [30, 4]
+        assert buffer[1, 8]["number"] == 4
+        assert buffer[0, -2:]["number"].tolist() == [3, 4]
+        assert buffer[torch.tensor([0, 1]), torch.tensor([7, 2])]["number"].tolist() == [3, 2]
+        buffer[:, 7] = frames(30, 1, rows=True)[:, 0]
+        with pytest.raises(OptionError, match="found place 4, at which a write was broken off or is under way"):
+            buffer[:, 4]
     else:
-        assert buffer[3]["number"] == 3
-        buffer[3] = frames(30, 1)[0]
-        assert numbers(buffer[torch.tensor([4, 3])]) == [4, 30]
+        assert [int(buffer[place]["number"]) for place in (2, 7, 8, -1, -3)] == [2, 3, 4, 4, 2]
+        sample, info = buffer.sample(50, return_info=True)
+        sample = torch.stack(sample) if isinstance(sample, list) else sample
+        assert numbers(buffer[info["index"]]) == numbers(sample)
+        assert numbers(buffer[3:]) == [3, 4]
+        assert numbers(buffer[torch.tensor([True, False, False, False, True])]) == [0, 4]
+        buffer[7] = frames(30, 1)[0]
+        assert numbers(buffer[[8, 7]]) == [4, 30]
+        for refused in (4, [0, 4], torch.tensor([6])):
+            with pytest.raises(OptionError, match="found place [46], at which a write was broken off or is under way"):
+                buffer[refused]
+            with pytest.raises(OptionError, match="found place [46]"):
+                buffer[refused] = frames(0, 1)
     assert numbers(buffer[:]) == [0, 1, 2, 30, 4]
 
 
@@ -133,7 +147,7 @@ def test_objects_of_a_write_that_was_broken_off() -> None:
     buffer.storage.ring.give_up(buffer.storage.ring.claim(2))
     buffer.extend(words("c"))
     assert buffer[:]["word"] == ["a", "b", "c"]
-    assert buffer[2]["word"] == "c"
+    assert buffer[4]["word"] == "c"
 
 
 def test_more_broken_writes_than_the_table_has_entries() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from reap.data.storages.control import ORIGIN_BYTES, WRITERS, Control
 from reap.data.storages.items import Leaves, kind_of, together
+from reap.data.storages.positions import by_position
 from reap.data.storages.ring import Ring
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
@@ -125,16 +126,17 @@ class Storage(SharedWhenSent):
         require_dims(data, self.ndim - 1)
         return data.unsqueeze(self.ndim - 1)
 
+    @abstractmethod
     def at(self, index: Any) -> Any:
-        """What lies at an index of any kind that a tensor takes, in `contents()`."""
-        if isinstance(self.ring.whole(), slice):
-            return self.contents()[index]
-        with self.control.lock:
-            return self.copied(index)
+        """What lies at an index of any kind that a tensor takes, in `contents()`; see `by_position`.
+
+        Raises:
+            OptionError: a number is the place of a frame that was not written to its end.
+        """
 
     def copied(self, index: Any) -> Any:
         """A copy of what lies at an index."""
-        places = self.places_in_use()[index]
+        places = self.places_at(index)
         data = self.get(places.reshape(-1))
         return data.reshape(*places.shape, *data.shape[1:]) if places.ndim else data[0]
 
@@ -144,7 +146,7 @@ class Storage(SharedWhenSent):
         Raises:
             SpecMismatch: the data do not fit; nothing is changed.
         """
-        places = self.places_in_use()[index]
+        places = self.places_at(index)
         given = self.together(data)
         if tuple(given.shape[: places.ndim]) != tuple(places.shape):
             raise SpecMismatch(f"replay buffer: expected data {list(places.shape)} for this index, got {list(given.shape)}")
@@ -165,11 +167,25 @@ class Storage(SharedWhenSent):
         """The places of an index `[B]`, `[B, ndim]`, or a tuple with a tensor for each dimension."""
         return torch.as_tensor(index, dtype=torch.int64).reshape(-1)
 
-    def places_in_use(self) -> Tensor:
-        """The places of `contents()`, in the same shape."""
+    def places_in_use(self, whole: Any = None) -> Tensor:
+        """The places of `contents()`, in the same shape.
+
+        Args:
+            whole: what `Ring.whole` said; it is asked unless given.
+        """
         ring = self.ring  # before the rows: what another process wrote first is mapped
-        places = np.arange(self.rows * ring.capacity).reshape(self.rows, -1)[:, ring.whole()]
+        columns = ring.whole() if whole is None else whole
+        places = np.arange(self.rows * ring.capacity).reshape(self.rows, -1)[:, columns]
         return torch.from_numpy(places).reshape(*self.row_shape, -1)
+
+    def places_at(self, index: Any) -> Tensor:
+        """The places of an index of any kind that a tensor takes; see `by_position`.
+
+        Raises:
+            OptionError: a number is the place of a frame that was not written to its end.
+        """
+        whole = self.ring.whole()
+        return self.places_in_use(whole)[by_position(index, whole, self.ndim - 1)]
 
     @property
     def row_shape(self) -> tuple[int, ...]:

@@ -122,7 +122,7 @@ class ListStorage(Storage):
 
     def at(self, index: Any) -> Any:
         """The item at a number; a sample of those at any other kind of index that a tensor takes."""
-        places = self.places_in_use()[index]
+        places = self.places_at(index)
         return self._items[int(places)] if not places.ndim else collated(self.get(places.reshape(-1)))
 
     def put_at(self, index: Any, data: Any) -> Tensor:
@@ -131,7 +131,7 @@ class ListStorage(Storage):
         Raises:
             SpecMismatch: not as many items as places; nothing is changed.
         """
-        places = self.places_in_use()[index]
+        places = self.places_at(index)
         items = self.together(data) if places.ndim else self.single(data)
         if len(items) != places.numel():
             raise SpecMismatch(f"ListStorage: expected {places.numel()} items for this index, got {len(items)}")

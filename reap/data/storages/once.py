@@ -90,7 +90,7 @@ class Stored:
 
     def at(self, storage: TensorStorage, index: Any) -> Any:
         """What lies at an index of any kind that a tensor takes."""
-        return storage.contents()[index]
+        return storage.viewed(index)
 
     def load(self, storage: TensorStorage, frames: Mapping[Key, Tensor], ends: Any, claimed: int) -> None:
         """Hold frames of another storage, after what is stored of them was copied.

@@ -19,6 +19,7 @@ from reap.data.storages.base import Mark, Storage, require_dims
 from reap.data.storages.items import Leaves, Schema, checked_device, kind_of, leaves_of, schema_from, schema_of
 from reap.data.storages.leaf import Leaf, indexable
 from reap.data.storages.once import Rebuilt, Stored
+from reap.data.storages.positions import by_position
 from reap.data.storages.ring import Claim, Pieces, Ring
 from reap.data.storages.side_store import Sparse
 from reap.errors import CallOrderError, OptionError, SpecMismatch
@@ -247,28 +248,32 @@ class TensorStorage(Storage):
                 objects.reshape(-1)[places.numpy()] = unstacked(leaves[key], leaves[key].batch_size)
 
     def contents(self) -> Any:
-        """All that was written completely, `[*rows, columns]`: views of the storage, which later writes change, or copies.
-
-        They are views where that lies in one piece; see `at`.
-        """
-        schema, at = self._known(), self.ring.whole()
-        if isinstance(at, slice):
-            return self._rebuilt(schema, at, at.stop - at.start)
+        """All that was written completely, `[*rows, columns]`: views where it lies in one piece, which later writes change."""
+        if isinstance(whole := self.ring.whole(), slice):
+            return self._held(whole)
         with self.control.lock:
-            at = self.ring.whole()
-            return self._rebuilt(schema, at, at.stop - at.start if isinstance(at, slice) else len(at))
+            return self._held(self.ring.whole())
 
-    def _rebuilt(self, schema: Schema, at: Any, count: int) -> Any:
-        """The data in so many columns at these places."""
-        whole, shape = (slice(None),) * (self.ndim - 1), torch.Size((*schema.rows, count))
-        leaves: Leaves = {key: leaf.values[*whole, at] for key, leaf in self._leaves.items()}
-        leaves |= {key: value[*whole, at] for key, value in self._nexts.contents(self, self.columns_in_use).items()}
-        leaves |= {key: stacked(held[:, at].reshape(shape)) for key, held in self._objects.items()}
+    def _held(self, whole: slice | NDArray[np.int64]) -> Any:
+        """The data in these columns: views of them, or copies."""
+        schema, rows = self._known(), (slice(None),) * (self.ndim - 1)
+        leaves: Leaves = {key: leaf.values[*rows, whole] for key, leaf in self._leaves.items()}
+        leaves |= {key: value[*rows, whole] for key, value in self._nexts.contents(self, self.columns_in_use).items()}
+        count = whole.stop - whole.start if isinstance(whole, slice) else len(whole)
+        shape = torch.Size((*schema.rows, count))
+        leaves |= {key: stacked(held[:, whole].reshape(shape)) for key, held in self._objects.items()}
         return schema.rebuilt({key: leaves[key] for key in schema.fields}, shape)
 
     def at(self, index: Any) -> Any:
         """What lies at an index; see `Storage`."""
         return self._nexts.at(self, index)
+
+    def viewed(self, index: Any) -> Any:
+        """What lies at an index: views where the contents lie in one piece."""
+        if isinstance(whole := self.ring.whole(), slice):
+            return self._held(whole)[by_position(index, whole, self.ndim - 1)]
+        with self.control.lock:
+            return self.copied(index)
 
     def places(self, start: int, columns: int) -> NDArray[np.int64]:
         """Where the frames of so many columns lie, from this one on, row by row, `[rows * columns]`."""
