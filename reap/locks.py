@@ -2,46 +2,111 @@
 
 A semaphore in that memory would stay taken for ever. What the owner was changing is then as it left it: whoever uses this lock
 writes in an order that leaves nothing half done.
+
+    ProcessLock ──┐
+    ProcessLock ──┴── Description: one for each piece of memory in a process; a lock for threads, and an open file
+
+The kernel's lock belongs to that open file (F_OFD_SETLK), not to the process: it stays when other descriptors of the memory are
+closed. A fork opens a file of its own: by the inherited one it would have what its parent has.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
+import struct
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from fcntl import F_OFD_SETLK, F_UNLCK, F_WRLCK, fcntl
+from pathlib import Path
 from types import TracebackType
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
-from reap.forks import ForkedLocks
+from reap.forks import Forked, ForkedLocks
 from reap.shield import interruptible, uninterrupted
+from reap.waits import Wait, described
 
-_forked = ForkedLocks()
+_FLOCK = struct.Struct("hhqqi0q")
+"""`struct flock`: kind, where its start counts from, start, length (0: all of it), process (0, as the kernel wants it here)."""
+_TAKE, _FREE = (_FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0) for kind in (F_WRLCK, F_UNLCK))
 
-_locks: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
-"""The lock of threads for each piece of shared memory, by device and inode: several objects of one process may map one."""
+_forked_locks = ForkedLocks()
+_making = ForkedLocks().add(threading.Lock())
+_forked: Forked[Description] = Forked(lambda description: description.begin_anew())
+
+_descriptions: WeakValueDictionary[tuple[int, int], Description] = WeakValueDictionary()
+"""By device and inode: several objects of one process may map one piece of memory."""
+
+
+class Description:
+    """What this process has of the lock on a piece of memory.
+
+    Args:
+        fd: a descriptor of the memory.
+
+    Attributes:
+        threads: the lock for the threads of this process.
+        depth: how often the thread that has it has taken it.
+        fd: the descriptor of a file that is open for the lock alone.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.threads: Any = _forked_locks.add(threading.RLock())
+        self.depth = 0
+        self.fd = _opened_again(fd)
+        finalize(self, os.close, self.fd).atexit = False
+        _forked.add(self)
+
+    def begin_anew(self) -> None:
+        """Have a file of its own under the same number: this is a fork."""
+        own = _opened_again(self.fd)
+        os.dup2(own, self.fd, inheritable=False)
+        os.close(own)
+        if not self.threads._is_owned():
+            self.depth = 0  # of a thread that is not here
+
+    def try_to_take(self) -> bool:
+        """Take it from other processes if none has it; whether that was so."""
+        try:
+            fcntl(self.fd, F_OFD_SETLK, _TAKE)
+        except BlockingIOError:
+            return False
+        return True
+
+    def holder(self) -> str:
+        """Who has it, in words."""
+        status = os.fstat(self.fd)
+        found = next(_holders(status.st_dev, status.st_ino), None)
+        return "another process, which this user may not ask" if found is None else described(found)
+
+
+def _description_of(fd: int) -> Description:
+    status = os.fstat(fd)
+    key = status.st_dev, status.st_ino
+    with _making:
+        found = _descriptions.get(key)
+        if found is None:
+            found = _descriptions[key] = Description(fd)
+    return found
 
 
 class ProcessLock:
-    """An `fcntl` record lock on a descriptor, and with it a lock for the threads of this process.
+    """A lock of the kernel's on a descriptor, and with it a lock for the threads of this process.
 
-    Ctrl-C waits for the end of the body: a lock that it left taken would have other processes wait for ever.
-
-    The record lock belongs to the process, so that closing any descriptor of the same memory would free it: do that with
-    `threads` held.
+    A thread that has it may take it again. Ctrl-C waits for the end of the body: a lock that it left taken would have other
+    processes wait for ever. Who waits for long is told for whom.
 
     Args:
-        fd: descriptor of the memory.
+        fd: descriptor of the memory; it may be closed, and others of that memory.
 
     Attributes:
         threads: the lock for threads alone.
     """
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
-        status = os.fstat(fd)
-        self.threads: Any = _locks.setdefault((status.st_dev, status.st_ino), _forked.add(threading.RLock()))
+        self._held = _description_of(fd)
+        self.threads: Any = self._held.threads
         self._shields: list[uninterrupted] = []
 
     def __enter__(self) -> None:
@@ -62,40 +127,54 @@ class ProcessLock:
 
     def _is_free(self) -> bool:
         """Take both locks, if nobody has them."""
-        if not self.threads.acquire(blocking=False):
+        held = self._held
+        if not held.threads.acquire(blocking=False):
             return False
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.threads.release()
-            return False
+        if not held.depth:
+            try:
+                fcntl(held.fd, F_OFD_SETLK, _TAKE)
+            except OSError:
+                held.threads.release()
+                return False
+        held.depth += 1
         return True
 
     def _wait(self) -> None:
-        """Wait for both locks; Ctrl-C may come meanwhile."""
+        """Wait for both locks, neither of which this thread has; Ctrl-C may come meanwhile."""
+        held = self._held
         try:
             with interruptible():
-                self.threads.acquire()
-                _lock(self._fd)
+                held.threads.acquire()
+                wait = Wait(lambda: f"{held.holder()}: it has the lock of memory that it shares with this process")
+                while not held.try_to_take():
+                    wait.rest()
         except BaseException:
-            if self.threads._is_owned():
-                self._give_back()
+            if held.threads._is_owned():
+                fcntl(held.fd, F_OFD_SETLK, _FREE)
+                held.threads.release()
             raise
+        held.depth = 1
 
     def _give_back(self) -> None:
+        held = self._held
+        held.depth -= 1
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+            if not held.depth:
+                fcntl(held.fd, F_OFD_SETLK, _FREE)
         finally:
-            self.threads.release()
+            held.threads.release()
 
 
-def _lock(fd: int) -> None:
-    """Wait for the record lock."""
-    while True:
-        try:
-            return fcntl.lockf(fd, fcntl.LOCK_EX)
-        except OSError as error:
-            # The kernel looks at processes: two with two threads each may seem to wait for each other.
-            if error.errno != errno.EDEADLK:
-                raise
-            os.sched_yield()
+def _opened_again(fd: int) -> int:
+    """A descriptor of another open file of the same memory."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+
+
+def _holders(device: int, inode: int) -> Iterator[int]:
+    """The processes of this user that have a lock on a file: the kernel says so of each of their open files."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            status = link.stat()
+            said = link.parent.parent / "fdinfo" / link.name
+            if (status.st_dev, status.st_ino) == (device, inode) and "\nlock:" in said.read_text():
+                yield int(link.parts[2])

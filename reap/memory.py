@@ -143,19 +143,6 @@ def take_pages(fd: int, nbytes: int) -> None:
         raise MemoryError(f"{readable(nbytes)} of shared memory were refused by the system: {error}") from error
 
 
-def borrowed(pid: int, fd: int) -> int:
-    """A descriptor, in this process, of shared memory that another process holds open.
-
-    Args:
-        pid: that process.
-        fd: its descriptor.
-
-    Raises:
-        FileNotFoundError: it has ended, or closed it.
-    """
-    return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-
-
 def _mapped(fd: int, nbytes: int) -> Bytes:
     mapping: Any = mmap.mmap(fd, max(nbytes, 1))
     return np.frombuffer(mapping, np.uint8)[:nbytes]

@@ -75,7 +75,9 @@ class uninterrupted:  # noqa: N801  a context manager, which must not lose a han
             return
         try:
             for number in SIGNALS:
-                self._hold_back(number)
+                handler = handler_of(number)
+                if callable(handler):  # not SIG_DFL, SIG_IGN, nor what was put there by other than Python
+                    self._hold_back(number, handler)
         except BaseException:
             self._leave()
             raise
@@ -83,13 +85,12 @@ class uninterrupted:  # noqa: N801  a context manager, which must not lose a han
     def __exit__(self, *exception: object) -> None:
         self._leave()
 
-    def _hold_back(self, number: int) -> None:
-        handler = handler_of(number)
+    def _hold_back(self, number: int, handler: Any) -> None:
         if isinstance(handler, Shield):
             if handler.is_open:
                 self._closed.append(handler)
                 handler.is_open = False
-        elif callable(handler):
+        else:
             self._own.append(Shield(handler))
             self._replaced.append((number, handler))
             set_handler(number, self._own[-1])

@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "forks", "keys", "memory", "optional", "seeds", "shield", "tensordicts"),
-    ("disk", "specs", "layout", "locks", "workers"),
+    ("errors", "forks", "keys", "memory", "optional", "seeds", "sending", "shield", "tensordicts", "waits"),
+    ("disk", "handles", "specs", "layout", "locks", "workers"),
     ("objects",),
     ("buffers",),
     ("pool", "trajectories", "split", "data"),

@@ -81,6 +81,11 @@ class Background:
         """Whether the present step was not waited for: nobody wants what it makes."""
         return self._afterwards is not None
 
+    @property
+    def is_this_thread(self) -> bool:
+        """Whether it works in the thread that asks."""
+        return current_thread() is self._thread
+
     def raise_error(self) -> None:
         """Raise, once, the exception that ended the thread."""
         error, self._error = self._error, None
@@ -100,7 +105,7 @@ class Background:
         Raises:
             Exception: what the step raised that was waited for.
         """
-        if current_thread() is self._thread:
+        if self.is_this_thread:
             yield
             return
         pause = Pause()
@@ -131,7 +136,7 @@ class Background:
             self._is_stopped = True
             self._state.notify_all()
         self._brake.wake()
-        if current_thread() is not self._thread:
+        if not self.is_this_thread:
             self._thread.join(timeout)
         with self._state:
             if not self._has_ended:

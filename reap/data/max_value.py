@@ -75,10 +75,14 @@ class TensorDictMaxValueWriter(Writer):
                 "one. Write trajectories as items, [N, T] into ndim=1, to rank them as a whole"
             )
         if storage.control.is_shared:
-            raise OptionError(
-                "TensorDictMaxValueWriter: expected a buffer of one process, got a shared one: it knows the values of what it "
-                "wrote itself; use a RoundRobinWriter, or write from one process"
-            )
+            self.check_sharing()
+
+    def check_sharing(self) -> None:
+        """Raise OptionError: it knows what it wrote itself."""
+        raise OptionError(
+            "TensorDictMaxValueWriter: expected a buffer of one process, got a shared one: it knows the values of what it "
+            "wrote itself; use a RoundRobinWriter, or write from one process"
+        )
 
     def extend(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
         """Write the items of greatest value; see `Writer`.

@@ -30,13 +30,14 @@ from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
 from reap.forks import ForkedLocks
+from reap.sending import SharedWhenSent
 
 _forked = ForkedLocks()
 
 Index = Any
 
 
-class ReplayBuffer(Checkpointed):
+class ReplayBuffer(Checkpointed, SharedWhenSent):
     """Frames in a ring, and samples of them.
 
     Args:
@@ -122,6 +123,7 @@ class ReplayBuffer(Checkpointed):
         Raises:
             SpecMismatch: it is not what the first write was.
         """
+        self.sources.check()
         return self._write(self._storage.single(data))
 
     def extend(self, data: Any) -> Index:
@@ -137,6 +139,7 @@ class ReplayBuffer(Checkpointed):
         Raises:
             SpecMismatch: they are not what the first write was; nothing is written.
         """
+        self.sources.check()
         given, ndim = self._storage.together(data), self._storage.ndim
         if ndim > 1 and self._time != ndim - 1:
             require_dims(given, ndim)
@@ -230,6 +233,7 @@ class ReplayBuffer(Checkpointed):
         Raises:
             OptionError: a priority that is negative or no number, or not as many as frames; nothing is changed then.
         """
+        self.sources.check()
         values = torch.as_tensor(priority, dtype=torch.float64).reshape(-1)
         with self._lock:
             places = self._storage.as_places(index)
@@ -265,6 +269,7 @@ class ReplayBuffer(Checkpointed):
         Raises:
             SpecMismatch: the data are not what the first write was; nothing is changed then.
         """
+        self.sources.check()
         self._note_replaced(self._storage.put_at(index, data))
 
     def empty(self, empty_write_count: bool = True) -> None:
@@ -329,12 +334,18 @@ class ReplayBuffer(Checkpointed):
     def share(self) -> ReplayBuffer:
         """Let other processes write to it and sample from it: those that get it by pickling. Returns the buffer.
 
+        A buffer that `multiprocessing` sends to another process, as an argument or in a queue, is shared before.
+
         Raises:
             OptionError: its storage cannot be shared.
         """
         with self._lock:
             self._storage.share()
         return self
+
+    def check_sending(self) -> None:
+        """Raise OptionError where its writer cannot write to a shared buffer; see `reap.sending`."""
+        self._writer.check_sharing()
 
     def for_writers(self) -> ReplayBuffer:
         """A buffer over the same frames for processes that only write; nothing that samples are made with goes there.

@@ -9,6 +9,11 @@ from weakref import ref
 class Source(Protocol):
     """Somebody who fills a buffer in the background."""
 
+    @property
+    def is_this_thread(self) -> bool:
+        """Whether it does so in the thread that asks."""
+        ...
+
     def raise_error(self) -> None:
         """Raise, once, what ended that."""
         ...
@@ -30,9 +35,13 @@ class Sources:
             self._held.append(ref(source, self._held.remove))
 
     def check(self) -> None:
-        """Raise what ended one of them, unless that was raised before."""
-        for source in self._alive():
-            source.raise_error()
+        """Raise what ended one of them, unless that was raised before; not where one of them asks, which it would end too."""
+        if not self._held:
+            return
+        sources = self._alive()
+        if not any(source.is_this_thread for source in sources):
+            for source in sources:
+                source.raise_error()
 
     def note_sampled(self, frames: int) -> None:
         """Tell them of a sample of so many frames."""

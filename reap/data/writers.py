@@ -94,6 +94,9 @@ class Writer:
     def check(self, storage: Storage) -> None:
         """Raise OptionError for a storage that it cannot write to."""
 
+    def check_sharing(self) -> None:
+        """Raise OptionError where it cannot write to a storage that other processes write to."""
+
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on."""
         return {}

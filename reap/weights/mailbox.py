@@ -202,7 +202,7 @@ class WeightMailbox:
     def close(self) -> None:
         """Give the descriptor and the memory back; a second call does nothing."""
         with self._lock.threads:
-            # Closing any descriptor of the memory frees this process's lock on it: no other thread may hold it now.
+            # No other thread may be reading or writing now.
             self._serial, self._halves = memoryview(bytes(8)).cast("q"), ()
             self._block = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dis
 import io
 import pickle
+from collections import ChainMap
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Any, ClassVar
 import cloudpickle
 
 from reap.errors import OptionError
+from reap.sending import reducers
 
 DEPTH = 12
 """Steps that the search for a culprit goes down."""
@@ -27,10 +29,16 @@ def _reduce_code(code: CodeType) -> Any:
     return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in arguments)
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Copier(cloudpickle.Pickler):
     """cloudpickle's, but functions keep the name of their file, so that tracebacks of workers show their lines."""
 
     dispatch_table: ClassVar[Any] = {**cloudpickle.Pickler.dispatch_table, CodeType: _reduce_code}
+
+
+class _Pickler(_Copier):
+    """The same, and what processes can share is shared; see `reap.sending`."""
+
+    dispatch_table: ClassVar[Any] = ChainMap[Any, Any](reducers, _Copier.dispatch_table)
 
 
 def pickled(value: Any) -> bytes:
@@ -81,13 +89,14 @@ def blaming(parts: Iterable[tuple[str, Any]]) -> Generator[None]:
 def encode(value: Any, what: str) -> bytes:
     """The bytes of a value, by plain pickle if both sides understand that, else by `dumps`.
 
-    Plain pickle sends what belongs to `__main__` by name, and the other side has another `__main__`.
+    Plain pickle sends what belongs to `__main__` by name, and the other side has another `__main__`; and it copies buffers,
+    which are to be shared.
     """
     try:
         data = pickle.dumps(value, protocol=5)
     except Exception:  # noqa: BLE001  as above
         return dumps(value, what)
-    return dumps(value, what) if b"__main__" in data else data
+    return dumps(value, what) if b"__main__" in data or b"reap.data" in data else data
 
 
 def _complaint(value: Any, failure: Exception) -> str:
@@ -115,7 +124,8 @@ def _culprit(value: Any) -> tuple[list[str], Any]:
 
 def _pickles(value: Any) -> bool:
     try:
-        pickled(value)
+        with io.BytesIO() as file:
+            _Copier(file, protocol=5).dump(value)
     except Exception:  # noqa: BLE001  as above
         return False
     return True

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from reap.collectors import SyncDataCollector
+from reap.data import LazyTensorStorage, ReplayBuffer
 from reap.testing import Crash
 from tests.collectors.buffers import WHILE_RUNNING, Buffer, collecting, in_thread, join, observed, wait_for_end
 
@@ -139,3 +141,42 @@ def test_start_again_after_an_error() -> None:
     assert observed(buffer.batches) == [0, 1, 2, 3, 4, 5, 6, 7, *range(16)], "a new episode behind the error"
     ids = [value for batch in buffer.batches for value in batch["collector", "traj_ids"].tolist()]
     assert ids == [0] * 8 + [1] * 16
+
+
+ON_BUFFER: dict[str, Callable[[ReplayBuffer, Any], Any]] = {
+    "extend": lambda buffer, batch: buffer.extend(batch),
+    "add": lambda buffer, batch: buffer.add(batch[0]),
+    "update_priority": lambda buffer, batch: buffer.update_priority(torch.tensor([0]), 2.0),
+    "set": lambda buffer, batch: buffer.__setitem__(0, batch[0]),
+    "sample": lambda buffer, batch: buffer.sample(),
+    "len": lambda buffer, batch: len(buffer),
+    "read": lambda buffer, batch: buffer[0],
+}
+
+
+@pytest.mark.parametrize("call", ON_BUFFER)
+def test_an_error_surfaces_at_whatever_call_on_the_buffer_comes_next(call: str) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=2)
+    collector = collecting(buffer, Crash(9))
+    collector.start()
+    wait_for_end(collector)
+    batch = buffer.storage.contents().clone()
+    with pytest.raises(RuntimeError, match="crashed in step 9"):
+        ON_BUFFER[call](buffer, batch)
+    assert len(buffer) == 8
+    ON_BUFFER[call](buffer, batch)
+    collector.shutdown()
+
+
+def test_an_error_ends_no_other_collector_that_fills_the_buffer() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=2)
+    crashing, other = collecting(buffer, Crash(9)), collecting(buffer, Crash(99), total_frames=40)
+    crashing.start()
+    wait_for_end(crashing)
+    other.start()
+    wait_for_end(other)
+    with pytest.raises(RuntimeError, match="crashed in step 9"):
+        len(buffer)
+    assert len(buffer) == 8 + 40
+    crashing.shutdown()
+    other.shutdown()

@@ -24,6 +24,7 @@ from reap.data import (
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
 )
+from reap.data.storages.control import COUNT
 from tests.interruptions import CtrlC, moments_of
 
 pytestmark = pytest.mark.timeout(120)
@@ -92,6 +93,7 @@ ACTS: dict[str, Callable[[Any], Any]] = {
 def check(buffer: Any) -> None:
     """Another thread writes and samples, then this one; all that is sampled is whole, and what comes next is there."""
     assert len(buffer) in (0, 16, 20, 21, SIZE)
+    assert not buffer.storage.control.writers[:, COUNT].any(), "a write that was broken off counts as one under way"
     answers: list[Any] = []
     thread = Thread(target=lambda: (buffer.extend(frames(28, 4)), answers.append(buffer.sample())), daemon=True)
     thread.start()
@@ -158,6 +160,7 @@ def test_ctrl_c_in_a_load(kind: str, every: int) -> None:
 def check_list(buffer: Any) -> None:
     """The same of a buffer of separate items."""
     assert len(buffer) in (0, 16, 20, 21, SIZE)
+    assert not buffer.storage.control.writers[:, COUNT].any(), "a write that was broken off counts as one under way"
     buffer.extend(frames(32, 4))
     for _ in range(10):
         sample = buffer.sample()

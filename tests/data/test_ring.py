@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 
 import numpy as np
 import pytest
 
+from reap import waits
 from reap.data.storages.control import BIRTH, BUSY, CLAIMED, COUNT, PID, START, WRITERS, Control
 from reap.data.storages.ring import Ring
 from tests.data.claims import claimed
@@ -256,3 +258,101 @@ def test_a_write_that_was_broken_off_between_two_lines_is_given_up_by_its_thread
     for _ in range(4):
         write(ring, 5)
     assert (ring.readable, list(ring.under_way())) == (10, [])
+
+
+def test_what_is_whole_is_said_by_place(ring: Ring) -> None:
+    assert ring.whole() == slice(0, 0)
+    write(ring, 4)
+    assert ring.whole() == slice(0, 4)
+    last = claimed(ring, 3)
+    assert ring.whole() == slice(0, 4)
+    write(ring, 1)
+    whole = ring.whole()
+    assert isinstance(whole, np.ndarray)
+    assert whole.tolist() == [0, 1, 2, 3, 7]
+    ring.publish(last, 3)
+    assert ring.whole() == slice(0, 8)
+    ring.give_up(claimed(ring, 4))  # at 8, 9, 0, 1
+    assert ring.whole() == slice(2, 8)
+    write(ring, 1)
+    write(ring, 5)
+    assert ring.whole() == slice(2, 8)  # 8, 9, 0 and 1 are holes still: what was written lies at 2 to 8
+    write(ring, 4)
+    assert ring.whole() == slice(0, 10)
+
+
+def test_any_number_of_writes_may_be_broken_off_and_no_frame_is_lost() -> None:
+    ring = Ring(Control(3 * 2 * WRITERS).shared(), 3 * 2 * WRITERS)
+    for _ in range(2 * WRITERS):
+        write(ring, 2)
+        ring.give_up(claimed(ring, 1))
+    assert (ring.readable, ring.written, len(list(ring.under_way()))) == (4 * WRITERS, 4 * WRITERS, 2 * WRITERS)
+    filled = ring.filled(0, ring.claimed)
+    assert filled.tolist() == [True, True, False] * 2 * WRITERS
+    assert ring.touched(np.arange(ring.capacity), ring.begin_reading()).tolist() == (~filled).tolist()
+    twin = Ring(pickle.loads(pickle.dumps(ring.control)), ring.capacity)
+    assert twin.filled(0, twin.claimed).tolist() == filled.tolist()
+    write(ring, 7)
+    assert [*ring.filled(ring.oldest, ring.claimed)] == [*filled[7:], *[True] * 7]
+    write(twin, ring.capacity - 7)
+    assert (ring.readable, twin.readable, list(ring.under_way())) == (ring.capacity, ring.capacity, [])
+
+
+def test_killed_writers_make_room_for_others_when_the_table_is_full() -> None:
+    ring = Ring(Control(10 * WRITERS).shared(), 10 * WRITERS)
+    for _ in range(3 * WRITERS):
+        kill_writer(ring, claimed(ring, 1).entry)
+    write(ring, 2)
+    assert (ring.readable, ring.written, ring.settled) == (2, 2, 3 * WRITERS + 2)
+    assert ring.filled(0, ring.claimed).tolist() == [False] * 3 * WRITERS + [True] * 2
+
+
+def test_holes_are_kept_with_a_state() -> None:
+    ring = Ring(Control(10), 10)
+    write(ring, 2)
+    ring.give_up(claimed(ring, 3))
+    write(ring, 2)
+    other = Ring(Control(10).shared(), 10)
+    other.control.restore(ring.control.state())
+    for held in (ring, other):
+        assert held.filled(0, 7).tolist() == [True, True, False, False, False, True, True]
+        assert held.readable == 4
+    other.empty()
+    write(other, 3)
+    assert (other.readable, other.whole()) == (3, slice(0, 3))
+
+
+def test_room_is_made_before_anything_is_claimed(ring: Ring) -> None:
+    asked: list[int] = []
+    for columns in (4, 4, 5, 10):
+        ring.publish(ring.claim(columns, asked.append), columns)
+    assert asked == [4, 8, 10, 10]  # places: the third write goes round
+
+    def refuse(columns: int) -> None:
+        raise MemoryError(columns)
+
+    before = window(ring)
+    with pytest.raises(MemoryError, match="8"):
+        ring.claim(5, refuse)  # from 3 on
+    assert (window(ring), list(ring.under_way())) == (before, [])
+
+
+@pytest.mark.timeout(10)
+def test_a_wait_for_a_writer_says_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "PATIENCE", 0.01)
+    ring = Ring(Control(20).shared(), 10)
+    slow = claimed(ring, 4)
+    warned: list[str] = []
+
+    def warn(message: str, kind: type[Warning], stacklevel: int) -> None:
+        warned.append(message)
+        ring.publish(slow, 4)
+
+    monkeypatch.setattr(waits.warnings, "warn", warn)
+    write(ring, 8)
+    [message] = warned
+    assert message == (
+        f"waited for 0 s: this process ({os.getpid()}): it is in a write of 4 columns to a "
+        "replay buffer, which has come round to it. The wait goes on; Ctrl-C ends it"
+    )
+    assert window(ring) == (2, 12, 10)

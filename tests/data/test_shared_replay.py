@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from reap import waits
 from reap.data.replay import ReplayBuffer
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
 from reap.errors import OptionError, SpecMismatch
@@ -36,9 +38,11 @@ import torch
 from tensordict import TensorDict
 buffer = pickle.loads(bytes.fromhex(sys.argv[1]))
 real = buffer.storage._copy
+signal.signal(signal.SIGCONT, lambda *_: None)
 def copy(*arguments):
     print("claimed", flush=True)
     signal.pause()
+    real(*arguments)
 buffer.storage._copy = copy
 buffer.extend(TensorDict({"a": torch.full((30, 40), -1), "b": torch.full((30, 40), -1)}, [30]))
 """
@@ -137,6 +141,31 @@ def test_a_writer_that_is_killed_leaves_the_buffer_usable(make: Any) -> None:
     buffer.extend(block(4, 100))
     assert (len(buffer), check(buffer.sample(500))) == (100, {4})
     assert buffer.write_count == 80 + 65 + 10 + 100
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(("end", "written"), [(signal.SIGKILL, set()), (signal.SIGCONT, {-1})])
+def test_a_writer_that_is_stopped_is_named_when_the_ring_comes_round(
+    make: Any, end: signal.Signals, written: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "PATIENCE", 0.05)
+    buffer = make(100)
+    buffer.extend(block(1, 50))
+    warned: list[str] = []
+    with write(buffer, code=STOPPED_WRITER) as program:
+        assert program.stdout.readline() == "claimed\n"
+        program.send_signal(signal.SIGSTOP)
+        buffer.extend(block(2, 20))  # up to its columns
+
+        def warn(message: str, kind: type[Warning], stacklevel: int) -> None:
+            warned.append(message)
+            program.send_signal(end)
+
+        monkeypatch.setattr(waits.warnings, "warn", warn)
+        buffer.extend(block(3, 75))
+    assert re.match(rf"waited for 0 s: process {program.pid} \(.+\), which is stopped .* in a write of 30 columns", warned[0])
+    assert check(buffer[:]) == {*written, 2, 3}
+    assert len(buffer) == 95 + 5 * len(written)
 
 
 def test_a_shared_buffer_goes_on_with_what_it_held() -> None:

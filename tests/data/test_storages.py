@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
-from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -269,9 +267,6 @@ def test_no_descriptor_and_no_mapping_is_left_by_writes_and_samples() -> None:
 # What is refused
 
 
-Usage = namedtuple("Usage", "total used free")  # noqa: PYI024  as shutil has it
-
-
 def test_too_little_memory_is_refused_before_any_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storages, "available_memory", lambda: (1_000_000, "the machine"))
     buffer = buffer_in("ram", 1_000)
@@ -315,7 +310,7 @@ def test_too_little_shared_memory_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_too_small_a_disk_is_refused_before_a_file_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(10_000, 9_000, 1_000))
+    monkeypatch.setattr(storages, "free_space", lambda folder: 1_000)
     buffer = buffer_in("files", 100, scratch_dir=tmp_path)
     with pytest.raises(
         MemoryError, match=rf"100 frames need 80.0 kB, the disk of {tmp_path} has 1.0 kB left.*at most 1, or less"

@@ -230,7 +230,7 @@ def test_only_what_is_newer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (reader.version, writer.version) == (5, 5)
     assert (reader.read_into(policy, 0), values(policy)) == (5, [2.0])
     monkeypatch.setattr(stored, "copy_weights", lambda *_: pytest.fail("there is nothing newer"))
-    monkeypatch.setattr(locks, "_lock", lambda *_: pytest.fail("and no lock to find that out"))
+    monkeypatch.setattr(locks, "fcntl", lambda *_: pytest.fail("and no lock to find that out"))
     assert reader.read_into(policy, 5) == 5
     assert reader.version == 5
 

@@ -11,18 +11,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reap.data.storages.control import ORIGIN_BYTES, WRITERS, Control
+from reap.data.storages.control import HOLE, ORIGIN_BYTES, WRITERS, Control
 from reap.data.storages.items import Leaves, kind_of, together
+from reap.data.storages.positions import by_position
 from reap.data.storages.ring import Ring
 from reap.errors import OptionError, SpecMismatch
-from reap.keys import Key
+from reap.keys import Key, plain
+from reap.layout import Layout
 from reap.memory import available_memory, readable
+from reap.sending import SharedWhenSent
 
 Mark = Callable[[Leaves], None]
 """Changes what was taken, `[B, *item]` under each key, in place."""
 
 
-class Storage:
+class Storage(SharedWhenSent):
     """Frames in a ring.
 
     Args:
@@ -93,7 +96,7 @@ class Storage:
 
     @abstractmethod
     def contents(self) -> Any:
-        """All that was written, `[*rows, columns]`, in the order of the places."""
+        """All that was written completely, `[*rows, columns]`, in the order of the places."""
 
     @property
     @abstractmethod
@@ -123,9 +126,19 @@ class Storage:
         require_dims(data, self.ndim - 1)
         return data.unsqueeze(self.ndim - 1)
 
+    @abstractmethod
     def at(self, index: Any) -> Any:
-        """What lies at an index of any kind that a tensor takes, in `contents()`."""
-        return self.contents()[index]
+        """What lies at an index of any kind that a tensor takes, in `contents()`; see `by_position`.
+
+        Raises:
+            OptionError: a number is the place of a frame that was not written to its end.
+        """
+
+    def copied(self, index: Any) -> Any:
+        """A copy of what lies at an index."""
+        places = self.places_at(index)
+        data = self.get(places.reshape(-1))
+        return data.reshape(*places.shape, *data.shape[1:]) if places.ndim else data[0]
 
     def put_at(self, index: Any, data: Any) -> Tensor:
         """Write over what lies at such an index; returns the places.
@@ -133,7 +146,7 @@ class Storage:
         Raises:
             SpecMismatch: the data do not fit; nothing is changed.
         """
-        places = self.places_in_use()[index]
+        places = self.places_at(index)
         given = self.together(data)
         if tuple(given.shape[: places.ndim]) != tuple(places.shape):
             raise SpecMismatch(f"replay buffer: expected data {list(places.shape)} for this index, got {list(given.shape)}")
@@ -142,7 +155,7 @@ class Storage:
 
     @property
     def columns_in_use(self) -> int:
-        """Columns that hold something, or are being written."""
+        """Columns that hold something, or are being written, or were not written to their end."""
         oldest, claimed = self.ring.window
         return claimed - oldest
 
@@ -154,11 +167,25 @@ class Storage:
         """The places of an index `[B]`, `[B, ndim]`, or a tuple with a tensor for each dimension."""
         return torch.as_tensor(index, dtype=torch.int64).reshape(-1)
 
-    def places_in_use(self) -> Tensor:
-        """The places of `contents()`, in the same shape."""
+    def places_in_use(self, whole: Any = None) -> Tensor:
+        """The places of `contents()`, in the same shape.
+
+        Args:
+            whole: what `Ring.whole` said; it is asked unless given.
+        """
         ring = self.ring  # before the rows: what another process wrote first is mapped
-        places = torch.arange(self.rows * ring.capacity).view(self.rows, -1)
-        return places[:, : self.columns_in_use].reshape(*self.row_shape, -1)
+        columns = ring.whole() if whole is None else whole
+        places = np.arange(self.rows * ring.capacity).reshape(self.rows, -1)[:, columns]
+        return torch.from_numpy(places).reshape(*self.row_shape, -1)
+
+    def places_at(self, index: Any) -> Tensor:
+        """The places of an index of any kind that a tensor takes; see `by_position`.
+
+        Raises:
+            OptionError: a number is the place of a frame that was not written to its end.
+        """
+        whole = self.ring.whole()
+        return self.places_in_use(whole)[by_position(index, whole, self.ndim - 1)]
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -236,7 +263,7 @@ def checked_control(state: Mapping[str, Any], places: int, capacity: int) -> int
     columns = claimed - max(floor, claimed - capacity)
     if not (floor <= claimed and (columns == capacity or floor % capacity == 0)):
         raise SpecMismatch(f"replay buffer: expected the counts of a ring, got {floor} to {claimed}; nothing was changed")
-    is_table = origins.dtype == torch.int32 and origins.shape == (places,) and (origins >= 0).all()
+    is_table = origins.dtype == torch.int32 and origins.shape == (places,) and (origins >= HOLE).all()
     fits = all(start < claimed and 0 < count <= capacity for start, count in writing)
     if not (is_table and fits and len(writing) <= WRITERS):
         raise SpecMismatch("replay buffer: expected the tables of a ring, got others; nothing was changed")
@@ -250,6 +277,25 @@ def _refuse_beyond_memory(max_size: int) -> None:
             f"replay buffer: max_size={max_size}: the table of who wrote what needs {readable(needed)}, {bound} has "
             f"{readable(free)} left; expected fewer frames"
         )
+
+
+def refuse_beyond(max_size: int, layout: Layout, free: float, bound: str) -> None:
+    """Raise MemoryError for more bytes than there are.
+
+    Args:
+        max_size: frames that there is to be room for.
+        layout: what they need.
+        free: bytes that there are.
+        bound: who sets that bound, in words.
+    """
+    if layout.nbytes <= free:
+        return
+    largest = max(layout, key=lambda key: layout[key].nbytes)
+    raise MemoryError(
+        f"replay buffer: {max_size} frames need {readable(layout.nbytes)}, {bound} has {readable(free)} left; the largest key "
+        f"is {plain(largest)!r} with {readable(layout[largest].nbytes)}. Expected max_size of at most "
+        f"{int(max_size * free / layout.nbytes)}, or less in each frame"
+    )
 
 
 def require_dims(data: Any, dims: int) -> None:

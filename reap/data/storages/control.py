@@ -2,7 +2,7 @@
 
     words      claimed | written | floor | streams | busy | edits | ... (see the places below)
     writers    who is writing which columns, one entry for each write under way
-    origins    for each column, the stream that wrote it, and whether a write began there
+    origins    for each column, the stream that wrote it, and whether a write began there; or that its write was broken off
     schema     what the first writer found in its data, so that the others place theirs alike
 
 Words are read without a lock: one aligned word each. They are written with the lock held.
@@ -10,7 +10,6 @@ Words are read without a lock: one aligned word each. They are written with the 
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable, Mapping
 from threading import RLock
@@ -21,14 +20,20 @@ import torch
 from numpy.typing import NDArray
 
 from reap.forks import Forked, ForkedLocks
+from reap.handles import Handle
 from reap.keys import Key
 from reap.layout import Block, Field, Layout
 from reap.locks import ProcessLock
-from reap.memory import borrowed
 
-CLAIMED, WRITTEN, FLOOR, STREAMS, BUSY, EDITS, SCHEMA_SIZE, TRANSFORMS = range(8)
+CLAIMED, WRITTEN, FLOOR, STREAMS, BUSY, EDITS, SCHEMA_SIZE, TRANSFORMS, BROKEN, RESERVED = range(10)
 """Places in the words: columns claimed so far; frames written so far; the first column that counts; streams so far; entries in
-use; twice the changes made in place, odd while one is made; bytes of the schema; what the first write decided of transforms."""
+use; twice the changes made in place, odd while one is made; bytes of the schema; what the first write decided of transforms;
+writes that were broken off and have no entry any more; the first columns for which a disk has room."""
+
+WORDS = 16
+
+HOLE = -1
+"""The origin of a column whose write was broken off."""
 
 WRITERS = 256
 """Writes that can be under way at the same time."""
@@ -62,7 +67,7 @@ class Control:
         columns: columns at the most.
         words: see the places above.
         writers: `int64[WRITERS, 4]`.
-        origins: `int32[columns]`: twice the number of the stream, plus one where a write began.
+        origins: `int32[columns]`: twice the number of the stream, plus one where a write began; or HOLE.
         lock: excludes other writers.
         refusal: why nothing can be written; empty if it can.
     """
@@ -71,14 +76,14 @@ class Control:
 
     def __init__(self, columns: int, make_block: Callable[[Layout], Block] = Block.private) -> None:
         fields: dict[Key, Field] = {
-            _WORDS: Field((8,), torch.int64),
+            _WORDS: Field((WORDS,), torch.int64),
             _WRITERS: Field((WRITERS, 4), torch.int64),
             _SCHEMA: Field((SCHEMA_BYTES,), torch.uint8),
             _ORIGINS: Field((columns,), torch.int32),
         }
         self.columns = columns
         self.block = block = make_block(Layout(fields))
-        self.words: memoryview[int] = block.memory.data[:64].cast("q")
+        self.words: memoryview[int] = block.memory.data[: 8 * WORDS].cast("q")
         self.writers: NDArray[np.int64] = block.array(_WRITERS)
         self.origins: NDArray[np.int32] = block.array(_ORIGINS)
         self._schema: NDArray[np.uint8] = block.array(_SCHEMA)
@@ -144,6 +149,8 @@ class Control:
         words, given_out, origins = self.words, self.words[STREAMS], state["origins"].numpy()
         streams, numbers = np.unique(origins >> 1, return_inverse=True)
         np.add(2 * (given_out + numbers), origins & 1, out=self.origins, casting="unsafe")
+        self.origins[origins == HOLE] = HOLE
+        words[BROKEN] += 1
         self.writers[:] = 0
         for entry, (start, count) in enumerate(state["writing"]):
             self.writers[entry] = NOBODY, 0, start, count
@@ -155,7 +162,7 @@ class Control:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.block.fd is None:
             return _private_control, (self.columns, self.block.memory.tobytes())
-        return _attached_control, (self.columns, os.getpid(), self.block.fd)
+        return _attached_control, (self.columns, Handle.of(self.block.fd))
 
 
 def _private_control(columns: int, memory: bytes) -> Control:
@@ -165,5 +172,5 @@ def _private_control(columns: int, memory: bytes) -> Control:
     return control
 
 
-def _attached_control(columns: int, pid: int, fd: int) -> Control:
-    return Control(columns, lambda layout: Block.shared(layout, borrowed(pid, fd)))
+def _attached_control(columns: int, handle: Handle) -> Control:
+    return Control(columns, lambda layout: Block.shared(layout, handle.opened("replay buffer")))

@@ -106,6 +106,27 @@ class Schema:
                     f"got {_words(field)}; nothing was written"
                 )
 
+    def check_state(self, own: Schema | None, columns: int, frames: Mapping[Key, Tensor]) -> None:
+        """Raise SpecMismatch unless frames of a state are what this schema of the state says, and fit where they go.
+
+        Args:
+            own: the schema of the storage that loads them; None if it holds nothing yet.
+            columns: how many there are of each.
+            frames: `[*rows, columns, *item]` under each key.
+        """
+        if own is not None and (self.kind, self.fields, self.rows) != (own.kind, own.fields, own.rows):
+            raise SpecMismatch(
+                f"replay buffer: expected the state of a storage that holds {own.described()}, got {self.described()}; nothing "
+                "was changed"
+            )
+        for key, field in self.fields.items():
+            shape = torch.Size((*self.rows, columns, *field.shape))
+            if not field.is_object and (frames[key].shape, frames[key].dtype) != (shape, field.dtype):
+                raise SpecMismatch(
+                    f"replay buffer: {plain(key)!r}: expected {list(shape)} {field.dtype} in the state, got "
+                    f"{list(frames[key].shape)} {frames[key].dtype}; nothing was changed"
+                )
+
 
 def _words(field: Field) -> str:
     return "objects" if field.is_object else f"{tuple(field.shape)} {field.dtype}"

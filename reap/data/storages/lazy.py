@@ -7,8 +7,6 @@ LazyMemmapStorage   one file per key, which `TensorDict.load_memmap` reads
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import weakref
 from collections.abc import Mapping
 from functools import partial
@@ -20,18 +18,23 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from reap.data.storages.base import refuse_beyond
+from reap.data.storages.control import RESERVED
 from reap.data.storages.ring import Ring
+from reap.data.storages.scratch import ONCE_FILE, Scratch
 from reap.data.storages.side_store import Sparse
 from reap.data.storages.tensors import TensorStorage
-from reap.errors import OptionError, SpecMismatch
+from reap.disk import free_space, give_back, reserve, room
+from reap.errors import DiskFull, OptionError, SpecMismatch
 from reap.forks import Forked
+from reap.handles import Handle
 from reap.keys import Key, nested, plain
 from reap.layout import Block, Layout
-from reap.memory import available_memory, borrowed, empty_memory, take_pages
+from reap.memory import available_memory, empty_memory, take_pages
 from reap.tensordicts import make_tensordict
 
-ONCE_FILE = "once.bin"
-"""Holds what a `LazyMemmapStorage` with `observations_once` keeps beside its tensors."""
+PIECE = 1 << 28
+"""Bytes for which room on a disk is made at a time, or more: a larger storage stays sparse beyond what was written."""
 
 
 class LazyTensorStorage(TensorStorage):
@@ -68,9 +71,9 @@ class LazyTensorStorage(TensorStorage):
 
     def _allocate(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
         if self.device.type == "cuda":
-            self._refuse(layout, torch.cuda.mem_get_info(self.device)[0], str(self.device))
+            refuse_beyond(self.max_size, layout, torch.cuda.mem_get_info(self.device)[0], str(self.device))
             return {key: torch.zeros(field.shape, dtype=field.dtype, device=self.device) for key, field in layout.items()}
-        self._refuse(layout, *available_memory())
+        refuse_beyond(self.max_size, layout, *available_memory())
         if self._fd is None:
             return _tensors(Block.private(layout))
         take_pages(self._fd, layout.nbytes)
@@ -116,12 +119,12 @@ class LazyTensorStorage(TensorStorage):
         weakref.finalize(self, os.close, fd).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(vars(self)) if self._fd is None else {**self._unmapped(), "_fd": (os.getpid(), self._fd)}
+        return dict(vars(self)) if self._fd is None else {**self._unmapped(), "_fd": Handle.of(self._fd)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if self._fd is not None:
-            self._hold(borrowed(*state["_fd"]))
+            self._hold(state["_fd"].opened("replay buffer"))
             self._map_later()
         elif self.schema is not None:
             self._ring = Ring(self.control, self.max_size // self.rows)
@@ -129,13 +132,7 @@ class LazyTensorStorage(TensorStorage):
 
 def _disk_left(folder: Path) -> tuple[float, str]:
     """Bytes that the disk of a folder has left, and its name in words."""
-    return shutil.disk_usage(folder).free, f"the disk of {folder}"
-
-
-def _remove(folder: Path, pid: int) -> None:
-    """Remove a folder; not in a fork of the process that made it."""
-    if os.getpid() == pid:
-        shutil.rmtree(folder, ignore_errors=True)
+    return free_space(folder), f"the disk of {folder}"
 
 
 def _tensors(block: Block) -> dict[Key, Tensor]:
@@ -148,15 +145,21 @@ _forked: Forked[LazyMemmapStorage] = Forked(lambda storage: storage.leave_files(
 class LazyMemmapStorage(TensorStorage):
     """Tensors in files, one per key, for data larger than RAM.
 
+    The disk has room for what is written before it is: a write for which it has none raises DiskFull and stores nothing. One
+    storage at a time uses a folder: the first write of a second one is refused.
+
     Args:
         max_size: frames that there is room for, over all rows.
-        scratch_dir: a folder for the files, empty or not there yet; None takes a temporary one, which goes with the storage.
+        scratch_dir: a folder for the files, empty or not there yet; None takes a temporary one, which goes with the storage
+            (that of a killed process, when the next one is made).
+        existsok: files that another storage left in `scratch_dir`, and does not use any more, are replaced at the first write.
         ndim: batch dimensions that are kept apart, time last.
         device: "cpu"; another is refused.
         observations_once: as with a `LazyTensorStorage`; a file of its own holds what is stored under `"next"` all the same.
 
     Raises:
         OptionError: no such size, number of dimensions or device, or a folder in which something lies.
+        DiskFull: there is no room for a temporary folder.
     """
 
     def __init__(
@@ -164,6 +167,7 @@ class LazyMemmapStorage(TensorStorage):
         max_size: int,
         *,
         scratch_dir: str | Path | None = None,
+        existsok: bool = False,
         ndim: int = 1,
         device: Any = "cpu",
         observations_once: bool = False,
@@ -172,16 +176,13 @@ class LazyMemmapStorage(TensorStorage):
         if self.device.type != "cpu":
             raise OptionError(f"LazyMemmapStorage: files are read into RAM: expected device='cpu', got {str(self.device)!r}")
         _forked.add(self)
-        if scratch_dir is None:
-            self.folder = Path(tempfile.mkdtemp(prefix="reap-"))
-            weakref.finalize(self, _remove, self.folder, os.getpid())
-            return
-        self.folder = Path(scratch_dir)
-        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
-            raise OptionError(
-                f"scratch_dir: expected an empty folder, found something in {self.folder}; choose another or empty it"
-            )
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._scratch = Scratch(scratch_dir, replaces=existsok)
+        self._files: dict[Key, Path] = {}
+
+    @property
+    def folder(self) -> Path:
+        """Where its files lie."""
+        return self._scratch.folder
 
     @property
     def place(self) -> str:
@@ -199,18 +200,58 @@ class LazyMemmapStorage(TensorStorage):
                 f"replay buffer: {tiny}: tensordict's files hold no floats of 8 bits; use a LazyTensorStorage, or store their "
                 "bytes (view(torch.uint8))"
             )
-        self._refuse(layout, *_disk_left(self.folder))
+        refuse_beyond(self.max_size, layout, *_disk_left(self.folder))
+        self._scratch.claim()
         blanks = {key: torch.zeros((), dtype=field.dtype).expand(field.shape) for key, field in layout.items()}
-        make_tensordict(nested(blanks), torch.Size(lead)).memmap_like(str(self.folder))
+        try:
+            with room(self.folder, layout.nbytes, "replay buffer: its files"):
+                make_tensordict(nested(blanks), torch.Size(lead)).memmap_like(str(self.folder))
+        except BaseException:
+            self._scratch.remove_files()
+            raise
         return self._attach(layout, lead)
 
     def _attach(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
+        self._scratch.join()
         files = TensorDict.load_memmap(self.folder)
         held = {key: files.get(key, None) for key in layout}  # None for what has no bytes, with tensordict 0.10
+        self._files = {key: Path(leaf.filename) for key, leaf in held.items() if leaf is not None and layout[key].nbytes}
         return {
             key: torch.zeros(field.shape, dtype=field.dtype) if (leaf := held[key]) is None else leaf.as_subclass(Tensor)
             for key, field in layout.items()
         }
+
+    def _reserve(self, columns: int) -> None:
+        """Make sure that the disk has room for the first so many columns; see `TensorStorage`."""
+        words, reserved = self.control.words, self.control.words[RESERVED]
+        if columns <= reserved:
+            return
+        capacity = self.ring.capacity
+        each = sum(self._leaves[key].values.nbytes for key in self._files) // capacity
+        ahead = min(capacity, max(columns, reserved + -(-PIECE // max(1, each))))
+        try:
+            self._reserve_columns(reserved, ahead)
+        except DiskFull:
+            if ahead == columns:
+                raise
+            self._reserve_columns(reserved, ahead := columns)
+        words[RESERVED] = ahead
+
+    def _reserve_columns(self, first: int, end: int) -> None:
+        """Make sure of the columns from one to another, of all rows of all files, or of none."""
+        capacity, taken = self.ring.capacity, list[tuple[Path, int, int]]()
+        item = {key: self._leaves[key].values.nbytes // (self.rows * capacity) for key in self._files}
+        what = f"replay buffer: frames {first * self.rows} to {end * self.rows} of {self.max_size}"
+        try:
+            for key, file in self._files.items():
+                for row in range(self.rows):
+                    piece = file, (row * capacity + first) * item[key], (end - first) * item[key]
+                    reserve(*piece, what)
+                    taken.append(piece)
+        except BaseException:
+            for piece in taken:
+                give_back(*piece)
+            raise
 
     def _sparse(self, start: int, nbytes: int) -> Sparse:
         fd = os.open(self.folder / ONCE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -234,7 +275,10 @@ class LazyMemmapStorage(TensorStorage):
 
     def __getstate__(self) -> dict[str, Any]:
         if not self.control.is_shared:
-            raise OptionError("replay buffer: call share() before a buffer of files is sent to another process")
+            raise OptionError(
+                "replay buffer: files are not copied into a pickle; call share() before a buffer of files is sent to another "
+                "process, or dumps(path) to save it"
+            )
         return self._unmapped()
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -85,16 +85,16 @@ class ListStorage(Storage):
         skipped = max(0, len(items) - self.ring.capacity)
         if not items:
             return torch.empty(0, dtype=torch.int64)
-        claim = self.ring.claim(len(items) - skipped)
-        places = self.ring.places(claim.start - skipped, len(items))
         try:
+            claim = self.ring.claim(len(items) - skipped)
+            places = self.ring.places(claim.start - skipped, len(items))
             for place, item in zip(places[skipped:].tolist(), items[skipped:], strict=True):
                 self._items[place] = item
             self.control.origins[places[skipped:]] = origins[skipped:]
+            self.ring.publish(claim, len(items))
         except BaseException:
-            self.ring.give_up(claim)
+            self.ring.give_up_broken()
             raise
-        self.ring.publish(claim, len(items))
         return torch.from_numpy(places)
 
     def take(self, places: Tensor) -> list[Any]:
@@ -118,11 +118,11 @@ class ListStorage(Storage):
 
     def contents(self) -> list[Any]:
         """All items, in the order of the places."""
-        return self._items[: self.columns_in_use]
+        return [self._items[place] for place in self.places_in_use().tolist()]
 
     def at(self, index: Any) -> Any:
         """The item at a number; a sample of those at any other kind of index that a tensor takes."""
-        places = self.places_in_use()[index]
+        places = self.places_at(index)
         return self._items[int(places)] if not places.ndim else collated(self.get(places.reshape(-1)))
 
     def put_at(self, index: Any, data: Any) -> Tensor:
@@ -131,7 +131,7 @@ class ListStorage(Storage):
         Raises:
             SpecMismatch: not as many items as places; nothing is changed.
         """
-        places = self.places_in_use()[index]
+        places = self.places_at(index)
         items = self.together(data) if places.ndim else self.single(data)
         if len(items) != places.numel():
             raise SpecMismatch(f"ListStorage: expected {places.numel()} items for this index, got {len(items)}")
@@ -140,7 +140,7 @@ class ListStorage(Storage):
 
     def state(self) -> dict[str, Any]:
         """Its items as plain data; see `Storage`."""
-        return {**super().state(), "items": [encoded(item) for item in self.contents()]}
+        return {**super().state(), "items": [encoded(item) for item in self._items[: self.columns_in_use]]}
 
     def load_state(self, state: Mapping[str, Any], frames: Mapping[Key, Tensor]) -> None:
         """Hold what another storage held; see `Storage`."""

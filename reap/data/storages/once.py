@@ -90,7 +90,7 @@ class Stored:
 
     def at(self, storage: TensorStorage, index: Any) -> Any:
         """What lies at an index of any kind that a tensor takes."""
-        return storage.contents()[index]
+        return storage.viewed(index)
 
     def load(self, storage: TensorStorage, frames: Mapping[Key, Tensor], ends: Any, claimed: int) -> None:
         """Hold frames of another storage, after what is stored of them was copied.
@@ -249,9 +249,7 @@ class Rebuilt(Stored):
 
     def at(self, storage: TensorStorage, index: Any) -> Any:
         """A copy of what lies at an index; see `Stored`."""
-        places = storage.places_in_use()[index]
-        data = storage.get(places.reshape(-1))
-        return data.reshape(*places.shape, *data.shape[1:]) if places.ndim else data[0]
+        return storage.copied(index)
 
     # ------------------------------------------------------------------ moving
 

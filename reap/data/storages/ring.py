@@ -5,26 +5,27 @@
     publish  under the lock, last: the columns can be read           written += frames
 
 Columns are counted on for ever; column c lies at c % capacity. A reader notes how far the ring was, takes its frames, and looks
-again: what lay in columns that somebody claimed meanwhile, or was writing before, is drawn again. A writer that is killed
-leaves its entry in the table behind: its columns are never read, and are free when the ring comes round to them.
+again: what lay in columns that somebody claimed meanwhile, or was writing before, is drawn again. The columns of a write that
+was broken off become holes: they are never read, and are free when the ring comes round to them. A writer that is killed leaves
+its entry in the table behind, which is a hole as soon as somebody needs the entry or the columns.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
+from functools import partial
 from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reap.data.storages.control import BIRTH, BUSY, CLAIMED, COUNT, EDITS, FLOOR, NOBODY, PID, START, STREAMS, WRITTEN, Control
+from reap.data.storages.control import BROKEN, BUSY, CLAIMED, EDITS, FLOOR, HOLE, STREAMS, WRITTEN, Control
+from reap.data.storages.writer_table import WriterTable
 from reap.errors import CallOrderError
 from reap.layout import Array
+from reap.waits import Wait
 
 Pieces = Sequence[tuple[int, int]]
 """Where columns lie: from one place to another, in two pieces where they go round."""
@@ -50,7 +51,7 @@ class Reading(NamedTuple):
     Attributes:
         claimed: columns claimed by then.
         edits: changes in place by then.
-        writing: first column and number of columns of each write that was under way.
+        writing: first column and number of columns of each write that was under way, or broken off.
     """
 
     claimed: int
@@ -84,8 +85,9 @@ class Ring:
     def __init__(self, control: Control, capacity: int) -> None:
         self.capacity = capacity
         self.control = control
-        self._words = control.words
+        self._words, self._table = control.words, WriterTable(control)
         self._claims: dict[int, Claim] = {}  # by thread: what this process is writing
+        self._holes: tuple[int, list[tuple[int, int]]] = 0, []  # when so many writes had been broken off
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Ring, (self.control, self.capacity)
@@ -146,52 +148,84 @@ class Ring:
             self._words[STREAMS] = first + count
         return first
 
-    def claim(self, columns: int) -> Claim:
+    def claim(self, columns: int, prepare: Callable[[int], None] | None = None) -> Claim:
         """Columns to write, at most `capacity`; waits for writers that are slower than the ring is long.
+
+        A wait that takes long says for whom: a process that is stopped in the middle of a write may go on with it.
+
+        Args:
+            columns: how many.
+            prepare: called with the number of places, from the first on, in which something lies then; nothing is claimed
+                where it raises.
 
         Raises:
             CallOrderError: nothing can be written here.
             RuntimeError: there are more writers at the same time than the table has entries.
         """
         self._refuse()
-        self._give_up_broken()
+        self.give_up_broken()
+        wait: Wait | None = None
         while True:
             with self.control.lock:
                 start = self._words[CLAIMED]
-                if not self._words[BUSY] or self._is_free_until(start + columns):
+                slow = self._slow_writer(start + columns) if self._words[BUSY] else None
+                if slow is None:
+                    if prepare is not None:
+                        prepare(min(self.capacity, start % self.capacity + columns))
                     return self._enter(start, columns)
-            os.sched_yield()
+            wait = wait or Wait(partial(self._table.described, slow))
+            wait.rest()
 
     def _refuse(self) -> None:
         if self.control.refusal:
             raise CallOrderError(self.control.refusal)
 
-    def _is_free_until(self, end: int) -> bool:
-        """Whether nobody is still writing what lies in the place of the columns before `end`."""
-        overwritten, claimed, entries = end - self.capacity, self._words[CLAIMED], self._entries()
+    def _slow_writer(self, end: int) -> int | None:
+        """The entry of one who is still writing what lies in the place of the columns before `end`."""
+        overwritten, claimed, entries = end - self.capacity, self._words[CLAIMED], self._table.entries()
         self._words[BUSY] = len(entries)  # of a writer that was killed while it counted
-        for entry, (start, columns) in entries:
-            if start >= claimed:  # of one that was killed while it claimed
-                self._leave(entry)
-            elif start < overwritten and self._is_alive(entry):
-                return False
-            elif start + columns <= overwritten:
-                self._leave(entry)
-        return True
+        for entry, start, _ in entries:
+            if start < overwritten or start >= claimed:  # the latter of one that was killed while it claimed
+                if start < claimed and self._table.is_alive(entry):
+                    return entry
+                self._make_hole(entry)
+        return None
 
     def _enter(self, start: int, columns: int) -> Claim:
-        writers, words = self.control.writers, self._words
-        free = np.flatnonzero(writers[:, COUNT] == 0) if words[BUSY] else (0,)
-        if not len(free):
-            raise RuntimeError(
-                f"replay buffer: expected at most {len(writers)} writes at the same time, found as many under way"
-            )
-        entry, pid = int(free[0]), os.getpid()
+        words, entry = self._words, self._free_entry()
         claim = self._claims[get_ident()] = Claim(start, columns, entry)
-        writers[entry] = pid, _born(pid), start, columns
-        words[BUSY] += 1
+        self._table.enter(entry, start, columns)
         words[CLAIMED] = start + columns
+        if words[BROKEN]:
+            for first, end in self.pieces(start, start + columns):
+                origins = self.control.origins[first:end]
+                origins[origins == HOLE] = 0  # the entry stands for them now
         return claim
+
+    def _free_entry(self) -> int:
+        """An entry that nobody uses; those of writers that are gone are made free where there is no other."""
+        table = self._table
+        if (free := table.free()) is not None:
+            return free
+        for entry in range(len(table)):
+            if not table.is_alive(entry):
+                self._make_hole(entry)
+        if (free := table.free()) is not None:
+            return free
+        raise RuntimeError(f"replay buffer: expected at most {len(table)} writes at the same time, found as many under way")
+
+    def _make_hole(self, entry: int) -> None:
+        """Have the columns of a write that was broken off never read, and its entry free; with the lock held.
+
+        In this order: whoever does not see the entry any more sees the hole.
+        """
+        words, (start, columns) = self._words, self._table.columns(entry)
+        first, end = max(start, words[CLAIMED] - self.capacity), min(start + columns, words[CLAIMED])
+        if first < end:
+            for piece in self.pieces(first, end):
+                self.control.origins[slice(*piece)] = HOLE
+            words[BROKEN] += 1
+        self._table.leave(entry)
 
     def publish(self, claim: Claim, frames: int) -> None:
         """Let readers have what was written.
@@ -201,45 +235,54 @@ class Ring:
             frames: how many frames that were.
         """
         with self.control.lock:
-            self._leave(claim.entry)
+            self._table.leave(claim.entry)
             self._words[WRITTEN] += frames
         self._claims.pop(get_ident(), None)
 
     def give_up(self, claim: Claim) -> None:
         """Leave claimed columns unwritten: nobody will read them."""
         with self.control.lock:
-            self.control.writers[claim.entry, PID] = NOBODY
+            if self._table.is_own(claim.entry, claim.start, claim.columns):
+                self._make_hole(claim.entry)
         self._claims.pop(get_ident(), None)
 
-    def _give_up_broken(self) -> None:
-        """Give up a write of this thread that Ctrl-C broke off between two lines, for it is not writing now."""
-        claim = self._claims.pop(get_ident(), None)
+    def give_up_broken(self) -> None:
+        """Give up a write of this thread that an exception broke off, wherever it came: the thread is not writing now."""
+        claim = self._claims.get(get_ident())
         if claim is not None:
-            pid, _, start, columns = self.control.writers[claim.entry].tolist()
-            if (pid, start, columns) == (os.getpid(), claim.start, claim.columns):
-                self.give_up(claim)
+            self.give_up(claim)
 
     def count(self, frames: int) -> None:
         """Count frames that were written in the place of others."""
         with self.control.lock:
             self._words[WRITTEN] += frames
 
-    def _leave(self, entry: int) -> None:
-        self.control.writers[entry, COUNT] = 0
-        self._words[BUSY] -= 1
-
     def under_way(self) -> Iterator[tuple[int, int]]:
-        """First column and number of columns of each write that is not published, also of writers that are gone."""
-        return (columns for _, columns in self._entries()) if self._words[BUSY] else iter(())
+        """First column and number of columns of each write that is not published, also of those that were broken off."""
+        words = self._words
+        if words[BUSY]:  # before the holes: an entry may become one
+            yield from [(start, columns) for _, start, columns in self._table.entries()]
+        if words[BROKEN]:
+            yield from self._held_holes()
 
-    def _entries(self) -> list[tuple[int, tuple[int, int]]]:
-        writers = self.control.writers
-        used = np.flatnonzero(writers[:, COUNT])
-        return [(int(entry), (int(writers[entry, START]), int(writers[entry, COUNT]))) for entry in used]
+    def _held_holes(self) -> list[tuple[int, int]]:
+        """First column and number of columns of each hole over which nothing was written yet."""
+        broken, holes = self._holes
+        if broken != self._words[BROKEN]:
+            with self.control.lock:
+                broken, holes = self._words[BROKEN], self._find_holes()
+        elif holes:
+            oldest = self.oldest
+            holes = [hole for hole in holes if sum(hole) > oldest]
+        self._holes = broken, holes
+        return holes
 
-    def _is_alive(self, entry: int) -> bool:
-        pid, birth = map(int, self.control.writers[entry, [PID, BIRTH]])
-        return pid != NOBODY and birth == _birth(pid)
+    def _find_holes(self) -> list[tuple[int, int]]:
+        oldest, claimed = self.window
+        marks = np.zeros(claimed - oldest + 2, np.bool_)
+        marks[1:-1] = self.origins(self.pieces(oldest, claimed)) == HOLE
+        starts, ends = (oldest + np.flatnonzero(marks[1:] != marks[:-1])).reshape(-1, 2).T
+        return list(zip(starts.tolist(), (ends - starts).tolist(), strict=True))
 
     @property
     def settled(self) -> int:
@@ -247,8 +290,8 @@ class Ring:
         claimed = self.claimed
         if not self._words[BUSY]:
             return claimed
-        self._give_up_broken()
-        alive = [start for entry, (start, _) in self._entries() if self._is_alive(entry)]
+        self.give_up_broken()
+        alive = [start for entry, start, _ in self._table.entries() if self._table.is_alive(entry)]
         return min((start for start in alive if start < claimed), default=claimed)
 
     @property
@@ -299,7 +342,7 @@ class Ring:
         """How far the ring is, before frames are taken."""
         words = self._words
         claimed = words[CLAIMED]
-        return Reading(claimed, words[EDITS], tuple(self.under_way()) if words[BUSY] else ())
+        return Reading(claimed, words[EDITS], tuple(self.under_way()) if words[BUSY] or words[BROKEN] else ())
 
     def is_untouched(self, reading: Reading) -> bool:
         """Whether nothing was being written when the reader began, or was begun since."""
@@ -325,6 +368,24 @@ class Ring:
             bad |= (columns >= start) & (columns < start + count)
         return bad
 
+    def whole(self) -> slice | NDArray[np.int64]:
+        """Where columns lie that hold something and are not being written, in the order of the places.
+
+        Nobody begins to write, nor to change frames, while the lock is held: then it stays so.
+
+        Returns:
+            One piece if they are one, else each of them, `[n]`.
+        """
+        oldest, claimed = self.window  # before the writes: those of all columns before `claimed` are seen, or are published
+        if not any(start < claimed and start + columns > oldest for start, columns in self.under_way()):
+            return slice(0, claimed - oldest)
+        filled = self.filled(oldest, claimed)
+        places = np.sort(np.arange(oldest, claimed)[filled] % self.capacity)
+        if not len(places):
+            return slice(0, 0)
+        first, last = int(places[0]), int(places[-1])
+        return slice(first, last + 1) if last - first < len(places) else places
+
     def filled(self, start: int, end: int, *lead: int) -> NDArray[np.bool_]:
         """Which of the columns from `start` to `end` hold something, `[*lead, n]`: their writer has published them."""
         filled = np.empty((*lead, end - start), np.bool_)
@@ -332,16 +393,3 @@ class Ring:
         for first, columns in self.under_way():
             filled[..., max(0, first - start) : max(0, first + columns - start)] = False
         return filled
-
-
-def _birth(pid: int) -> int:
-    """When a process began, in the system's ticks; 0 if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] in "ZX" else int(fields[19])
-
-
-_born = cache(_birth)
-"""When this process began; after a fork it is another one."""

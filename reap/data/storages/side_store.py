@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reap.data.storages.leaf import indexable
+from reap.disk import reserve
 from reap.keys import Key
 from reap.layout import Block, Field, Layout, private_memory
 from reap.memory import Bytes, readable
@@ -64,6 +65,7 @@ class Sparse:
 
         Raises:
             MemoryError: there is none.
+            DiskFull: a disk has none.
         """
         left, bound = self._left()
         if nbytes > left:
@@ -74,7 +76,7 @@ class Sparse:
                 "observations_once=False or ndim=2 there, or a smaller max_size"
             )
         if self._fd is not None:
-            os.posix_fallocate(self._fd, self._start + start, nbytes)
+            reserve(self._fd, self._start + start, nbytes, "replay buffer: observations_once: values under 'next'")
 
 
 class SideStore:

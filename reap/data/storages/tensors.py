@@ -19,6 +19,7 @@ from reap.data.storages.base import Mark, Storage, require_dims
 from reap.data.storages.items import Leaves, Schema, checked_device, kind_of, leaves_of, objects_of, schema_from, schema_of
 from reap.data.storages.leaf import Leaf, indexable
 from reap.data.storages.once import Rebuilt, Stored
+from reap.data.storages.positions import by_position
 from reap.data.storages.ring import Claim, Pieces, Ring
 from reap.data.storages.side_store import Sparse
 from reap.errors import CallOrderError, OptionError, SpecMismatch
@@ -60,6 +61,13 @@ class TensorStorage(Storage):
     @abstractmethod
     def _sparse(self, start: int, nbytes: int) -> Sparse:
         """Memory behind the first `start` bytes, whose pages are taken as they are used."""
+
+    def _reserve(self, columns: int) -> None:
+        """Make sure that there is room for the first so many columns; with the ring's lock held.
+
+        Raises:
+            DiskFull: there is none.
+        """
 
     @property
     @abstractmethod
@@ -136,6 +144,8 @@ class TensorStorage(Storage):
         Raises:
             SpecMismatch: they are not what the first write was; nothing is changed.
             MemoryError: the first write, of items for which there is no room.
+            DiskFull: the disk has no room left for them; nothing is changed.
+            OptionError: the first write, to a folder that another storage uses.
         """
         kind, leaves, shape = kind_of(data), leaves_of(data), tuple(data.shape[: self.ndim])
         self._check(data, kind, leaves, shape)
@@ -144,14 +154,14 @@ class TensorStorage(Storage):
             return torch.empty(0, dtype=torch.int64)
         skipped = max(0, columns - capacity)
         ends = self._nexts.ends(self, leaves, skipped)
-        claim = self.ring.claim(columns - skipped)
         try:
+            claim = self.ring.claim(columns - skipped, self._reserve)
             self._copy(leaves, claim, skipped, origins)
             self._nexts.write(self, leaves, claim, ends)
+            self.ring.publish(claim, columns * rows)
         except BaseException:
-            self.ring.give_up(claim)
+            self.ring.give_up_broken()
             raise
-        self.ring.publish(claim, columns * rows)
         return torch.from_numpy(self.places(claim.start - skipped, columns))
 
     def _check(self, data: Any, kind: Any, leaves: Leaves, shape: tuple[int, ...]) -> None:
@@ -238,16 +248,32 @@ class TensorStorage(Storage):
                 objects.reshape(-1)[places.numpy()] = unstacked(leaves[key], leaves[key].batch_size)
 
     def contents(self) -> Any:
-        """All that was written, `[*rows, columns]`: views of the storage, which later writes change, or copies; see `at`."""
-        schema, columns = self._known(), self.columns_in_use
-        shape = torch.Size((*schema.rows, columns))
-        leaves: Leaves = self._frames(columns) | self._nexts.contents(self, columns)
-        leaves.update({key: stacked(held[:, :columns].reshape(shape)) for key, held in self._objects.items()})
+        """All that was written completely, `[*rows, columns]`: views where it lies in one piece, which later writes change."""
+        if isinstance(whole := self.ring.whole(), slice):
+            return self._held(whole)
+        with self.control.lock:
+            return self._held(self.ring.whole())
+
+    def _held(self, whole: slice | NDArray[np.int64]) -> Any:
+        """The data in these columns: views of them, or copies."""
+        schema, rows = self._known(), (slice(None),) * (self.ndim - 1)
+        leaves: Leaves = {key: leaf.values[*rows, whole] for key, leaf in self._leaves.items()}
+        leaves |= {key: value[*rows, whole] for key, value in self._nexts.contents(self, self.columns_in_use).items()}
+        count = whole.stop - whole.start if isinstance(whole, slice) else len(whole)
+        shape = torch.Size((*schema.rows, count))
+        leaves |= {key: stacked(held[:, whole].reshape(shape)) for key, held in self._objects.items()}
         return schema.rebuilt({key: leaves[key] for key in schema.fields}, shape)
 
     def at(self, index: Any) -> Any:
         """What lies at an index; see `Storage`."""
         return self._nexts.at(self, index)
+
+    def viewed(self, index: Any) -> Any:
+        """What lies at an index: views where the contents lie in one piece."""
+        if isinstance(whole := self.ring.whole(), slice):
+            return self._held(whole)[by_position(index, whole, self.ndim - 1)]
+        with self.control.lock:
+            return self.copied(index)
 
     def places(self, start: int, columns: int) -> NDArray[np.int64]:
         """Where the frames of so many columns lie, from this one on, row by row, `[rows * columns]`."""
@@ -345,12 +371,13 @@ class TensorStorage(Storage):
         Raises:
             SpecMismatch: it has another size or holds something else; nothing is changed.
             MemoryError: there is no room for it.
+            DiskFull: the disk has none; nothing is changed.
         """
         noted = state["schema"]
         columns = self.columns_in(state, self.max_size // (math.prod(noted["rows"]) if noted else self.rows))
         saved = schema_from(noted, self.tensorclass, self.device) if noted else None
         if saved is not None:
-            self._check_frames(saved, columns, frames)
+            saved.check_state(self.schema if self.is_initialised else None, columns, frames)
         elif columns:
             raise SpecMismatch("replay buffer: expected the keys of what is in the state, got none; nothing was changed")
         objects = objects_of(saved, columns, state["objects"])
@@ -359,38 +386,13 @@ class TensorStorage(Storage):
         ends = self._nexts.ends(self, dict(frames), 0) if columns else None
         with self.ring.replacing():
             if columns:
+                self._reserve(columns)
                 for key, leaf in self._frames(columns).items():
                     leaf.copy_(frames[key])
                 self._nexts.load(self, frames, ends, state["control"]["claimed"])
             for key, values in objects.items():
                 self._objects[key][:, :columns] = values
             self.control.restore(state["control"])
-
-    def _check_frames(self, saved: Schema, columns: int, frames: Mapping[Key, Tensor]) -> None:
-        own = self.schema if self.is_initialised else None
-        if own is not None and (saved.kind, saved.fields, saved.rows) != (own.kind, own.fields, own.rows):
-            raise SpecMismatch(
-                f"replay buffer: expected the state of a storage that holds {own.described()}, got {saved.described()}; "
-                "nothing was changed"
-            )
-        for key, field in saved.fields.items():
-            shape = torch.Size((*saved.rows, columns, *field.shape))
-            if not field.is_object and (frames[key].shape, frames[key].dtype) != (shape, field.dtype):
-                raise SpecMismatch(
-                    f"replay buffer: {plain(key)!r}: expected {list(shape)} {field.dtype} in the state, got "
-                    f"{list(frames[key].shape)} {frames[key].dtype}; nothing was changed"
-                )
-
-    def _refuse(self, layout: Layout, free: float, bound: str) -> None:
-        """Raise MemoryError for more bytes than there are."""
-        if layout.nbytes <= free:
-            return
-        largest = max(layout, key=lambda key: layout[key].nbytes)
-        raise MemoryError(
-            f"replay buffer: {self.max_size} frames need {readable(layout.nbytes)}, {bound} has {readable(free)} left; the "
-            f"largest key is {plain(largest)!r} with {readable(layout[largest].nbytes)}. Expected max_size of at most "
-            f"{int(self.max_size * free / layout.nbytes)}, or less in each frame"
-        )
 
     def __repr__(self) -> str:
         size = sum(leaf.values.nbytes for leaf in self._leaves.values()) + self._nexts.nbytes

@@ -1,0 +1,71 @@
+"""`by_position`: an index into what a buffer holds, where some places hold nothing whole.
+
+places      0  1  2  3  4  5  6       3 and 4 were not written to their end
+contents    a  b  c        d  e       buffer[:], without them
+index       a number is a place, as extend and sample give them: buffer[5] is d; buffer[3] is refused
+            slices, masks and numbers from the end say where in the contents: buffer[-1] is e, buffer[3:] are d and e
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from reap.errors import OptionError
+
+
+def by_position(index: Any, whole: slice | NDArray[np.int64], time: int) -> Any:
+    """The same index, but all of it says where in the contents.
+
+    Args:
+        index: of any kind that a tensor takes.
+        whole: where columns lie that hold something whole, as `Ring.whole` says.
+        time: which dimension of the contents is that of the columns.
+
+    Raises:
+        OptionError: a number is the place of a column that was not written to its end, or is being written.
+
+    Example:
+        >>> whole = np.array([0, 1, 2, 5, 6])
+        >>> (
+        ...     by_position(5, whole, 0),
+        ...     by_position(torch.tensor([6, 0, -1]), whole, 0),
+        ...     by_position((1, slice(3, None)), whole, 1),
+        ... )
+        (3, tensor([ 4,  0, -1]), (1, slice(3, None, None)))
+    """
+    if isinstance(whole, slice) and not whole.start:
+        return index  # a place is where in the contents it is
+    held = np.arange(whole.start, whole.stop) if isinstance(whole, slice) else whole
+    parts = index if isinstance(index, tuple) else (index,)
+    if len(parts) <= time or not all(_is_of_one_dimension(part) for part in parts[: time + 1]):
+        return index
+    placed = (*parts[:time], _position(parts[time], held), *parts[time + 1 :])
+    return placed if isinstance(index, tuple) else placed[0]
+
+
+def _is_of_one_dimension(part: Any) -> bool:
+    """Whether it stands for one dimension, and not for none or several; a mask of one dimension does."""
+    return part is not None and part is not Ellipsis
+
+
+def _position(part: Any, whole: NDArray[np.int64]) -> Any:
+    if isinstance(part, slice):
+        return part
+    places = torch.as_tensor(part)
+    if places.dtype in (torch.bool, torch.uint8):
+        return part
+    numbers = places.numpy()
+    found = np.searchsorted(whole, numbers)
+    hidden = (numbers >= 0) & (whole[np.minimum(found, len(whole) - 1)] != numbers)
+    if hidden.any():
+        place = int(numbers[hidden].flat[0])
+        raise OptionError(
+            f"index: expected frames that were written to their end, found place {place}, at which a write was broken off or "
+            "is under way"
+        )
+    positions = torch.from_numpy(np.where(numbers >= 0, found, numbers))
+    return positions if places.ndim else int(positions)

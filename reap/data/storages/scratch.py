@@ -1,0 +1,242 @@
+"""`Scratch`: the folder of a storage of files, and who uses it.
+
+    reap.lock   says whose the files beside it are: a storage, and the process that claimed the folder for it;
+                each process that uses them holds it (flock), and the kernel lets go of it when that process is gone
+
+A folder whose lock nobody holds is nobody's. The temporary ones among them, left behind by processes that were killed, are
+removed when the next storage makes one of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
+from pathlib import Path
+from uuid import uuid4
+
+from reap.disk import room
+from reap.errors import ClosedError, OptionError
+from reap.waits import described
+
+LOCK = "reap.lock"
+
+PREFIX = "reap-frames-"
+"""How the names of temporary folders begin."""
+
+ONCE_FILE = "once.bin"
+"""Holds what a storage with `observations_once` keeps beside its tensors."""
+
+_OURS = frozenset({"meta.json", ONCE_FILE})
+_KIND = ".memmap"
+"""What storages of files write, and tensordict."""
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+"""What a file system answers that has no locks: nobody is kept from a folder there, and nothing is removed."""
+
+
+class Scratch:
+    """A folder.
+
+    Args:
+        folder: where it is, or is to be; None makes a temporary one, which is removed with this object or with the process.
+        replaces: whether files of another storage may lie there, which is not in use any more.
+
+    Attributes:
+        folder: where it is.
+
+    Raises:
+        OptionError: something lies in the folder.
+        DiskFull: there is no room for a temporary one.
+    """
+
+    def __init__(self, folder: str | Path | None, *, replaces: bool = False) -> None:
+        self._replaces = replaces
+        self._owner = uuid4().hex
+        self._held = False
+        if folder is not None:
+            self.folder = Path(folder)
+            self._refuse_what_lies_there()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return
+        remove_abandoned()
+        self._make_temporary()
+        weakref.finalize(self, _remove_with, self.folder, os.getpid())
+
+    def _make_temporary(self) -> None:
+        while not self._held:
+            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+            with suppress(FileNotFoundError):  # another storage took it for one that was left behind, before it had a lock
+                self._try_to_claim()
+
+    def claim(self) -> None:
+        """Have the folder for the storage that this is of, before files are written; what may be replaced is removed.
+
+        Raises:
+            OptionError: another storage uses it, or something lies there.
+            DiskFull: there is no room for a lock.
+        """
+        if not self._held:
+            self._try_to_claim()
+        if not self._held:  # by this process; by others that share the storage, maybe
+            self._try_to_join()
+        if not self._held:
+            raise OptionError(self._in_use())
+
+    def _try_to_claim(self) -> None:
+        with _locked(self.folder / LOCK, os.O_CREAT, LOCK_EX) as fd:
+            if fd is None:
+                return
+            if _claimed_by(fd)[0] != self._owner:  # else one that shares it was killed in the first write
+                self._refuse_what_lies_there()
+            remove_frames(self.folder)
+            said = f"{self._owner} {os.getpid()}\n".encode()
+            with room(self.folder, len(said), "replay buffer: the lock of its folder"):
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, said, 0)
+            # Another may claim it just before: the kernel lets go of a lock before it changes its kind.
+            if _is_had(fd, LOCK_SH, without=True):
+                self._hold(fd)
+
+    def join(self) -> None:
+        """Use the files that were written for the same storage, by this process or another.
+
+        Raises:
+            ClosedError: the folder is another storage's by now, or gone.
+        """
+        if not self._held:
+            self._try_to_join()
+        if not self._held:
+            raise ClosedError(f"replay buffer: its files in {self.folder} are gone, or another storage's by now")
+
+    def _try_to_join(self) -> None:
+        with suppress(FileNotFoundError), _locked(self.folder / LOCK, 0, LOCK_SH) as fd:
+            if fd is not None:
+                self._hold(fd)
+
+    def _hold(self, fd: int) -> None:
+        """Keep the lock that this descriptor has, if the folder is this storage's."""
+        if _claimed_by(fd)[0] == self._owner:
+            weakref.finalize(self, os.close, os.dup(fd)).atexit = False
+            self._held = True
+
+    def remove_files(self) -> None:
+        """Remove the files that were written since it was claimed."""
+        remove_frames(self.folder)
+
+    def _refuse_what_lies_there(self) -> None:
+        folder = self.folder
+        is_folder = folder.is_dir()
+        if folder.exists() and not (is_folder and (self._replaces or all(path.name == LOCK for path in folder.iterdir()))):
+            remedy = "; existsok=True replaces what a storage left there that is not in use" if is_folder else ""
+            raise OptionError(
+                f"scratch_dir: expected an empty folder, found something in {folder}; choose another or empty it{remedy}"
+            )
+
+    def _in_use(self) -> str:
+        with suppress(OSError), (self.folder / LOCK).open() as lock:
+            pid = _claimed_by(lock.fileno())[1]
+            return (
+                f"scratch_dir: expected a folder that no other storage uses, found {self.folder} in use, claimed by "
+                f"{described(pid)}. Choose another folder for this storage; nothing was written"
+            )
+        return f"scratch_dir: expected a folder that stays, found {self.folder} removed meanwhile"
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_held": False}
+
+
+def remove_abandoned() -> None:
+    """Remove temporary folders of this user which no process uses any more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            status = folder.lstat()
+            if status.st_uid != os.getuid() or folder.is_symlink():
+                continue
+            with suppress(FileNotFoundError), _locked(folder / LOCK, 0, LOCK_EX, without=False) as fd:
+                if fd is None:
+                    continue
+                remove_whole(folder)
+            folder.rmdir()  # of one that was killed before it had a lock: it is empty
+
+
+def remove_whole(folder: Path) -> None:
+    """Remove a folder, its lock last: whoever is killed meanwhile leaves one that is seen to be nobody's."""
+    for path in folder.iterdir():
+        if path.name == LOCK:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    (folder / LOCK).unlink(missing_ok=True)
+    folder.rmdir()
+
+
+def remove_frames(folder: Path) -> None:
+    """Remove what storages write in a folder, and leave all else."""
+    for place, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            if name in _OURS or name.endswith(_KIND):
+                Path(place, name).unlink(missing_ok=True)
+        if Path(place) != folder:
+            with suppress(OSError):  # something else lies in there
+                Path(place).rmdir()
+
+
+def _remove_with(folder: Path, pid: int) -> None:
+    """Remove a folder; not in a fork of the process that made it."""
+    if os.getpid() == pid:
+        with suppress(OSError):
+            remove_whole(folder)
+
+
+@contextmanager
+def _locked(path: Path, flags: int, kind: int, *, without: bool = True) -> Generator[int | None]:
+    """In the body, the lock in this file is held; its descriptor, or None where others hold it.
+
+    Args:
+        path: the file.
+        flags: of `os.open`.
+        kind: `LOCK_EX` or `LOCK_SH`.
+        without: whether it counts as held on a file system that has no locks.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o666)
+    try:
+        if not _is_had(fd, kind | LOCK_NB, without):
+            yield None
+            return
+        if not _is_at(fd, path):
+            raise FileNotFoundError(errno.ENOENT, "removed while it was opened", str(path))
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _is_had(fd: int, kind: int, without: bool) -> bool:
+    """Whether the lock of a file could be had; see `_locked`."""
+    try:
+        flock(fd, kind)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return without
+    return True
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    opened, found = os.fstat(fd), path.lstat()
+    return (opened.st_dev, opened.st_ino) == (found.st_dev, found.st_ino)
+
+
+def _claimed_by(fd: int) -> tuple[str, int]:
+    """Which storage claimed a folder, and the process in which it did; from its lock."""
+    owner, _, pid = os.pread(fd, 100, 0).decode().partition(" ")
+    return owner, int(pid or 0)
