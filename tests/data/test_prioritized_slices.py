@@ -124,3 +124,26 @@ def test_what_cannot_be() -> None:
     only_last = [0.0] * 17 + [1.0]
     with pytest.raises(CallOrderError, match="a priority above 0 from which a slice of 4 can begin, found none"):
         sliced(only_last).sample(4)
+
+
+def flagged(first: int) -> TensorDict:
+    """Two episodes of ten frames, none of which ends."""
+    flags = {name: torch.zeros(20, 1, dtype=torch.bool) for name in ("done", "terminated", "truncated")}
+    return TensorDict({"episode": torch.arange(20) // 10 + first, "next": flags}, [20])
+
+
+@pytest.mark.parametrize("emptied", ["before", "here", "elsewhere"])
+def test_the_first_sample_after_empty_is_marked_too(emptied: str) -> None:
+    sampler = PrioritizedSliceSampler(100, 0.7, 0.5, slice_len=3)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler, batch_size=6)
+    other = ReplayBuffer(storage=buffer.storage)
+    other.extend(flagged(0))
+    if emptied != "before":
+        buffer.sample()
+    (buffer if emptied == "here" else other).empty()
+    buffer.extend(flagged(2))
+    for _ in range(2):
+        following = buffer.sample()["next"]
+        for name in ("done", "truncated"):
+            assert following[name].flatten().tolist() == [False, False, True] * 2
+        assert not following["terminated"].any()

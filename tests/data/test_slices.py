@@ -302,6 +302,9 @@ WHOLE = {(0, 0, 4), (0, 1, 4)}
         (2, {(0, 0, 3), (0, 0, 2), (0, 2, 3), (0, 3, 2)}),
         ((0, 1), {(0, 2, 3)}),
         ((9, 0), {(0, 0, 3), (0, 0, 2), (0, 0, 1)}),
+        ([False, 1], {(0, 2, 3)}),
+        ([np.int64(0), np.True_], {(0, 2, 3), (0, 3, 2), (0, 4, 1)}),
+        (torch.tensor(2), {(0, 0, 3), (0, 0, 2), (0, 2, 3), (0, 3, 2)}),
     ],
 )
 def test_span_lets_slices_reach_over_the_ends(span: Any, cut: set[tuple[int, int, int]]) -> None:
@@ -393,7 +396,10 @@ def test_a_tensorclass_gets_no_marks() -> None:
         ({"slice_len": 2, "traj_key": "a", "trajectory_key": "b"}, "are one option"),
         ({"slice_len": 2, "ends": torch.zeros(3), "end_key": "done"}, "got both"),
         ({"slice_len": 2, "uniform_over": "rows"}, "expected 'episodes' or 'frames', got 'rows'"),
-        ({"slice_len": 2, "span": -1}, "span: expected True, False"),
+        *[
+            ({"slice_len": 2, "span": wrong}, "span: expected True, False")
+            for wrong in (-1, [0, -1], [1], (1, 2, 3), 0.5, "ab", None)
+        ],
     ],
 )
 def test_arguments_that_cannot_work(options: dict[str, Any], words: str) -> None:

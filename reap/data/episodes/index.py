@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from tensordict import TensorDict
 
 from reap.data.episodes.continuity import Continuity
 from reap.data.episodes.labels import Columns, GivenLabels, Labels
@@ -89,13 +88,11 @@ class EpisodeIndex:
     Attributes:
         table: the trajectories.
         watchers: who is told of changes.
-        takes_keys: samples can have keys that the frames have not.
     """
 
     def __init__(self, storage: TensorStorage, labels: Labels | GivenLabels, *, keeps_owners: bool = False) -> None:
         self.storage, self._labels = storage, labels
         self._owners = np.zeros(storage.rows * storage.ring.capacity, np.int32) if keeps_owners else None
-        self.takes_keys = storage.schema is not None and storage.schema.kind is TensorDict
         self._continuity = None if labels.trusts_order else Continuity(storage)
         self.table = TrajectoryTable(storage.ring.capacity)
         self.watchers: list[Watcher] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
 from reap.data.storages.ring import Reading
-from reap.errors import CallOrderError
+from reap.errors import CallOrderError, ReapError
 from reap.keys import Key
 
 NO_INFO: Mapping[str, Tensor] = {}
@@ -63,11 +64,20 @@ class Sampler:
         """
         return self.draw(storage, len(bad), generator)
 
-    def mark(self, draw: Draw, leaves: Leaves) -> None:
+    def mark(self, draw: Draw, leaves: Leaves, storage: Storage) -> None:
         """Change what was taken, `[B, *item]` under each key, before the caller gets it."""
 
-    def update_priority(self, places: Tensor, priority: Tensor, storage: Storage) -> None:
-        """Take priorities, `[B]`, of frames at these places; most samplers have none."""
+    def serve(self, storage: Storage, lock: AbstractContextManager[Any]) -> None:
+        """Take note of the storage of the buffer that samples with it, and of the lock under which it does."""
+
+    def update_priority(self, index: Any, priority: Any, storage: Storage | None = None) -> None:
+        """Take priorities of frames; most samplers have none.
+
+        Args:
+            index: their indices, as the buffer's `extend` gives them.
+            priority: a number for all, or one for each.
+            storage: what holds the frames; that of the buffer that samples with it unless given.
+        """
 
     def replaced(self, places: Tensor, storage: Storage) -> None:
         """Take note that frames at these places `[B]` were written in the place of others; -1 stands for none."""
@@ -103,6 +113,23 @@ class Sampler:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+class unbroken:  # noqa: N801  a context manager, which costs a fifth of one made from a function
+    """In the body, what is no error of reap's leaves a sampler whole.
+
+    Args:
+        sampler: it.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, ReapError):
+            self._sampler.mend()
 
 
 def uniform_places(storage: Storage, size: int, generator: torch.Generator | None) -> Tensor:

@@ -11,8 +11,9 @@ import torch
 from reap.data.episodes.index import EpisodeIndex
 from reap.data.episodes.trajectories import NOT_THERE, Numbers
 from reap.data.samplers.base import Draw
+from reap.data.samplers.chosen import Slices, cut_slices
 from reap.data.samplers.prioritized import PrioritizedSampler
-from reap.data.samplers.slices import Slices, SliceSampler, cut_slices
+from reap.data.samplers.slices import SliceSampler
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
@@ -123,9 +124,9 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         known = {name: weights.repeat_interleave(lengths) for name, weights in info.items()}
         return Draw(torch.from_numpy(slices.places), known, slices)
 
-    def mark(self, draw: Draw, leaves: Leaves) -> None:
+    def mark(self, draw: Draw, leaves: Leaves, storage: Storage) -> None:
         """Mark the ends of slices; see `SliceSampler`."""
-        self._slices.mark(draw, leaves)
+        self._slices.mark(draw, leaves, storage)
 
     # ------------------------------------------------------------------ state
 
@@ -149,7 +150,8 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         self._slices.mend()
 
     def resume(self, storage: Storage) -> None:
-        """Have the index of what was loaded; see `Sampler`."""
+        """Have the index and the priorities of what was loaded; see `Sampler`."""
+        super().resume(storage)
         self._slices.resume(storage)
 
     def __repr__(self) -> str:

@@ -34,7 +34,8 @@ class SamplerWithoutReplacement(Sampler):
     """Each frame once, before any comes again.
 
     An epoch goes over the frames that the buffer holds when it begins. Frames that are written meanwhile, or are being written
-    then, come in the next one; frames that are overwritten before their turn are left out. Iterating over a buffer ends behind
+    then, come in the next one; frames that are overwritten before their turn are left out. A copy of the sampler goes on in the
+    middle of an epoch; with the storage of another buffer a new one begins. Iterating over a buffer ends behind
     the last sample of an epoch; where all that was left of one is overwritten first, the next begins without that. With
     `prefetch`, samples that were made ahead and dropped, for the size of a sample changed, or a part of the buffer, are not
     given again in the same epoch.
@@ -59,6 +60,8 @@ class SamplerWithoutReplacement(Sampler):
         """Forget the epoch: there are no frames any more."""
         self._waiting = torch.empty(0, dtype=torch.int64)
         """Places whose turn has not come, in the order of their turns."""
+        self._known_of = ""
+        """The identity of the storage that they are places of; empty until somebody looks."""
         self._oldest = self._end = 0
         self._ran_out = False
 
@@ -73,7 +76,7 @@ class SamplerWithoutReplacement(Sampler):
         Raises:
             CallOrderError: there are none whose writing has ended; or fewer than `size`, with `drop_last`.
         """
-        self._leave_out_overwritten(storage.ring)
+        self._leave_out_overwritten(storage)
         if self._is_over(size):
             self._begin(storage, size, generator)
         return self._next(size)
@@ -110,8 +113,11 @@ class SamplerWithoutReplacement(Sampler):
         self._oldest, self._end = oldest, end
         self._waiting = places[torch.randperm(len(places), generator=generator)] if self.shuffle else places
 
-    def _leave_out_overwritten(self, ring: Ring) -> None:
-        oldest = ring.oldest
+    def _leave_out_overwritten(self, storage: Storage) -> None:
+        known_of, ring = self._known_of or storage.identity, storage.ring
+        if known_of != storage.identity:
+            self.empty()
+        self._known_of, oldest = storage.identity, ring.oldest
         if oldest > self._oldest:
             self._oldest = oldest
             self._waiting = self._waiting[self._columns(self._waiting, ring) >= oldest]
@@ -128,6 +134,7 @@ class SamplerWithoutReplacement(Sampler):
         """Go on from a `state_dict`."""
         self._waiting = state["waiting"].clone()
         self._oldest, self._end, self._ran_out = state["oldest"], state["end"], state["ran_out"]
+        self._known_of = ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(drop_last={self.drop_last}, shuffle={self.shuffle})"

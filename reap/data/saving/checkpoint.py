@@ -51,14 +51,14 @@ class Parts:
         sampler: what chooses them.
         writer: what says where they go.
         generator: where the random numbers come from; None for torch's own, which is not the buffer's to keep.
-        prefetcher: what makes samples ahead, if anything does.
+        prefetcher: what was made ahead, or is put there for whoever samples next.
     """
 
     storage: Storage
     sampler: Sampler
     writer: Writer
     generator: torch.Generator | None
-    prefetcher: Prefetcher | None
+    prefetcher: Prefetcher
 
 
 class Checkpointed:
@@ -134,7 +134,7 @@ def _taken(parts: Parts) -> Generator[tuple[dict[str, Any], dict[Key, Tensor]]]:
 
 
 def _rest(parts: Parts) -> dict[str, Any]:
-    size, samples = parts.prefetcher.made() if parts.prefetcher else (0, [])
+    size, samples = parts.prefetcher.made()
     try:
         return {
             "format": FORMAT,
@@ -168,8 +168,7 @@ def _restored(parts: Parts, state: Mapping[str, Any]) -> torch.Generator | None:
         parts.sampler.load_state_dict(before[0])
         parts.writer.load_state_dict(before[1])
         raise
-    if parts.prefetcher is not None:
-        parts.prefetcher.put(state["ahead"]["size"], ahead)
+    parts.prefetcher.put(state["ahead"]["size"], ahead)
     return generator
 
 

@@ -112,7 +112,7 @@ class TensorStorage(Storage):
         log.info("%r", self)
 
     def _place(self, schema: Schema, leaves: Mapping[Key, Tensor]) -> None:
-        self.rows, self.schema = math.prod(schema.rows), schema
+        self.rows, self.schema, self.takes_keys = math.prod(schema.rows), schema, schema.kind is TensorDict
         capacity = self.max_size // self.rows
         self._ring = Ring(self.control, capacity)
         self._leaves = {key: Leaf(leaf, self.ndim) for key, leaf in leaves.items()}
@@ -364,7 +364,7 @@ class TensorStorage(Storage):
                 self._nexts.load(self, frames, ends, state["control"]["claimed"])
             for key, values in state["objects"].items():
                 fill(self._objects[key][:, :columns], values)
-            self.control.restore(state["control"])
+            self._restore(state["control"])
 
     def _check_frames(self, saved: Schema, columns: int, frames: Mapping[Key, Tensor]) -> None:
         own = self.schema if self.is_initialised else None
