@@ -22,6 +22,13 @@ NO_INFO: Mapping[str, Tensor] = {}
 
 EMPTY = "replay buffer: expected frames to sample from, found it empty; write to it first"
 
+HIDDEN = "replay buffer: expected frames to sample from, found none whose writing has ended"
+
+NONE_VALID = "replay buffer: expected frames to sample from, found none whose ('collector', 'mask') is True"
+
+ATTEMPTS = 8
+"""Draws from all frames before those that will do are sought out."""
+
 
 class Draw(NamedTuple):
     """Places that were chosen.
@@ -133,7 +140,7 @@ class unbroken:  # noqa: N801  a context manager, which costs a fifth of one mad
 
 
 def uniform_places(storage: Storage, size: int, generator: torch.Generator | None) -> Tensor:
-    """So many places of frames that can be read, each as likely as any other.
+    """So many places of valid frames that can be read, each as likely as any other.
 
     Raises:
         CallOrderError: there are none.
@@ -143,13 +150,39 @@ def uniform_places(storage: Storage, size: int, generator: torch.Generator | Non
     columns = claimed - oldest
     if not columns:
         raise CallOrderError(EMPTY)
+    places = _any_places(storage, columns, size, generator)
+    valid = None if storage.validity is None else storage.validity.of(places.numpy())
+    return places if valid is None else _valid_places(storage, columns, size, generator, places[torch.from_numpy(valid)])
+
+
+def _any_places(storage: Storage, columns: int, size: int, generator: torch.Generator | None) -> Tensor:
+    """So many places in the columns that are in use."""
+    capacity = storage.ring.capacity
     places = torch.randint(storage.rows * columns, (size,), generator=generator)
-    if columns < ring.capacity and storage.rows > 1:
-        places = places // columns * ring.capacity + places % columns
+    if columns < capacity and storage.rows > 1:
+        places = places // columns * capacity + places % columns
     return places
+
+
+def _valid_places(storage: Storage, columns: int, size: int, generator: torch.Generator | None, found: Tensor) -> Tensor:
+    """The places that were found, and as many others of valid frames as it takes."""
+    for _ in range(ATTEMPTS):
+        if len(found) >= size:
+            return found[:size]
+        found = torch.cat([found, valid_in(storage, _any_places(storage, columns, 2 * size, generator))])
+    known = valid_in(storage, storage.places_in_use().reshape(-1))
+    if not len(known):
+        raise CallOrderError(NONE_VALID if storage.ring.readable else HIDDEN)
+    return known[torch.randint(len(known), (size,), generator=generator)]
+
+
+def valid_in(storage: Storage, places: Tensor) -> Tensor:
+    """Those of some places that hold valid frames; see `Validity`."""
+    valid = None if storage.validity is None else storage.validity.of(places.numpy())
+    return places if valid is None else places[torch.from_numpy(valid)]
 
 
 def refuse_if_hidden(storage: Storage, reading: Reading) -> None:
     """Raise CallOrderError if all that is in a buffer is being written, or its writers were killed."""
     if reading.writing and not storage.ring.readable:
-        raise CallOrderError("replay buffer: expected frames to sample from, found none whose writing has ended")
+        raise CallOrderError(HIDDEN)

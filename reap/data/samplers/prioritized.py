@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from reap.data.reductions import REDUCTIONS, checked_reduction
-from reap.data.samplers.base import EMPTY, Draw, Sampler, unbroken
+from reap.data.samplers.base import EMPTY, HIDDEN, Draw, Sampler, unbroken
 from reap.data.samplers.served import Served
 from reap.data.samplers.sum_tree import Places, SumTree, Values
 from reap.data.storages.base import Storage, not_negative, positive
@@ -199,7 +199,7 @@ class PrioritizedSampler(Sampler):
         tree = self._catch_up(storage)
         if (held := self._held(at, storage)) is not None:
             at, values = at[held], values[held]
-        tree.set(at, values)
+        _set_valid(tree, at, values, storage)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
     def mend(self) -> None:
@@ -212,7 +212,7 @@ class PrioritizedSampler(Sampler):
         if self._tree is not None:
             tree, at = self._catch_up(storage), places.cpu().numpy()
             at = np.unique(at[at != NOT_KEPT])
-            tree.set(at, self._powers_of_new(at, storage))
+            _set_valid(tree, at, self._powers_of_new(at, storage), storage)
 
     def read_priorities(self, key: Key) -> None:
         """Take the priorities of new frames from what was written under this key, if it was."""
@@ -296,7 +296,7 @@ class PrioritizedSampler(Sampler):
         if self.max_priority_within_buffer:
             tree.set(places, 0.0)
             self._largest = tree.highest or self._first_power
-        tree.set(places, self._powers_of_new(places, storage))
+        _set_valid(tree, places, self._powers_of_new(places, storage), storage)
         self._seen = seen
 
     def _powers_of_new(self, places: Places, storage: Storage) -> Values | float:
@@ -364,12 +364,18 @@ class PrioritizedSampler(Sampler):
         return f"{type(self).__name__}(alpha={self._alpha}, beta={self._beta}, eps={self.eps}, reduction={self.reduction!r})"
 
 
+def _set_valid(tree: SumTree, places: Places, values: Values | float, storage: Storage) -> None:
+    """Give frames what the tree holds for them, and none to those that are not valid."""
+    valid = None if storage.validity is None else storage.validity.of(places)
+    tree.set(places, values if valid is None else np.where(valid, values, 0.0))
+
+
 def _places(tree: SumTree, storage: Storage, size: int, generator: torch.Generator | None) -> Places:
     if math.isinf(tree.lowest):
         raise CallOrderError(
             EMPTY
             if not storage.columns_in_use
-            else "replay buffer: expected frames to sample from, found none whose writing has ended"
+            else HIDDEN
             if not storage.ring.readable
             else "replay buffer: expected a frame with a priority above 0, found 0 for all; give some another priority, or eps"
         )

@@ -10,7 +10,7 @@ import torch
 
 from reap.data.episodes.index import EpisodeIndex
 from reap.data.episodes.trajectories import NOT_THERE, Numbers
-from reap.data.samplers.base import Draw
+from reap.data.samplers.base import ATTEMPTS, Draw
 from reap.data.samplers.chosen import Slices, cut_slices
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.slices import RANDOM, SliceSampler
@@ -19,9 +19,6 @@ from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
 from reap.errors import CallOrderError, OptionError
 
-ATTEMPTS = 8
-"""Draws from all frames before those with which a slice can begin are sought out."""
-
 
 class Beginnings(NamedTuple):
     """Slices that begin at some places, `[n]` each. Where several do, each further one is cut by one frame more.
@@ -29,12 +26,12 @@ class Beginnings(NamedTuple):
     Attributes:
         numbers: their trajectories.
         starts: the frame with which a slice begins; before the first one of its trajectory, where it is cut there.
-        count: how many slices have the frame at this place as their first one.
+        ways: how many slices have the frame at this place as their first one.
     """
 
     numbers: Numbers
     starts: Numbers
-    count: Numbers
+    ways: Numbers
 
     def chosen(self, which: Any, cut: Numbers | int) -> tuple[Numbers, Numbers]:
         """Trajectories and starts of some, each cut by so many frames more."""
@@ -54,17 +51,17 @@ class FirstFrames(SliceSampler):
         before, behind = self.span.reach(length)
         last = np.maximum(lengths - length + behind, -before)
         least_cut = np.maximum(-last, 0)
-        count = np.where(steps == 0, before - least_cut + 1, steps <= last)
-        count[(frames == NOT_THERE) | (bool(self.strict_length) & (lengths < length))] = 0
-        return Beginnings(numbers, frames - np.where(steps == 0, least_cut, 0), count)
+        ways = np.where(steps == 0, before - least_cut + 1, steps <= last)
+        ways[(frames == NOT_THERE) | (bool(self.strict_length) & (lengths < length))] = 0
+        return Beginnings(numbers, frames - np.where(steps == 0, least_cut, 0), ways)
 
 
 class PrioritizedSliceSampler(PrioritizedSampler):
     """Slices of trajectories; one begins with a frame as often as that frame's priority says.
 
     Of all slices that there are, each is chosen in proportion to the priority of its first frame. Frames from which on a
-    trajectory is shorter than a slice begin none, whatever their priority. With `span`, the slices that are cut at the begin of a
-    trajectory share its first frame, which is then chosen that many times more often. Where all priorities are equal, this is
+    trajectory is shorter than a slice begin none, whatever their priority. With `span`, the slices that are cut at the begin of
+    a trajectory share its first frame, which is then chosen that many times more often. Where all priorities are equal, this is
     what a `SliceSampler` gives with `uniform_over="frames"`. All frames of a slice have the weight of the first one.
 
     Args:
@@ -127,7 +124,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             places = super().draw(index.storage, 2 * count * most, generator).places.numpy()
             begun = self._slices.begun_at(index, places, length)
             cut = _below(most, len(places), generator)
-            fits = cut < begun.count
+            fits = cut < begun.ways
             found, at = begun.chosen(fits, cut[fits])
             numbers, starts = np.append(numbers, found), np.append(starts, at)
         if len(numbers) < count:
@@ -140,7 +137,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         """Trajectories and starts for as many slices, out of all that there are."""
         tree = self._catch_up(index.storage)
         begun = self._slices.begun_at(index, np.arange(tree.size), length)
-        sums = np.cumsum(begun.count * tree.values)
+        sums = np.cumsum(begun.ways * tree.values)
         if not sums[-1]:
             self._slices.members_of(index, length)
             raise CallOrderError(
@@ -148,7 +145,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             )
         points = torch.rand(count, dtype=torch.float64, generator=generator).numpy()
         chosen = np.searchsorted(sums, points * sums[-1], side="right")
-        return begun.chosen(chosen, _below(RANDOM, count, generator) % begun.count[chosen])
+        return begun.chosen(chosen, _below(RANDOM, count, generator) % begun.ways[chosen])
 
     def _as_draw(self, slices: Slices, storage: Storage) -> Draw:
         firsts = slices.lasts - slices.lengths + 1

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reap.data.samplers.base import Draw, Sampler, uniform_places
+from reap.data.samplers.base import Draw, Sampler, uniform_places, valid_in
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.data.storages.ring import Ring
@@ -33,12 +33,12 @@ class RandomSampler(Sampler):
 class SamplerWithoutReplacement(Sampler):
     """Each frame once, before any comes again.
 
-    An epoch goes over the frames that the buffer holds when it begins. Frames that are written meanwhile, or are being written
-    then, come in the next one; frames that are overwritten before their turn are left out. A copy of the sampler goes on in the
-    middle of an epoch; with the storage of another buffer a new one begins. Iterating over a buffer ends behind
-    the last sample of an epoch; where all that was left of one is overwritten first, the next begins without that. With
-    `prefetch`, samples that were made ahead and dropped, for the size of a sample changed, or a part of the buffer, are not
-    given again in the same epoch.
+    An epoch goes over the frames that the buffer holds when it begins, without those that are not valid. Frames that are
+    written meanwhile, or are being written then, come in the next one; frames that are overwritten before their turn are left
+    out. A copy of the sampler goes on in the middle of an epoch; with the storage of another buffer a new one begins. Iterating
+    over a buffer ends behind the last sample of an epoch; where all that was left of one is overwritten first, the next begins
+    without that. With `prefetch`, samples that were made ahead and dropped, for the size of a sample changed, or a part of the
+    buffer, are not given again in the same epoch.
 
     Args:
         drop_last: leave out what does not make a whole sample at the end of an epoch; otherwise its last sample is short.
@@ -88,6 +88,10 @@ class SamplerWithoutReplacement(Sampler):
         self._waiting = torch.cat([kept, self._waiting])
         return self.draw(storage, size, generator)
 
+    def replaced(self, places: Tensor, storage: Storage) -> None:
+        """Leave out frames that are not valid any more; see `Sampler`."""
+        self._waiting = valid_in(storage, self._waiting)
+
     def _next(self, size: int) -> Draw:
         places, self._waiting = self._waiting[:size], self._waiting[size:]
         self._ran_out = self._is_over(size)
@@ -104,6 +108,7 @@ class SamplerWithoutReplacement(Sampler):
         columns = torch.arange(oldest, max(oldest, end))
         columns = columns[torch.from_numpy(ring.filled(oldest, max(oldest, end)))]
         places = (torch.arange(storage.rows).unsqueeze(1) * ring.capacity + columns % ring.capacity).view(-1)
+        places = valid_in(storage, places)
         wanted = size if self.drop_last else 1
         if len(places) < wanted:
             raise CallOrderError(

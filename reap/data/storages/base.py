@@ -17,6 +17,7 @@ from torch import Tensor
 from reap.data.storages.control import ORIGIN_BYTES, WRITERS, Control
 from reap.data.storages.items import Leaves, kind_of, together
 from reap.data.storages.ring import Ring
+from reap.data.storages.validity import Validity
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key
 from reap.memory import available_memory, readable
@@ -49,6 +50,8 @@ class Storage:
         """Rows, once something was written."""
         self.takes_keys = False
         """Whether samples can have keys that the frames have not."""
+        self.validity: Validity | None = None
+        """What says which frames are valid; None where each is."""
         self._ring = Ring(self.control, self.max_size)
 
     @property

@@ -21,6 +21,7 @@ from reap.data.storages.leaf import Leaf, indexable
 from reap.data.storages.once import Rebuilt, Stored
 from reap.data.storages.ring import Claim, Pieces, Ring
 from reap.data.storages.side_store import Sparse
+from reap.data.storages.validity import validity_in
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Array, Layout
@@ -116,12 +117,13 @@ class TensorStorage(Storage):
         capacity = self.max_size // self.rows
         self._ring = Ring(self.control, capacity)
         self._leaves = {key: Leaf(leaf, self.ndim) for key, leaf in leaves.items()}
+        self.validity = validity_in(self._leaves, schema.fields, self.ndim, self.control)
         objects = [key for key, field in schema.fields.items() if field.is_object]
         self._objects = {key: np.full((self.rows, capacity), None, object) for key in objects}
 
     def _unmapped(self) -> dict[str, Any]:
         """Its attributes for a process that maps the memory itself."""
-        mapped = {"schema": None, "_accepted": None, "_leaves": {}, "_objects": {}, "_ring": None}
+        mapped = {"schema": None, "_accepted": None, "_leaves": {}, "_objects": {}, "_ring": None, "validity": None}
         return {**vars(self), **mapped, "_nexts": self._nexts.anew()}
 
     def _map_later(self) -> None:
