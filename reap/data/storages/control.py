@@ -30,6 +30,13 @@ CLAIMED, WRITTEN, FLOOR, STREAMS, BUSY, EDITS, SCHEMA_SIZE, TRANSFORMS = range(8
 """Places in the words: columns claimed so far; frames written so far; the first column that counts; streams so far; entries in
 use; twice the changes made in place, odd while one is made; bytes of the schema; what the first write decided of transforms."""
 
+REPLACEMENT = 1 << 32
+"""Added to the changes made in place by one that puts frames in the place of others."""
+
+REPLACED = 1 << 30
+"""Set in the origin of a frame that was put in the place of another. Behind the columns of the first row, the table has this
+bit for the places of the others."""
+
 WRITERS = 256
 """Writes that can be under way at the same time."""
 
@@ -62,7 +69,7 @@ class Control:
         columns: columns at the most.
         words: see the places above.
         writers: `int64[WRITERS, 4]`.
-        origins: `int32[columns]`: twice the number of the stream, plus one where a write began.
+        origins: `int32[columns]`: twice the number of the stream, plus one where a write began; see `REPLACED`.
         lock: excludes other writers.
         refusal: why nothing can be written; empty if it can.
     """
@@ -142,8 +149,9 @@ class Control:
         Streams get new numbers, no more of them than there are: somebody may still use those that were given out here.
         """
         words, given_out, origins = self.words, self.words[STREAMS], state["origins"].numpy()
-        streams, numbers = np.unique(origins >> 1, return_inverse=True)
-        np.add(2 * (given_out + numbers), origins & 1, out=self.origins, casting="unsafe")
+        streams, numbers = np.unique((origins & ~REPLACED) >> 1, return_inverse=True)
+        np.add(2 * (given_out + numbers), origins & (1 | REPLACED), out=self.origins, casting="unsafe")
+        words[EDITS] += REPLACEMENT * bool((origins & REPLACED).any())
         self.writers[:] = 0
         for entry, (start, count) in enumerate(state["writing"]):
             self.writers[entry] = NOBODY, 0, start, count

@@ -225,6 +225,29 @@ def schema_from(state: Mapping[str, Any], known: Any, device: torch.device) -> S
     return Schema(kind, fields, rows, item, device if state["has_device"] else None)
 
 
+def check_saved(saved: Schema, own: Schema | None, columns: int, frames: Mapping[Key, Tensor]) -> None:
+    """Raise SpecMismatch for frames that are not what the schema of a state says, or that of a storage.
+
+    Args:
+        saved: the schema of the state.
+        own: that of the storage, if it holds something.
+        columns: columns in the state.
+        frames: the values of each key, `[*rows, columns, *item]`.
+    """
+    if own is not None and (saved.kind, saved.fields, saved.rows) != (own.kind, own.fields, own.rows):
+        raise SpecMismatch(
+            f"replay buffer: expected the state of a storage that holds {own.described()}, got {saved.described()}; "
+            "nothing was changed"
+        )
+    for key, field in saved.fields.items():
+        shape = torch.Size((*saved.rows, columns, *field.shape))
+        if not field.is_object and (frames[key].shape, frames[key].dtype) != (shape, field.dtype):
+            raise SpecMismatch(
+                f"replay buffer: {plain(key)!r}: expected {list(shape)} {field.dtype} in the state, got "
+                f"{list(frames[key].shape)} {frames[key].dtype}; nothing was changed"
+            )
+
+
 def checked_class(name: str, known: Any) -> Any:
     """The tensorclass of this name, which is the known one.
 

@@ -16,9 +16,10 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from reap.data.storages.base import Mark, Storage, require_dims
-from reap.data.storages.items import Leaves, Schema, checked_device, kind_of, leaves_of, schema_from, schema_of
+from reap.data.storages.items import Leaves, Schema, check_saved, checked_device, kind_of, leaves_of, schema_from, schema_of
 from reap.data.storages.leaf import Leaf, indexable
 from reap.data.storages.once import Rebuilt, Stored
+from reap.data.storages.replaced import replaced
 from reap.data.storages.ring import Claim, Pieces, Ring
 from reap.data.storages.side_store import Sparse
 from reap.data.storages.validity import validity_in
@@ -196,7 +197,7 @@ class TensorStorage(Storage):
             for key, leaf in self._leaves.items():
                 value = leaves[key]
                 leaf.write(first, end, value if is_whole else value.narrow(time, source, count))
-            self.control.origins[first:end] = origins[source : source + count]
+            self.ring.note_origins(first, end, origins[source : source + count], self.rows)
             for key, objects in self._objects.items():
                 columns = unstacked(leaves[key], leaves[key].batch_size).reshape(self.rows, -1)
                 objects[:, first:end] = columns[:, source : source + count]
@@ -233,7 +234,7 @@ class TensorStorage(Storage):
         """Write data `[B]` in the place of what lies there."""
         leaves = leaves_of(data)
         self._known().check(kind_of(data), leaves, 1)
-        with self.ring.editing(), self._nexts.edited(self, places, leaves):
+        with self.ring.editing(replaced(self, places, leaves)), self._nexts.edited(self, places, leaves):
             for key, leaf in self._leaves.items():
                 leaf.put(places.to(self.device), leaves[key])
             for key, objects in self._objects.items():
@@ -353,7 +354,7 @@ class TensorStorage(Storage):
         columns = self.columns_in(state, self.max_size // rows)
         saved = schema_from(noted, self.tensorclass, self.device) if noted else None
         if saved is not None:
-            self._check_frames(saved, columns, frames)
+            check_saved(saved, self.schema if self.is_initialised else None, columns, frames)
         elif columns:
             raise SpecMismatch("replay buffer: expected the keys of what is in the state, got none; nothing was changed")
         if saved is not None and not self.is_initialised:
@@ -367,21 +368,6 @@ class TensorStorage(Storage):
             for key, values in state["objects"].items():
                 fill(self._objects[key][:, :columns], values)
             self._restore(state["control"])
-
-    def _check_frames(self, saved: Schema, columns: int, frames: Mapping[Key, Tensor]) -> None:
-        own = self.schema if self.is_initialised else None
-        if own is not None and (saved.kind, saved.fields, saved.rows) != (own.kind, own.fields, own.rows):
-            raise SpecMismatch(
-                f"replay buffer: expected the state of a storage that holds {own.described()}, got {saved.described()}; "
-                "nothing was changed"
-            )
-        for key, field in saved.fields.items():
-            shape = torch.Size((*saved.rows, columns, *field.shape))
-            if not field.is_object and (frames[key].shape, frames[key].dtype) != (shape, field.dtype):
-                raise SpecMismatch(
-                    f"replay buffer: {plain(key)!r}: expected {list(shape)} {field.dtype} in the state, got "
-                    f"{list(frames[key].shape)} {frames[key].dtype}; nothing was changed"
-                )
 
     def _refuse(self, layout: Layout, free: float, bound: str) -> None:
         """Raise MemoryError for more bytes than there are."""
