@@ -107,7 +107,7 @@ class ProcessCollector(DataCollectorBase):
             return None
         own = [replace(one, split_trajs=whole.split_trajs, storing_device=whole.storing_device) for one in self._plan.each]
         self._crew.let_write([write_to(one, end, whole.postproc) for one in own])
-        return Writes(self._crew.group, self._meter, self._writes_at_once)
+        return Writes(self._crew.group, self._meter, self._writes_at_once, by_column=not whole.extend_buffer)
 
     def _takes_parts(self) -> bool:
         """Whether the replay buffer takes what each worker recorded by itself."""

@@ -7,9 +7,9 @@
 
 A frame follows its neighbour if both have the same stream and id and the earlier one is not done. Where a write begins, where
 one of the two was put in the place of another frame, and everywhere if there are no ids, it has to go on from where the earlier
-one ended, too (`Continuity`): a batch may have been left out in between. Where a segment ends that is not done, its end is noted;
-a segment that begins with the same stream and id, and goes on from there, belongs to the same trajectory. Without ids only the
-last end of the stream counts.
+one ended, too (`Continuity`): a batch may have been left out in between. Where a segment ends that is not done, its end is
+noted; a segment that begins with the same stream and id, and goes on from there, belongs to the same trajectory. Without ids
+only the last end of the stream counts.
 
 What the index holds is a function of what the buffer holds; it is made anew where there is none, and no process shares it.
 """

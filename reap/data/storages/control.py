@@ -72,9 +72,11 @@ class Control:
         origins: `int32[columns]`: twice the number of the stream, plus one where a write began; see `REPLACED`.
         lock: excludes other writers.
         refusal: why nothing can be written; empty if it can.
+        tally: its first number counts the frames that this process publishes; None for nobody.
     """
 
     refusal = ""
+    tally: memoryview[int] | None = None
 
     def __init__(self, columns: int, make_block: Callable[[Layout], Block] = Block.private) -> None:
         fields: dict[Key, Field] = {

@@ -230,6 +230,8 @@ class Ring:
         """
         with self.control.lock:
             self._leave(claim.entry)
+            if self.control.tally is not None:
+                self.control.tally[0] += frames
             self._words[WRITTEN] += frames
         self._claims.pop(get_ident(), None)
 
