@@ -227,7 +227,7 @@ def test_what_the_buffer_has_of_a_killed_worker_is_not_discarded(name: str, by_c
         collector.start()
         wait_until(lambda: not collector.is_running(), "it did not end")
         stats = collector.stats()
-        assert stats.restarts == 1
+        assert stats.restarts >= 1
         assert stats.frames == buffer.write_count == len(buffer) == 48
         assert by_column or not stats.discarded_frames
 
