@@ -238,6 +238,7 @@ class ProcessCollector(DataCollectorBase):
             self._settle()
             for worker in range(self.num_workers):
                 following = self._crew.seed(worker, following, static_seed)
+            leave_gap(self._options.replay_buffer)
         return following
 
     @contextmanager
@@ -280,6 +281,8 @@ class ProcessCollector(DataCollectorBase):
             counts = [facts.rows for facts in self._crew.facts]
             shares = [[row - a for row in rows or () if a <= row < a + n] for a, n in zip(starts, counts, strict=True)]
             self._send_each([Reset(None if rows is None else share) for share in shares])
+            if rows is None:
+                leave_gap(self._options.replay_buffer)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a collector needs to go on, with what waits for delivery; see `DataCollectorBase`."""

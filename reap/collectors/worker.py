@@ -22,7 +22,7 @@ from torch import nn
 
 from reap.buffers import DONE, MASK, STEP_COUNT, TRUNCATED, Slot, after
 from reap.collectors.assembly import Assembly, assemble, made_by
-from reap.collectors.handler import Collect, Done, GetState, SetState
+from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
 from reap.collectors.options import CollectorOptions
 from reap.collectors.state import policy_state
 from reap.collectors.writing import Write, WriteTo, WritingEnd
@@ -238,6 +238,8 @@ class Worker(Attached):
             AttachWeights: self._attach_weights,
             WriteTo: self._write_to,
             Write: self._write,
+            Reset: self._reset,
+            Seed: self._seed,
             CheckState: self._check_state,
             GetState: self._get_state,
             SetState: self._set_state,
@@ -269,6 +271,17 @@ class Worker(Attached):
         # Its own weights: those of the collector's policy may be newer, and one that a factory made is here only.
         self._read_weights()
         return {**self._handler.handle(command), "policy": policy_state(self._policy), "version": self._version}
+
+    def _reset(self, command: Reset) -> None:
+        self._handler.handle(command)
+        if command.rows is None and self._end is not None:
+            self._end.leave_gap()
+
+    def _seed(self, command: Seed) -> int:
+        following: int = self._handler.handle(command)
+        if self._end is not None:
+            self._end.leave_gap()
+        return following
 
     def _check_state(self, command: CheckState) -> None:
         self._handler.rollout.check_state(command.state["rollout"])

@@ -161,6 +161,8 @@ class EpisodeIndex:
         if lead:
             linked[:, 1] &= known
         segments = segments_of(read.valid[:, lead:], read.done[:, lead:], linked[:, lead:])
+        if read.inits is not None:
+            segments = segments._replace(is_new=read.inits[segments.rows, segments.firsts + lead])
         severed = None if read.replaced is None else self._severed(read, linked)
         if severed is not None:
             segments = self._parted(segments, read, severed, lead)
@@ -182,7 +184,7 @@ class EpisodeIndex:
 
     def _linked(self, read: Columns, start: int) -> NDArray[np.bool_]:
         """Which frames follow their neighbour, `[rows, n]`; the first ones have none."""
-        ids, done, valid, streams, _, _ = read
+        ids, done, valid, streams, _, _, inits = read
         linked = np.empty(valid.shape, np.bool_)
         linked[:, 0] = False
         later = linked[:, 1:]
@@ -190,6 +192,8 @@ class EpisodeIndex:
         later &= streams[1:] == streams[:-1]
         later &= valid[:, 1:]
         later &= np.greater(valid, done)[:, :-1]  # valid and not done
+        if inits is not None:
+            later &= ~inits[:, 1:]
         if self._continuity is not None:
             rows, columns = (linked & in_doubt(read) if self._labels.has_ids else linked).nonzero()
             if len(columns):
@@ -217,11 +221,13 @@ class EpisodeIndex:
         assert read.replaced is not None
         rows, firsts, lasts = segments.rows, segments.firsts + lead, segments.lasts + lead
         ends = np.pad(severed, ((0, 0), (0, 1)))[rows, lasts + 1]
-        parted = segments._replace(is_new=severed[rows, firsts], may_go_on=segments.may_go_on & ~ends)
+        parted = segments._replace(is_new=segments.is_new | severed[rows, firsts], may_go_on=segments.may_go_on & ~ends)
         if self._compares:
             return parted
         count = np.pad(read.replaced.cumsum(1), ((0, 0), (1, 0)))
-        return parted._replace(is_new=read.replaced[rows, firsts], closes=count[rows, lasts + 1] > count[rows, firsts])
+        return parted._replace(
+            is_new=segments.is_new | read.replaced[rows, firsts], closes=count[rows, lasts + 1] > count[rows, firsts]
+        )
 
     def _places(self, rows: Numbers, columns: Numbers) -> Numbers:
         capacity = self.storage.ring.capacity
@@ -299,7 +305,8 @@ class EpisodeIndex:
         flags = zip(may_go_on.tolist(), is_new.tolist(), closes.tolist(), strict=True)
         parts = zip(begun, rows.tolist(), starts.tolist(), lengths.tolist(), flags, strict=True)
         for (name, digest), row, first, length, (is_open, is_alone, parts_stream) in parts:
-            number = None if is_alone else self._found(name, digest)
+            found = self._found(name, digest)
+            number = None if is_alone else found
             if parts_stream:
                 self._close(*name[:2])
             if number is None:

@@ -20,8 +20,8 @@ class Segments(NamedTuple):
         lasts: where it ends.
         goes_on: whether it goes on from the frame before these columns.
         may_go_on: whether it ends before the last column, and is not done.
-        is_new: whether it goes on from nothing, for a frame in it or before it was put in the place of another.
-        closes: whether nothing goes on behind it from what its stream wrote before it, for the same reason.
+        is_new: whether it goes on from nothing: an env was reset, or a frame in it or before it put in the place of another.
+        closes: whether nothing goes on behind it from what its stream wrote before it, for such a frame.
     """
 
     rows: Numbers

@@ -43,7 +43,8 @@ class SliceSampler(Sampler):
     Args:
         num_slices: slices in a sample; the sample's size is a multiple of it. Exclusive with `slice_len`.
         slice_len: frames of a slice; the sample's size is a multiple of it.
-        end_key: where flags of the ends of trajectories lie; `("next", "done")` if the data have it.
+        end_key: where flags of the ends of trajectories lie; `("next", "done")` if the data have it. Where nothing else tells
+            trajectories apart, `"is_init"` says where they begin, if the data have it.
         traj_key: where ids of trajectories lie, one number for each frame; `("collector", "traj_ids")` or `"episode"` if the
             data have one of these.
         trajectory_key: another name for `traj_key`.
