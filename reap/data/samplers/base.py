@@ -150,18 +150,15 @@ def uniform_places(storage: Storage, size: int, generator: torch.Generator | Non
     columns = claimed - oldest
     if not columns:
         raise CallOrderError(EMPTY)
-    places = _any_places(storage, columns, size, generator)
+    places = _any_places(storage.rows, columns, ring.capacity, size, generator)
     valid = None if storage.validity is None else storage.validity.of(places.numpy())
     return places if valid is None else _valid_places(storage, columns, size, generator, places[torch.from_numpy(valid)])
 
 
-def _any_places(storage: Storage, columns: int, size: int, generator: torch.Generator | None) -> Tensor:
+def _any_places(rows: int, columns: int, capacity: int, size: int, generator: torch.Generator | None) -> Tensor:
     """So many places in the columns that are in use."""
-    capacity = storage.ring.capacity
-    places = torch.randint(storage.rows * columns, (size,), generator=generator)
-    if columns < capacity and storage.rows > 1:
-        places = places // columns * capacity + places % columns
-    return places
+    places = torch.randint(rows * columns, (size,), generator=generator)
+    return places // columns * capacity + places % columns if columns < capacity and rows > 1 else places
 
 
 def _valid_places(storage: Storage, columns: int, size: int, generator: torch.Generator | None, found: Tensor) -> Tensor:
@@ -169,7 +166,8 @@ def _valid_places(storage: Storage, columns: int, size: int, generator: torch.Ge
     for _ in range(ATTEMPTS):
         if len(found) >= size:
             return found[:size]
-        found = torch.cat([found, valid_in(storage, _any_places(storage, columns, 2 * size, generator))])
+        more = _any_places(storage.rows, columns, storage.ring.capacity, 2 * size, generator)
+        found = torch.cat([found, valid_in(storage, more)])
     known = valid_in(storage, storage.places_in_use().reshape(-1))
     if not len(known):
         raise CallOrderError(NONE_VALID if storage.ring.readable else HIDDEN)
