@@ -46,8 +46,9 @@ class Phase(IntEnum):
 POLICY, STEP = int(Phase.POLICY), int(Phase.STEP)
 """Plain integers for the loop: reading a member of an enum costs more."""
 
-PHASE, COLUMN, STOP = 0, 1, 2
-"""Places in the control block: the phase, the column under way, and whether the rollout is to end with it."""
+PHASE, COLUMN, STOP, PUBLISHED = 0, 1, 2, 3
+"""Places in the control block: the phase, the column under way, whether the rollout is to end with it, and frames of the write
+under way that the replay buffer has."""
 
 CONTROL_INTS = 4
 

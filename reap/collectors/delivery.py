@@ -132,6 +132,8 @@ def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:
                 f"replay_buffer: expected an object with {' and '.join(wanted)}, got {type(options.replay_buffer).__name__}"
             )
         steps.append(partial(write_batch if options.extend_buffer else write_columns, options.replay_buffer))
+        if options.reset_at_each_iter:
+            steps.append(lambda _: leave_gap(options.replay_buffer))
     return tuple(steps)
 
 

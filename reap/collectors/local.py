@@ -103,6 +103,18 @@ class SyncDataCollector(DataCollectorBase):
         with self._weights:
             super().update_policy_weights_(policy_or_weights, worker_ids=worker_ids)
 
+    def reset(self, index: Any = None) -> None:
+        """Begin new episodes with the next batch; see `DataCollectorBase`."""
+        super().reset(index)
+        if index is None:
+            leave_gap(self._options.replay_buffer)
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed envs and generators; see `DataCollectorBase`."""
+        following = super().set_seed(seed, static_seed)
+        leave_gap(self._options.replay_buffer)
+        return following
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`; see `DataCollectorBase`."""
         with self.pause():

@@ -52,14 +52,15 @@ class NestedWorker(Attached):
         recipe: what it is built from.
         collector_class: the class of its collector, or a name of one.
         keywords: options of its collector.
+        control: the control block that it shares with the collector in front.
     """
 
-    def __init__(self, recipe: Recipe, collector_class: Any, keywords: Mapping[str, Any]) -> None:
+    def __init__(self, recipe: Recipe, collector_class: Any, keywords: Mapping[str, Any], control: memoryview) -> None:
         prepare(recipe)
         policy = recipe.make_policy()
         self._collector = named_class(collector_class)(pickle.loads(recipe.create_env_fn), policy, **keywords)
         *batch_shape, columns = self._collector.batch_size
-        super().__init__(policy, fields_of(self._collector), tuple(batch_shape), columns, [])
+        super().__init__(policy, fields_of(self._collector), tuple(batch_shape), columns, [], control)
         self._leaf = recipe.leaf * self._collector.num_workers
         self._outside: dict[Key, int] = {}
         self._handlers: dict[type, Callable[[Any], Any]] = {
@@ -162,6 +163,8 @@ def fields_of(collector: Any) -> Mapping[Key, Field]:
     return found
 
 
-def make_nested(recipe: Recipe, collector_class: Any, keywords: Mapping[str, Any], *_: object) -> NestedWorker:
+def make_nested(
+    recipe: Recipe, collector_class: Any, keywords: Mapping[str, Any], _worker: int, control: memoryview
+) -> NestedWorker:
     """A worker with a collector, in its own process."""
-    return NestedWorker(recipe, collector_class, keywords)
+    return NestedWorker(recipe, collector_class, keywords, control)

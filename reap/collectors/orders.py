@@ -24,6 +24,7 @@ from reap.collectors.options import CollectorOptions
 from reap.collectors.worker import Facts
 from reap.collectors.writing import Write
 from reap.errors import OptionError, WorkerError, WorkerRaised
+from reap.rollout import PUBLISHED
 from reap.stats import Meter
 from reap.workers.process import ProcessGroup
 
@@ -60,10 +61,11 @@ class Writes:
         meter: is told of frames that are not written.
         at_once: writes that may be under way at the same time; with one, they come behind each other in the buffer as they
             were added.
+        by_column: a rollout is written column by column, not in one write.
     """
 
-    def __init__(self, group: ProcessGroup, meter: Meter, at_once: int) -> None:
-        self._group, self._meter, self._at_once = group, meter, at_once
+    def __init__(self, group: ProcessGroup, meter: Meter, at_once: int, *, by_column: bool) -> None:
+        self._group, self._meter, self._at_once, self._by_column = group, meter, at_once, by_column
         self._waiting: deque[Order] = deque()
         self._under_way: dict[int, Order] = {}
         self._uses: Counter[tuple[int, int]] = Counter()
@@ -108,6 +110,7 @@ class Writes:
                 self._receive(mend)
                 continue
             order = self._waiting[0]
+            self._group.control(order.worker)[PUBLISHED] = 0
             try:
                 self._group.request(order.worker, Write(order.slot, order.columns))
                 self._under_way[order.worker] = self._waiting.popleft()
@@ -135,7 +138,7 @@ class Writes:
         return order is not None
 
     def failed(self, failure: WorkerError, mend: Mend) -> None:
-        """Take a failure: frames whose write it ended are lost.
+        """Take a failure: frames whose write it ended are lost, but for those that the buffer has nevertheless.
 
         Raises:
             WorkerRaised: the user's code raised before the write, or in it.
@@ -143,11 +146,16 @@ class Writes:
         """
         order = self._under_way.pop(failure.worker, None)
         if order is not None:
-            self._lose(order.worker, order.frames)
+            self._lose(order.worker, order.frames - self._published(order))
             self._free(order)
             if isinstance(failure, WorkerRaised):  # the worker goes on
                 raise failure
         mend(failure)
+
+    def _published(self, order: Order) -> int:
+        """Frames of an order that the buffer has, though the worker did not live to say so."""
+        published = self._group.control(order.worker)[PUBLISHED]
+        return min(order.frames, published) if self._by_column or not published else order.frames
 
     def _lose(self, worker: int, frames: int) -> None:
         self._meter.discard(frames, worker)

@@ -108,7 +108,7 @@ class ProcessCollector(DataCollectorBase):
             return None
         own = [replace(one, split_trajs=whole.split_trajs, storing_device=whole.storing_device) for one in self._plan.each]
         self._crew.let_write([write_to(one, end, whole.postproc) for one in own])
-        return Writes(self._crew.group, self._meter, self._writes_at_once)
+        return Writes(self._crew.group, self._meter, self._writes_at_once, by_column=not whole.extend_buffer)
 
     def _takes_parts(self) -> bool:
         """Whether the replay buffer takes what each worker recorded by itself."""
@@ -239,6 +239,7 @@ class ProcessCollector(DataCollectorBase):
             self._settle()
             for worker in range(self.num_workers):
                 following = self._crew.seed(worker, following, static_seed)
+            leave_gap(self._options.replay_buffer)
         return following
 
     @contextmanager
@@ -281,6 +282,8 @@ class ProcessCollector(DataCollectorBase):
             counts = [facts.rows for facts in self._crew.facts]
             shares = [[row - a for row in rows or () if a <= row < a + n] for a, n in zip(starts, counts, strict=True)]
             self._send_each([Reset(None if rows is None else share) for share in shares])
+            if rows is None:
+                leave_gap(self._options.replay_buffer)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a collector needs to go on, with what waits for delivery; see `DataCollectorBase`."""

@@ -22,14 +22,14 @@ from torch import nn
 
 from reap.buffers import DONE, MASK, STEP_COUNT, TRUNCATED, Slot, after
 from reap.collectors.assembly import Assembly, assemble, made_by
-from reap.collectors.handler import Collect, Done, GetState, SetState
+from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
 from reap.collectors.options import CollectorOptions
 from reap.collectors.state import policy_state
 from reap.collectors.writing import Write, WriteTo, WritingEnd
 from reap.envs.build import build_env
 from reap.keys import Key
 from reap.layout import Block, Field
-from reap.rollout import PHASE, STOP, Phase
+from reap.rollout import PHASE, PUBLISHED, STOP, Phase
 from reap.seeds import seed_generators
 from reap.specs import Spec
 from reap.weights.base import check_weights, load_weights
@@ -161,12 +161,19 @@ class Attached:
         batch_shape: batch dimensions of its rows.
         columns: time steps of a rollout.
         slots: where the slots go.
+        control: the control block.
     """
 
     def __init__(
-        self, policy: Any, fields: Mapping[Key, Field], batch_shape: tuple[int, ...], columns: int, slots: list[Slot]
+        self,
+        policy: Any,
+        fields: Mapping[Key, Field],
+        batch_shape: tuple[int, ...],
+        columns: int,
+        slots: list[Slot],
+        control: memoryview,
     ) -> None:
-        self._policy = policy
+        self._policy, self._control = policy, control
         self._fields, self._batch_shape, self._columns = fields, batch_shape, columns
         self._slots = slots
         self._mailbox: Any = None
@@ -190,7 +197,7 @@ class Attached:
 
     def _write_to(self, command: WriteTo) -> None:
         """Take the worker's end of the replay buffer."""
-        self._end = WritingEnd(command)
+        self._end = WritingEnd(command, self._control[PUBLISHED:])
 
     def _write(self, command: Write) -> None:
         """Write what is recorded in a slot."""
@@ -220,7 +227,7 @@ class Worker(Attached):
         options = replace(recipe.options, interruptor=Stopper(control)) if recipe.stops_early else recipe.options
         assembly = self._assembly = build_assembly(recipe, options)
         pool = assembly.pool
-        super().__init__(assembly.policy, pool.fields, tuple(assembly.env.batch_size), pool.columns, pool.slots)
+        super().__init__(assembly.policy, pool.fields, tuple(assembly.env.batch_size), pool.columns, pool.slots, control)
         self._handler = assembly.handler
         self._handler.rollout.control = control
         self._marks = recipe.options.set_truncated
@@ -231,6 +238,8 @@ class Worker(Attached):
             AttachWeights: self._attach_weights,
             WriteTo: self._write_to,
             Write: self._write,
+            Reset: self._reset,
+            Seed: self._seed,
             CheckState: self._check_state,
             GetState: self._get_state,
             SetState: self._set_state,
@@ -262,6 +271,17 @@ class Worker(Attached):
         # Its own weights: those of the collector's policy may be newer, and one that a factory made is here only.
         self._read_weights()
         return {**self._handler.handle(command), "policy": policy_state(self._policy), "version": self._version}
+
+    def _reset(self, command: Reset) -> None:
+        self._handler.handle(command)
+        if command.rows is None and self._end is not None:
+            self._end.leave_gap()
+
+    def _seed(self, command: Seed) -> int:
+        following: int = self._handler.handle(command)
+        if self._end is not None:
+            self._end.leave_gap()
+        return following
 
     def _check_state(self, command: CheckState) -> None:
         self._handler.check_state(command.state)

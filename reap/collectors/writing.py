@@ -56,11 +56,13 @@ class WritingEnd:
 
     Args:
         command: where to, and what is done before.
+        tally: a number to which the frames are added that the buffer has, at the moment at which it has them.
     """
 
-    def __init__(self, command: WriteTo) -> None:
+    def __init__(self, command: WriteTo, tally: memoryview) -> None:
         postproc = pickle.loads(command.postproc)
         self._buffer = pickle.loads(command.buffer)
+        self._buffer.storage.control.tally = tally
         options = replace(command.options, replay_buffer=self._buffer, postproc=postproc)
         self._steps, self._device = delivery_steps(options), options.storing_device
         # It may keep what it gets, and the slot is recorded in again.

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from threading import Event, Lock
 from typing import Any, NamedTuple
 from weakref import WeakMethod
 
+from reap.errors import CallOrderError
 from reap.forks import Forked
 
 
@@ -42,7 +43,7 @@ class Prefetcher:
 
     Args:
         make: a method that makes a sample of so many frames; its object is not kept alive.
-        ahead: how many are made ahead.
+        ahead: how many are made ahead; 0 for none, but what is `put` here comes first.
     """
 
     def __init__(self, make: Callable[[int], Sample], ahead: int) -> None:
@@ -67,9 +68,8 @@ class Prefetcher:
             if size != self._size:
                 self._drop()
                 self._size = size
-            self._fill(1)
             try:
-                sample = self._ready.popleft().result()
+                sample = self._first()
             except BaseException:
                 self._drop()
                 raise
@@ -79,6 +79,16 @@ class Prefetcher:
             else:
                 self._fill(self._ahead)
             return sample
+
+    def _first(self) -> Sample:
+        """The sample that was begun first, but for those that were refused before anybody asked for them."""
+        while self._ready:
+            with suppress(CallOrderError):  # there was too little at that moment: all was being written, say
+                return self._ready.popleft().result()
+        if not self._ahead:
+            return _alive(self._make)(self._size)
+        self._fill(1)
+        return self._ready.popleft().result()
 
     def begin_anew(self) -> None:
         """Forget the thread and what it was making: this is a forked child, where there is neither."""
@@ -100,7 +110,8 @@ class Prefetcher:
 
     def made(self) -> tuple[int, list[Sample]]:
         """Frames of a sample, and what was made ahead, up to a sample that failed; while it is `at_rest`."""
-        done = takewhile(lambda sample: sample.exception() is None, self._ready)
+        wanted = [sample for sample in self._ready if not isinstance(sample.exception(), CallOrderError)]
+        done = takewhile(lambda sample: sample.exception() is None, wanted)
         return self._size, [made for sample in done if (made := sample.result())]
 
     def put(self, size: int, samples: Sequence[Sample]) -> None:
@@ -132,10 +143,14 @@ def _made(make: WeakMethod[Callable[[int], Sample]], size: int, ended: Event) ->
     """The next sample; none, which nobody waits for, where the epoch has ended before it."""
     if ended.is_set():
         return None
-    method = make()
-    if method is None:
-        raise ReferenceError("the replay buffer is gone")
-    sample = method(size)
+    sample = _alive(make)(size)
     if sample.is_last:
         ended.set()
     return sample
+
+
+def _alive(make: WeakMethod[Callable[[int], Sample]]) -> Callable[[int], Sample]:
+    method = make()
+    if method is None:
+        raise ReferenceError("the replay buffer is gone")
+    return method

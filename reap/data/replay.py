@@ -9,7 +9,7 @@ A sample is taken, and then looked at again: frames in columns that somebody was
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from threading import RLock
 from typing import Any
 
@@ -25,7 +25,7 @@ from reap.data.saving.checkpoint import Checkpointed, Parts
 from reap.data.sources import Sources
 from reap.data.storages.base import Storage, positive, require_dims
 from reap.data.storages.lazy import LazyTensorStorage
-from reap.data.taking import take_sample, unbroken
+from reap.data.taking import take_sample
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
@@ -101,6 +101,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
             self._transforms.append_write(write_transform)
         self.sources = Sources()
         self._lock = _forked.add(RLock())
+        self._sampler.serve(self._storage, self._lock)
         self._prefetch = positive(prefetch, "prefetch") if prefetch else 0
         self._prefetcher = self._make_prefetcher()
         if shared:
@@ -234,13 +235,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
             OptionError: a priority that is negative or no number, or not as many as frames; nothing is changed then.
         """
         self.sources.check()
-        values = torch.as_tensor(priority, dtype=torch.float64).reshape(-1)
-        with self._lock:
-            places = self._storage.as_places(index)
-            if len(values) not in (1, len(places)):
-                raise OptionError(f"priority: expected one number, or one for each of {len(places)} frames, got {len(values)}")
-            with unbroken(self._sampler):
-                self._sampler.update_priority(places, values.expand(len(places)), self._storage)
+        self._sampler.update_priority(index, priority, self._storage)
 
     # ------------------------------------------------------------------ contents
 
@@ -309,6 +304,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         """Choose frames with another sampler from now on."""
         with self._without_prefetched():
             self._sampler = _made(sampler, Sampler, "sampler", RandomSampler)
+            self._sampler.serve(self._storage, self._lock)
 
     def set_storage(self, storage: Storage) -> None:
         """Have frames in another storage from now on; those in the old one stay there."""
@@ -317,6 +313,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
             self._writer.check(made)
             self._storage = made
             self._sampler.empty()
+            self._sampler.serve(made, self._lock)
             self._writer.empty()
 
     def set_writer(self, writer: Writer) -> None:
@@ -369,8 +366,11 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
 
     @contextmanager
     def _at_rest(self) -> Generator[Parts]:
-        with self._prefetcher.at_rest() if self._prefetcher else nullcontext(), self._lock:
-            yield Parts(self._storage, self._sampler, self._writer, self._generator, self._prefetcher)
+        prefetcher = self._prefetcher or Prefetcher(self._sample, 0)
+        with prefetcher.at_rest(), self._lock:
+            yield Parts(self._storage, self._sampler, self._writer, self._generator, prefetcher)
+            if prefetcher.made()[1]:
+                self._prefetcher = prefetcher
 
     def set_rng(self, generator: torch.Generator | None) -> None:
         """Take random numbers from this generator from now on; None for torch's own. Samples made ahead stay."""
@@ -378,12 +378,19 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
             self._generator = generator
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_prefetcher": None, "_lock": None}
+        with self._at_rest() as parts:
+            ahead = None if self._storage.control.is_shared else parts.prefetcher.made()
+        return {**self.__dict__, "_prefetcher": ahead, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        ahead = state["_prefetcher"]
         vars(self).update(state)
         self._lock = _forked.add(RLock())
+        self._sampler.serve(self._storage, self._lock)
         self._prefetcher = self._make_prefetcher()
+        if ahead is not None:
+            with self._at_rest() as parts:
+                parts.prefetcher.put(*ahead)
 
     def __repr__(self) -> str:
         parts = f"storage={self._storage!r}, sampler={self._sampler!r}, writer={self._writer!r}"

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden
+from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden, unbroken
 from reap.data.storages.base import Storage
 from reap.data.storages.ring import Reading
-from reap.errors import ReapError
 
 
 def take_sample(storage: Storage, sampler: Sampler, size: int, generator: torch.Generator | None) -> tuple[Draw, Any]:
@@ -36,24 +35,7 @@ def take_sample(storage: Storage, sampler: Sampler, size: int, generator: torch.
         taken = storage.take(draw.places)
         if not ring.is_untouched(reading):
             draw, taken = _made_whole(storage, sampler, draw, taken, reading, generator)
-    return draw, storage.built(taken, len(draw.places), partial(sampler.mark, draw))
-
-
-class unbroken:  # noqa: N801  a context manager, which costs a fifth of one made from a function
-    """In the body, what is no error of reap's leaves a sampler whole.
-
-    Args:
-        sampler: it.
-    """
-
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and not issubclass(kind, ReapError):
-            self._sampler.mend()
+    return draw, storage.built(taken, len(draw.places), partial(sampler.mark, draw, storage=storage))
 
 
 def _made_whole(

@@ -126,6 +126,32 @@ class KilledInTheWrite:
         return batch
 
 
+class KilledBehindTheWrite:
+    """A postproc whose process is killed when what env `number` recorded is in the buffer, before anybody is told of it.
+
+    Args:
+        number: the env.
+        publications: how many of its second write there are before that.
+    """
+
+    def __init__(self, number: int, publications: int) -> None:
+        self.number, self.calls, self.left = number, 0, publications
+
+    def __call__(self, batch: Any) -> Any:
+        self.calls += 1
+        if self.calls == 2 and int(batch["observation"].reshape(-1, 4)[0, 0]) == self.number:
+            publish = Ring.publish
+
+            def last(ring: Ring, *arguments: Any, **options: Any) -> None:
+                publish(ring, *arguments, **options)
+                self.left -= 1
+                if not self.left:
+                    die()
+
+            Ring.publish = last  # in this process alone
+        return batch
+
+
 def die(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -23,6 +23,7 @@ from tests.collectors.replays import (
     EVERY,
     Failing,
     GatedWrite,
+    KilledBehindTheWrite,
     KilledInTheWrite,
     are_random,
     die,
@@ -213,6 +214,22 @@ def test_a_worker_killed_in_the_write_leaves_the_buffer_usable(name: str) -> Non
         assert (buffer.sample()["observation"][:, 0] <= last).all()
     buffer.extend(buffer.sample())
     assert len(buffer) == found + 8
+
+
+@pytest.mark.parametrize("name", ["MultiSync", "MultiaSync"])
+@pytest.mark.parametrize(("by_column", "publications"), [(False, 1), (True, 2), (True, 6)])
+def test_what_the_buffer_has_of_a_killed_worker_is_not_discarded(name: str, by_column: bool, publications: int) -> None:
+    """Killed between the publication and the reply; column by column, only what lies behind is lost, and recorded by others."""
+    buffer = memory()
+    killed = KilledBehindTheWrite(1, publications)
+    options: Any = {"frames_per_batch": 12, "on_worker_failure": "restart", "extend_buffer": not by_column}
+    with CLASSES[name](singles(), Told(), postproc=killed, total_frames=48, replay_buffer=buffer, **options) as collector:
+        collector.start()
+        wait_until(lambda: not collector.is_running(), "it did not end")
+        stats = collector.stats()
+        assert stats.restarts >= 1
+        assert stats.frames == buffer.write_count == len(buffer) == 48
+        assert by_column or not stats.discarded_frames
 
 
 @pytest.mark.parametrize("name", ["MultiSync", "MultiaSync"])

@@ -8,7 +8,7 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from reap.data.samplers.base import Draw, Sampler
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
 from reap.data.storages import LazyTensorStorage
 from reap.errors import CallOrderError
+from tests.data.claims import claimed
 from tests.warm import Program
 
 pytestmark = pytest.mark.timeout(30)
@@ -278,3 +279,97 @@ print("sampled", flush=True)
         assert program.wait(PATIENCE) == expected
         errors = program.stderr.read()
         assert errors.strip().endswith("KeyError: 'last'") if "KeyError" in last else errors == ""
+
+
+# ---------------------------------------------------------------------- refusals, states
+
+
+def hidden(buffer: ReplayBuffer, hold: Gate) -> None:
+    """Have a sample made ahead, and refused, while all of a buffer is being written; then the write ends."""
+    ring = buffer.storage.ring
+    claim = claimed(ring, ring.capacity)
+    hold.open()
+    prefetcher: Any = buffer._prefetcher
+    with prefetcher.at_rest():
+        assert isinstance(prefetcher._ready[0].exception(), CallOrderError)
+    ring.publish(claim, ring.capacity)
+
+
+class Held(RandomSampler):
+    """Makes its second draw when it is told to."""
+
+    def __init__(self) -> None:
+        self.gate, self.draws = Gate(0), 0
+
+    def draw(self, storage: Any, size: int, generator: Any) -> Draw:
+        self.draws += 1
+        if self.draws == 2:
+            self.gate(None)
+        return super().draw(storage, size, generator)
+
+
+def test_a_refusal_of_a_moment_that_is_over_is_not_raised() -> None:
+    sampler = Held()
+    with closed(made(1, sampler=sampler)) as buffer:
+        buffer.sample()
+        hidden(buffer, sampler.gate)
+        assert sampler.draws == 2
+        assert buffer.sample().shape == (5,)
+        assert buffer.sample().shape == (5,)
+
+
+def test_a_refusal_is_raised_where_there_is_still_nothing() -> None:
+    with closed(made(2)) as buffer:
+        buffer.sample()
+        claimed(buffer.storage.ring, 100)
+        for _ in range(2 + 1):  # two may have been made before
+            with suppress(CallOrderError):
+                buffer.sample()
+        with pytest.raises(CallOrderError, match="found none whose writing has ended"):
+            buffer.sample()
+
+
+def test_a_state_with_a_refusal_among_the_samples_made_ahead() -> None:
+    sampler = Held()
+    with closed(made(1, sampler=sampler)) as buffer:
+        buffer.sample()
+        hidden(buffer, sampler.gate)
+        assert buffer.state_dict()["ahead"]["samples"] == []
+
+
+ONCE = {"sampler": SamplerWithoutReplacement, "storage": lambda: LazyTensorStorage(100)}
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3, 6])
+@pytest.mark.parametrize("moved", ["state", "state twice", "pickle", "copy"])
+def test_what_was_made_ahead_is_given_first_by_who_goes_on(ahead: int, moved: str) -> None:
+    def new(prefetch: int) -> ReplayBuffer:
+        options: Any = ONCE
+        return ReplayBuffer(prefetch=prefetch, batch_size=10, generator=torch.Generator().manual_seed(1), **options)
+
+    with closed(new(3)) as source:
+        source.extend(torch.arange(100))
+        seen = [source.sample() for _ in range(3)]
+        target = new(ahead)
+        if moved == "pickle":
+            target = pickle.loads(pickle.dumps(source))
+        elif moved == "copy":
+            target = copy.deepcopy(source)
+        else:
+            target.load_state_dict(source.state_dict())
+        if moved == "state twice":
+            first, target = target, new(ahead)
+            target.load_state_dict(first.state_dict())
+        with closed(target):
+            rest = [target.sample() for _ in range(7)]
+            assert torch.cat(seen + rest).sort().values.equal(torch.arange(100))
+            assert all(one.equal(source.sample()) for one in rest)
+            assert all(target.sample().equal(source.sample()) for _ in range(3))
+
+
+def test_samples_of_another_size_are_no_longer_those_that_were_loaded() -> None:
+    with closed(made(3, sampler=SamplerWithoutReplacement(shuffle=False))) as source:
+        source.sample()
+        target = made(0, sampler=SamplerWithoutReplacement(shuffle=False))
+        target.load_state_dict(source.state_dict())
+        assert target.sample(4).tolist() == [20, 21, 22, 23]

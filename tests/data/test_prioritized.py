@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -456,3 +457,74 @@ def test_an_index_outside_of_a_dimension_is_no_other_frame() -> None:
         text = rf"index: expected numbers from 0 to \d+ in dimension {dim}, got {index[0][dim]}"
         with pytest.raises(OptionError, match=text):
             buffer.update_priority(torch.tensor(index), torch.ones(1))
+
+
+# ---------------------------------------------------------------------- the sampler by itself
+
+
+@pytest.mark.parametrize("ndim", [1, 2])
+def test_priorities_are_set_on_the_sampler_itself(ndim: int) -> None:
+    buffer = made(8, ndim=ndim)
+    index = buffer.extend(torch.arange(8).view(2, 4) if ndim == 2 else torch.arange(8))
+    buffer.sampler.update_priority(index, torch.arange(8.0))
+    assert powers(buffer) == list(range(8))
+    buffer.sampler.update_priority(index[:2], 9.0)
+    assert powers(buffer) == [9, 9, *range(2, 8)]
+    buffer.sampler.update_priority(index[2:3], [7.0], storage=buffer.storage)
+    assert powers(buffer) == [9, 9, 7, *range(3, 8)]
+    with pytest.raises(OptionError, match="one for each of 8 frames, got 3"):
+        buffer.sampler.update_priority(index, torch.ones(3))
+
+
+def test_the_sampler_knows_the_storage_that_its_buffer_has_now() -> None:
+    buffer = made(4)
+    buffer.extend(torch.arange(4))
+    buffer.set_storage(LazyTensorStorage(2))
+    buffer.extend(torch.arange(2))
+    buffer.sampler.update_priority([0, 1], [0.0, 2.0])
+    assert drawn(buffer) == {1}
+    buffer.set_sampler(PrioritizedSampler(2, 1.0, 1.0, 0.0))
+    buffer.sampler.update_priority([0, 1], [3.0, 0.0])
+    assert drawn(buffer) == {0}
+    twin = pickle.loads(pickle.dumps(buffer))
+    twin.sampler.update_priority([0, 1], [0.0, 3.0])
+    assert (drawn(twin), drawn(buffer)) == ({1}, {0})
+
+
+def test_a_sampler_of_no_buffer_takes_no_priorities() -> None:
+    copied = pickle.loads(pickle.dumps(holding(1.0, 2.0).sampler))
+    for sampler in (PrioritizedSampler(4, 1.0, 1.0), copied):
+        with pytest.raises(CallOrderError, match="found none that samples with it"):
+            sampler.update_priority(torch.arange(2), 1.0)
+
+
+def test_priorities_of_another_buffer_of_the_same_size_are_refused() -> None:
+    one, other = holding(1.0, 2.0, 3.0), made(3)
+    other.extend(torch.arange(3))
+    one.sample(1)
+    other.set_sampler(one.sampler)
+    with pytest.raises(OptionError, match="has the priorities of another buffer"):
+        other.sample(1)
+    loaded = made(3)
+    loaded.load_state_dict(one.state_dict())
+    assert powers(loaded) == [1.0, 2.0, 3.0]
+    loaded.set_sampler(pickle.loads(pickle.dumps(loaded.sampler)))
+    assert powers(loaded) == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("number", [torch.tensor(0.5), torch.tensor([0.5], requires_grad=True), np.float32(0.5), np.array(0.5)])
+def test_exponents_are_numbers_of_any_kind(number: Any) -> None:
+    sampler = PrioritizedSampler(4, number, number, number)
+    sampler.alpha, sampler.beta = number, number
+    assert (sampler.alpha, sampler.beta, sampler.eps) == (0.5, 0.5, 0.5)
+    assert {type(value) for value in (sampler.alpha, sampler.beta, sampler.eps)} == {float}
+
+
+@pytest.mark.parametrize(
+    "wrong", [torch.tensor([0.5, 0.5]), torch.tensor(True), np.bool_(True), torch.tensor(-1), np.nan, None]
+)
+def test_exponents_that_are_none(wrong: Any) -> None:
+    sampler = PrioritizedSampler(4, 1.0, 1.0)
+    for name in ("alpha", "beta"):
+        with pytest.raises(OptionError, match=f"{name}: expected a finite number from 0 on"):
+            setattr(sampler, name, wrong)

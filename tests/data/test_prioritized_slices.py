@@ -11,7 +11,9 @@ import torch
 from tensordict import TensorDict
 
 from reap.data.replay import ReplayBuffer
+from reap.data.samplers import prioritized_slices
 from reap.data.samplers.prioritized_slices import PrioritizedSliceSampler
+from reap.data.samplers.slices import SliceSampler
 from reap.data.storages import LazyTensorStorage
 from reap.errors import CallOrderError, OptionError
 from tests.data.slices_model import Env, frames_of, slices_within, stacked
@@ -113,8 +115,8 @@ def test_a_slice_with_a_frame_that_was_written_over_is_drawn_again() -> None:
 
 
 def test_what_cannot_be() -> None:
-    with pytest.raises(OptionError, match="expected no span"):
-        sliced(span=True)
+    with pytest.raises(OptionError, match="expected uniform_over='frames', got 'episodes': the weights"):
+        sliced(uniform_over="episodes")
     with pytest.raises(OptionError, match="expected num_slices or slice_len"):
         sliced(slice_len=None)
     with pytest.raises(OptionError, match="a multiple of slice_len=4, got 6"):
@@ -124,3 +126,103 @@ def test_what_cannot_be() -> None:
     only_last = [0.0] * 17 + [1.0]
     with pytest.raises(CallOrderError, match="a priority above 0 from which a slice of 4 can begin, found none"):
         sliced(only_last).sample(4)
+
+
+def flagged(first: int) -> TensorDict:
+    """Two episodes of ten frames, none of which ends."""
+    flags = {name: torch.zeros(20, 1, dtype=torch.bool) for name in ("done", "terminated", "truncated")}
+    return TensorDict({"episode": torch.arange(20) // 10 + first, "next": flags}, [20])
+
+
+@pytest.mark.parametrize("emptied", ["before", "here", "elsewhere"])
+def test_the_first_sample_after_empty_is_marked_too(emptied: str) -> None:
+    sampler = PrioritizedSliceSampler(100, 0.7, 0.5, slice_len=3)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), sampler=sampler, batch_size=6)
+    other = ReplayBuffer(storage=buffer.storage)
+    other.extend(flagged(0))
+    if emptied != "before":
+        buffer.sample()
+    (buffer if emptied == "here" else other).empty()
+    buffer.extend(flagged(2))
+    for _ in range(2):
+        following = buffer.sample()["next"]
+        for name in ("done", "truncated"):
+            assert following[name].flatten().tolist() == [False, False, True] * 2
+        assert not following["terminated"].any()
+
+
+Piece = tuple[int, int, int]
+"""Episode, first step, number of frames."""
+
+
+def pieces_of(sample: TensorDict) -> list[Piece]:
+    """Slices, cut where the mark says that one ends."""
+    ends = sample["next", "done"].flatten().nonzero().flatten().add(1).tolist()
+    parts = [frames_of(sample[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    for part in parts:
+        assert part == [(0, part[0][1], part[0][2] + k) for k in range(len(part))]
+    return [(part[0][1], part[0][2], len(part)) for part in parts]
+
+
+def shares(span: tuple[int, int], strict: bool, priorities: list[float]) -> dict[Piece, float]:
+    """How likely each slice is: each that reaches over the ends by at most so much, as its first frame's priority says."""
+    places = {
+        (number, step): place for place, (number, step) in enumerate((n, s) for n, of in enumerate(LENGTHS) for s in range(of))
+    }
+    likely: Counter[Piece] = Counter()
+    for number, frames in enumerate(LENGTHS):
+        if strict and frames < LENGTH:
+            continue
+        for start in range(-span[0], -span[0] + max(frames - LENGTH + 1 + sum(span), 1)):
+            first, end = max(start, 0), min(start + LENGTH, frames)
+            likely[number, first, end - first] += priorities[places[number, first]]  # type: ignore[assignment]
+    total = sum(likely.values())
+    return {piece: share / total for piece, share in likely.items() if share}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("sought", [False, True])
+@pytest.mark.parametrize(
+    ("span", "reach"), [(False, (0, 0)), (True, (3, 3)), ([2, 0], (2, 0)), ((False, True), (0, 3)), ((9, 1), (3, 1))]
+)
+def test_how_often_each_slice_is_drawn(span: Any, reach: tuple[int, int], strict: bool, sought: bool, monkeypatch: Any) -> None:
+    """Also where those that can begin are sought out, which gives the same shares."""
+    if sought:
+        monkeypatch.setattr(prioritized_slices, "ATTEMPTS", 0)
+    priorities = [float(1 + place * 7 % 5) for place in range(18)]
+    priorities[9] = 0.0
+    buffer = sliced(priorities, span=span, strict_length=strict)
+    buffer.set_rng(torch.Generator().manual_seed(3))
+    expected = shares(reach, strict, priorities)
+    sample, info = buffer.sample(LENGTH * 20_000, return_info=True)
+    pieces = pieces_of(sample)
+    drawn = Counter(pieces)
+    assert set(drawn) == set(expected)
+    # χ² in units of its spread.
+    freedom = len(expected) - 1
+    terms = [(drawn[piece] - 20_000 * share) ** 2 / (20_000 * share) for piece, share in expected.items()]
+    assert (sum(terms) - freedom) / (2 * freedom) ** 0.5 < 4
+    lowest = min(priority for priority in priorities if priority)
+    firsts = torch.tensor([0, *[length for *_, length in pieces]]).cumsum(0)[:-1]
+    weights = [lowest / priorities[place] for place in info["index"][firsts].tolist()]
+    of_all = torch.tensor(weights).repeat_interleave(torch.tensor([length for *_, length in pieces]))
+    assert torch.allclose(info["priority_weight"], of_all)
+
+
+@pytest.mark.parametrize("span", [False, (True, False), 2])
+def test_equal_priorities_are_no_choice_among_slices(span: Any) -> None:
+    """They give what a `SliceSampler` over frames gives."""
+    counts: list[Counter[Piece]] = []
+    for sampler in (
+        PrioritizedSliceSampler(18, 1.0, 1.0, slice_len=LENGTH, span=span),
+        SliceSampler(slice_len=LENGTH, span=span, uniform_over="frames"),
+    ):
+        buffer = sliced()
+        buffer.set_sampler(sampler)
+        buffer.set_rng(torch.Generator().manual_seed(5))
+        counts.append(Counter(pieces_of(buffer.sample(LENGTH * 10_000))))
+    one, other = counts
+    assert set(one) == set(other)
+    terms = [(one[piece] - other[piece]) ** 2 / (one[piece] + other[piece]) for piece in one]
+    freedom = len(one) - 1
+    assert (sum(terms) - freedom) / (2 * freedom) ** 0.5 < 4

@@ -530,3 +530,18 @@ def test_a_load_goes_on_with_the_generator_that_was_given() -> None:
         generator.manual_seed(0)
         samples.append(of.sample())
     assert (samples[0] == samples[1]).all()
+
+
+@pytest.mark.parametrize("three", [np.int64(3), np.uint8(3), np.array(3), torch.tensor(3), torch.tensor([3])])
+def test_sizes_are_integers_of_any_kind(three: Any) -> None:
+    made = ReplayBuffer(storage=LazyTensorStorage(three), batch_size=three)
+    made.extend(torch.arange(3))
+    assert len(made.sample()) == len(made.sample(three)) == len(made) == 3
+
+
+@pytest.mark.parametrize("wrong", [True, np.True_, torch.tensor(True), 3.0, np.float64(3), torch.tensor(3.0), "3", np.int64(0)])
+def test_sizes_that_are_no_integers(wrong: Any) -> None:
+    made = buffer(3)
+    made.extend(frames(0, 3))
+    with pytest.raises(OptionError, match="batch_size: expected a positive integer, got"):
+        made.sample(wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import chain
 from typing import Any
 
@@ -138,3 +139,47 @@ def test_an_edit_changes_nothing_in_the_turn_of_other_trajectories() -> None:
     assert episodes(buffer, 2) == [0, 1]
     buffer[6] = TensorDict({"episode": torch.tensor(9), "place": torch.tensor(6)}, [])
     assert episodes(buffer, 3) == [2, 4, 5], "of 3 one frame is left; what is new waits for the next epoch"
+
+
+@pytest.mark.parametrize("what", ["sampler", "buffer"])
+def test_a_copy_goes_on_in_the_middle_of_the_epoch(what: str) -> None:
+    """Also where trajectories consist of several pieces, were made longer, or overwritten in part since."""
+    buffer = sliced([6] * 9, 6, capacity=60, shuffle=False)
+    assert drawn(buffer.sample()) == [0, 1]
+    if what == "sampler":
+        buffer.set_sampler(pickle.loads(pickle.dumps(buffer.sampler)))
+    else:
+        buffer = pickle.loads(pickle.dumps(buffer))
+    assert drawn(buffer.sample()) == [2, 3]
+    copied = pickle.dumps(buffer.sampler)
+    buffer.extend(episodes([4] * 8, first=20))  # 54 + 32 frames: those before frame 26 are gone, episode 4 keeps 4 of 6
+    buffer.set_sampler(pickle.loads(copied))
+    assert [drawn(data) for data in buffer] == [[4, 5], [6, 7], [8]]
+
+
+def test_a_copy_goes_on_with_trajectories_of_several_writers() -> None:
+    storage = LazyTensorStorage(60)
+    writers = [ReplayBuffer(storage=storage) for _ in range(2)]
+    sampler = SliceSamplerWithoutReplacement(slice_len=3, traj_key="episode", shuffle=False)
+    buffer = ReplayBuffer(storage=storage, sampler=sampler, batch_size=3)
+    for step in range(6):
+        for number, writer in enumerate(writers):
+            writer.extend(TensorDict({"episode": torch.tensor([number]), "step": torch.tensor([step])}, [1]))
+    assert drawn(buffer.sample()) == [0]
+    buffer.set_sampler(pickle.loads(pickle.dumps(sampler)))
+    assert [drawn(data) for data in buffer] == [[1]]
+
+
+def test_a_copy_begins_anew_in_another_buffer() -> None:
+    one, other = sliced([3] * 4, 3, shuffle=False), sliced([3] * 4, 3, shuffle=False)
+    one.sample()
+    other.set_sampler(pickle.loads(pickle.dumps(one.sampler)))
+    assert [drawn(data) for data in other] == [[0], [1], [2], [3]]
+    assert [drawn(data) for data in one] == [[1], [2], [3]]
+
+
+def test_a_copy_behind_an_epoch_begins_the_next() -> None:
+    buffer = sliced([3] * 4, 12, shuffle=False)
+    assert [drawn(data) for data in buffer] == [[0, 1, 2, 3]]
+    buffer.set_sampler(pickle.loads(pickle.dumps(buffer.sampler)))
+    assert [drawn(data) for data in buffer] == [[0, 1, 2, 3]]

@@ -289,3 +289,20 @@ def test_after_a_load_it_goes_on_as_if_it_had_never_stopped(drop_last: bool) -> 
 
 def test_says_what_it_is() -> None:
     assert repr(SamplerWithoutReplacement(True, False)) == "SamplerWithoutReplacement(drop_last=True, shuffle=False)"
+
+
+def test_a_sampler_of_another_buffer_begins_an_epoch() -> None:
+    large, small = made(1_000, 10, shuffle=False), made(30, 10, shuffle=False)
+    large.extend(torch.arange(1_000))
+    small.extend(torch.arange(30))
+    large.sample()
+    small.set_sampler(large.sampler)
+    assert epoch(small) == [list(range(start, start + 10)) for start in (0, 10, 20)]
+
+
+def test_a_copy_goes_on_in_the_middle_of_the_epoch() -> None:
+    buffer = made(30, 10, shuffle=False)
+    buffer.extend(torch.arange(30))
+    buffer.sample()
+    buffer.set_sampler(pickle.loads(pickle.dumps(buffer.sampler)))
+    assert epoch(buffer) == [list(range(start, start + 10)) for start in (10, 20)]

@@ -5,10 +5,11 @@
     segments     a--a--a  b   c--c--c--c   b--b--b  d        neighbours of one stream and id, none of them done
     trajectories a  (0-2)    b  (3, 8-10)    c  (4-7)    d  (11)
 
-A frame follows its neighbour if both have the same stream and id and the earlier one is not done. Where a write begins, and
-everywhere if there are no ids, it has to go on from where the earlier one ended, too (`Continuity`): a batch may have been left
-out in between. Where a segment ends that is not done, its end is noted; a segment that begins with the same stream and id,
-and goes on from there, belongs to the same trajectory. Without ids only the last end of the stream counts.
+A frame follows its neighbour if both have the same stream and id and the earlier one is not done. Where a write begins, where
+one of the two was put in the place of another frame, and everywhere if there are no ids, it has to go on from where the earlier
+one ended, too (`Continuity`): a batch may have been left out in between. Where a segment ends that is not done, its end is
+noted; a segment that begins with the same stream and id, and goes on from there, belongs to the same trajectory. Without ids
+only the last end of the stream counts.
 
 What the index holds is a function of what the buffer holds; it is made anew where there is none, and no process shares it.
 """
@@ -18,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from time import sleep
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from tensordict import TensorDict
 
 from reap.data.episodes.continuity import Continuity
 from reap.data.episodes.labels import Columns, GivenLabels, Labels
+from reap.data.episodes.segments import Segments, in_doubt, segments_of
 from reap.data.episodes.trajectories import Numbers, TrajectoryTable
 from reap.data.storages.ring import Reading
 from reap.data.storages.tensors import TensorStorage
@@ -55,29 +56,6 @@ class Watcher(Protocol):
         """Some are shorter, others gone."""
 
 
-class Segments(NamedTuple):
-    """Runs of neighbours that follow each other, row by row; `[n]` each.
-
-    Attributes:
-        rows: the row of each.
-        firsts: where in the columns looked at it begins.
-        lasts: where it ends.
-        goes_on: whether it goes on from the frame before these columns.
-        may_go_on: whether it ends before the last column, and is not done.
-    """
-
-    rows: Numbers
-    firsts: Numbers
-    lasts: Numbers
-    goes_on: NDArray[np.bool_]
-    may_go_on: NDArray[np.bool_]
-
-    def only(self, which: Numbers) -> Segments:
-        """Some of them."""
-        rows, firsts, lasts, goes_on, may_go_on = self
-        return Segments(rows[which], firsts[which], lasts[which], goes_on[which], may_go_on[which])
-
-
 class EpisodeIndex:
     """Trajectories of a buffer.
 
@@ -89,14 +67,13 @@ class EpisodeIndex:
     Attributes:
         table: the trajectories.
         watchers: who is told of changes.
-        takes_keys: samples can have keys that the frames have not.
     """
 
     def __init__(self, storage: TensorStorage, labels: Labels | GivenLabels, *, keeps_owners: bool = False) -> None:
         self.storage, self._labels = storage, labels
         self._owners = np.zeros(storage.rows * storage.ring.capacity, np.int32) if keeps_owners else None
-        self.takes_keys = storage.schema is not None and storage.schema.kind is TensorDict
         self._continuity = None if labels.trusts_order else Continuity(storage)
+        self._compares = self._continuity is not None and bool(self._continuity.keys)
         self.table = TrajectoryTable(storage.ring.capacity)
         self.watchers: list[Watcher] = []
         self._reading: Reading | None = None
@@ -122,7 +99,8 @@ class EpisodeIndex:
         reading = ring.begin_reading()
         if reading == self._reading and not reading.writing:
             return True
-        if self._reading is not None and reading.edits != self._reading.edits:
+        changes = self._labels.changes
+        if self._reading is not None and changes(reading.edits) != changes(self._reading.edits):
             self._look_again()
             return True
         settled, start = ring.settled, max(self._read_until, ring.oldest)
@@ -182,9 +160,15 @@ class EpisodeIndex:
         linked = self._linked(read, start - lead)
         if lead:
             linked[:, 1] &= known
-        segments = _segments(read.valid[:, lead:], read.done[:, lead:], linked[:, lead:])
+        segments = segments_of(read.valid[:, lead:], read.done[:, lead:], linked[:, lead:])
+        if read.inits is not None:
+            segments = segments._replace(is_new=read.inits[segments.rows, segments.firsts + lead])
+        severed = None if read.replaced is None else self._severed(read, linked)
+        if severed is not None:
+            segments = self._parted(segments, read, severed, lead)
         if lead:
-            left = (known & ~linked[:, 1] & ~read.done[:, 0]).nonzero()[0]
+            left = known & ~linked[:, 1] & ~read.done[:, 0]
+            left = (left if severed is None else left & ~severed[:, 1]).nonzero()[0]
             self._note_ends(self._tails[left], left, np.zeros_like(left), read, start - lead)
         numbers = self._followed(segments, read, start, lead)
         self._tails[:] = NO_TRAJECTORY
@@ -200,7 +184,7 @@ class EpisodeIndex:
 
     def _linked(self, read: Columns, start: int) -> NDArray[np.bool_]:
         """Which frames follow their neighbour, `[rows, n]`; the first ones have none."""
-        ids, done, valid, streams, begins = read
+        ids, done, valid, streams, _, _, inits = read
         linked = np.empty(valid.shape, np.bool_)
         linked[:, 0] = False
         later = linked[:, 1:]
@@ -208,12 +192,42 @@ class EpisodeIndex:
         later &= streams[1:] == streams[:-1]
         later &= valid[:, 1:]
         later &= np.greater(valid, done)[:, :-1]  # valid and not done
+        if inits is not None:
+            later &= ~inits[:, 1:]
         if self._continuity is not None:
-            rows, columns = (linked & begins if self._labels.has_ids else linked).nonzero()
+            rows, columns = (linked & in_doubt(read) if self._labels.has_ids else linked).nonzero()
             if len(columns):
                 places = (self._places(rows, start + columns + step) for step in (-1, 0))
                 linked[rows, columns] = self._continuity.holds(*places)
         return linked
+
+    def _severed(self, read: Columns, linked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Where no trajectory goes on over the begin of a frame, here or elsewhere, for it or the one before is another now."""
+        assert read.replaced is not None
+        severed = np.zeros_like(linked)
+        if self._compares:
+            same_stream = read.streams[1:] == read.streams[:-1]
+            severed[:, 1:] = (read.replaced[:, 1:] | read.replaced[:, :-1]) & same_stream & ~linked[:, 1:]
+        else:
+            severed[:, 1:] = read.replaced[:, :-1] & ~linked[:, 1:]
+        return severed
+
+    def _parted(self, segments: Segments, read: Columns, severed: NDArray[np.bool_], lead: int) -> Segments:
+        """The segments, with what frames in the place of others keep from going on.
+
+        Where observations can be compared, they tell what goes on from what, but for what lay side by side. Where nothing can,
+        such a frame parts what its stream wrote before it from what it wrote behind it.
+        """
+        assert read.replaced is not None
+        rows, firsts, lasts = segments.rows, segments.firsts + lead, segments.lasts + lead
+        ends = np.pad(severed, ((0, 0), (0, 1)))[rows, lasts + 1]
+        parted = segments._replace(is_new=segments.is_new | severed[rows, firsts], may_go_on=segments.may_go_on & ~ends)
+        if self._compares:
+            return parted
+        count = np.pad(read.replaced.cumsum(1), ((0, 0), (1, 0)))
+        return parted._replace(
+            is_new=segments.is_new | read.replaced[rows, firsts], closes=count[rows, lasts + 1] > count[rows, firsts]
+        )
 
     def _places(self, rows: Numbers, columns: Numbers) -> Numbers:
         capacity = self.storage.ring.capacity
@@ -254,9 +268,11 @@ class EpisodeIndex:
         if not len(longer):
             return self._begun(segments, read, start, lead)
         numbers, new = np.empty(len(segments.rows), np.int64), (~segments.goes_on).nonzero()[0]
-        rows, firsts, lasts, _, may_go_on = segments.only(longer)
+        rows, firsts, lasts, _, may_go_on, _, closes = segments.only(longer)
         numbers[longer] = grown = self._tails[rows]
         self.table.extend(grown, lasts - firsts + 1)
+        for k in closes.nonzero()[0].tolist():
+            self._close(rows.item(k), read.streams.item(firsts.item(k) + lead))
         broken = may_go_on.nonzero()[0]
         self._note_ends(grown[broken], rows[broken], lasts[broken] + lead, read, start - lead)
         numbers[new] = self._begun(segments.only(new), read, start, lead)
@@ -273,7 +289,7 @@ class EpisodeIndex:
         return np.array(numbers, np.int64)
 
     def _join_or_add(self, segments: Segments, read: Columns, start: int, lead: int) -> list[int]:
-        rows, firsts, lasts, _, may_go_on = segments
+        rows, firsts, lasts, _, may_go_on, is_new, closes = segments
         starts, lengths = start + firsts, lasts - firsts + 1
         begun = self._named(rows, firsts + lead, read, self._digests(rows, starts, is_end=False))
         ending = np.flatnonzero(may_go_on)
@@ -286,9 +302,13 @@ class EpisodeIndex:
             )
         )
         numbers: list[int] = []
-        parts = zip(begun, rows.tolist(), starts.tolist(), lengths.tolist(), may_go_on.tolist(), strict=True)
-        for (name, digest), row, first, length, is_open in parts:
-            number = self._found(name, digest)
+        flags = zip(may_go_on.tolist(), is_new.tolist(), closes.tolist(), strict=True)
+        parts = zip(begun, rows.tolist(), starts.tolist(), lengths.tolist(), flags, strict=True)
+        for (name, digest), row, first, length, (is_open, is_alone, parts_stream) in parts:
+            found = self._found(name, digest)
+            number = None if is_alone else found
+            if parts_stream:
+                self._close(*name[:2])
             if number is None:
                 number = self.table.add(row, first, length)
             else:
@@ -312,6 +332,11 @@ class EpisodeIndex:
         self._open[name] = number, digest
         self._names[number] = name
 
+    def _close(self, row: int, stream: int) -> None:
+        """Forget all ends of one stream in a row."""
+        for name in [name for name in self._open if name[:2] == (row, stream)]:
+            del self._names[self._open.pop(name)[0]]
+
     def _found(self, name: Name, digest: bytes) -> int | None:
         """The trajectory that goes on with a segment that begins like this, if there is one."""
         found = self._open.pop(name, None)
@@ -333,22 +358,3 @@ class EpisodeIndex:
         if self._labels.has_ids:
             parts += [read.ids[rows, at].tolist(), digests]
         return zip(zip(*parts, strict=True), digests, strict=True)
-
-
-def _segments(valid: NDArray[np.bool_], done: NDArray[np.bool_], linked: NDArray[np.bool_]) -> Segments:
-    """The segments of columns whose frames are `valid` and `done`, and `linked` to their neighbour, `[rows, n]` each."""
-    size, columns = valid.size, valid.shape[1]
-    breaks = ~linked
-    breaks[:, 0] = True
-    begins = breaks.ravel().nonzero()[0]
-    ends = np.empty_like(begins)
-    ends[:-1] = begins[1:]
-    ends[-1:] = size
-    if not np.logical_and.reduce(valid, None):
-        kept = valid.ravel()[begins]
-        begins, ends = begins[kept], ends[kept]
-    rows = begins // columns
-    firsts, lasts = begins - rows * columns, ends - rows * columns - 1
-    goes_on = linked.ravel()[begins]
-    may_go_on = ~done.ravel()[ends - 1] & (lasts < columns - 1)
-    return Segments(rows, firsts, lasts, goes_on, may_go_on)

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reap.buffers import IDS, MASK
+from reap.buffers import IDS, IS_INIT, MASK
+from reap.data.storages.control import REPLACED, REPLACEMENT
 from reap.data.storages.ring import Pieces
 from reap.data.storages.tensors import TensorStorage
 from reap.errors import CallOrderError, OptionError
@@ -27,6 +28,8 @@ class Columns(NamedTuple):
         valid: whether the frame is one that can be given out, bool `[rows, n]`.
         streams: who wrote the column, int32 `[n]`.
         begins: 1 where a write began with the column, else 0, int32 `[n]`.
+        replaced: which frames were put in the place of others, bool `[rows, n]`; None if none was.
+        inits: with which frames a trajectory begins, bool `[rows, n]`; None where nothing says so.
     """
 
     ids: NDArray[np.int64]
@@ -34,6 +37,8 @@ class Columns(NamedTuple):
     valid: NDArray[np.bool_]
     streams: NDArray[np.int32]
     begins: NDArray[np.int32]
+    replaced: NDArray[np.bool_] | None = None
+    inits: NDArray[np.bool_] | None = None
 
 
 class Labels:
@@ -42,7 +47,8 @@ class Labels:
     Args:
         storage: what holds the frames; something was written to it.
         traj_key: where ids lie; None for `("collector", "traj_ids")` or `"episode"`, where the data have them.
-        end_key: where flags of ends lie; None for `("next", "done")`, where the data have it.
+        end_key: where flags of ends lie; None for `("next", "done")`, where the data have it. Without ids, `"is_init"` says
+            where trajectories begin, where the data have that.
 
     Attributes:
         has_ids: whether trajectories have ids.
@@ -61,12 +67,19 @@ class Labels:
         self._ends = end_key or (NEXT_DONE if NEXT_DONE in known else None)
         self._mask = MASK if MASK in known else None
         self.has_ids = self._ids is not None
+        self._inits = IS_INIT if IS_INIT in known and not self.has_ids else None
         self.trusts_order = False
+        fields = storage.schema.fields if storage.schema is not None else {}
+        self._are_whole = not any(fields[key].dtype.is_floating_point for key in (self._ids, self._ends) if key is not None)
         if self._ids is None and self._ends is None:
             raise OptionError(
                 f"slices: expected {plain(IDS)!r}, 'episode' or {plain(NEXT_DONE)!r} in the data, which tell trajectories "
                 f"apart, found {list(map(plain, known))}; name yours with traj_key= or end_key="
             )
+
+    def changes(self, edits: int) -> int:
+        """Another number where changes in place, of which there were so many, may have changed what these frames say."""
+        return edits // REPLACEMENT if self._are_whole else edits
 
     def read(self, start: int, stop: int) -> Columns:
         """What the columns from `start` to `stop`, counted for ever, hold."""
@@ -78,7 +91,9 @@ class Labels:
         ids = np.zeros(shape, np.int64) if self._ids is None else self._numbers(self._ids, pieces)
         done = np.zeros(shape, np.bool_) if self._ends is None else self._flags(self._ends, pieces)
         origins = ring.origins(pieces)
-        return Columns(ids, done, valid, origins >> 1, origins & 1)
+        inits = None if self._inits is None else self._flags(self._inits, pieces)
+        streams, begins = (origins & ~REPLACED) >> 1, origins & 1
+        return Columns(ids, done, valid, streams, begins, ring.replaced(pieces, rows), inits)
 
     def _flags(self, key: Key, pieces: Pieces) -> NDArray[np.bool_]:
         flags = self._storage.numbers(key, pieces).astype(np.bool_, copy=False)
@@ -118,6 +133,10 @@ class GivenLabels:
         self._until = storage.ring.claimed
         self._ids = torch.zeros_like(given) if trajectories is None else given
         self._ends = torch.zeros_like(given) if ends is None else given
+
+    def changes(self, edits: int) -> int:
+        """One number: no change in place says anything else of these frames."""
+        return 0
 
     def read(self, start: int, stop: int) -> Columns:
         """What the columns from `start` to `stop` hold."""

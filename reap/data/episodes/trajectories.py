@@ -221,6 +221,25 @@ class TrajectoryTable:
         """The places of all frames of a trajectory."""
         return self.places(np.array([number]), self.first[[number]], int(self.end[number] - self.first[number]))[0]
 
+    def last_columns(self, numbers: Numbers) -> Numbers:
+        """The columns where these trajectories end."""
+        shifts = [
+            self.chains[number][1][-1] if number in self.chains else self.shift.item(number) for number in numbers.tolist()
+        ]
+        return np.array(shifts, np.int64) + self.end[numbers] - 1
+
+    def holding(self, rows: Numbers, columns: Numbers) -> Numbers:
+        """The trajectories that have frames in these rows and columns, in this order; frames that are of none are left out."""
+        parts = ((number, *self.pieces(number)) for number in self.alive().tolist())
+        pieces = [(row, *piece, number) for number, row, *of in parts for piece in zip(of[::2], of[1::2], strict=True)]
+        if not pieces:
+            return np.zeros(0, np.int64)
+        known = np.array(sorted(pieces), np.int64).T
+        low, width = known[1].min(), np.ptp(known[1]) + known[2].max() + 1
+        at = np.searchsorted(known[0] * width + known[1] - low, rows * width + columns - low, side="right") - 1
+        row, first, count, number = known[:, np.maximum(at, 0)]
+        return number[(at >= 0) & (row == rows) & (first <= columns) & (columns < first + count)]
+
     def located(self, numbers: Numbers, rows: Numbers, columns: Numbers) -> Numbers:
         """Which frame of each trajectory lies in a row and column; `NOT_THERE` where that is none of its frames."""
         frames = columns - self.shift[numbers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -13,13 +14,20 @@ from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
 from reap.data.storages.ring import Reading
-from reap.errors import CallOrderError
+from reap.errors import CallOrderError, ReapError
 from reap.keys import Key
 
 NO_INFO: Mapping[str, Tensor] = {}
 
 
 EMPTY = "replay buffer: expected frames to sample from, found it empty; write to it first"
+
+HIDDEN = "replay buffer: expected frames to sample from, found none whose writing has ended"
+
+NONE_VALID = "replay buffer: expected frames to sample from, found none whose ('collector', 'mask') is True"
+
+ATTEMPTS = 8
+"""Draws from all frames before those that will do are sought out."""
 
 
 class Draw(NamedTuple):
@@ -63,11 +71,20 @@ class Sampler:
         """
         return self.draw(storage, len(bad), generator)
 
-    def mark(self, draw: Draw, leaves: Leaves) -> None:
+    def mark(self, draw: Draw, leaves: Leaves, storage: Storage) -> None:
         """Change what was taken, `[B, *item]` under each key, before the caller gets it."""
 
-    def update_priority(self, places: Tensor, priority: Tensor, storage: Storage) -> None:
-        """Take priorities, `[B]`, of frames at these places; most samplers have none."""
+    def serve(self, storage: Storage, lock: AbstractContextManager[Any]) -> None:
+        """Take note of the storage of the buffer that samples with it, and of the lock under which it does."""
+
+    def update_priority(self, index: Any, priority: Any, storage: Storage | None = None) -> None:
+        """Take priorities of frames; most samplers have none.
+
+        Args:
+            index: their indices, as the buffer's `extend` gives them.
+            priority: a number for all, or one for each.
+            storage: what holds the frames; that of the buffer that samples with it unless given.
+        """
 
     def replaced(self, places: Tensor, storage: Storage) -> None:
         """Take note that frames at these places `[B]` were written in the place of others; -1 stands for none."""
@@ -105,8 +122,25 @@ class Sampler:
         return f"{type(self).__name__}()"
 
 
+class unbroken:  # noqa: N801  a context manager, which costs a fifth of one made from a function
+    """In the body, what is no error of reap's leaves a sampler whole.
+
+    Args:
+        sampler: it.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, ReapError):
+            self._sampler.mend()
+
+
 def uniform_places(storage: Storage, size: int, generator: torch.Generator | None) -> Tensor:
-    """So many places of frames that can be read, each as likely as any other.
+    """So many places of valid frames that can be read, each as likely as any other.
 
     Raises:
         CallOrderError: there are none.
@@ -116,13 +150,37 @@ def uniform_places(storage: Storage, size: int, generator: torch.Generator | Non
     columns = claimed - oldest
     if not columns:
         raise CallOrderError(EMPTY)
-    places = torch.randint(storage.rows * columns, (size,), generator=generator)
-    if columns < ring.capacity and storage.rows > 1:
-        places = places // columns * ring.capacity + places % columns
-    return places
+    places = _any_places(storage.rows, columns, ring.capacity, size, generator)
+    valid = None if storage.validity is None else storage.validity.of(places.numpy())
+    return places if valid is None else _valid_places(storage, columns, size, generator, places[torch.from_numpy(valid)])
+
+
+def _any_places(rows: int, columns: int, capacity: int, size: int, generator: torch.Generator | None) -> Tensor:
+    """So many places in the columns that are in use."""
+    places = torch.randint(rows * columns, (size,), generator=generator)
+    return places // columns * capacity + places % columns if columns < capacity and rows > 1 else places
+
+
+def _valid_places(storage: Storage, columns: int, size: int, generator: torch.Generator | None, found: Tensor) -> Tensor:
+    """The places that were found, and as many others of valid frames as it takes."""
+    for _ in range(ATTEMPTS):
+        if len(found) >= size:
+            return found[:size]
+        more = _any_places(storage.rows, columns, storage.ring.capacity, 2 * size, generator)
+        found = torch.cat([found, valid_in(storage, more)])
+    known = valid_in(storage, storage.places_in_use().reshape(-1))
+    if not len(known):
+        raise CallOrderError(NONE_VALID if storage.ring.readable else HIDDEN)
+    return known[torch.randint(len(known), (size,), generator=generator)]
+
+
+def valid_in(storage: Storage, places: Tensor) -> Tensor:
+    """Those of some places that hold valid frames; see `Validity`."""
+    valid = None if storage.validity is None else storage.validity.of(places.numpy())
+    return places if valid is None else places[torch.from_numpy(valid)]
 
 
 def refuse_if_hidden(storage: Storage, reading: Reading) -> None:
     """Raise CallOrderError if all that is in a buffer is being written, or its writers were killed."""
     if reading.writing and not storage.ring.readable:
-        raise CallOrderError("replay buffer: expected frames to sample from, found none whose writing has ended")
+        raise CallOrderError(HIDDEN)

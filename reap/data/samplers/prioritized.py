@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,9 +24,10 @@ import torch
 from torch import Tensor
 
 from reap.data.reductions import REDUCTIONS, checked_reduction
-from reap.data.samplers.base import EMPTY, Draw, Sampler
+from reap.data.samplers.base import EMPTY, HIDDEN, Draw, Sampler, unbroken
+from reap.data.samplers.served import Served
 from reap.data.samplers.sum_tree import Places, SumTree, Values
-from reap.data.storages.base import Storage, positive
+from reap.data.storages.base import Storage, not_negative, positive
 from reap.data.storages.bits import Mask
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
@@ -59,8 +61,8 @@ class PrioritizedSampler(Sampler):
 
     Args:
         max_capacity: frames of the buffer at the most.
-        alpha: exponent of the priorities, from 0 on; 0 makes all frames alike. Can be changed later, from 0 only before the
-            first draw.
+        alpha: exponent of the priorities, from 0 on, a number or a tensor that holds one, which is read once; 0 makes all
+            frames alike. Can be changed later, from 0 only before the first draw.
         beta: exponent of the weights, from 0 on: 0 for none (all are 1), 1 to make up for the priorities in full. Can be
             changed later.
         eps: added to each priority before the exponent.
@@ -97,10 +99,11 @@ class PrioritizedSampler(Sampler):
             raise OptionError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
         self.reduction = checked_reduction(reduction)
         self.max_priority_within_buffer = max_priority_within_buffer
-        self.eps = _not_negative(eps, "eps")
-        self._alpha, self._beta = _not_negative(alpha, "alpha"), _not_negative(beta, "beta")
+        self.eps = not_negative(eps, "eps")
+        self._alpha, self._beta = not_negative(alpha, "alpha"), not_negative(beta, "beta")
         self._priority_key: Key | None = None
-        self.empty()
+        self._buffer = Served()
+        self._forget()
 
     @property
     def alpha(self) -> float:
@@ -113,12 +116,12 @@ class PrioritizedSampler(Sampler):
 
     @alpha.setter
     def alpha(self, value: float) -> None:
-        value = _not_negative(value, "alpha")
+        value = not_negative(value, "alpha")
         if self._tree is not None and not self._exponent and value:
             raise OptionError("alpha: cannot be changed from 0, where priorities are forgotten; make a new sampler")
         self._alpha = value
         if self._tree is None:
-            self.empty()
+            self._forget()
 
     @property
     def beta(self) -> float:
@@ -131,7 +134,7 @@ class PrioritizedSampler(Sampler):
 
     @beta.setter
     def beta(self, value: float) -> None:
-        self._beta = _not_negative(value, "beta")
+        self._beta = not_negative(value, "beta")
 
     # ------------------------------------------------------------------ draws
 
@@ -158,16 +161,36 @@ class PrioritizedSampler(Sampler):
 
     # ------------------------------------------------------------------ priorities
 
-    def update_priority(self, places: Tensor, priority: Tensor, storage: Storage) -> None:
-        """Take priorities, `[B]`, of frames at these places; see `Sampler`.
+    def serve(self, storage: Storage, lock: AbstractContextManager[Any]) -> None:
+        """Take note of the storage of the buffer that samples with it, for `update_priority`; see `Sampler`."""
+        self._buffer = Served(storage, lock)
 
-        Where a place stands twice, its last priority stays. Places whose frame is gone by now are left out, and those that are
+    def update_priority(self, index: Any, priority: Any, storage: Storage | None = None) -> None:
+        """Take priorities of frames; `buffer.update_priority` does the same.
+
+        Where a frame stands twice, its last priority stays. Indices whose frame is gone by now are left out, and those that are
         -1, which some writers return for a frame that they did not keep.
 
+        Args:
+            index: their indices, as `extend` and `sample(return_info=True)` give them, `[B]` or `[B, ndim]`.
+            priority: a number for all, or one for each, from 0 on.
+            storage: what holds the frames; that of the buffer that samples with it unless given.
+
         Raises:
-            OptionError: a priority that is negative or not finite, or a place outside the buffer; nothing is changed.
-            CallOrderError: nothing was written yet.
+            OptionError: a priority that is negative or not finite, not as many as frames, or a place outside the buffer;
+                nothing is changed.
+            CallOrderError: nothing was written yet, or no buffer samples with it.
         """
+        values = torch.as_tensor(priority, dtype=torch.float64).reshape(-1)
+        with self._buffer.lock:
+            held_by = self._buffer.storage if storage is None else storage
+            places = held_by.as_places(index)
+            if len(values) not in (1, len(places)):
+                raise OptionError(f"priority: expected one number, or one for each of {len(places)} frames, got {len(values)}")
+            with unbroken(self):
+                self._update(places, values.expand(len(places)), held_by)
+
+    def _update(self, places: Tensor, priority: Tensor, storage: Storage) -> None:
         at, values = places.cpu().numpy(), self._powers(priority, "priority")
         size = storage.rows * storage.ring.capacity
         if len(at) and not (at.min() >= NOT_KEPT and at.max() < size):
@@ -176,7 +199,7 @@ class PrioritizedSampler(Sampler):
         tree = self._catch_up(storage)
         if (held := self._held(at, storage)) is not None:
             at, values = at[held], values[held]
-        tree.set(at, values)
+        _set_valid(tree, at, values, storage)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
     def mend(self) -> None:
@@ -189,7 +212,7 @@ class PrioritizedSampler(Sampler):
         if self._tree is not None:
             tree, at = self._catch_up(storage), places.cpu().numpy()
             at = np.unique(at[at != NOT_KEPT])
-            tree.set(at, self._powers_of_new(at, storage))
+            _set_valid(tree, at, self._powers_of_new(at, storage), storage)
 
     def read_priorities(self, key: Key) -> None:
         """Take the priorities of new frames from what was written under this key, if it was."""
@@ -238,10 +261,11 @@ class PrioritizedSampler(Sampler):
         oldest, claimed = ring.oldest, ring.claimed
         writing = tuple(write for write in ring.under_way() if write[0] < claimed)
         if oldest > max(self._seen.oldest, claimed - ring.capacity):  # it was emptied, maybe in another process
-            self.empty()
+            self._forget()
         if self._tree is None:
             self._tree = self._new_tree(storage)
-        if self._tree.size != storage.rows * ring.capacity or claimed < self._seen.claimed:
+        known_of = self._known_of = self._known_of or storage.identity
+        if known_of != storage.identity or self._tree.size != storage.rows * ring.capacity:
             raise OptionError("PrioritizedSampler: has the priorities of another buffer; call empty() on it, or make a new one")
         if self._exponent != self._alpha:
             self._change_exponent(self._tree)
@@ -272,7 +296,7 @@ class PrioritizedSampler(Sampler):
         if self.max_priority_within_buffer:
             tree.set(places, 0.0)
             self._largest = tree.highest or self._first_power
-        tree.set(places, self._powers_of_new(places, storage))
+        _set_valid(tree, places, self._powers_of_new(places, storage), storage)
         self._seen = seen
 
     def _powers_of_new(self, places: Places, storage: Storage) -> Values | float:
@@ -299,7 +323,13 @@ class PrioritizedSampler(Sampler):
 
     def empty(self) -> None:
         """Forget all frames and their priorities."""
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget priorities alone, whatever a subclass knows of frames."""
         self._tree: SumTree | None = None
+        self._known_of = ""
+        """The identity of the storage whose frames they are of; empty until somebody looks."""
         self._seen = Seen()
         self._exponent, self._largest = self._alpha, self._first_power
 
@@ -319,21 +349,25 @@ class PrioritizedSampler(Sampler):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`, of a sampler of a buffer with the same room and contents."""
-        powers = state["powers"]
+        powers, self._known_of = state["powers"], ""
         self._tree = None if powers is None else SumTree.of(powers.double().numpy())
         self._alpha, self._beta, self.eps = state["alpha"], state["beta"], state["eps"]
         self._exponent, self._largest = state["exponent"], state["largest"]
         writing = tuple((start, count) for start, count in state["writing"])
         self._seen = Seen(state["oldest"], state["claimed"], writing)
 
+    def resume(self, storage: Storage) -> None:
+        """Have the priorities that were loaded be those of this storage; see `Sampler`."""
+        self._known_of = storage.identity
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(alpha={self._alpha}, beta={self._beta}, eps={self.eps}, reduction={self.reduction!r})"
 
 
-def _not_negative(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise OptionError(f"{name}: expected a finite number from 0 on, got {value!r}")
-    return value
+def _set_valid(tree: SumTree, places: Places, values: Values | float, storage: Storage) -> None:
+    """Give frames what the tree holds for them, and none to those that are not valid."""
+    valid = None if storage.validity is None else storage.validity.of(places)
+    tree.set(places, values if valid is None else np.where(valid, values, 0.0))
 
 
 def _places(tree: SumTree, storage: Storage, size: int, generator: torch.Generator | None) -> Places:
@@ -341,7 +375,7 @@ def _places(tree: SumTree, storage: Storage, size: int, generator: torch.Generat
         raise CallOrderError(
             EMPTY
             if not storage.columns_in_use
-            else "replay buffer: expected frames to sample from, found none whose writing has ended"
+            else HIDDEN
             if not storage.ring.readable
             else "replay buffer: expected a frame with a priority above 0, found 0 for all; give some another priority, or eps"
         )

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from reap.data.episodes.index import EpisodeIndex
 from reap.data.episodes.trajectories import NOT_THERE, Numbers
-from reap.data.samplers.base import Draw
+from reap.data.samplers.base import ATTEMPTS, Draw
+from reap.data.samplers.chosen import Slices, cut_slices
 from reap.data.samplers.prioritized import PrioritizedSampler
-from reap.data.samplers.slices import Slices, SliceSampler, cut_slices
+from reap.data.samplers.slices import RANDOM, SliceSampler
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
 from reap.errors import CallOrderError, OptionError
 
-ATTEMPTS = 8
-"""Draws from all frames before those with which a slice can begin are sought out."""
+
+class Beginnings(NamedTuple):
+    """Slices that begin at some places, `[n]` each. Where several do, each further one is cut by one frame more.
+
+    Attributes:
+        numbers: their trajectories.
+        starts: the frame with which a slice begins; before the first one of its trajectory, where it is cut there.
+        ways: how many slices have the frame at this place as their first one.
+    """
+
+    numbers: Numbers
+    starts: Numbers
+    ways: Numbers
+
+    def chosen(self, which: Any, cut: Numbers | int) -> tuple[Numbers, Numbers]:
+        """Trajectories and starts of some, each cut by so many frames more."""
+        return self.numbers[which], self.starts[which] - cut
 
 
 class FirstFrames(SliceSampler):
@@ -27,24 +43,31 @@ class FirstFrames(SliceSampler):
 
     keeps_owners = True
 
-    def may_begin(self, index: EpisodeIndex, places: Numbers, length: int) -> tuple[Numbers, Numbers, Any]:
-        """Trajectories and frames at these places, and whether a slice can begin there, each `[n]`."""
+    def begun_at(self, index: EpisodeIndex, places: Numbers, length: int) -> Beginnings:
+        """The slices of this length whose first frames lie at these places."""
         numbers, frames = index.at(places)
-        left = index.table.end[numbers] - frames
-        wanted = length if self.strict_length else np.minimum(length, index.table.lengths(numbers))
-        return numbers, frames, (frames != NOT_THERE) & (left >= wanted)
+        table = index.table
+        lengths, steps = table.lengths(numbers), frames - table.first[numbers]
+        before, behind = self.span.reach(length)
+        last = np.maximum(lengths - length + behind, -before)
+        least_cut = np.maximum(-last, 0)
+        ways = np.where(steps == 0, before - least_cut + 1, steps <= last)
+        ways[(frames == NOT_THERE) | (bool(self.strict_length) & (lengths < length))] = 0
+        return Beginnings(numbers, frames - np.where(steps == 0, least_cut, 0), ways)
 
 
 class PrioritizedSliceSampler(PrioritizedSampler):
     """Slices of trajectories; one begins with a frame as often as that frame's priority says.
 
-    Frames from which on a trajectory is shorter than a slice begin none, whatever their priority. All frames of a slice have
-    the weight of the first one.
+    Of all slices that there are, each is chosen in proportion to the priority of its first frame. Frames from which on a
+    trajectory is shorter than a slice begin none, whatever their priority. With `span`, the slices that are cut at the begin of
+    a trajectory share its first frame, which is then chosen that many times more often. Where all priorities are equal, this is
+    what a `SliceSampler` gives with `uniform_over="frames"`. All frames of a slice have the weight of the first one.
 
     Args:
         max_capacity: as for `PrioritizedSampler`, as are `alpha`, `beta`, `eps`, `dtype`, `reduction` and
             `max_priority_within_buffer`.
-        options: those of `SliceSampler`, but `span` and `uniform_over`.
+        options: those of `SliceSampler`; of `uniform_over` only `"frames"`, which is what priorities are in proportion to.
 
     Raises:
         OptionError: as these.
@@ -62,9 +85,13 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         max_priority_within_buffer: bool = False,
         **options: Any,
     ) -> None:
-        surplus = [name for name in ("span", "uniform_over") if options.get(name)]
-        if surplus:
-            raise OptionError(f"PrioritizedSliceSampler: priorities say where slices begin; expected no {surplus[0]}")
+        over = options.setdefault("uniform_over", "frames")
+        if over != "frames":
+            raise OptionError(
+                f"PrioritizedSliceSampler: expected uniform_over='frames', got {over!r}: the weights that make up for a choice "
+                "of episodes first depend on the priorities of whole episodes, all of which change with each write; use a "
+                "SliceSampler for that"
+            )
         self._slices = FirstFrames(**options)
         super().__init__(max_capacity, alpha, beta, eps, dtype, reduction, max_priority_within_buffer)
 
@@ -89,24 +116,28 @@ class PrioritizedSliceSampler(PrioritizedSampler):
 
     def _begun(self, index: EpisodeIndex, length: int, count: int, generator: torch.Generator | None) -> Slices:
         """So many slices, each of which begins somewhere by chance."""
-        numbers, frames = np.zeros((2, 0), np.int64)
+        numbers, starts = np.zeros((2, 0), np.int64)
+        most = 1 + self._slices.span.reach(length)[0]  # slices that have one frame as their first one
         for _ in range(ATTEMPTS):
             if len(numbers) >= count:
                 break
-            places = super().draw(index.storage, 2 * count, generator).places.numpy()
-            found, at, fits = self._slices.may_begin(index, places, length)
-            numbers, frames = np.append(numbers, found[fits]), np.append(frames, at[fits])
+            places = super().draw(index.storage, 2 * count * most, generator).places.numpy()
+            begun = self._slices.begun_at(index, places, length)
+            cut = _below(most, len(places), generator)
+            fits = cut < begun.ways
+            found, at = begun.chosen(fits, cut[fits])
+            numbers, starts = np.append(numbers, found), np.append(starts, at)
         if len(numbers) < count:
-            numbers, frames = self._sought(index, length, count, generator)
-        return cut_slices(index.table, numbers[:count], frames[:count], length)
+            numbers, starts = self._sought(index, length, count, generator)
+        return cut_slices(index.table, numbers[:count], starts[:count], length)
 
     def _sought(
         self, index: EpisodeIndex, length: int, count: int, generator: torch.Generator | None
     ) -> tuple[Numbers, Numbers]:
-        """Trajectories and frames for as many slices, out of all that can begin one."""
+        """Trajectories and starts for as many slices, out of all that there are."""
         tree = self._catch_up(index.storage)
-        numbers, frames, fits = self._slices.may_begin(index, np.arange(tree.size), length)
-        sums = np.cumsum(np.where(fits, tree.values, 0.0))
+        begun = self._slices.begun_at(index, np.arange(tree.size), length)
+        sums = np.cumsum(begun.ways * tree.values)
         if not sums[-1]:
             self._slices.members_of(index, length)
             raise CallOrderError(
@@ -114,7 +145,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             )
         points = torch.rand(count, dtype=torch.float64, generator=generator).numpy()
         chosen = np.searchsorted(sums, points * sums[-1], side="right")
-        return numbers[chosen], frames[chosen]
+        return begun.chosen(chosen, _below(RANDOM, count, generator) % begun.ways[chosen])
 
     def _as_draw(self, slices: Slices, storage: Storage) -> Draw:
         firsts = slices.lasts - slices.lengths + 1
@@ -123,9 +154,9 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         known = {name: weights.repeat_interleave(lengths) for name, weights in info.items()}
         return Draw(torch.from_numpy(slices.places), known, slices)
 
-    def mark(self, draw: Draw, leaves: Leaves) -> None:
+    def mark(self, draw: Draw, leaves: Leaves, storage: Storage) -> None:
         """Mark the ends of slices; see `SliceSampler`."""
-        self._slices.mark(draw, leaves)
+        self._slices.mark(draw, leaves, storage)
 
     # ------------------------------------------------------------------ state
 
@@ -149,8 +180,16 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         self._slices.mend()
 
     def resume(self, storage: Storage) -> None:
-        """Have the index of what was loaded; see `Sampler`."""
+        """Have the index and the priorities of what was loaded; see `Sampler`."""
+        super().resume(storage)
         self._slices.resume(storage)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self._slices!r})"
+
+
+def _below(bound: int, count: int, generator: torch.Generator | None) -> Numbers:
+    """So many random numbers from 0 to below a bound."""
+    if bound == 1:
+        return np.zeros(count, np.int64)
+    return torch.randint(bound, (count,), generator=generator).numpy()

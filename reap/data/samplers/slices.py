@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,9 +12,11 @@ from torch import Tensor
 
 from reap.data.episodes.index import EpisodeIndex
 from reap.data.episodes.labels import GivenLabels, Labels
-from reap.data.episodes.trajectories import Numbers, TrajectoryTable
+from reap.data.episodes.trajectories import Numbers
 from reap.data.samplers.base import EMPTY, Draw, Sampler
+from reap.data.samplers.chosen import Slices, as_draw, cut_slices, whole_slices
 from reap.data.samplers.members import Members
+from reap.data.samplers.span import GivenSpan, as_span
 from reap.data.storages.base import Storage, positive
 from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
@@ -27,38 +29,6 @@ TRUNCATED: Key = ("next", "truncated")
 
 RANDOM = 1 << 62
 """Random numbers are drawn below it; what is left of them by a modulus is as good as uniform."""
-
-Span = bool | int | tuple[bool | int, bool | int]
-
-
-class Slices(NamedTuple):
-    """Slices that were chosen, `[n]` each.
-
-    Attributes:
-        numbers: their trajectories.
-        columns: the columns of their first frames, counted for ever.
-        lengths: their frames.
-        places: where these lie, `[frames of all]`.
-    """
-
-    numbers: Numbers
-    columns: Numbers
-    lengths: Numbers
-    places: Numbers
-
-    @property
-    def lasts(self) -> Numbers:
-        """Where in the sample each slice ends."""
-        return self.lengths.cumsum() - 1
-
-    def only(self, which: NDArray[np.bool_]) -> Slices:
-        """Those that the mask `[n]` says."""
-        kept = np.repeat(which, self.lengths)
-        return Slices(self.numbers[which], self.columns[which], self.lengths[which], self.places[kept])
-
-    def together(self, other: Slices) -> Slices:
-        """These, and others behind them."""
-        return Slices(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
 
 
 class SliceSampler(Sampler):
@@ -73,7 +43,8 @@ class SliceSampler(Sampler):
     Args:
         num_slices: slices in a sample; the sample's size is a multiple of it. Exclusive with `slice_len`.
         slice_len: frames of a slice; the sample's size is a multiple of it.
-        end_key: where flags of the ends of trajectories lie; `("next", "done")` if the data have it.
+        end_key: where flags of the ends of trajectories lie; `("next", "done")` if the data have it. Where nothing else tells
+            trajectories apart, `"is_init"` says where they begin, if the data have it.
         traj_key: where ids of trajectories lie, one number for each frame; `("collector", "traj_ids")` or `"episode"` if the
             data have one of these.
         trajectory_key: another name for `traj_key`.
@@ -120,7 +91,7 @@ class SliceSampler(Sampler):
         truncated_key: NestedKey | None = TRUNCATED,
         strict_length: bool = True,
         compile: bool | Mapping[str, Any] = False,  # noqa: A002  its name in torchrl
-        span: Span = False,
+        span: GivenSpan = False,
         uniform_over: Literal["episodes", "frames"] = "episodes",
     ) -> None:
         if (num_slices is None) == (slice_len is None):
@@ -137,7 +108,7 @@ class SliceSampler(Sampler):
         self.traj_key, self.end_key, self.truncated_key = map(_as_key, (traj_key, end_key, truncated_key))
         beside = () if self.truncated_key is None else self.truncated_key[:-1]
         self._flags: tuple[Key, Key] = (*beside, "done"), (*beside, "terminated")
-        self.strict_length, self.span, self.uniform_over = strict_length, _as_span(span), uniform_over
+        self.strict_length, self.span, self.uniform_over = strict_length, as_span(span), uniform_over
         self._given = None if ends is None and trajectories is None else (trajectories, ends)
         self.empty()
 
@@ -184,22 +155,11 @@ class SliceSampler(Sampler):
         """Slices of these trajectories, which begin somewhere in each."""
         table = index.table
         firsts, ends = table.first[numbers], table.end[numbers]
-        before, _ = self._reach(length)
-        starts = firsts + at_random % self._starts(ends - firsts, length) - before
+        before, _ = self.span.reach(length)
+        starts = firsts + at_random % self.span.starts(ends - firsts, length) - before
         if self.strict_length and not any(self.span):
             return whole_slices(table, numbers, starts, length)
         return cut_slices(table, numbers, starts, length)
-
-    def _starts(self, lengths: Numbers, length: int) -> Numbers:
-        """How many slices of this length begin in trajectories of these lengths."""
-        return np.maximum(lengths - length + (1 + sum(self._reach(length))), 1)
-
-    def _reach(self, length: int) -> tuple[int, int]:
-        """How many frames of a slice may be cut at the begin of a trajectory, and at its end."""
-        if self.span == (False, False):
-            return 0, 0
-        before, behind = (length - 1 if side is True else min(side, length - 1) for side in self.span)
-        return before, behind
 
     # ------------------------------------------------------------------ trajectories
 
@@ -236,7 +196,7 @@ class SliceSampler(Sampler):
 
     def _new_members(self, index: EpisodeIndex, length: int) -> Members:
         def starts(lengths: Numbers) -> Numbers:
-            return self._starts(lengths, length)
+            return self.span.starts(lengths, length)
 
         members = Members(index.table, length if self.strict_length else 1, starts if self.uniform_over == "frames" else None)
         index.watchers.append(members)
@@ -245,10 +205,10 @@ class SliceSampler(Sampler):
 
     # ------------------------------------------------------------------ marks
 
-    def mark(self, draw: Draw, leaves: Leaves) -> None:
+    def mark(self, draw: Draw, leaves: Leaves, storage: Storage) -> None:
         """Mark the ends of slices as done, and as truncated where they are no real ends."""
         key = self.truncated_key
-        if key is None or self._index is None or (key not in leaves and not self._index.takes_keys):
+        if key is None or (key not in leaves and not storage.takes_keys):
             return
         done_key, terminated_key = self._flags
         done, terminated, truncated = leaves.get(done_key), leaves.get(terminated_key), leaves.get(key)
@@ -256,7 +216,13 @@ class SliceSampler(Sampler):
         if is_new:
             like = draw.places.unsqueeze(1) if done is None else done
             truncated = leaves[key] = torch.zeros_like(like, dtype=torch.bool)
-        real = terminated if terminated is not None else done if done is not None else self._own_ends(draw, leaves)
+        real = (
+            terminated
+            if terminated is not None
+            else done
+            if done is not None
+            else self._own_ends(draw, leaves, storage, truncated.device)
+        )
         last, cut, stops, ends = _faces(truncated, draw.note.lasts, done, real)
         still: Any = True if ends is None else ends[last] == 0
         if ends is not None and still.ndim != cut.ndim:
@@ -265,19 +231,18 @@ class SliceSampler(Sampler):
         cut[last] = flags.to(cut.dtype) if isinstance(flags, Tensor) else flags
         if stops is not None:
             stops[last] = True
-        elif self._index.takes_keys:
+        elif storage.takes_keys:
             leaves[done_key] = torch.zeros_like(truncated, dtype=torch.bool)
             leaves[done_key][torch.from_numpy(draw.note.lasts).to(truncated.device)] = True
 
-    def _own_ends(self, draw: Draw, leaves: Leaves) -> Tensor | None:
+    def _own_ends(self, draw: Draw, leaves: Leaves, storage: Storage, device: torch.device) -> Tensor | None:
         """Where trajectories end in a sample, as this sampler was told, `[B]` or `[B, 1]`; None if it was not."""
         ends = None if self._given is None else self._given[1]
-        if ends is None or self._index is None:
+        if ends is None:
             return None if self.end_key is None else leaves.get(self.end_key)
-        storage = self._index.storage
         rows, capacity = storage.rows, storage.ring.capacity
         given = torch.as_tensor(ends).reshape(rows, -1)
-        return given[draw.places // capacity, draw.places % capacity].to(storage.device)
+        return given[draw.places // capacity, draw.places % capacity].to(device)
 
     # ------------------------------------------------------------------ state
 
@@ -342,26 +307,6 @@ def _faces(truncated: Tensor, lasts: Numbers, *flags: Tensor | None) -> Any:
     return torch.from_numpy(lasts).to(truncated.device), *[None if one is None else indexable(one) for one in every]
 
 
-def whole_slices(table: TrajectoryTable, numbers: Numbers, starts: Numbers, length: int) -> Slices:
-    """Slices of one length that begin with these frames of trajectories, `[n]`."""
-    places = table.places(numbers, starts, length).ravel()
-    return Slices(numbers, table.shift[numbers] + starts, np.full(len(numbers), length), places)
-
-
-def cut_slices(table: TrajectoryTable, numbers: Numbers, starts: Numbers, length: int) -> Slices:
-    """The same, cut where trajectories begin and end."""
-    stops = np.minimum(starts + length, table.end[numbers])
-    starts = np.maximum(starts, table.first[numbers])
-    lengths = stops - starts
-    places = table.places(numbers, starts, length)[np.arange(length) < lengths[:, None]]
-    return Slices(numbers, table.shift[numbers] + starts, lengths, places)
-
-
-def as_draw(slices: Slices) -> Draw:
-    """The draw of these slices."""
-    return Draw(torch.from_numpy(slices.places), note=slices)
-
-
 def _too_short(index: EpisodeIndex, length: int) -> CallOrderError:
     """What to say where there is nothing to take slices of this length from."""
     lengths = index.table.lengths(index.table.alive())
@@ -378,11 +323,3 @@ def _too_short(index: EpisodeIndex, length: int) -> CallOrderError:
 
 def _as_key(key: NestedKey | None) -> Key | None:
     return None if key is None else as_key(key)
-
-
-def _as_span(span: Span) -> tuple[bool | int, bool | int]:
-    """What `span` says of the begin, and of the end."""
-    pair = span if isinstance(span, tuple) else (span, span)
-    if len(pair) != 2 or min(pair) < 0:
-        raise OptionError(f"span: expected True, False, a number of frames, or a pair of these, got {span!r}")
-    return pair

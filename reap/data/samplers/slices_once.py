@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,10 +11,29 @@ import torch
 from reap.data.episodes.index import EpisodeIndex
 from reap.data.episodes.trajectories import Numbers, TrajectoryTable
 from reap.data.samplers.base import Draw
-from reap.data.samplers.slices import RANDOM, Slices, SliceSampler, as_draw
+from reap.data.samplers.chosen import Slices, as_draw
+from reap.data.samplers.slices import RANDOM, SliceSampler
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.errors import CallOrderError, OptionError
+
+
+class Turns(NamedTuple):
+    """An epoch, in words that a copy of the sampler understands: its index numbers trajectories anew.
+
+    Attributes:
+        identity: that of the storage.
+        length: frames of a slice.
+        rows: the row of each trajectory whose turn has not come, in the order of their turns.
+        columns: the column of its last frame, which is overwritten last.
+        ran_out: whether the epoch has ended.
+    """
+
+    identity: str
+    length: int
+    rows: Numbers
+    columns: Numbers
+    ran_out: bool
 
 
 class Epoch:
@@ -64,8 +83,8 @@ class SliceSamplerWithoutReplacement(SliceSampler):
     """A slice of each trajectory that is long enough, somewhere in it, before any comes again.
 
     An epoch goes over the trajectories that are there when it begins; those that are overwritten before their turn are left
-    out. Iterating over a buffer ends behind the last sample of an epoch. A `batch_size` that gives slices of another length
-    begins a new epoch.
+    out. Iterating over a buffer ends behind the last sample of an epoch. A copy of the sampler goes on in the middle of one. A
+    `batch_size` that gives slices of another length begins a new one, and so does the storage of another buffer.
 
     Args:
         drop_last: leave out what does not make a whole sample at the end of an epoch; otherwise its last sample has fewer
@@ -120,6 +139,17 @@ class SliceSamplerWithoutReplacement(SliceSampler):
             numbers = numbers[torch.randperm(len(numbers), generator=generator).numpy()]
         return self._new_epoch(index, length, numbers.tolist())
 
+    def _new_index(self, storage: Storage) -> EpisodeIndex:
+        turns = self._turns
+        index = super()._new_index(storage)
+        if turns is not None and turns.identity == storage.identity:
+            index.update()
+            numbers = index.table.holding(turns.rows, turns.columns)
+            least = turns.length if self.strict_length else 1
+            self._new_epoch(index, turns.length, numbers[index.table.lengths(numbers) >= least].tolist())
+            self._ran_out = turns.ran_out
+        return index
+
     def _new_epoch(self, index: EpisodeIndex, length: int, numbers: Iterable[int]) -> Epoch:
         if self._epoch is not None:
             index.watchers.remove(self._epoch)
@@ -134,6 +164,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         """Forget what was known of trajectories, and the epoch."""
         super().empty()
         self._epoch: Epoch | None = None
+        self._turns: Turns | None = None
         self._epoch_length = 0
         self._ran_out = False
 
@@ -151,4 +182,12 @@ class SliceSamplerWithoutReplacement(SliceSampler):
             self._ran_out = state["ran_out"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_epoch": None}
+        return {**super().__getstate__(), "_epoch": None, "_turns": self._described()}
+
+    def _described(self) -> Turns | None:
+        index, epoch = self._index, self._epoch
+        if index is None or epoch is None:
+            return self._turns
+        numbers, table = np.array(epoch.numbers, np.int64), index.table
+        where = table.row[numbers], table.last_columns(numbers)
+        return Turns(index.storage.identity, self._epoch_length, *where, self._ran_out)

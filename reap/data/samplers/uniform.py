@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reap.data.samplers.base import Draw, Sampler, uniform_places
+from reap.data.samplers.base import Draw, Sampler, uniform_places, valid_in
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.data.storages.ring import Ring
@@ -33,11 +33,12 @@ class RandomSampler(Sampler):
 class SamplerWithoutReplacement(Sampler):
     """Each frame once, before any comes again.
 
-    An epoch goes over the frames that the buffer holds when it begins. Frames that are written meanwhile, or are being written
-    then, come in the next one; frames that are overwritten before their turn are left out. Iterating over a buffer ends behind
-    the last sample of an epoch; where all that was left of one is overwritten first, the next begins without that. With
-    `prefetch`, samples that were made ahead and dropped, for the size of a sample changed, or a part of the buffer, are not
-    given again in the same epoch.
+    An epoch goes over the frames that the buffer holds when it begins, without those that are not valid. Frames that are
+    written meanwhile, or are being written then, come in the next one; frames that are overwritten before their turn are left
+    out. A copy of the sampler goes on in the middle of an epoch; with the storage of another buffer a new one begins. Iterating
+    over a buffer ends behind the last sample of an epoch; where all that was left of one is overwritten first, the next begins
+    without that. With `prefetch`, samples that were made ahead and dropped, for the size of a sample changed, or a part of the
+    buffer, are not given again in the same epoch.
 
     Args:
         drop_last: leave out what does not make a whole sample at the end of an epoch; otherwise its last sample is short.
@@ -59,6 +60,8 @@ class SamplerWithoutReplacement(Sampler):
         """Forget the epoch: there are no frames any more."""
         self._waiting = torch.empty(0, dtype=torch.int64)
         """Places whose turn has not come, in the order of their turns."""
+        self._known_of = ""
+        """The identity of the storage that they are places of; empty until somebody looks."""
         self._oldest = self._end = 0
         self._ran_out = False
 
@@ -73,7 +76,7 @@ class SamplerWithoutReplacement(Sampler):
         Raises:
             CallOrderError: there are none whose writing has ended; or fewer than `size`, with `drop_last`.
         """
-        self._leave_out_overwritten(storage.ring)
+        self._leave_out_overwritten(storage)
         if self._is_over(size):
             self._begin(storage, size, generator)
         return self._next(size)
@@ -84,6 +87,10 @@ class SamplerWithoutReplacement(Sampler):
         kept = draw.places[self._columns(draw.places, ring) >= ring.oldest]
         self._waiting = torch.cat([kept, self._waiting])
         return self.draw(storage, size, generator)
+
+    def replaced(self, places: Tensor, storage: Storage) -> None:
+        """Leave out frames that are not valid any more; see `Sampler`."""
+        self._waiting = valid_in(storage, self._waiting)
 
     def _next(self, size: int) -> Draw:
         places, self._waiting = self._waiting[:size], self._waiting[size:]
@@ -101,6 +108,7 @@ class SamplerWithoutReplacement(Sampler):
         columns = torch.arange(oldest, max(oldest, end))
         columns = columns[torch.from_numpy(ring.filled(oldest, max(oldest, end)))]
         places = (torch.arange(storage.rows).unsqueeze(1) * ring.capacity + columns % ring.capacity).view(-1)
+        places = valid_in(storage, places)
         wanted = size if self.drop_last else 1
         if len(places) < wanted:
             raise CallOrderError(
@@ -110,8 +118,11 @@ class SamplerWithoutReplacement(Sampler):
         self._oldest, self._end = oldest, end
         self._waiting = places[torch.randperm(len(places), generator=generator)] if self.shuffle else places
 
-    def _leave_out_overwritten(self, ring: Ring) -> None:
-        oldest = ring.oldest
+    def _leave_out_overwritten(self, storage: Storage) -> None:
+        known_of, ring = self._known_of or storage.identity, storage.ring
+        if known_of != storage.identity:
+            self.empty()
+        self._known_of, oldest = storage.identity, ring.oldest
         if oldest > self._oldest:
             self._oldest = oldest
             self._waiting = self._waiting[self._columns(self._waiting, ring) >= oldest]
@@ -128,6 +139,7 @@ class SamplerWithoutReplacement(Sampler):
         """Go on from a `state_dict`."""
         self._waiting = state["waiting"].clone()
         self._oldest, self._end, self._ran_out = state["oldest"], state["end"], state["ran_out"]
+        self._known_of = ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(drop_last={self.drop_last}, shuffle={self.shuffle})"

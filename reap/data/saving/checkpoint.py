@@ -59,14 +59,14 @@ class Parts:
         sampler: what chooses them.
         writer: what says where they go.
         generator: where the random numbers come from; None for torch's own, which is not the buffer's to keep.
-        prefetcher: what makes samples ahead, if anything does.
+        prefetcher: what was made ahead, or is put there for whoever samples next.
     """
 
     storage: Storage
     sampler: Sampler
     writer: Writer
     generator: torch.Generator | None
-    prefetcher: Prefetcher | None
+    prefetcher: Prefetcher
 
 
 class Checkpointed:
@@ -150,7 +150,7 @@ def _taken(parts: Parts) -> Generator[tuple[dict[str, Any], dict[Key, Tensor]]]:
 
 
 def _rest(parts: Parts) -> dict[str, Any]:
-    size, samples = parts.prefetcher.made() if parts.prefetcher else (0, [])
+    size, samples = parts.prefetcher.made()
     try:
         return {
             "format": FORMAT,
@@ -189,8 +189,7 @@ def _restored(parts: Parts, state: Mapping[str, Any]) -> torch.Generator | None:
         parts.writer.load_state_dict(before[1])
         raise
     _resume(parts)
-    if parts.prefetcher is not None:
-        parts.prefetcher.put(size, ahead)
+    parts.prefetcher.put(size, ahead)
     if generator is None or parts.generator is None:
         return generator or parts.generator
     return parts.generator.set_state(generator.get_state())

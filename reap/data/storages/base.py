@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from operator import index as as_integer
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -15,6 +18,7 @@ from reap.data.storages.control import HOLE, ORIGIN_BYTES, WRITERS, Control
 from reap.data.storages.items import Leaves, kind_of, together
 from reap.data.storages.positions import by_position
 from reap.data.storages.ring import Ring
+from reap.data.storages.validity import Validity
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Layout
@@ -35,15 +39,23 @@ class Storage(SharedWhenSent):
     Raises:
         OptionError: no such size or number of dimensions.
         MemoryError: so many frames that there is no memory for the table of who wrote them.
+
+    Attributes:
+        identity: what its contents are known by: its copies and handles have the same one, what was loaded another.
     """
 
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
         self.max_size, self.ndim = positive(max_size, "max_size"), positive(ndim, "ndim")
-        _refuse_beyond_memory(max_size)
-        self.control = Control(max_size)
+        _refuse_beyond_memory(self.max_size)
+        self.control = Control(self.max_size)
+        self.identity = uuid4().hex
         self.rows = 1
         """Rows, once something was written."""
-        self._ring = Ring(self.control, max_size)
+        self.takes_keys = False
+        """Whether samples can have keys that the frames have not."""
+        self.validity: Validity | None = None
+        """What says which frames are valid; None where each is."""
+        self._ring = Ring(self.control, self.max_size)
 
     @property
     def ring(self) -> Ring:
@@ -222,6 +234,11 @@ class Storage(SharedWhenSent):
             CallOrderError: somebody is writing; nothing is changed.
         """
 
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from the `state` of another's control; with the ring's lock held."""
+        self.control.restore(state)
+        self.identity = uuid4().hex
+
     def columns_in(self, state: Mapping[str, Any], capacity: int) -> int:
         """Columns in use in a storage with this state and so many columns.
 
@@ -307,11 +324,34 @@ def require_dims(data: Any, dims: int) -> None:
 
 
 def positive(value: Any, name: str) -> int:
-    """The value, a positive integer.
+    """The value, a positive integer of Python's, NumPy's or torch's, as one of Python's.
 
     Raises:
         OptionError: it is none.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    number = whole(value)
+    if number is None or number < 1:
         raise OptionError(f"{name}: expected a positive integer, got {value!r}")
-    return value
+    return number
+
+
+def whole(value: Any) -> int | None:
+    """An integer of Python's, NumPy's or torch's as one of Python's; None for anything else, bools included."""
+    if isinstance(value, bool | np.bool_) or (isinstance(value, Tensor) and value.dtype is torch.bool):
+        return None
+    try:
+        return as_integer(value)
+    except (TypeError, ValueError):  # the latter for tensors of several numbers
+        return None
+
+
+def not_negative(value: Any, name: str) -> float:
+    """The value, a finite number from 0 on: of Python's or NumPy's, or what a tensor with one element holds.
+
+    Raises:
+        OptionError: it is none.
+    """
+    number = value.item() if isinstance(value, np.generic | np.ndarray | Tensor) and math.prod(value.shape) == 1 else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
+        raise OptionError(f"{name}: expected a finite number from 0 on, got {value!r}")
+    return number

@@ -35,6 +35,13 @@ WORDS = 16
 HOLE = -1
 """The origin of a column whose write was broken off."""
 
+REPLACEMENT = 1 << 32
+"""Added to the changes made in place by one that puts frames in the place of others."""
+
+REPLACED = 1 << 30
+"""Set in the origin of a frame that was put in the place of another. Behind the columns of the first row, the table has this
+bit for the places of the others."""
+
 WRITERS = 256
 """Writes that can be under way at the same time."""
 
@@ -67,12 +74,14 @@ class Control:
         columns: columns at the most.
         words: see the places above.
         writers: `int64[WRITERS, 4]`.
-        origins: `int32[columns]`: twice the number of the stream, plus one where a write began; or HOLE.
+        origins: `int32[columns]`: twice the number of the stream, plus one where a write began; see `REPLACED`; or HOLE.
         lock: excludes other writers.
         refusal: why nothing can be written; empty if it can.
+        tally: its first number counts the frames that this process publishes; None for nobody.
     """
 
     refusal = ""
+    tally: memoryview[int] | None = None
 
     def __init__(self, columns: int, make_block: Callable[[Layout], Block] = Block.private) -> None:
         fields: dict[Key, Field] = {
@@ -147,9 +156,10 @@ class Control:
         Streams get new numbers, no more of them than there are: somebody may still use those that were given out here.
         """
         words, given_out, origins = self.words, self.words[STREAMS], state["origins"].numpy()
-        streams, numbers = np.unique(origins >> 1, return_inverse=True)
-        np.add(2 * (given_out + numbers), origins & 1, out=self.origins, casting="unsafe")
+        streams, numbers = np.unique((origins & ~REPLACED) >> 1, return_inverse=True)
+        np.add(2 * (given_out + numbers), origins & (1 | REPLACED), out=self.origins, casting="unsafe")
         self.origins[origins == HOLE] = HOLE
+        words[EDITS] += REPLACEMENT * bool((origins[origins != HOLE] & REPLACED).any())
         words[BROKEN] += 1
         self.writers[:] = 0
         for entry, (start, count) in enumerate(state["writing"]):

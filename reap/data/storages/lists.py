@@ -45,7 +45,7 @@ class ListStorage(Storage):
         super().__init__(max_size, ndim=ndim)
         if ndim != 1:
             raise OptionError(f"ListStorage: expected ndim=1, got {ndim}; use a LazyTensorStorage to keep rows apart")
-        self._items: list[Any] = [None] * max_size
+        self._items: list[Any] = [None] * self.max_size
 
     @property
     def is_initialised(self) -> bool:
@@ -150,7 +150,7 @@ class ListStorage(Storage):
             raise SpecMismatch(f"ListStorage: expected {columns} items in the state, got {len(items)}; nothing was changed")
         with self.ring.replacing():
             self._items[:columns] = items
-            self.control.restore(state["control"])
+            self._restore(state["control"])
 
     @staticmethod
     def collate(items: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  a function in both

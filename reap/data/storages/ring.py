@@ -21,7 +21,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reap.data.storages.control import BROKEN, BUSY, CLAIMED, EDITS, FLOOR, HOLE, STREAMS, WRITTEN, Control
+from reap.data.storages.control import (
+    BROKEN,
+    BUSY,
+    CLAIMED,
+    EDITS,
+    FLOOR,
+    HOLE,
+    REPLACED,
+    REPLACEMENT,
+    STREAMS,
+    WRITTEN,
+    Control,
+)
 from reap.data.storages.writer_table import WriterTable
 from reap.errors import CallOrderError
 from reap.layout import Array
@@ -131,6 +143,19 @@ class Ring:
         """Of which streams these columns are, and where writes begin; see `Control`."""
         return columns_of(self.control.origins[None], pieces)[0]
 
+    def replaced(self, pieces: Pieces, rows: int) -> NDArray[np.bool_] | None:
+        """Which frames of these columns were put in the place of others, `[rows, n]`; None if none was."""
+        if self._words[EDITS] < REPLACEMENT:
+            return None
+        marks = columns_of(self.control.origins[: rows * self.capacity].reshape(rows, -1), pieces) & REPLACED
+        return marks != 0 if marks.any() else None
+
+    def note_origins(self, first: int, end: int, origins: Any, rows: int) -> None:
+        """Note of which streams what is written from one place to another is, in the place of what was there."""
+        self.control.origins[first:end] = origins
+        if rows > 1 and self._words[EDITS] >= REPLACEMENT:
+            self.control.origins[self.capacity : rows * self.capacity].reshape(rows - 1, -1)[:, first:end] = 0
+
     @property
     def readable(self) -> int:
         """Columns that hold something and are not being written."""
@@ -236,6 +261,8 @@ class Ring:
         """
         with self.control.lock:
             self._table.leave(claim.entry)
+            if self.control.tally is not None:
+                self.control.tally[0] += frames
             self._words[WRITTEN] += frames
         self._claims.pop(get_ident(), None)
 
@@ -308,15 +335,22 @@ class Ring:
                 self._words[WRITTEN] = 0
 
     @contextmanager
-    def editing(self) -> Generator[None]:
-        """In the body the caller changes frames in place; readers take theirs again."""
+    def editing(self, replaced: NDArray[np.int64] | None = None) -> Generator[None]:
+        """In the body the caller changes frames in place; readers take theirs again.
+
+        Args:
+            replaced: places where other frames come in the place of those that are there.
+        """
         self._refuse()
+        replaces = replaced is not None and len(replaced) > 0
         with self.control.lock:
             self._words[EDITS] |= 1
             try:
+                if replaces:
+                    self.control.origins[replaced] |= REPLACED
                 yield
             finally:
-                self._words[EDITS] += 1
+                self._words[EDITS] += 1 + REPLACEMENT * replaces
 
     @contextmanager
     def replacing(self) -> Generator[None]:

@@ -20,8 +20,10 @@ from reap.data.storages.items import Leaves, Schema, checked_device, kind_of, le
 from reap.data.storages.leaf import Leaf, indexable
 from reap.data.storages.once import Rebuilt, Stored
 from reap.data.storages.positions import by_position
+from reap.data.storages.replaced import replaced
 from reap.data.storages.ring import Claim, Pieces, Ring
 from reap.data.storages.side_store import Sparse
+from reap.data.storages.validity import validity_in
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Array, Layout
@@ -120,16 +122,17 @@ class TensorStorage(Storage):
         log.info("%r", self)
 
     def _place(self, schema: Schema, leaves: Mapping[Key, Tensor]) -> None:
-        self.rows, self.schema = math.prod(schema.rows), schema
+        self.rows, self.schema, self.takes_keys = math.prod(schema.rows), schema, schema.kind is TensorDict
         capacity = self.max_size // self.rows
         self._ring = Ring(self.control, capacity)
         self._leaves = {key: Leaf(leaf, self.ndim) for key, leaf in leaves.items()}
+        self.validity = validity_in(self._leaves, schema.fields, self.ndim, self.control)
         objects = [key for key, field in schema.fields.items() if field.is_object]
         self._objects = {key: np.full((self.rows, capacity), None, object) for key in objects}
 
     def _unmapped(self) -> dict[str, Any]:
         """Its attributes for a process that maps the memory itself."""
-        mapped = {"schema": None, "_accepted": None, "_leaves": {}, "_objects": {}, "_ring": None}
+        mapped = {"schema": None, "_accepted": None, "_leaves": {}, "_objects": {}, "_ring": None, "validity": None}
         return {**vars(self), **mapped, "_nexts": self._nexts.anew()}
 
     def _map_later(self) -> None:
@@ -204,7 +207,7 @@ class TensorStorage(Storage):
             for key, leaf in self._leaves.items():
                 value = leaves[key]
                 leaf.write(first, end, value if is_whole else value.narrow(time, source, count))
-            self.control.origins[first:end] = origins[source : source + count]
+            self.ring.note_origins(first, end, origins[source : source + count], self.rows)
             for key, objects in self._objects.items():
                 columns = unstacked(leaves[key], leaves[key].batch_size).reshape(self.rows, -1)
                 objects[:, first:end] = columns[:, source : source + count]
@@ -241,7 +244,7 @@ class TensorStorage(Storage):
         """Write data `[B]` in the place of what lies there."""
         leaves = leaves_of(data)
         self._known().check(kind_of(data), leaves, 1)
-        with self.ring.editing(), self._nexts.edited(self, places, leaves):
+        with self.ring.editing(replaced(self, places, leaves)), self._nexts.edited(self, places, leaves):
             for key, leaf in self._leaves.items():
                 leaf.put(places.to(self.device), leaves[key])
             for key, objects in self._objects.items():
@@ -392,7 +395,7 @@ class TensorStorage(Storage):
                 self._nexts.load(self, frames, ends, state["control"]["claimed"])
             for key, values in objects.items():
                 self._objects[key][:, :columns] = values
-            self.control.restore(state["control"])
+            self._restore(state["control"])
 
     def __repr__(self) -> str:
         size = sum(leaf.values.nbytes for leaf in self._leaves.values()) + self._nexts.nbytes

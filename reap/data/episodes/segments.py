@@ -1,0 +1,69 @@
+"""`Segments`: runs of neighbours that follow each other."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reap.data.episodes.labels import Columns
+from reap.data.episodes.trajectories import Numbers
+
+
+class Segments(NamedTuple):
+    """Runs of neighbours that follow each other, row by row; `[n]` each.
+
+    Attributes:
+        rows: the row of each.
+        firsts: where in the columns looked at it begins.
+        lasts: where it ends.
+        goes_on: whether it goes on from the frame before these columns.
+        may_go_on: whether it ends before the last column, and is not done.
+        is_new: whether it goes on from nothing: an env was reset, or a frame in it or before it put in the place of another.
+        closes: whether nothing goes on behind it from what its stream wrote before it, for such a frame.
+    """
+
+    rows: Numbers
+    firsts: Numbers
+    lasts: Numbers
+    goes_on: NDArray[np.bool_]
+    may_go_on: NDArray[np.bool_]
+    is_new: NDArray[np.bool_]
+    closes: NDArray[np.bool_]
+
+    def only(self, which: Numbers) -> Segments:
+        """Some of them."""
+        rows, firsts, lasts, goes_on, may_go_on, is_new, closes = self
+        return Segments(
+            rows[which], firsts[which], lasts[which], goes_on[which], may_go_on[which], is_new[which], closes[which]
+        )
+
+
+def segments_of(valid: NDArray[np.bool_], done: NDArray[np.bool_], linked: NDArray[np.bool_]) -> Segments:
+    """The segments of columns whose frames are `valid` and `done`, and `linked` to their neighbour, `[rows, n]` each."""
+    size, columns = valid.size, valid.shape[1]
+    breaks = ~linked
+    breaks[:, 0] = True
+    begins = breaks.ravel().nonzero()[0]
+    ends = np.empty_like(begins)
+    ends[:-1] = begins[1:]
+    ends[-1:] = size
+    if not np.logical_and.reduce(valid, None):
+        kept = valid.ravel()[begins]
+        begins, ends = begins[kept], ends[kept]
+    rows = begins // columns
+    firsts, lasts = begins - rows * columns, ends - rows * columns - 1
+    goes_on = linked.ravel()[begins]
+    may_go_on = ~done.ravel()[ends - 1] & (lasts < columns - 1)
+    nothing = np.zeros(len(rows), np.bool_)
+    return Segments(rows, firsts, lasts, goes_on, may_go_on, nothing, nothing)
+
+
+def in_doubt(read: Columns) -> NDArray[Any]:
+    """Which frames have to go on from where the one before ended, whatever their ids say, `[n]` or `[rows, n]`."""
+    if read.replaced is None:
+        return read.begins
+    doubt = read.replaced | (read.begins == 1)
+    doubt[:, 1:] |= read.replaced[:, :-1]
+    return doubt

@@ -1,0 +1,60 @@
+"""`Span`: how far slices reach over the ends of trajectories, where they are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from reap.data.episodes.trajectories import Numbers
+from reap.data.storages.base import whole
+from reap.errors import OptionError
+
+GivenSpan = bool | int | Sequence[bool | int]
+
+
+class Span(NamedTuple):
+    """How many frames of a slice may be cut at the begin of a trajectory, and at its end: True for all but one.
+
+    Example:
+        >>> span = Span(True, 2)
+        >>> span.reach(8), span.starts(np.array([10, 8, 3]), 8)
+        ((7, 2), array([12, 10,  5]))
+    """
+
+    begin: bool | int
+    end: bool | int
+
+    def reach(self, length: int) -> tuple[int, int]:
+        """How many frames of a slice of this length may be cut at the begin, and at the end."""
+        if self == (False, False):
+            return 0, 0
+        before, behind = (length - 1 if side is True else min(side, length - 1) for side in self)
+        return before, behind
+
+    def starts(self, lengths: Numbers, length: int) -> Numbers:
+        """How many slices of this length begin in trajectories of these lengths."""
+        return np.maximum(lengths - length + (1 + sum(self.reach(length))), 1)
+
+
+def as_span(given: GivenSpan) -> Span:
+    """What was given as `span`, for both ends.
+
+    Raises:
+        OptionError: it is none.
+    """
+    sides = tuple(map(_as_side, given if isinstance(given, Sequence) else (given, given)))
+    match sides:
+        case (bool() | int() as begin, bool() | int() as end):
+            return Span(begin, end)
+        case _:
+            raise OptionError(f"span: expected True, False, a number of frames, or a pair of these, got {given!r}")
+
+
+def _as_side(side: Any) -> bool | int | None:
+    """What `span` says of one end; None if that makes no sense."""
+    if isinstance(side, bool | np.bool_):
+        return bool(side)
+    number = whole(side)
+    return None if number is None or number < 0 else number
