@@ -16,6 +16,7 @@ can catch it too. Every one of them can be pickled with all that it carries.
 from __future__ import annotations
 
 import difflib
+import inspect
 import pickle
 import signal as signals
 from contextlib import contextmanager
@@ -229,3 +230,11 @@ def _causes(exit_code: int | None) -> str:
         return _EXIT_CAUSE
     signal = _signal(exit_code)
     return _SIGNAL_CAUSES.get(signal.name if signal else "", "No likely cause is known for this signal.")
+
+
+def callers_level() -> int:
+    """The `stacklevel` with which the function that calls this one warns of the line that called into this package."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "reap":
+        frame, level = frame.f_back, level + 1
+    return level

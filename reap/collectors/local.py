@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any, Unpack
@@ -10,7 +9,6 @@ from typing import Any, Unpack
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
-from torch import nn
 
 from reap.collectors.assembly import Assembly, assemble, made_by
 from reap.collectors.base import DataCollectorBase
@@ -23,6 +21,7 @@ from reap.envs.build import build_env, is_env
 from reap.errors import OptionError
 from reap.keys import Key
 from reap.layout import Field, require_private, require_shared
+from reap.policy.private import private_copy
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.weights.pending import PendingWeightUpdater
 from reap.workers.base import InlineGroup
@@ -65,6 +64,7 @@ class SyncDataCollector(DataCollectorBase):
         try:
             made = policy if chosen.policy_factory is None else made_by(chosen.policy_factory)
             self._assembly: Assembly = assemble(env, made, chosen)
+            self._held = self._assembly.held
             self._require_room()
             group = InlineGroup([self._assembly.handler])
             super().__init__(chosen, group, self._assembly.frames_per_batch, self._make_updater(chosen))
@@ -78,24 +78,24 @@ class SyncDataCollector(DataCollectorBase):
         require_shared([layout]) if env.shares_memory else require_private(layout)
 
     def _make_updater(self, options: CollectorOptions) -> WeightUpdaterBase | None:
-        policy, source = self._assembly.policy, self._assembly.source
+        held, source = self._assembly.held, self._assembly.source
         scheme = made_scheme(options.weight_sync_schemes, options.weight_updater)
         if options.weight_updater is not None:
             return made_updater(options.weight_updater)
-        if not isinstance(policy, nn.Module):
+        if not held:
             return None
-        return VanillaWeightUpdater(policy, source) if scheme is None else scheme.updater_here(policy, source)
+        return VanillaWeightUpdater(held, source) if scheme is None else scheme.updater_here(held, source)
 
     def _prepare_background(self) -> None:
         assembly = self._assembly
         assembly.handler.is_in_thread = True
-        if not isinstance(assembly.policy, nn.Module):
+        if not assembly.held:
             return
-        private = copy.deepcopy(assembly.policy)
+        private = private_copy(assembly.held)
         actor, kept = assembly.actor_for(private)
-        assembly.handler.act_with(actor, kept, private)
+        assembly.handler.act_with(actor, kept, private.policy)
         if self._options.weight_updater is None and isinstance(self._updater, VanillaWeightUpdater):
-            self._updater = self._pending = PendingWeightUpdater(private, assembly.source or assembly.policy)
+            self._updater = self._pending = PendingWeightUpdater(private, assembly.source or assembly.held)
 
     def update_policy_weights_(self, policy_or_weights: Any = None, *, worker_ids: Any = None) -> None:
         """Make weights current; see `DataCollectorBase`."""
@@ -158,7 +158,11 @@ class SyncDataCollector(DataCollectorBase):
             pool.give_back(slot)
             raise
         self._meter.add(
-            done.frames, done.episodes, done.env_seconds, done.policy_seconds, staleness=self._version - done.version
+            done.frames,
+            done.episodes,
+            done.env_seconds,
+            done.policy_seconds,
+            staleness=0 if self._updater is None else self._version - done.version,
         )
         return pool.deliver(slot)
 

@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex, TypedDict
 
 import torch
 
-from reap.errors import OptionError, nearest
+from reap.errors import OptionError, callers_level, nearest
 from reap.weights.base import WeightUpdaterBase
 from reap.weights.scheme import WeightSyncScheme
 
@@ -281,14 +281,6 @@ def rename_options(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]
 
 def _deprecated(old: str, new: str) -> None:
     warnings.warn(f"option {old} is deprecated, use {new}", DeprecationWarning, stacklevel=callers_level())
-
-
-def callers_level() -> int:
-    """The `stacklevel` with which the function that calls this one warns of the line that called into this package."""
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "reap":
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _devices(options: Mapping[str, Any]) -> dict[str, torch.device | None]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from reap.errors import OptionError
+from reap.policy.held import Held
 from reap.weights.base import check_weights
 
 STATE_FORMAT = 1
@@ -19,17 +19,14 @@ FIELDS = ("format", "class", "counters", "policy_version", "workers", "policy", 
 """What a state holds."""
 
 
-def policy_state(policy: Any) -> dict[str, Any] | None:
-    """A copy of a module's state: training that goes on does not change it. None for other policies."""
-    if not isinstance(policy, nn.Module):
+def policy_state(held: Held) -> dict[str, Any] | None:
+    """A copy of a policy's weights: training that goes on does not change it. None for policies without."""
+    if not held:
         return None
-    return {
-        name: value.detach().clone() if isinstance(value, torch.Tensor) else value
-        for name, value in policy.state_dict().items()
-    }
+    return {name: value.detach().clone() if isinstance(value, torch.Tensor) else value for name, value in held.state().items()}
 
 
-def check_state(state: Any, class_name: str, workers: int, policy: Any) -> None:
+def check_state(state: Any, class_name: str, workers: int, held: Held) -> None:
     """Check that a state is of this format, and of a collector of this class, with as many workers and the same weights.
 
     Raises:
@@ -46,13 +43,13 @@ def check_state(state: Any, class_name: str, workers: int, policy: Any) -> None:
         "format": (STATE_FORMAT, state["format"]),
         "class": (class_name, state["class"]),
         "number of workers": (workers, len(state["workers"])),
-        "policy with weights": (isinstance(policy, nn.Module), has_weights),
+        "policy with weights": (bool(held), has_weights),
     }
     differing = [f"{name}: expected {wanted!r}, found {found!r}" for name, (wanted, found) in pairs.items() if wanted != found]
     if differing:
         raise OptionError(f"state: {'; '.join(differing)}; it belongs to another collector")
-    if isinstance(policy, nn.Module):
-        check_weights(policy, state["policy"])
+    if held:
+        check_weights(held, state["policy"])
 
 
 def checked_seed(seed: Any) -> int:

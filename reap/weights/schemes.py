@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
-
 from reap.weights.mailbox import WeightMailbox
 from reap.weights.messages import MessageMailbox
 from reap.weights.nothing import NoMailbox, NoWeightUpdater
@@ -70,11 +68,11 @@ class NoWeightSyncScheme(WeightSyncScheme):
         super().init_on_sender(weights={}, **options)
         self.model = model
 
-    def updater(self, policy: nn.Module | None, mailboxes: Mapping[int, Any]) -> Any:
+    def updater(self, policy: Any, mailboxes: Mapping[int, Any]) -> Any:
         """What sends nothing."""
         return NoWeightUpdater(mailboxes)
 
-    def updater_here(self, policy: nn.Module, source: nn.Module | None) -> Any:
+    def updater_here(self, policy: Any, source: Any) -> Any:
         """What sends nothing."""
         return NoWeightUpdater({0: None})
 
