@@ -95,7 +95,10 @@ class SyncDataCollector(DataCollectorBase):
         actor, kept = assembly.actor_for(private)
         assembly.handler.act_with(actor, kept, private.policy)
         if self._options.weight_updater is None and isinstance(self._updater, VanillaWeightUpdater):
-            self._updater = self._pending = PendingWeightUpdater(private, assembly.source or assembly.held)
+            source = assembly.source
+            # A copy on another device may lack what was changed since the last update.
+            changes = None if source is None else self._updater.changes
+            self._updater = self._pending = PendingWeightUpdater(private, source or assembly.held, changes)
 
     def update_policy_weights_(self, policy_or_weights: Any = None, *, worker_ids: Any = None) -> None:
         """Make weights current; see `DataCollectorBase`."""

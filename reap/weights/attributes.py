@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from numbers import Number
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ class Changes:
         """
         if held is not None:
             self._number += 1
-            is_own = self._owner is None or held.policy == self._owner
+            is_own = self._owner is None or _is_one(held.policy, self._owner)
             for name, value in attributes(held).items():
                 self._look_at(name, value, is_own)
             self._owner = held.policy if self._owner is None else self._owner
@@ -84,6 +85,11 @@ class Changes:
                 "get_extra_state(), or build the collector anew",
                 stacklevel=callers_level(),
             )
+
+
+def _is_one(policy: Any, other: Any) -> bool:
+    """Whether two are the same; a method is bound anew each time that it is named."""
+    return policy is other or (isinstance(policy, MethodType) and policy == other)
 
 
 def attributes(held: Held) -> dict[str, Any]:

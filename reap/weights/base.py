@@ -130,13 +130,16 @@ class VanillaWeightUpdater(WeightUpdaterBase):
     Args:
         policy: the policy that acts: a module, or what else holds weights.
         source: where weights come from when none are given; None if the policy is the source itself.
+
+    Attributes:
+        changes: those of plain attributes, which travel with the weights.
     """
 
     def __init__(self, policy: Any, source: Any = None) -> None:
         super().__init__()
         self._held = held_by(policy)
         self._source = None if source is None else held_by(source)
-        self._changes = Changes(self._held if self._source is None else self._source)
+        self.changes = Changes(self._held if self._source is None else self._source)
 
     @classmethod
     def from_policy(cls, policy: Any) -> VanillaWeightUpdater:
@@ -151,7 +154,7 @@ class VanillaWeightUpdater(WeightUpdaterBase):
             return
         given = as_held(server_weights, self._held)
         load_weights(self._held, given)
-        load_extra_states(self._held, {ATTRIBUTES: self._changes.found(given if isinstance(given, Held) else None)})
+        load_extra_states(self._held, {ATTRIBUTES: self.changes.found(given if isinstance(given, Held) else None)})
 
 
 def as_held(weights: Any, held: Held) -> Any:

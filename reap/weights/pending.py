@@ -18,12 +18,13 @@ class PendingWeightUpdater(WeightUpdaterBase):
     Args:
         policy: the policy that acts.
         source: where weights come from when none are given.
+        changes: of the source's attributes since the policy that acts had them; None if it has them all.
     """
 
-    def __init__(self, policy: Any, source: Any) -> None:
+    def __init__(self, policy: Any, source: Any, changes: Changes | None = None) -> None:
         super().__init__()
         self._held, self._source = held_by(policy), held_by(source)
-        self._changes = Changes(self._source)
+        self._changes = Changes(self._source) if changes is None else changes
         self._lock = Lock()
         self._pending: dict[str, Any] | None = None
 

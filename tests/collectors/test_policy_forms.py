@@ -18,6 +18,8 @@ from reap.errors import OptionError, SpecMismatch
 from reap.evaluation import evaluate
 from reap.testing import Const, Count
 from reap.weight_update import MultiProcessWeightSyncScheme, NoWeightSyncScheme, SharedMemWeightSyncScheme
+from reap.weights.base import VanillaWeightUpdater
+from reap.weights.pending import PendingWeightUpdater
 from tests.collectors.buffers import Buffer, collecting
 from tests.collectors.crews import CLASSES, take
 from tests.interruptions import each_moment
@@ -294,6 +296,19 @@ def test_attributes_in_the_background() -> None:
         agent.eps = 0.25
         buffer.allow(100)
     assert [batch["action"].unique().tolist() for batch in buffer.batches[:2]] == [[1.0], [1.5]]
+
+
+def test_attributes_that_a_copy_lacked_before_the_background_began() -> None:
+    """Of a copy (on another device, say) from which another copy is made: the next update brings what neither has."""
+    source = Agent(1.0)
+    updater = VanillaWeightUpdater(Agent(1.0), source)
+    source.eps = 0.5
+    acting = Agent(1.0)
+    pending = PendingWeightUpdater(acting, source, updater.changes)
+    pending.push_weights()
+    assert acting.eps == 0.0
+    pending.apply()
+    assert acting.eps == 0.5
 
 
 @pytest.mark.parametrize("form", FORMS)
