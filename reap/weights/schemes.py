@@ -29,6 +29,7 @@ class SharedMemWeightSyncScheme(WeightSyncScheme):
         per_worker_weights: taken as torchrl takes it; each receiver has memory of its own in any case.
 
     Example:
+        >>> from torch import nn
         >>> scheme = SharedMemWeightSyncScheme()
         >>> scheme.init_on_sender(model=nn.Linear(2, 1))
         >>> scheme.connect()  # once Process(target=..., args=(scheme,)) runs, or before
