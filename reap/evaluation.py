@@ -27,6 +27,7 @@ from reap.collectors.local import SyncDataCollector
 from reap.envs.build import build_env, is_env
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import plain
+from reap.policy.held import Held, held_by
 from reap.specs.fits import Check
 
 __all__ = ["EpisodeLog", "Evaluation", "evaluate"]
@@ -85,8 +86,9 @@ def evaluate(
     Of several parallel envs each contributes the same number of episodes, the first ones one more where the number does not
     divide: so the result is not biased to short episodes. All begin with a reset.
 
-    A module acts in evaluation mode; its mode and its buffers (batch statistics) are put back, and so is torch's global
-    generator. An env that is passed stays open. A collector that shares it begins new episodes with its next batch.
+    Modules act in evaluation mode, those that a function holds too; their mode and buffers (batch statistics) are put back, and
+    so is torch's global generator. An env that is passed stays open. A collector that shares it begins new episodes with its
+    next batch.
 
     Args:
         env: what a collector takes: an env or vector env, a factory of one, a gymnasium id.
@@ -117,7 +119,8 @@ def evaluate(
     built = build_env(env)
     rows = max(1, built.batch_size.numel())
     try:
-        with _unchanged(policy):
+        held = held_by(policy)
+        with _unchanged(held):
             collector = SyncDataCollector(
                 built,
                 policy,
@@ -125,7 +128,7 @@ def evaluate(
                 exploration_type=exploration_type,
                 max_frames_per_traj=max_frames_per_traj,
                 check=check,
-                policy_device=_device_of(policy),
+                policy_device=_device_of(held),
                 return_same_td=True,
             )
             if seed is not None:
@@ -208,10 +211,10 @@ class EpisodeLog:
 
 
 @contextmanager
-def _unchanged(policy: Any) -> Generator[None]:
-    """Torch's generators, and the mode and buffers of a module, are put back at the end."""
+def _unchanged(held: Held) -> Generator[None]:
+    """Torch's generators, and the mode and buffers of a policy's modules, are put back at the end."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    modules = list(policy.modules()) if isinstance(policy, nn.Module) else []
+    modules = list(held.modules().values())
     modes = [(module, module.training) for module in modules]
     buffers = [
         (module, name, buffer, buffer.detach().clone())
@@ -219,7 +222,7 @@ def _unchanged(policy: Any) -> Generator[None]:
         for name, buffer in module.named_buffers(recurse=False)
         if not nn.parameter.is_lazy(buffer)
     ]
-    for module in modules:  # not policy.eval(), which exported programs do not allow
+    for module in modules:  # not module.eval(), which exported programs do not allow
         module.training = False
     try:
         with torch.random.fork_rng(devices=devices):
@@ -233,7 +236,7 @@ def _unchanged(policy: Any) -> Generator[None]:
                 setattr(module, name, buffer)
 
 
-def _device_of(policy: Any) -> torch.device | None:
-    """Where a module's parameters are, if that is not where envs are."""
-    first = next(policy.parameters(), None) if isinstance(policy, nn.Module) else None
+def _device_of(held: Held) -> torch.device | None:
+    """Where a policy's weights are, if that is not where envs are."""
+    first = next(iter(held.tensors().values()), None)
     return None if first is None or first.device.type == "cpu" else first.device

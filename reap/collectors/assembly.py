@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from tensordict.nn.probabilistic import set_interaction_type
-from torch import nn
 
 from reap.buffers import FLAGS, IDS, IS_INIT, MASK, REWARD, STEP_COUNT, VERSION, Slot, Stage, after
 from reap.collectors.handler import CollectHandler, Fill
@@ -23,6 +22,7 @@ from reap.layout import Field
 from reap.policy.base import KeptInputs, PolicyActor
 from reap.policy.choose import choose_actor
 from reap.policy.halves import join_halves
+from reap.policy.held import Held, held_by
 from reap.policy.placement import Placement, place
 from reap.policy.random import RandomActor, RandomPolicy
 from reap.policy.states import read_keys, written_keys
@@ -37,8 +37,8 @@ class Assembly:
     """What a worker runs, and what the collector needs to know of it."""
 
     env: EnvBase
-    policy: Callable[..., Any]
-    source: nn.Module | None
+    held: Held
+    source: Callable[..., Any] | None
     handler: CollectHandler
     pool: SlotPool
     requested_frames: int
@@ -46,9 +46,14 @@ class Assembly:
     actor_kind: str
     options: CollectorOptions
 
-    def actor_for(self, policy: Callable[..., Any]) -> tuple[PolicyActor | None, KeptInputs | None]:
+    @property
+    def policy(self) -> Callable[..., Any]:
+        """The policy that acts."""
+        return self.held.policy
+
+    def actor_for(self, policy: Held) -> tuple[PolicyActor | None, KeptInputs | None]:
         """An actor for another policy of the same kind, a copy for example."""
-        return _actor(_placed(policy, self.options), self.env, self.handler.rollout.stage, self.options)
+        return _actor(_place(policy, self.options), self.env, self.handler.rollout.stage, self.options)
 
 
 def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: CollectorOptions, leaf: int = 0) -> Assembly:
@@ -68,7 +73,7 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
     stage = _first_observations(env)
     placed = None if policy is None or isinstance(policy, RandomPolicy) else _placed(policy, options)
     actor, kept = (None, None) if placed is None else _actor(placed, env, stage, options)
-    used = placed.policy if placed else policy or RandomPolicy(env.action_spec)
+    held = placed.held if placed else held_by(policy or RandomPolicy(env.action_spec))
     actions = _random_actions(policy, env) if isinstance(policy, RandomPolicy) else env.full_action_spec
     random = RandomActor(actions, stage, actor.outputs if actor else None)
     random.generator.manual_seed(torch.initial_seed())
@@ -92,7 +97,7 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
         pool.slots,
         actor,
         random,
-        used,
+        held.policy,
         kept,
         partial(set_interaction_type, options.exploration_type),
         fill=_overlap(env, rollout, interruptions),
@@ -100,7 +105,7 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
     )
     kind = actor.kind if actor else "random"
     source = placed.source if placed else None
-    return Assembly(env, used, source, handler, pool, options.frames_per_batch, columns * stage.rows, kind, options)
+    return Assembly(env, held, source, handler, pool, options.frames_per_batch, columns * stage.rows, kind, options)
 
 
 def made_by(factory: Callable[[], Any]) -> Any:
@@ -174,13 +179,17 @@ def _placed(policy: Callable[..., Any], options: CollectorOptions) -> Placement:
         raise OptionError(f"policy: expected a module or a function, got the class {policy.__name__}; create one of it")
     if not callable(policy):
         raise OptionError(f"policy: expected a module or a function, got {type(policy).__name__}: {policy!r}")
+    return _place(policy, options)
+
+
+def _place(policy: Any, options: CollectorOptions) -> Placement:
     return place(policy, options.policy_device, compiled=options.compile_policy, as_graph=options.cudagraph_policy)
 
 
 def _actor(placed: Placement, env: EnvBase, stage: Stage, options: CollectorOptions) -> tuple[PolicyActor, KeptInputs | None]:
     choose = partial(
         choose_actor,
-        placed.policy,
+        placed.held,
         trust=options.trust_policy,
         interaction=options.exploration_type,
         called=placed.called,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from reap.collectors.options import CollectorOptions
+from reap.policy.held import Held
 from reap.specs import Composite, Spec
 from reap.weights.base import WeightUpdaterBase
 from reap.workers.base import WorkerGroup
@@ -21,6 +22,7 @@ class CollectorAttributes:
     _frames_per_batch: int
     _closed: bool
     _version: int
+    _held: Held
     _updater: WeightUpdaterBase | None
 
     @property

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from tensordict import TensorDictBase
-from torch import nn
 from torch.utils.data import IterableDataset
 
 from reap.collectors.attributes import CollectorAttributes
@@ -25,7 +24,7 @@ from reap.collectors.schedule import Alone, scatter
 from reap.collectors.state import STATE_FORMAT, check_state, checked_rows, checked_seed, policy_state
 from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.stats import CollectorStats, Meter
-from reap.weights.base import WeightUpdaterBase, load_weights
+from reap.weights.base import WeightUpdaterBase, breaking_off, load_weights
 from reap.workers.base import Call, WorkerGroup
 
 
@@ -290,15 +289,16 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         """Make weights current: those of the policy given at construction, or those given here.
 
         Args:
-            policy_or_weights: a module, a TensorDict of parameters or a state dict.
+            policy_or_weights: a module or policy, a TensorDict of parameters or a state dict.
             worker_ids: workers to update; all if None.
         """
         self._ensure_open()
-        if self._updater is not None:
-            self._updater.push_weights(policy_or_weights, worker_ids)
-        elif policy_or_weights is not None:
+        if self._updater is None and policy_or_weights is not None:
             raise OptionError(f"weights: this {type(self).__name__} has no policy with weights to update")
-        self._version += 1
+        with breaking_off(self._updater):
+            if self._updater is not None:
+                self._updater.push_weights(policy_or_weights, worker_ids)
+            self._version += 1
 
     def getattr_env(self, name: str) -> Any:
         """The value of an attribute of the env; of several envs, a list."""
@@ -324,7 +324,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
                 "counters": self._meter.state(),
                 "policy_version": self._version,
                 "workers": self._send_all(GetState()),
-                "policy": policy_state(self.policy),
+                "policy": policy_state(self._held),
                 "episodes": None if self._queue is None else self._queue.state(),
             }
 
@@ -342,12 +342,12 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             SpecMismatch: another env or policy, or a state that somebody altered; nothing is changed then.
         """
         self._ensure_open()
-        check_state(state, type(self).__name__, self._group.size, self.policy)
+        check_state(state, type(self).__name__, self._group.size, self._held)
         queue, is_whole = (None, True) if self._queue is None else self._queue.read(state["episodes"])
         with self.pause():
             self._send_each([SetState(own) for own in state["workers"]])
-            if isinstance(self.policy, nn.Module):
-                load_weights(self.policy, state["policy"])
+            if self._held:
+                load_weights(self._held, state["policy"])
             self._meter.restore(state["counters"])
             self._brake.begin(self._meter.frames, self._news())
             self._version = state["policy_version"]

@@ -8,7 +8,6 @@ Workers with equal layouts may record in one slot, each its own rows (`SharedRow
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from tensordict import TensorDict
-from torch import nn
 
 from reap.collectors.handler import Done, Seed
 from reap.collectors.multi_options import Plan
@@ -30,12 +28,15 @@ from reap.envs.registry import registry_entries
 from reap.errors import OptionError, SpecMismatch, in_own_words
 from reap.keys import Key, plain
 from reap.layout import Array, Block
+from reap.policy.held import Held
+from reap.policy.plain import name_of
+from reap.policy.private import private_copy
 from reap.pool import SlotPool
 from reap.rollout import COLUMN, CONTROL_INTS, STOP, Phase
-from reap.weights.described import weights_by_name
 from reap.workers.pickling import blaming, dumps
 from reap.workers.process import ProcessGroup
 
+CPU = torch.device("cpu")
 SLOTS = 3
 """Slots of a worker: one is recorded, one is read, one waits."""
 
@@ -45,7 +46,7 @@ class Crew:
 
     Args:
         plan: what they are built from.
-        policy: the policy; None for random actions, or where a factory makes it.
+        held: the policy and what it holds; nothing for random actions, or where a factory makes it.
         name: the collector's class.
 
     Attributes:
@@ -56,15 +57,15 @@ class Crew:
         restarts: workers that were replaced so far.
     """
 
-    def __init__(self, plan: Plan, policy: Any, name: str) -> None:
-        refuse_lazy(policy)
+    def __init__(self, plan: Plan, held: Held, name: str) -> None:
+        refuse_lazy(held)
         refuse_instances(plan.factories, "workers")
         self.slots: list[Slots] = []
         self._plan = plan
         self.restarts = 0
         self._ends: Sequence[WriteTo] = ()
         self._seeds: dict[int, Seed] = {}
-        self._recipes = recipes(plan, policy)
+        self._recipes = recipes(plan, held)
         self._scheme = plan.scheme
         with blaming((option.name, getattr(own, option.name)) for own in plan.each for option in fields(own)):
             self.group = ProcessGroup(
@@ -266,12 +267,12 @@ def successors_seed(seed: int, number: int = 1) -> int:
     return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0] >> 1)
 
 
-def recipes(plan: Plan, policy: Any) -> list[Recipe]:
+def recipes(plan: Plan, held: Held) -> list[Recipe]:
     """What each worker is built from."""
     seeds = np.random.SeedSequence(torch.initial_seed() % 2**63).generate_state(len(plan.factories), np.uint64)
     stops_early = plan.crew.preemptive_threshold is not None
     # Once for all: restarted workers begin with these weights too.
-    sent = None if policy is None else dumps(on_cpu(policy), "policy")
+    sent = None if held.policy is None else dumps(on_cpu(held), "policy")
     makers = [None if maker is None else dumps(maker, "policy_factory") for maker in plan.policy_factories]
     return [
         Recipe(
@@ -288,17 +289,15 @@ def recipes(plan: Plan, policy: Any) -> list[Recipe]:
     ]
 
 
-def refuse_lazy(policy: Any) -> None:
-    """Raise OptionError for a module whose parameters have no shape yet: each worker would draw its own."""
-    if isinstance(policy, nn.Module) and any(map(nn.parameter.is_lazy, policy.parameters())):
+def refuse_lazy(held: Held) -> None:
+    """Raise OptionError for a policy whose parameters have no shape yet: each worker would draw its own."""
+    if held.has_lazy():
         raise OptionError(
-            f"policy {type(policy).__name__}: its lazy layers have no weights yet, and each worker would draw its own; call it "
+            f"policy {name_of(held.policy)}: its lazy layers have no weights yet, and each worker would draw its own; call it "
             "once before, for example policy(env.reset()['observation'])"
         )
 
 
-def on_cpu(policy: Any) -> Any:
+def on_cpu(held: Held) -> Any:
     """The policy, or a copy in the memory of the host: devices' memory is not sent to other processes."""
-    if not isinstance(policy, nn.Module) or all(value.device.type == "cpu" for value in weights_by_name(policy).values()):
-        return policy
-    return copy.deepcopy(policy).cpu()
+    return held.policy if held.is_on(CPU) else private_copy(held, CPU).policy

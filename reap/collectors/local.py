@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any, Unpack
@@ -10,7 +9,6 @@ from typing import Any, Unpack
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
-from torch import nn
 
 from reap.collectors.assembly import Assembly, assemble, made_by
 from reap.collectors.base import DataCollectorBase
@@ -24,6 +22,7 @@ from reap.envs.build import build_env, is_env
 from reap.errors import OptionError
 from reap.keys import Key
 from reap.layout import Field, require_private, require_shared
+from reap.policy.private import private_copy
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.weights.pending import PendingWeightUpdater
 from reap.workers.base import InlineGroup
@@ -66,6 +65,7 @@ class SyncDataCollector(DataCollectorBase):
         try:
             made = policy if chosen.policy_factory is None else made_by(chosen.policy_factory)
             self._assembly: Assembly = assemble(env, made, chosen)
+            self._held = self._assembly.held
             self._require_room()
             group = InlineGroup([self._assembly.handler])
             super().__init__(chosen, group, self._assembly.frames_per_batch, self._make_updater(chosen))
@@ -79,24 +79,27 @@ class SyncDataCollector(DataCollectorBase):
         require_shared([layout]) if env.shares_memory else require_private(layout)
 
     def _make_updater(self, options: CollectorOptions) -> WeightUpdaterBase | None:
-        policy, source = self._assembly.policy, self._assembly.source
+        held, source = self._assembly.held, self._assembly.source
         scheme = made_scheme(options.weight_sync_schemes, options.weight_updater)
         if options.weight_updater is not None:
             return made_updater(options.weight_updater)
-        if not isinstance(policy, nn.Module):
+        if not held:
             return None
-        return VanillaWeightUpdater(policy, source) if scheme is None else scheme.updater_here(policy, source)
+        return VanillaWeightUpdater(held, source) if scheme is None else scheme.updater_here(held, source)
 
     def _prepare_background(self) -> None:
         assembly = self._assembly
         assembly.handler.is_in_thread = True
-        if not isinstance(assembly.policy, nn.Module):
+        if not assembly.held:
             return
-        private = copy.deepcopy(assembly.policy)
+        private = private_copy(assembly.held)
         actor, kept = assembly.actor_for(private)
-        assembly.handler.act_with(actor, kept, private)
+        assembly.handler.act_with(actor, kept, private.policy)
         if self._options.weight_updater is None and isinstance(self._updater, VanillaWeightUpdater):
-            self._updater = self._pending = PendingWeightUpdater(private, assembly.source or assembly.policy)
+            source = assembly.source
+            # A copy on another device may lack what was changed since the last update.
+            changes = None if source is None else self._updater.changes
+            self._updater = self._pending = PendingWeightUpdater(private, source or assembly.held, changes)
 
     def update_policy_weights_(self, policy_or_weights: Any = None, *, worker_ids: Any = None) -> None:
         """Make weights current; see `DataCollectorBase`."""
@@ -170,7 +173,7 @@ class SyncDataCollector(DataCollectorBase):
         except BaseException:
             pool.give_back(slot)
             raise
-        count_rollout(self._meter, done, staleness=self._version - done.version)
+        count_rollout(self._meter, done, staleness=0 if self._updater is None else self._version - done.version)
         return pool.deliver(slot)
 
     def _release(self, timeout: float | None, close_env: bool) -> None:

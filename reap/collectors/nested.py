@@ -22,7 +22,6 @@ from tensordict import TensorDictBase
 import reap.collectors as door
 from reap.buffers import IDS, MASK
 from reap.collectors.handler import Collect, Done, GetState, Reset, Seed, SetState
-from reap.collectors.state import policy_state
 from reap.collectors.worker import (
     SPECS,
     Attached,
@@ -37,8 +36,10 @@ from reap.collectors.writing import Write, WriteTo
 from reap.errors import BoundsWarning, OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Field
+from reap.policy.held import held_by
 from reap.specs.fits import Outside
 from reap.trajectories import LEAF_SHIFT, NO_ID
+from reap.weights.attributes import loaded, set_attributes
 from reap.workers.base import Call
 
 NAMES = {"single": "SyncDataCollector", "sync": "MultiSyncDataCollector", "async": "MultiaSyncDataCollector"}
@@ -57,10 +58,10 @@ class NestedWorker(Attached):
 
     def __init__(self, recipe: Recipe, collector_class: Any, keywords: Mapping[str, Any], control: memoryview) -> None:
         prepare(recipe)
-        policy = recipe.make_policy()
+        policy, attributes = recipe.make_policy()
         self._collector = named_class(collector_class)(pickle.loads(recipe.create_env_fn), policy, **keywords)
         *batch_shape, columns = self._collector.batch_size
-        super().__init__(policy, fields_of(self._collector), tuple(batch_shape), columns, [], control)
+        super().__init__(held_by(policy), attributes, fields_of(self._collector), tuple(batch_shape), columns, [], control)
         self._leaf = recipe.leaf * self._collector.num_workers
         self._outside: dict[Key, int] = {}
         self._handlers: dict[type, Callable[[Any], Any]] = {
@@ -73,7 +74,7 @@ class NestedWorker(Attached):
             Seed: lambda command: self._collector.set_seed(command.seed, command.static),
             GetState: self._get_state,
             CheckState: self._check_weights,
-            SetState: lambda command: self._collector.load_state_dict(command.state["collector"]),
+            SetState: self._set_state,
             Call: self._call,
         }
 
@@ -87,14 +88,18 @@ class NestedWorker(Attached):
 
     def _get_state(self, _command: GetState) -> dict[str, Any]:
         self._read_weights()
-        return {"collector": self._collector.state_dict(), "policy": policy_state(self._policy), "version": self._version}
+        return {"collector": self._collector.state_dict(), **self._state_of_policy()}
+
+    def _set_state(self, command: SetState) -> None:
+        self._collector.load_state_dict(command.state["collector"])
+        set_attributes(self._held, loaded(command.state.get("attributes", {})))
 
     def _call(self, command: Call) -> Any:
         methods = {"env_attribute": "getattr_env", "policy_attribute": "getattr_policy", "call_env": "call_env"}
         return getattr(self._collector, methods[command.name])(*command.arguments)
 
     def _read_weights(self) -> None:
-        version = self._version if self._mailbox is None else self._mailbox.read_into(self._policy, self._version)
+        version = self._version if self._mailbox is None else self._mailbox.read_into(self._held, self._version)
         if version != self._version:
             self._version = version
             self._collector.update_policy_weights_()
@@ -102,7 +107,7 @@ class NestedWorker(Attached):
     def _facts(self, _command: Describe) -> Facts:
         specs = {name: getattr(self._collector, name) for name in SPECS}
         env, kind, weights = repr(self._collector), type(self._collector).__name__, self._weights()
-        return Facts(self._fields, self._batch_shape, self._columns, specs, env, kind, weights, False, False)
+        return Facts(self._fields, self._batch_shape, self._columns, specs, env, kind, weights, self._attributes, False, False)
 
     def _collect(self, command: Collect) -> Done:
         self._read_weights()

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType
-from torch import nn
 
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.counting import count_rollout
@@ -35,9 +34,12 @@ from reap.collectors.writing import write_to
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
 from reap.keys import Key
 from reap.layout import Field, require_shared
+from reap.policy.held import held_by
 from reap.shield import uninterrupted
 from reap.stats import Meter
+from reap.weights.attributes import ATTRIBUTES, agreed, loaded
 from reap.weights.base import WeightUpdaterBase, chosen_workers
+from reap.weights.described import extra_states
 from reap.weights.remote import MultiProcessedWeightUpdater
 from reap.workers.base import Call
 from reap.workers.process import STOP_TIMEOUT
@@ -66,12 +68,12 @@ class ProcessCollector(DataCollectorBase):
             raise OptionError("policy and policy_factory: expected one of them, got both")
         if plan.crew.num_threads is not None:
             torch.set_num_threads(plan.crew.num_threads)
-        self._plan, self._policy = plan, policy
+        self._plan, self._policy, self._held = plan, policy, held_by(policy)
         # What Ctrl-C kept from being handed out.
         self._ready: TensorDictBase | None = None
         self._writes: Writes | None = None
         self._marks = any(own.set_truncated for own in plan.each)
-        self._crew = crew = Crew(plan, policy, type(self).__name__)
+        self._crew = crew = Crew(plan, self._held, type(self).__name__)
         try:
             frames = self._set_up()
             require_shared([slots.pool.layout for slots in crew.slots])  # of one batch; others are made as they are needed
@@ -195,12 +197,12 @@ class ProcessCollector(DataCollectorBase):
 
     def _make_updater(self) -> WeightUpdaterBase | None:
         given, boxes = self._plan.whole.weight_updater, self._crew.mailboxes
-        source = self._policy if isinstance(self._policy, nn.Module) else None
-        if given is None:
-            return self._plan.scheme.updater(source, boxes) if boxes else None
-        updater = made_updater(given)
+        source = self._policy if self._held else None
+        if given is None and not boxes:
+            return None
+        updater: WeightUpdaterBase = self._plan.scheme.updater(source, boxes) if given is None else made_updater(given)
         if isinstance(updater, MultiProcessedWeightUpdater):
-            updater.serve(source, boxes)
+            updater.serve(source, boxes, agreed(facts.attributes for facts in self._crew.facts))
         return updater
 
     def _slots(self, workers: Sequence[int], batch_shape: Shape, columns: int) -> Slots:
@@ -305,13 +307,14 @@ class ProcessCollector(DataCollectorBase):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`; see `DataCollectorBase`."""
         self._ensure_open()
-        check_state(state, type(self).__name__, self.num_workers, self.policy)
+        check_state(state, type(self).__name__, self.num_workers, self._held)
         with self._between_rollouts():
             self._send_each([CheckState(own) for own in state["workers"]])
             self._settle()
             for worker, box in self._crew.mailboxes.items():
                 own = state["workers"][worker]
-                box.write(own["policy"], max(1, own["version"]))
+                attributes = {ATTRIBUTES: loaded(own.get("attributes", {}))}
+                box.write(own["policy"], max(1, own["version"]), extra={**extra_states(own["policy"]), **attributes})
             super().load_state_dict(state)
             self._crew.go_on(self._meter.restarts, state["workers"])
             self._ready = None if state["ready"] is None else batch_from(state["ready"])

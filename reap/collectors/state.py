@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from reap.errors import OptionError, ReapError, SpecMismatch
+from reap.policy.held import Held
 from reap.stats import COUNTERS
 from reap.weights.base import check_weights
 
@@ -21,17 +21,14 @@ FIELDS = ("format", "class", "counters", "policy_version", "workers", "policy", 
 """What a state holds."""
 
 
-def policy_state(policy: Any) -> dict[str, Any] | None:
-    """A copy of a module's state: training that goes on does not change it. None for other policies."""
-    if not isinstance(policy, nn.Module):
+def policy_state(held: Held) -> dict[str, Any] | None:
+    """A copy of a policy's weights: training that goes on does not change it. None for policies without."""
+    if not held:
         return None
-    return {
-        name: value.detach().clone() if isinstance(value, torch.Tensor) else value
-        for name, value in policy.state_dict().items()
-    }
+    return {name: value.detach().clone() if isinstance(value, torch.Tensor) else value for name, value in held.state().items()}
 
 
-def check_state(state: Any, class_name: str, workers: int, policy: Any) -> None:
+def check_state(state: Any, class_name: str, workers: int, held: Held) -> None:
     """Check that a state is of this format, and of a collector of this class, with as many workers and the same weights.
 
     Raises:
@@ -49,7 +46,7 @@ def check_state(state: Any, class_name: str, workers: int, policy: Any) -> None:
         "class": (class_name, state["class"]),
         "number of workers": (workers, len(state["workers"])),
         "policy_version": (int, type(state["policy_version"])),
-        "policy with weights": (isinstance(policy, nn.Module), has_weights),
+        "policy with weights": (bool(held), has_weights),
     }
     counters = [state["counters"].get(name) for name in COUNTERS] if isinstance(state["counters"], Mapping) else []
     if not counters or any(type(number) is not int or number < 0 for number in counters):
@@ -57,8 +54,8 @@ def check_state(state: Any, class_name: str, workers: int, policy: Any) -> None:
     differing = [f"{name}: expected {wanted!r}, found {found!r}" for name, (wanted, found) in pairs.items() if wanted != found]
     if differing:
         raise OptionError(f"state: {'; '.join(differing)}; it belongs to another collector")
-    if isinstance(policy, nn.Module):
-        check_weights(policy, state["policy"])
+    if held:
+        check_weights(held, state["policy"])
 
 
 @contextmanager

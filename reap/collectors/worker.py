@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import nn
 
 from reap.buffers import DONE, MASK, STEP_COUNT, TRUNCATED, Slot, after
 from reap.collectors.assembly import Assembly, assemble, made_by
@@ -29,9 +28,11 @@ from reap.collectors.writing import Write, WriteTo, WritingEnd
 from reap.envs.build import build_env
 from reap.keys import Key
 from reap.layout import Block, Field
+from reap.policy.held import Held, held_by
 from reap.rollout import PHASE, PUBLISHED, STOP, Phase
 from reap.seeds import seed_generators
 from reap.specs import Spec
+from reap.weights.attributes import applied_attributes, loaded, plain_attributes, set_attributes
 from reap.weights.base import check_weights, load_weights
 from reap.weights.described import describe
 
@@ -65,11 +66,12 @@ class Recipe:
     seed: int
     stops_early: bool = False
 
-    def make_policy(self) -> Any:
-        """The policy, in the worker."""
+    def make_policy(self) -> tuple[Any, Mapping[str, Any]]:
+        """The policy, in the worker, and its plain attributes, where nobody else knows them."""
         if self.policy_factory is not None:
-            return made_by(pickle.loads(self.policy_factory))
-        return None if self.policy is None else pickle.loads(self.policy)
+            policy = made_by(pickle.loads(self.policy_factory))
+            return policy, plain_attributes(held_by(policy))
+        return None if self.policy is None else pickle.loads(self.policy), {}
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Facts:
         env: the env, in words.
         actor_kind: how the policy is called.
         weights: shape and dtype of each weight; None for a policy without weights.
+        attributes: plain attributes of the policy as the worker made it; none of one that was sent to it.
         counts_steps: the collector counts the steps of episodes.
         resets_itself: the env does so, with a step of its own.
     """
@@ -100,6 +103,7 @@ class Facts:
     env: str
     actor_kind: str
     weights: Mapping[str, Field] | None
+    attributes: Mapping[str, Any]
     counts_steps: bool
     resets_itself: bool
 
@@ -156,7 +160,8 @@ class Attached:
     """What a worker shares with its collector: slots, of which it records its own rows, and the mailbox of its weights.
 
     Args:
-        policy: the policy whose weights come through the mailbox.
+        held: what the policy holds whose weights come through the mailbox.
+        attributes: plain attributes of a policy that was made here, before it was called.
         fields: one frame's value under each key of a slot.
         batch_shape: batch dimensions of its rows.
         columns: time steps of a rollout.
@@ -166,14 +171,15 @@ class Attached:
 
     def __init__(
         self,
-        policy: Any,
+        held: Held,
+        attributes: Mapping[str, Any],
         fields: Mapping[Key, Field],
         batch_shape: tuple[int, ...],
         columns: int,
         slots: list[Slot],
         control: memoryview,
     ) -> None:
-        self._policy, self._control = policy, control
+        self._held, self._attributes, self._control = held, attributes, control
         self._fields, self._batch_shape, self._columns = fields, batch_shape, columns
         self._slots = slots
         self._mailbox: Any = None
@@ -193,7 +199,7 @@ class Attached:
         self._slots.append(whole.part(command.first_row, command.first_row + rows, self._batch_shape))
 
     def _attach_weights(self, command: AttachWeights, *fds: int) -> None:
-        self._mailbox = command.kind.attach(describe(self._policy), *fds)
+        self._mailbox = command.kind.attach(describe(self._held), *fds)
 
     def _write_to(self, command: WriteTo) -> None:
         """Take the worker's end of the replay buffer."""
@@ -206,12 +212,16 @@ class Attached:
 
     def _check_weights(self, command: CheckState) -> None:
         """Refuse a state whose weights are not those of the policy."""
-        if isinstance(self._policy, nn.Module):
-            check_weights(self._policy, command.state["policy"])
+        if self._held:
+            check_weights(self._held, command.state["policy"])
+
+    def _state_of_policy(self) -> dict[str, Any]:
+        # Its own weights: those of the collector's policy may be newer, and one that a factory made is here only.
+        return {"policy": policy_state(self._held), "attributes": applied_attributes(self._held), "version": self._version}
 
     def _weights(self) -> Mapping[str, Field] | None:
         """Shape and dtype of each weight of the policy; None if it has none."""
-        return describe(self._policy) if isinstance(self._policy, nn.Module) else None
+        return describe(self._held) if self._held else None
 
 
 class Worker(Attached):
@@ -225,9 +235,11 @@ class Worker(Attached):
     def __init__(self, recipe: Recipe, control: memoryview) -> None:
         prepare(recipe)
         options = replace(recipe.options, interruptor=Stopper(control)) if recipe.stops_early else recipe.options
-        assembly = self._assembly = build_assembly(recipe, options)
+        assembly, attributes = build_assembly(recipe, options)
+        self._assembly = assembly
         pool = assembly.pool
-        super().__init__(assembly.policy, pool.fields, tuple(assembly.env.batch_size), pool.columns, pool.slots, control)
+        rows = tuple(assembly.env.batch_size)
+        super().__init__(assembly.held, attributes, pool.fields, rows, pool.columns, pool.slots, control)
         self._handler = assembly.handler
         self._handler.rollout.control = control
         self._marks = recipe.options.set_truncated
@@ -262,15 +274,14 @@ class Worker(Attached):
     def _read_weights(self) -> None:
         """Load what has come since the last time; its version may be a lower one, of a collector that has gone back."""
         if self._mailbox is not None:
-            found = self._mailbox.read_into(self._policy, self._since)
+            found = self._mailbox.read_into(self._held, self._since)
             if found != self._since:
                 self._version = found
             self._since = NEVER
 
     def _get_state(self, command: GetState) -> dict[str, Any]:
-        # Its own weights: those of the collector's policy may be newer, and one that a factory made is here only.
         self._read_weights()
-        return {**self._handler.handle(command), "policy": policy_state(self._policy), "version": self._version}
+        return {**self._handler.handle(command), **self._state_of_policy()}
 
     def _reset(self, command: Reset) -> None:
         self._handler.handle(command)
@@ -290,8 +301,9 @@ class Worker(Attached):
     def _set_state(self, command: SetState) -> None:
         self._handler.handle(command)
         self._read_weights()
-        if isinstance(self._policy, nn.Module):
-            load_weights(self._policy, command.state["policy"])
+        if self._held:
+            load_weights(self._held, command.state["policy"])
+            set_attributes(self._held, loaded(command.state.get("attributes", {})))
         self._version = command.state["version"]
         if self._end is not None:
             self._end.leave_gap()
@@ -306,6 +318,7 @@ class Worker(Attached):
             repr(env),
             assembly.actor_kind,
             self._weights(),
+            self._attributes,
             STEP_COUNT in self._fields and STEP_COUNT not in env.fields_of_stage(),
             env.resets_itself,
         )
@@ -333,11 +346,12 @@ def make_worker(recipe: Recipe, number: int, control: memoryview) -> Worker:  # 
     return Worker(recipe, control)
 
 
-def build_assembly(recipe: Recipe, options: CollectorOptions) -> Assembly:
-    """Env, policy and rollout of a worker."""
+def build_assembly(recipe: Recipe, options: CollectorOptions) -> tuple[Assembly, Mapping[str, Any]]:
+    """Env, policy and rollout of a worker, and the attributes of a policy that it made."""
     env = build_env(pickle.loads(recipe.create_env_fn), options.create_env_kwargs)
     try:
-        return assemble(env, recipe.make_policy(), options, recipe.leaf)
+        policy, attributes = recipe.make_policy()
+        return assemble(env, policy, options, recipe.leaf), attributes
     except BaseException:
         env.close()
         raise

@@ -16,6 +16,7 @@ from reap.errors import SpecMismatch
 from reap.keys import Key
 from reap.layout import Field
 from reap.policy.base import KeptInputs, OutputWriter, PolicyActor, StrictWriter
+from reap.policy.held import Held, held_by
 from reap.policy.plain import PlainActor, argument_keys, match_arguments, name_of, optional_arguments
 from reap.policy.probe import explained, output_fields
 from reap.policy.ragged import RaggedActor, object_inputs, reads_objects
@@ -29,7 +30,7 @@ from reap.specs.fits import Check
 
 
 def choose_actor(
-    policy: Callable[..., Any],
+    given: Callable[..., Any] | Held,
     actions: Composite,
     stage: Stage,
     *,
@@ -44,7 +45,7 @@ def choose_actor(
     outputs and the random state after it are the same, bit for bit, is the policy called so from then on.
 
     Args:
-        policy: module or function.
+        given: the policy, a module or function, or what `held_by` says of it.
         actions: specs of the env's actions.
         stage: the policy's inputs, with the env's first observations in it; extended by `is_init` where the policy
             reads it.
@@ -60,23 +61,25 @@ def choose_actor(
         OptionError: the policy's arguments are not known.
         SpecMismatch: what it writes does not fit the env.
     """
+    held = held_by(given)
+    policy: Any = held.policy
     chosen = interaction_type() if interaction is None else interaction
     target = policy if called is None else called
     with set_interaction_type(chosen):
         add_states(stage, policy, argument_keys(policy))
         if trust or takes_tensordict(policy):
             if missing_states(stage, policy):
-                _find_states(policy, target, stage)
+                _find_states(held, target, stage)
             if reads_objects(policy, stage):
-                return _probe(TensorDictActor(target, stage, object_inputs(stage)), None, policy, actions, stage, check)
+                return _probe(TensorDictActor(target, stage, object_inputs(stage)), None, held, actions, stage, check)
             plan = unwrap(policy, stage, chosen) if called is None else None
-            return _probe(TensorDictActor(target, stage), plan, policy, actions, stage, check)
+            return _probe(TensorDictActor(target, stage), plan, held, actions, stage, check)
         action = next(key for key, _ in actions.leaves())
         if optional := optional_arguments(policy, _arguments(stage)):
             without = _by_arguments(target, stage, match_arguments(policy, _arguments(stage), stage.initial), action)
-            add_shown_states(stage, optional, Trial(without.probe, policy, stage).outputs)
+            add_shown_states(stage, optional, Trial(without.probe, held, stage).outputs)
         actor = _by_arguments(target, stage, match_arguments(policy, _arguments(stage), stage.initial), action)
-        return _probe(actor, None, policy, actions, stage, check)
+        return _probe(actor, None, held, actions, stage, check)
 
 
 def _by_arguments(policy: Callable[..., Any], stage: Stage, reads: Sequence[Key], action: Key) -> PolicyActor:
@@ -89,12 +92,13 @@ def _arguments(stage: Stage) -> list[Key]:
     return [key for key in stage.fields if key[-1:] not in FLAGS]
 
 
-def _find_states(policy: Callable[..., Any], called: Callable[..., Any], stage: Stage) -> None:
+def _find_states(held: Held, called: Callable[..., Any], stage: Stage) -> None:
     """Call the policy without its recurrent states, and take their form from what it writes."""
+    policy = held.policy
     where = f"policy {name_of(policy)}"
     actor = TensorDictActor(called, stage)
     try:
-        outputs = Trial(actor.probe, policy, stage).outputs
+        outputs = Trial(actor.probe, held, stage).outputs
     except Exception as error:
         raise no_initial_state(missing_states(stage, policy), where) from error
     add_shown_states(stage, read_keys(policy), outputs)
@@ -103,20 +107,20 @@ def _find_states(policy: Callable[..., Any], called: Callable[..., Any], stage: 
 
 
 def _probe(
-    actor: PolicyActor, plan: Plan | None, policy: Callable[..., Any], actions: Composite, stage: Stage, check: Check
+    actor: PolicyActor, plan: Plan | None, held: Held, actions: Composite, stage: Stage, check: Check
 ) -> tuple[PolicyActor, KeptInputs | None]:
-    is_lazy = isinstance(policy, nn.Module) and any(map(nn.parameter.is_lazy, policy.parameters()))
+    is_lazy = held.has_lazy()
     kept = KeptInputs([stage.tensors[key] for key in actor.reads])
-    where = f"policy {name_of(policy)}"
-    with explained(policy, stage, actor.reads, where):
-        trial = Trial(actor.probe, policy, stage)
+    where = f"policy {name_of(held.policy)}"
+    with explained(held, stage, actor.reads, where):
+        trial = Trial(actor.probe, held, stage)
     actor.enables_grad = trial.enables_grad
     outputs = output_fields(trial.outputs, actions, stage, where)
     check_states(stage, outputs, where)
     actor.fix_outputs(_writer(outputs, actions, stage, where, check))
     if plan is not None and is_lazy:  # the first call drew the parameters: its random state is another one
-        trial = Trial(actor.probe, policy, stage)
-    is_plan_right = plan is not None and _agrees(plan, trial, policy, stage)
+        trial = Trial(actor.probe, held, stage)
+    is_plan_right = plan is not None and _agrees(plan, trial, held, stage)
     is_keeping = kept.found()
     del kept  # it holds the stage's tensors too, and would be counted by the one below
     if plan is not None and is_plan_right:
@@ -134,9 +138,9 @@ def _writer(outputs: Mapping[Key, Field], actions: Composite, stage: Stage, wher
     return StrictWriter(outputs, stage.batch_shape, one_hot, where)
 
 
-def _agrees(plan: Plan, trial: Trial, policy: Callable[..., Any], stage: Stage) -> bool:
+def _agrees(plan: Plan, trial: Trial, held: Held, stage: Stage) -> bool:
     try:
-        return trial.agrees(Trial(lambda: plan.outputs(stage), policy, stage))
+        return trial.agrees(Trial(lambda: plan.outputs(stage), held, stage))
     except SpecMismatch:
         return False
 

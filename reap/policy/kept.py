@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial
+from itertools import chain
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import nn
+
+from reap.policy.held import held_by
 
 MUTABLE = (list, deque, set, dict)
 
@@ -18,11 +21,11 @@ def detach_inference_tensors(policy: Callable[..., Any]) -> bool:
     """Replace inference tensors that a policy holds by ordinary copies; return whether there were any.
 
     A policy that stores activations or materialises lazy layers during a rollout would fail in the next backward pass. Looked
-    through are the attributes of a module's parts, those of an object that is called, and the variables of a function; what is
-    in lists, deques, tuples, sets and dicts there too.
+    through are the attributes of modules, those of an object that is called, the variables of a function, and the attributes of
+    what leads to modules; what is in lists, deques, tuples, sets and dicts there too.
     """
     found = False
-    for store in _stores(policy):
+    for store in chain(_stores(policy), *map(_stores, held_by(policy).objects().values())):
         found = _replace(store) or found
     return found
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import CudaGraphModule
-from torch import nn
 
 from reap.errors import OptionError
+from reap.policy.held import Held, held_by
+from reap.policy.private import private_copy
 
 Arguments = bool | Mapping[str, Any]
 
@@ -23,32 +22,37 @@ class Placement:
     """A policy ready to act.
 
     Attributes:
-        policy: the policy: what was given, or a copy of it on another device.
-        source: where its weights come from, if `policy` is a copy.
+        held: the policy and what it holds: what was given, or a copy of it on another device.
+        source: where its weights come from, if it is a copy.
         called: what is called in its place; None if it is the policy itself.
     """
 
-    policy: Callable[..., Any]
-    source: nn.Module | None = None
+    held: Held
+    source: Callable[..., Any] | None = None
     called: Callable[..., Any] | None = None
 
+    @property
+    def policy(self) -> Callable[..., Any]:
+        """The policy."""
+        return self.held.policy
 
-def place(policy: Callable[..., Any], device: torch.device | None, *, compiled: Arguments, as_graph: Arguments) -> Placement:
+
+def place(policy: Any, device: torch.device | None, *, compiled: Arguments, as_graph: Arguments) -> Placement:
     """Put a policy on its device, and compile it if that is asked for.
 
     Args:
-        policy: module or function.
-        device: where it runs; None leaves it where it is. A module that is there already is used as it is.
+        policy: module or function, or what `held_by` says of one.
+        device: where it runs; None leaves it where it is. A policy whose weights are there already is used as it is.
         compiled: `torch.compile` it; a mapping gives the arguments.
         as_graph: capture it as a CUDA graph; a mapping gives the arguments of `CudaGraphModule`.
 
     Raises:
-        OptionError: a CUDA graph without a CUDA device.
+        OptionError: a CUDA graph without a CUDA device; weights that have no name.
     """
-    source = None
-    if device is not None and isinstance(policy, nn.Module) and not _is_on(policy, device):
-        source, policy = policy, copy.deepcopy(policy).to(device)
-    called = policy
+    source, held = None, held_by(policy)
+    if device is not None and not held.is_on(device):
+        source, held = held.policy, private_copy(policy, device)
+    called = held.policy
     if compiled is not False:
         called = torch.compile(called, **_arguments(compiled))
     if as_graph is not False:
@@ -57,12 +61,7 @@ def place(policy: Callable[..., Any], device: torch.device | None, *, compiled: 
         called = CudaGraphModule(called, **_arguments(as_graph))
     if device is not None and device.type != "cpu":
         called = _Staged(called, device)
-    return Placement(policy, source, None if called is policy else called)
-
-
-def _is_on(module: nn.Module, device: torch.device) -> bool:
-    tensors = chain(module.parameters(), module.buffers())
-    return all(t.device.type == device.type and device.index in (None, t.device.index) for t in tensors)
+    return Placement(held, source, None if called is held.policy else called)
 
 
 def _arguments(given: Arguments) -> dict[str, Any]:

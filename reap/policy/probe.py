@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,16 +14,17 @@ from reap.errors import SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Field
 from reap.policy.base import Outputs
+from reap.policy.held import Held
 from reap.specs import Bounded, Categorical, Composite, MultiOneHot, OneHot, Spec
 from reap.specs.faults import dtype_name, layout_text
 
 
 @contextmanager
-def untouched(module: nn.Module | None) -> Generator[None]:
-    """Run the body under `no_grad`, then restore generators, parameters and buffers."""
+def untouched(held: Held) -> Generator[None]:
+    """Run the body under `no_grad`, then restore generators, and parameters and buffers of a policy."""
     random_state = torch.get_rng_state()
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    kept, buffers = _values(module), _buffers(module)
+    kept, buffers = _values(held), _buffers(held)
     try:
         with torch.no_grad():
             yield
@@ -38,10 +39,9 @@ def untouched(module: nn.Module | None) -> Generator[None]:
                 tensor.copy_(value)
 
 
-def _values(module: nn.Module | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    if module is None:
-        return []
-    tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if not nn.parameter.is_lazy(tensor)]
+def _values(held: Held) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    each = {id(tensor): tensor for tensor in held.tensors().values()}.values()
+    tensors = [tensor for tensor in each if not nn.parameter.is_lazy(tensor)]
     return [(own, own.detach().clone()) for own in map(_without_repeats, tensors)]
 
 
@@ -53,17 +53,17 @@ def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _buffers(module: nn.Module | None) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Where a module's parts keep buffers, and which: a policy may put others in their place, and not just change their values.
+def _buffers(held: Held) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Where modules keep buffers, and which: a policy may put others in their place, and not just change their values.
 
     TorchScript keeps its buffers elsewhere, and changes them in place only.
     """
-    stores = [vars(part).get("_buffers") for part in module.modules()] if module is not None else []
+    stores = [vars(part).get("_buffers") for part in held.modules().values()]
     return [(store, dict(store)) for store in stores if store]
 
 
 @contextmanager
-def explained(policy: Callable[..., Any], stage: Stage, reads: Iterable[Key], where: str) -> Generator[None]:
+def explained(held: Held, stage: Stage, reads: Iterable[Key], where: str) -> Generator[None]:
     """Tell in an error of the policy's first call what it was called with.
 
     Raises:
@@ -74,14 +74,14 @@ def explained(policy: Callable[..., Any], stage: Stage, reads: Iterable[Key], wh
     except Exception as error:
         given = {key: stage.tensors[key] for key in reads}
         if isinstance(error, RuntimeError) and "type" in str(error):
-            _refuse_dtypes(policy, given, where, error)
+            _refuse_dtypes(held, given, where, error)
         shown = ", ".join(f"{plain(key)!r} of {layout_text(value.shape, value.dtype)}" for key, value in given.items())
         error.add_note(f"reap: raised by the first call of {where}, with {shown or 'nothing'}")
         raise
 
 
-def _refuse_dtypes(policy: Callable[..., Any], given: Mapping[Key, torch.Tensor], where: str, error: Exception) -> None:
-    parameters = policy.parameters() if isinstance(policy, nn.Module) else ()
+def _refuse_dtypes(held: Held, given: Mapping[Key, torch.Tensor], where: str, error: Exception) -> None:
+    parameters = [tensor for tensor in held.tensors().values() if isinstance(tensor, nn.Parameter)]
     expected = {p.dtype for p in parameters if p.dtype.is_floating_point} or {torch.get_default_dtype()}
     wrong = {key: value.dtype for key, value in given.items() if value.dtype not in expected}
     if not wrong:
@@ -172,11 +172,3 @@ def checked_action(action: torch.Tensor, spec: Spec, key: Key, where: str) -> to
 
 def _is_one_hot(action: torch.Tensor) -> bool:
     return bool(((action == 0) | (action == 1)).all()) and bool((action.sum(-1) == 1).all())
-
-
-def run_probe(
-    call: Callable[[], Outputs], module: nn.Module | None, actions: Composite, stage: Stage, where: str
-) -> Mapping[Key, Field]:
-    """Call a policy once and return what it writes; see `untouched` and `output_fields`."""
-    with untouched(module):
-        return output_fields(call(), actions, stage, where)

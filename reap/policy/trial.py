@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from reap.buffers import Stage
 from reap.keys import Key
 from reap.policy.base import Outputs
+from reap.policy.held import Held
 from reap.policy.probe import untouched
 
 
@@ -20,7 +20,7 @@ class Trial:
 
     Args:
         call: calls the policy on the stage.
-        policy: the policy.
+        held: what the policy holds.
         stage: its inputs, which a policy may change in place.
 
     Attributes:
@@ -28,10 +28,10 @@ class Trial:
         enables_grad: the call computed something that requires a gradient, although it was made without.
     """
 
-    def __init__(self, call: Callable[[], Outputs], policy: Any, stage: Stage) -> None:
+    def __init__(self, call: Callable[[], Outputs], held: Held, stage: Stage) -> None:
         before = {key: tensor.clone() for key, tensor in stage.tensors.items()}
         watch = _GradWatch()
-        with untouched(policy if isinstance(policy, nn.Module) else None):
+        with untouched(held):
             with watch:
                 found = call()
             self.outputs: dict[Key, Any] = {key: _copy(value) for key, value in found.items()}

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import ReferenceType, ref
 
 from tensordict import TensorDictBase
-from torch import nn
 
 from reap.errors import OptionError
+from reap.policy.held import Held, held_by
+from reap.shield import uninterrupted
+from reap.weights.attributes import ATTRIBUTES, Changes
 from reap.weights.described import copy_weights, describe, extra_states, load_extra_states, weights_by_name
 
 Weights = Any
@@ -33,7 +36,7 @@ class WeightUpdaterBase(ABC):
         self._hooks: list[Callable[[], Any]] = []
 
     @classmethod
-    def from_policy(cls, policy: nn.Module) -> WeightUpdaterBase | None:  # noqa: ARG003  for subclasses
+    def from_policy(cls, policy: Any) -> WeightUpdaterBase | None:  # noqa: ARG003  for subclasses
         """An updater that sends this policy's weights, or None if the class cannot be made from a policy alone."""
         return None
 
@@ -45,6 +48,11 @@ class WeightUpdaterBase(ABC):
     def register_collector(self, collector: Any) -> None:
         """Take the collector whose workers are updated."""
         self._collector = ref(collector)
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether something is called after each push."""
+        return bool(self._hooks)
 
     def register_post_hook(self, hook: Callable[[], Any]) -> None:
         """Call `hook()` after each push."""
@@ -66,17 +74,21 @@ class WeightUpdaterBase(ABC):
         """What each of these workers is handed; called once in a push, before anything is sent."""
         return weights
 
+    def _hand_over(self, weights: Weights, workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            self._sync_weights_with_worker(worker_id=worker, server_weights=weights)
+
     def all_worker_ids(self) -> Sequence[Worker]:
         """The workers that are updated when none are named."""
         return [0]
 
     def push_weights(
-        self, policy_or_weights: nn.Module | TensorDictBase | Mapping[str, Any] | None = None, worker_ids: Any = None
+        self, policy_or_weights: Callable[..., Any] | TensorDictBase | Mapping[str, Any] | None = None, worker_ids: Any = None
     ) -> None:
         """Send weights.
 
         Args:
-            policy_or_weights: a module, a TensorDict or a state dict; what `_get_server_weights` returns if None.
+            policy_or_weights: a module or a policy, a TensorDict or a state dict; what `_get_server_weights` returns if None.
             worker_ids: a worker or a list of them; all if None.
 
         Raises:
@@ -85,10 +97,18 @@ class WeightUpdaterBase(ABC):
         weights = self._get_server_weights() if policy_or_weights is None else policy_or_weights
         chosen = chosen_workers(worker_ids, self.all_worker_ids())
         mapped = self._prepare(self._maybe_map_weights(weights), chosen)
-        for worker in chosen:
-            self._sync_weights_with_worker(worker_id=worker, server_weights=mapped)
+        self._hand_over(mapped, chosen)
         for hook in self._hooks:
             hook()
+
+
+def breaking_off(updater: WeightUpdaterBase | None) -> AbstractContextManager[None]:
+    """How far Ctrl-C breaks off an update in this context: not at all, where there is nothing to wait for but copies.
+
+    An updater or a hook of one's own may wait for anything.
+    """
+    is_ours = updater is None or (type(updater).__module__.startswith("reap.") and not updater.has_hooks)
+    return uninterrupted() if is_ours else nullcontext()
 
 
 def chosen_workers(worker_ids: Any, known: Sequence[Worker]) -> Sequence[Worker]:
@@ -108,33 +128,48 @@ class VanillaWeightUpdater(WeightUpdaterBase):
     """Copies weights into a policy of this process.
 
     Args:
-        policy: the policy that acts.
+        policy: the policy that acts: a module, or what else holds weights.
         source: where weights come from when none are given; None if the policy is the source itself.
+
+    Attributes:
+        changes: those of plain attributes, which travel with the weights.
     """
 
-    def __init__(self, policy: nn.Module, source: nn.Module | None = None) -> None:
+    def __init__(self, policy: Any, source: Any = None) -> None:
         super().__init__()
-        self._policy, self._source = policy, source
+        self._held = held_by(policy)
+        self._source = None if source is None else held_by(source)
+        self.changes = Changes(self._held if self._source is None else self._source)
 
     @classmethod
-    def from_policy(cls, policy: nn.Module) -> VanillaWeightUpdater:
+    def from_policy(cls, policy: Any) -> VanillaWeightUpdater:
         """An updater for this policy."""
         return cls(policy)
 
     def _get_server_weights(self) -> Weights:
-        return self._source
+        return None if self._source is None else self._source.policy
 
     def _sync_weights_with_worker(self, *, worker_id: Worker, server_weights: Weights) -> None:
-        if server_weights is not None and server_weights is not self._policy:
-            load_weights(self._policy, server_weights)
+        if server_weights is None or server_weights is self._held.policy:
+            return
+        given = as_held(server_weights, self._held)
+        load_weights(self._held, given)
+        load_extra_states(self._held, {ATTRIBUTES: self.changes.found(given if isinstance(given, Held) else None)})
 
 
-def load_weights(policy: nn.Module, weights: nn.Module | TensorDictBase | Mapping[str, Any]) -> None:
+def as_held(weights: Any, held: Held) -> Any:
+    """What a policy holds that was given as weights for one of its form; weights of another kind as they are."""
+    if isinstance(weights, Held | TensorDictBase | Mapping):
+        return weights
+    return held.of(weights) or weights
+
+
+def load_weights(policy: Any, weights: Any) -> None:
     """Copy weights into a policy, in place; state beyond tensors (`get_extra_state`) too.
 
     Args:
-        policy: the module that receives them; a TensorDict or a dict of tensors does as well.
-        weights: a module of the same structure, a TensorDict of parameters (nested by module) or a state dict.
+        policy: what `held_by` says of the policy that receives them; a module, a TensorDict or a dict of tensors does as well.
+        weights: of a policy or module of the same structure, a TensorDict of parameters (nested by module) or a state dict.
 
     Raises:
         OptionError: something else was given.
@@ -145,6 +180,6 @@ def load_weights(policy: nn.Module, weights: nn.Module | TensorDictBase | Mappin
     load_extra_states(policy, extra_states(weights))
 
 
-def check_weights(policy: nn.Module, weights: Any) -> None:
+def check_weights(policy: Any, weights: Any) -> None:
     """Raise OptionError or SpecMismatch if `load_weights` would."""
     describe(policy).select(weights)

@@ -1,7 +1,7 @@
 """What weights there are: their names, shapes and dtypes (`Described`), and how the forms in which people give them are read.
 
-A module, a TensorDict of parameters and a state dict all become dotted names: `encoder.0.weight`. State beyond tensors
-(`get_extra_state`) stands under the name that torch gives it in a state dict: `encoder._extra_state`.
+A policy (`Held`), a module, a TensorDict of parameters and a state dict all become dotted names: `encoder.0.weight`. State
+beyond tensors (`get_extra_state`) stands under the name that torch gives it in a state dict: `encoder._extra_state`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch.nn.parameter import is_lazy
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import as_key
 from reap.layout import Field
+from reap.policy.held import Held
+from reap.weights.attributes import ATTRIBUTES, set_attributes
 
 copy_all: Callable[..., Any] = torch._foreach_copy_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
@@ -32,7 +34,8 @@ class Described(Mapping[str, Field]):
     Attributes:
         fields: shape and dtype by name.
         buffers: the names that may be left out when weights are given.
-        aliases: other names of shared parameters, each with the one in `fields`.
+        aliases: other names of the same weights, each with the one in `fields`: those of a parameter that several layers share,
+            and where one module has all weights of a function, the names that they have in that module.
         extras: names of state beyond tensors.
 
     Example:
@@ -54,6 +57,10 @@ class Described(Mapping[str, Field]):
 
     def __len__(self) -> int:
         return len(self.fields)
+
+    def canonical(self, states: Mapping[str, Any]) -> dict[str, Any]:
+        """Extra states, each under its name here."""
+        return {self.aliases.get(name, name): state for name, state in states.items()}
 
     def select(self, weights: Any) -> dict[str, torch.Tensor]:
         """The tensors of weights, each under its name here.
@@ -80,7 +87,8 @@ def describe(weights: Any) -> Described:
     """Names, shapes and dtypes of the weights of a module, a TensorDict of parameters or a state dict.
 
     Args:
-        weights: the policy, or its weights; of weights given without their module every one is asked for at each update.
+        weights: what `held_by` says of the policy, a module, or weights; of weights given without their module every one is
+            asked for at each update.
 
     Raises:
         OptionError: these are no weights, or have no fixed shape: a lazy layer that has not been called, a sparse tensor.
@@ -96,14 +104,26 @@ def describe(weights: Any) -> Described:
     for name, value in tensors.items():
         if first.setdefault(id(value), name) != name:
             aliases[name] = first[id(value)]
+    extras = frozenset(extra_states(weights))
+    for name, short in _short_names(weights, (*tensors, *extras)).items():
+        if short not in tensors:
+            aliases[short] = aliases.get(name, name)
     fields = {name: Field(tuple(value.shape), value.dtype) for name, value in tensors.items() if name not in aliases}
     buffers = {name for name in fields if not isinstance(tensors[name], nn.Parameter)}
-    is_module = isinstance(weights, nn.Module)
-    return Described(fields, frozenset(buffers if is_module else ()), aliases, frozenset(extra_states(weights)))
+    is_module = isinstance(weights, nn.Module | Held)
+    return Described(fields, frozenset(buffers if is_module else ()), aliases, extras)
+
+
+def _short_names(weights: Any, names: Iterable[str]) -> dict[str, str]:
+    """The names that weights have in the one module that has them all, by their own."""
+    prefix = f"{weights.main.name}." if isinstance(weights, Held) and weights.main is not None else ""
+    return {name: name.removeprefix(prefix) for name in names if prefix and name.startswith(prefix)}
 
 
 def weights_by_name(weights: Any) -> dict[str, torch.Tensor]:
-    """Parameters and buffers of a module, a TensorDict of parameters or a state dict, by their dotted names."""
+    """Parameters and buffers of a policy, a module, a TensorDict of parameters or a state dict, by their dotted names."""
+    if isinstance(weights, Held):
+        return weights.tensors()
     if isinstance(weights, nn.Module):
         parameters = weights.named_parameters(remove_duplicate=False)
         return {**dict(parameters), **dict(weights.named_buffers(remove_duplicate=False))}
@@ -116,22 +136,26 @@ def weights_by_name(weights: Any) -> dict[str, torch.Tensor]:
 
 
 def extra_states(weights: Any) -> dict[str, Any]:
-    """State beyond tensors, of a module's submodules that can take it back, or in a state dict, by its dotted name."""
-    if isinstance(weights, nn.Module):
+    """State beyond tensors, of modules that can take it back, or in a state dict, by its dotted name."""
+    if isinstance(weights, nn.Module | Held):
         return {name: module.get_extra_state() for name, module in _modules_with_extra_state(weights)}
     if isinstance(weights, Mapping) and not isinstance(weights, TensorDictBase):
-        return {name: value for name, value in weights.items() if _is_extra(name)}
+        return {name: value for name, value in weights.items() if _is_extra(name) or name == ATTRIBUTES}
     return {}
 
 
 def load_extra_states(target: Any, states: Mapping[str, Any]) -> None:
     """Give state beyond tensors back to the modules that it came from, or write it into a state dict."""
-    if isinstance(target, nn.Module):
-        for name, module in _modules_with_extra_state(target):
-            if name in states:
-                module.set_extra_state(states[name])
+    if isinstance(target, nn.Module | Held):
+        modules = dict(_modules_with_extra_state(target))
+        short = _short_names(target, modules)
+        for name, module in modules.items():
+            for given in {name, short.get(name, name)} & states.keys():
+                module.set_extra_state(states[given])
     elif isinstance(target, dict):
-        target.update(states)
+        target.update({name: value for name, value in states.items() if name != ATTRIBUTES})
+    if isinstance(target, Held):
+        set_attributes(target, states.get(ATTRIBUTES, {}))
 
 
 def copy_weights(targets: Iterable[torch.Tensor], sources: Iterable[torch.Tensor]) -> None:
@@ -146,8 +170,8 @@ def _is_extra(name: str) -> bool:
     return name.rpartition(".")[2] == EXTRA_STATE
 
 
-def _modules_with_extra_state(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for name, child in module.named_modules():
+def _modules_with_extra_state(weights: nn.Module | Held) -> Iterator[tuple[str, nn.Module]]:
+    for name, child in weights.modules().items() if isinstance(weights, Held) else weights.named_modules():
         kind = type(child)
         both = kind.get_extra_state is not nn.Module.get_extra_state and kind.set_extra_state is not nn.Module.set_extra_state
         if both:

@@ -24,6 +24,7 @@ from reap.errors import ClosedError, OptionError
 from reap.keys import Key
 from reap.layout import Block, Field, Layout
 from reap.locks import ProcessLock
+from reap.weights.attributes import ATTRIBUTES
 from reap.weights.described import Described, describe, extra_states, load_extra_states
 from reap.weights.stored import VERSION, StoredWeights
 
@@ -68,6 +69,7 @@ class WeightMailbox:
         self._end = layout.nbytes
         self._lock = ProcessLock(self.fd)
         self._seen: int | None = None
+        self._extra: dict[str, Any] = {}
 
     @classmethod
     def for_weights(cls, described: Mapping[str, Field]) -> WeightMailbox:
@@ -140,7 +142,9 @@ class WeightMailbox:
             ClosedError: the mailbox is closed.
         """
         checked_version(version)
-        given, blob = self.described.select(weights), packed(extra_states(weights) if extra is None else extra)
+        given = self.described.select(weights)
+        self._extra = with_extra(self._extra, self.described.canonical(extra_states(weights) if extra is None else extra))
+        blob = packed(self._extra)
         fd = self.fd
         with self._lock:
             self._write(fd, given, version, blob)
@@ -191,7 +195,7 @@ class WeightMailbox:
             half.load_into(policy)
             blob = _read_all(fd, size, start)
         if blob:
-            load_extra_states(policy, pickle.loads(blob))
+            load_extra_states(policy, unpacked(blob))
         self._seen = serial
         return version
 
@@ -207,9 +211,22 @@ class WeightMailbox:
             self._block = None
 
 
+def with_extra(before: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """All extra states that were sent, the latest of each, as bytes: a policy may go on to change what it gave."""
+    found = {**before, **{name: cloudpickle.dumps(state) for name, state in extra.items() if name != ATTRIBUTES}}
+    if changes := {**before.get(ATTRIBUTES, {}), **extra.get(ATTRIBUTES, {})}:
+        found[ATTRIBUTES] = changes
+    return found
+
+
 def packed(extra: Mapping[str, Any]) -> bytes:
-    """Extra states as they travel; nothing if there are none."""
+    """What `with_extra` gave as it travels; nothing if there is nothing."""
     return cloudpickle.dumps(dict(extra)) if extra else b""
+
+
+def unpacked(blob: bytes) -> dict[str, Any]:
+    """Extra states that have arrived."""
+    return {name: state if name == ATTRIBUTES else pickle.loads(state) for name, state in pickle.loads(blob).items()}
 
 
 def checked_version(version: int) -> int:

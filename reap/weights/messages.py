@@ -11,7 +11,6 @@ way is waited for. A pipe takes little at once, so that a thread feeds it; the w
 from __future__ import annotations
 
 import os
-import pickle
 import select
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,7 +25,7 @@ from reap.errors import ClosedError
 from reap.keys import Key
 from reap.layout import Block, Field, Layout
 from reap.weights.described import Described, describe, extra_states, load_extra_states
-from reap.weights.mailbox import CLOSED, checked_version, packed
+from reap.weights.mailbox import CLOSED, checked_version, packed, unpacked, with_extra
 from reap.weights.stored import VERSION, StoredWeights
 
 PIPE_BYTES = 1 << 20
@@ -147,6 +146,7 @@ class MessageMailbox:
         self._close_feeder = None if self._feeder is None else finalize(self, self._feeder.stop)
         self._latest = Message(self.described)
         self._version = 0
+        self._extra: dict[str, Any] = {}
 
     @classmethod
     def for_weights(cls, described: Mapping[str, Field]) -> MessageMailbox:
@@ -191,7 +191,9 @@ class MessageMailbox:
     def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
         """Send weights; see `WeightMailbox.write`."""
         checked_version(version)
-        given, blob = self.described.select(weights), packed(extra_states(weights) if extra is None else extra)
+        given = self.described.select(weights)
+        self._extra = with_extra(self._extra, self.described.canonical(extra_states(weights) if extra is None else extra))
+        blob = packed(self._extra)
         self._send(self._latest.following(self.described, given, version, blob))
 
     def _send(self, message: Message) -> None:
@@ -217,7 +219,7 @@ class MessageMailbox:
                 break
             message.stored.load_into(policy)
             if message.extra:
-                load_extra_states(policy, pickle.loads(message.extra))
+                load_extra_states(policy, unpacked(message.extra))
             since = self._version = int(message.stored.record[VERSION])
         return since
 
@@ -237,6 +239,7 @@ class MessageMailbox:
         new = MessageMailbox.for_weights(self.described)
         if self._version:
             new._send(self._latest)
+            new._extra = self._extra
         self.close()
         return new
 

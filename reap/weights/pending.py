@@ -6,9 +6,9 @@ from copy import deepcopy
 from threading import Lock
 from typing import Any
 
-from torch import nn
-
-from reap.weights.base import WeightUpdaterBase, check_weights, load_weights
+from reap.policy.held import Held, held_by
+from reap.weights.attributes import ATTRIBUTES, Changes
+from reap.weights.base import WeightUpdaterBase, as_held, check_weights, load_weights
 from reap.weights.described import extra_states, weights_by_name
 
 
@@ -18,21 +18,25 @@ class PendingWeightUpdater(WeightUpdaterBase):
     Args:
         policy: the policy that acts.
         source: where weights come from when none are given.
+        changes: of the source's attributes since the policy that acts had them; None if it has them all.
     """
 
-    def __init__(self, policy: nn.Module, source: nn.Module) -> None:
+    def __init__(self, policy: Any, source: Any, changes: Changes | None = None) -> None:
         super().__init__()
-        self._policy, self._source = policy, source
+        self._held, self._source = held_by(policy), held_by(source)
+        self._changes = Changes(self._source) if changes is None else changes
         self._lock = Lock()
         self._pending: dict[str, Any] | None = None
 
-    def _get_server_weights(self) -> nn.Module:
-        return self._source
+    def _get_server_weights(self) -> Any:
+        return self._source.policy
 
     def _sync_weights_with_worker(self, *, worker_id: Any, server_weights: Any) -> None:
-        check_weights(self._policy, server_weights)
-        copies: dict[str, Any] = {name: value.detach().clone() for name, value in weights_by_name(server_weights).items()}
-        copies |= deepcopy(extra_states(server_weights))
+        given = as_held(server_weights, self._source)
+        check_weights(self._held, given)
+        copies: dict[str, Any] = {name: value.detach().clone() for name, value in weights_by_name(given).items()}
+        copies |= deepcopy(extra_states(given))
+        copies[ATTRIBUTES] = self._changes.found(given if isinstance(given, Held) else None)
         with self._lock:
             self._pending = copies
 
@@ -41,4 +45,4 @@ class PendingWeightUpdater(WeightUpdaterBase):
         with self._lock:
             pending, self._pending = self._pending, None
         if pending is not None:
-            load_weights(self._policy, pending)
+            load_weights(self._held, pending)

@@ -6,12 +6,16 @@ the caller's policy --(on the CPU, checked: once)--> mailbox of worker 0, 1, ...
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from signal import SIGINT, raise_signal
 from typing import Any, Protocol
 
 from torch import nn
 
 from reap.errors import OptionError
-from reap.weights.base import WeightUpdaterBase, load_weights
+from reap.policy.held import Held, held_by
+from reap.shield import uninterrupted
+from reap.weights.attributes import ATTRIBUTES, Changes
+from reap.weights.base import WeightUpdaterBase, as_held, load_weights
 from reap.weights.described import describe, extra_states, weights_by_name
 
 
@@ -50,7 +54,7 @@ class MultiProcessedWeightUpdater(WeightUpdaterBase):
 
     def __init__(
         self,
-        policy: nn.Module | None = None,
+        policy: Any = None,
         mailboxes: Mapping[int, Mailbox] | None = None,
         *,
         get_server_weights: Callable[[], Any] | None = None,
@@ -59,21 +63,31 @@ class MultiProcessedWeightUpdater(WeightUpdaterBase):
         super().__init__()
         self.mailboxes: dict[Any, Any] = dict(mailboxes or {})
         self._policy = policy
+        self._held = held_by(policy) if callable(policy) else None
+        self._changes = Changes(self._held)
         self._get = get_server_weights
-        self._targets = dict(policy_weights or {})
+        self._targets = {worker: _target(given) for worker, given in (policy_weights or {}).items()}
         self._version = 0
 
     @classmethod
-    def from_policy(cls, policy: nn.Module) -> MultiProcessedWeightUpdater:
+    def from_policy(cls, policy: Any) -> MultiProcessedWeightUpdater:
         """An updater that sends this policy's weights; its mailboxes come later."""
         return cls(policy)
 
-    def serve(self, policy: nn.Module | None, mailboxes: Mapping[int, Mailbox]) -> None:
-        """Take from a collector what was not given: the policy, the mailboxes of its workers."""
+    def serve(self, policy: Any, mailboxes: Mapping[int, Mailbox], known: Mapping[str, Any] | None = None) -> None:
+        """Take from a collector what was not given.
+
+        Args:
+            policy: its policy; None if the workers made theirs.
+            mailboxes: of its workers.
+            known: plain attributes of the policies that they made, where these are the same in all of them.
+        """
         for worker, mailbox in mailboxes.items():
             self.mailboxes.setdefault(worker, mailbox)
-        if self._policy is None and self._get is None:
-            self._policy = policy
+        if self._policy is None:
+            self._held = held_by(policy) if policy is not None else None
+            self._changes = Changes(self._held, known)
+            self._policy = policy if self._get is None else None
 
     def all_worker_ids(self) -> Sequence[Any]:
         """The workers that have a mailbox, and those whose weights were given."""
@@ -89,18 +103,42 @@ class MultiProcessedWeightUpdater(WeightUpdaterBase):
         return weights
 
     def _prepare(self, weights: Any, workers: Sequence[Any]) -> dict[str, Any]:
+        given = self._as_held(weights)
         # Once for all workers: weights on a GPU come down once.
-        prepared = {name: value.detach().cpu() for name, value in weights_by_name(weights).items()} | extra_states(weights)
+        prepared = {name: value.detach().cpu() for name, value in weights_by_name(given).items()} | extra_states(given)
         for worker in workers:
             if worker in self.mailboxes:
                 self.mailboxes[worker].check(prepared)
             if worker in self._targets:
                 describe(self._targets[worker]).select(prepared)
+        prepared[ATTRIBUTES] = self._changes.found(given if isinstance(given, Held) else None)
         self._version = self._version + 1 if self.collector is None else self.collector.policy_version + 1
         return prepared
+
+    def _as_held(self, weights: Any) -> Any:
+        if self._held is not None:
+            return as_held(weights, self._held)
+        return held_by(weights) if callable(weights) else weights
+
+    def _hand_over(self, weights: Any, workers: Sequence[Any]) -> None:
+        with uninterrupted():
+            for worker in workers:
+                self._hand_over_to(worker, weights)
+
+    def _hand_over_to(self, worker: Any, weights: Any) -> None:
+        try:
+            self._sync_weights_with_worker(worker_id=worker, server_weights=weights)
+        except KeyboardInterrupt:
+            # It came while the worker was copying what it had before. All workers get these, and it is raised behind that.
+            self._sync_weights_with_worker(worker_id=worker, server_weights=weights)
+            raise_signal(SIGINT)
 
     def _sync_weights_with_worker(self, *, worker_id: Any, server_weights: Any) -> None:
         if worker_id in self.mailboxes:
             self.mailboxes[worker_id].write(server_weights, self._version)
         if worker_id in self._targets:
             load_weights(self._targets[worker_id], server_weights)
+
+
+def _target(given: Any) -> Any:
+    return held_by(given) if isinstance(given, nn.Module) else given

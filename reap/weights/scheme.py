@@ -23,10 +23,10 @@ from weakref import finalize
 
 import torch
 from tensordict import TensorDict
-from torch import nn
 
 from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.keys import nested
+from reap.policy.held import held_by
 from reap.tensordicts import make_tensordict
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.weights.bell import Bell, close_all, wait_for
@@ -38,6 +38,7 @@ STRATEGIES = ("tensordict", "state_dict")
 OF_THIS_PROCESS = frozenset(
     (
         "model",
+        "_target",
         "_role",
         "_process",
         "_updater",
@@ -87,6 +88,7 @@ class WeightSyncScheme:
         self.strategy, self.sync = strategy, sync
         self.model_id = "policy"
         self.model: Any = None
+        self._target: Any = None
         self.worker_idx: int | None = None
         self._role = Role.NEW
         self._described: dict[int, Described] = {}
@@ -138,7 +140,7 @@ class WeightSyncScheme:
         *,
         model_id: str = "policy",
         context: Any = None,
-        model: nn.Module | None = None,
+        model: Any = None,
         weights: Any = None,
         num_workers: int | None = None,
         devices: Sequence[Any] | None = None,
@@ -166,14 +168,14 @@ class WeightSyncScheme:
             raise OptionError("init_on_sender: expected a model, weights, a params_map or a context with a policy")
         count = num_workers or len(devices or ()) or getattr(context, "num_workers", None) or 1
         sources: Mapping[int, Any] = dict.fromkeys(range(count), source) if params_map is None else params_map
-        self._described = {worker: describe(one) for worker, one in sources.items()}
+        self._described = {worker: describe(held_by(one) if callable(one) else one) for worker, one in sources.items()}
         boxes = {worker: self.mailbox.for_weights(described) for worker, described in self._described.items()}
         self._bells = {worker: Bell() for worker in boxes}
         self._first = params_map or {}
         self.model_id, self.model, self._role = model_id, source, Role.SENDER
         self._updater = self.updater(source, boxes)
 
-    def updater_here(self, policy: nn.Module, source: nn.Module | None) -> WeightUpdaterBase:
+    def updater_here(self, policy: Any, source: Any) -> WeightUpdaterBase:
         """What sends weights to a policy of this process: they are copied.
 
         Args:
@@ -182,7 +184,7 @@ class WeightSyncScheme:
         """
         return VanillaWeightUpdater(policy, source)
 
-    def updater(self, policy: nn.Module | None, mailboxes: Mapping[int, Any]) -> Any:
+    def updater(self, policy: Any, mailboxes: Mapping[int, Any]) -> Any:
         """What sends the weights of a policy to mailboxes of this kind: the `weight_updater` of a collector.
 
         Args:
@@ -272,6 +274,7 @@ class WeightSyncScheme:
         if target is None:
             raise OptionError("init_on_receiver: expected a model, or a context with a policy")
         self.model_id, self.model, self._role = model_id, target, Role.RECEIVER
+        self._target = held_by(target) if callable(target) else target
         self.worker_idx = self.worker_idx if worker_idx is None else worker_idx
 
     def _become_a_copy(self) -> None:
@@ -296,11 +299,11 @@ class WeightSyncScheme:
         self._require("receive", Role.CONNECTED_RECEIVER)
         if not self._take_latest() and not wait_for(self._bell, self._take_latest, timeout or 0.0):
             return None
-        weights = weights_by_name(self.model)
+        weights = weights_by_name(self._target)
         return make_tensordict(nested({tuple(name.split(".")): one.detach() for name, one in weights.items()}), torch.Size())
 
     def _take_latest(self) -> bool:
-        before, self._version = self._version, self._box.read_into(self.model, self._version)
+        before, self._version = self._version, self._box.read_into(self._target, self._version)
         return self._version != before
 
     # ------------------------------------------------------------------ both
@@ -344,7 +347,7 @@ class WeightSyncScheme:
             raise OptionError(f"worker_idx: expected one of {list(self._descriptors)}, got {chosen}")
         described = self._described[chosen]
         expected = {name: torch.empty(one.shape, dtype=one.dtype, device="meta") for name, one in described.items()}
-        describe(self.model).select(expected)
+        describe(self._target).select(expected)
         self._close_descriptors.detach()
         self._bell, *fds = self._descriptors.pop(chosen)
         close_all(tuple(fd for several in self._descriptors.values() for fd in several))
@@ -364,7 +367,7 @@ class WeightSyncScheme:
             bell.close()
         if self._close_descriptors is not None:
             self._close_descriptors()
-        self._bells, self._box, self._updater, self.model = {}, None, None, None
+        self._bells, self._box, self._updater, self.model, self._target = {}, None, None, None, None
 
 
 def _reduced(scheme: WeightSyncScheme) -> tuple[Any, ...]:

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
-
 from reap.weights.mailbox import WeightMailbox
 from reap.weights.messages import MessageMailbox
 from reap.weights.nothing import NoMailbox, NoWeightUpdater
@@ -31,6 +29,7 @@ class SharedMemWeightSyncScheme(WeightSyncScheme):
         per_worker_weights: taken as torchrl takes it; each receiver has memory of its own in any case.
 
     Example:
+        >>> from torch import nn
         >>> scheme = SharedMemWeightSyncScheme()
         >>> scheme.init_on_sender(model=nn.Linear(2, 1))
         >>> scheme.connect()  # once Process(target=..., args=(scheme,)) runs, or before
@@ -70,11 +69,11 @@ class NoWeightSyncScheme(WeightSyncScheme):
         super().init_on_sender(weights={}, **options)
         self.model = model
 
-    def updater(self, policy: nn.Module | None, mailboxes: Mapping[int, Any]) -> Any:
+    def updater(self, policy: Any, mailboxes: Mapping[int, Any]) -> Any:
         """What sends nothing."""
         return NoWeightUpdater(mailboxes)
 
-    def updater_here(self, policy: nn.Module, source: nn.Module | None) -> Any:
+    def updater_here(self, policy: Any, source: Any) -> Any:
         """What sends nothing."""
         return NoWeightUpdater({0: None})
 

@@ -16,6 +16,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any, ClassVar
 
 import cloudpickle
+from tensordict.nn import TensorDictModule
 
 from reap.errors import OptionError
 from reap.sending import reducers
@@ -29,16 +30,39 @@ def _reduce_code(code: CodeType) -> Any:
     return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in arguments)
 
 
-class _Copier(cloudpickle.Pickler):
-    """cloudpickle's, but functions keep the name of their file, so that tracebacks of workers show their lines."""
+class ByValuePickler(cloudpickle.Pickler):
+    """cloudpickle's, but functions keep the name of their file, so that tracebacks of workers show their lines.
+
+    What several parts of a value share, they share where it arrives.
+    """
 
     dispatch_table: ClassVar[Any] = {**cloudpickle.Pickler.dispatch_table, CodeType: _reduce_code}
 
+    def reducer_override(self, obj: Any) -> Any:
+        """How an object is taken apart; `NotImplemented` leaves that to the object."""
+        if calls_function(obj):
+            return object.__new__, (type(obj),), vars(obj), None, None, give_attributes
+        return super().reducer_override(obj)
 
-class _Pickler(_Copier):
+
+def calls_function(value: Any) -> bool:
+    """Whether a value is a module of tensordict around what is no module itself, a bound method for example.
+
+    By themselves these pickle the function apart, so that what it shares with the rest of a policy would be there twice.
+    """
+    is_theirs = isinstance(value, TensorDictModule) and type(value).__getstate__ is TensorDictModule.__getstate__
+    return is_theirs and "module" in vars(value)
+
+
+def give_attributes(value: Any, attributes: Mapping[str, Any]) -> None:
+    """Have these attributes in a value that has none."""
+    vars(value).update(attributes)
+
+
+class _Pickler(ByValuePickler):
     """The same, and what processes can share is shared; see `reap.sending`."""
 
-    dispatch_table: ClassVar[Any] = ChainMap[Any, Any](reducers, _Copier.dispatch_table)
+    dispatch_table: ClassVar[Any] = ChainMap[Any, Any](reducers, ByValuePickler.dispatch_table)
 
 
 def pickled(value: Any) -> bytes:
@@ -125,7 +149,7 @@ def _culprit(value: Any) -> tuple[list[str], Any]:
 def _pickles(value: Any) -> bool:
     try:
         with io.BytesIO() as file:
-            _Copier(file, protocol=5).dump(value)
+            ByValuePickler(file, protocol=5).dump(value)
     except Exception:  # noqa: BLE001  as above
         return False
     return True
@@ -158,20 +182,21 @@ def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
             yield f"variable {name!r}", cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    names = dict.fromkeys(_global_names(function.__code__))
+    names = dict.fromkeys(global_names(function.__code__))
     yield from ((f"global {name!r}", function.__globals__[name]) for name in names if name in function.__globals__)
     yield from ((f"default {index}", part) for index, part in enumerate(function.__defaults__ or ()))
     yield from ((f"default of {name!r}", part) for name, part in (function.__kwdefaults__ or {}).items())
     yield from ((f"attribute {name!r}", part) for name, part in vars(function).items())
 
 
-def _global_names(code: CodeType) -> Iterator[str]:
+def global_names(code: CodeType) -> Iterator[str]:
+    """The globals that a function reads, with those of functions in it."""
     for instruction in dis.get_instructions(code):
         if instruction.opname == "LOAD_GLOBAL":
             yield instruction.argval
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _global_names(constant)
+            yield from global_names(constant)
 
 
 def _parts_of_object(value: Any) -> Iterator[tuple[str, Any]]:
