@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reap.envs.any_shape import AnyShape
+from reap.envs.one_hot import one_hot_rows
 from reap.errors import OptionError
 from reap.keys import Key
 from reap.layout import Array
@@ -86,7 +87,7 @@ def _encoder(space: gym.Space[Any], categorical: bool) -> Read:
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
         if not categorical:
-            rows = list(np.eye(int(space.n), dtype=np.int64))
+            rows = one_hot_rows(int(space.n))
             return lambda value: rows[_index(value, start, len(rows))]
         return (lambda value: int(value) - start) if start else identity
     if isinstance(space, spaces.MultiDiscrete):
