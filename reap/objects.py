@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import GraphInstance
 
+from reap.errors import add_note
 from reap.layout import Array
 from reap.optional import tensordict as load_tensordict
 
@@ -34,7 +35,7 @@ def copied(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception as error:
-        error.add_note(f"reap: an object of {type(value)} cannot be copied and recorded; leave it out of the data")
+        add_note(error, f"reap: an object of {type(value)} cannot be copied and recorded; leave it out of the data")
         raise
 
 

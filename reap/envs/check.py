@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from reap.envs.rounding import ROUNDING
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Array
@@ -117,7 +118,7 @@ def _check_leaf(value: Any, space: gym.Space[Any], where: str, path: str) -> Non
     numbers = array.astype(np.float64)
     if np.isnan(numbers).any():
         raise _mismatch(where, path, "numbers", f"NaN at {_first(np.isnan(numbers))}")
-    slack = 1e-6 * np.maximum(1.0, np.abs(np.where(np.isfinite(numbers), numbers, 0.0)))
+    slack = ROUNDING * np.maximum(1.0, np.abs(np.where(np.isfinite(numbers), numbers, 0.0)))
     outside = (array < space.low - slack) | (array > space.high + slack)
     if outside.any():
         index = _first(outside)

@@ -23,6 +23,7 @@ import torch
 from reap.buffers import FLAGS, TERMINATED, TRUNCATED, Slot, Stage, after
 from reap.envs.ends import Ends, Flags, complete_flags, shape_flags
 from reap.envs.leaves import get_leaf, set_leaf
+from reap.envs.rounding import without_rounding
 from reap.errors import SpecMismatch
 from reap.keys import NestedKey, plain
 from reap.objects import copies_of, stacked, unstacked
@@ -302,7 +303,7 @@ def check_result(env: EnvSpecs, td: Any, call: str) -> None:
             found = sorted(map(str, td.keys(True, True)))
             hint = "; values go to the root of what _step returns, not under 'next'" if "next" in td.keys() else ""
             raise SpecMismatch(f"{where}: expected key {plain(key)!r}, found {found}{hint}")
-        spec.validate(value, key=plain(key), where=where)
+        spec.validate(without_rounding(value, spec), key=plain(key), where=where)
     shape_flags(env, td, call)
     if call == "_step" and not _has_flags(env, td):
         wanted = [plain(key) for key, _ in env.full_done_spec.leaves()]

@@ -17,7 +17,7 @@ from reap.buffers import REWARD, TERMINATED, TRUNCATED, Slot, Stage, after
 from reap.envs.base import Rows, StepRows
 from reap.envs.check import check_reset, check_step, fitted, one_number
 from reap.envs.values import ActionLeaf, ObservationLeaf, assemble, identity
-from reap.errors import SpecMismatch
+from reap.errors import SpecMismatch, add_note
 
 Env = gym.Env[Any, Any]
 
@@ -310,7 +310,7 @@ class GymRows:
             self._reward[t] = rewards
 
     def _name_env(self, error: Exception, b: int) -> None:
-        error.add_note(f"reap: in env {self._first + b} of {self._total}")
+        add_note(error, f"reap: in env {self._first + b} of {self._total}")
 
     def send(self, rows: Rows | None, t: int) -> None:
         """Keep what is to be stepped: these envs work while `receive` waits for them."""

@@ -25,6 +25,7 @@ from reap.buffers import Slot, Stage, after
 from reap.envs.base import Rows
 from reap.envs.parallel_board import ASKED, COLUMN, LEAVE, SLOT, STAGE, Ints, Waiter, boards, boards_size, read_rows
 from reap.envs.serial import SerialEnv
+from reap.errors import shown
 from reap.keys import Key
 from reap.layout import Array, Block, Field
 from reap.memory import shared_memory
@@ -240,7 +241,7 @@ class EnvProcess:
             env.resets_itself,
             env.resets_rows,
             env.steps_rows,
-            repr(first),
+            shown(first),
         )
 
     def _connect(self, command: Connect, board: int, asked: int, done: int, life: int) -> None:

@@ -15,7 +15,7 @@ from reap.envs.build import build_env, is_env
 from reap.envs.gym import GymEnv
 from reap.envs.gym_rows import GymRow, GymRows
 from reap.envs.rows import RowsEnv
-from reap.errors import OptionError, SpecMismatch
+from reap.errors import OptionError, SpecMismatch, add_note
 
 Factory = Callable[..., Any]
 
@@ -63,7 +63,7 @@ class SerialEnv(RowsEnv):
                 require_equal(self.envs[0], self.envs[-1], first_number + number, first_number)
             _require_different(self.envs)
         except BaseException as error:
-            error.add_note(f"reap: in env {first_number + len(self.envs)} of {total}")
+            add_note(error, f"reap: in env {first_number + len(self.envs)} of {total}")
             for env in self.envs:
                 env.close()
             raise
@@ -226,7 +226,7 @@ class ChildRows:
         return ended or None
 
     def _name_env(self, error: Exception, number: int) -> None:
-        error.add_note(f"reap: in env {self._first + number} of {self._total}")
+        add_note(error, f"reap: in env {self._first + number} of {self._total}")
 
 
 def rows_of_groups(rows: Rows, starts: Sequence[int], stops: Sequence[int]) -> list[tuple[int, Rows | None]]:
