@@ -19,6 +19,7 @@ from reap.errors import OptionError, WorkerRaised, add_note, headline, portable
 from reap.testing import Count
 from reap.workers import reports
 from reap.workers.process import ProcessGroup
+from tests.collectors.buffers import wait_for_end
 from tests.workers.handlers import Doer, ask
 
 pytestmark = pytest.mark.timeout(60)
@@ -209,7 +210,7 @@ def test_in_a_background_thread_it_is_raised_itself(name: str) -> None:
     make = lambda: GymEnv(Failing(lambda: error))  # noqa: E731
     with SyncDataCollector(make, frames_per_batch=4, replay_buffer=buffer) as collector:
         collector.start()
-        collector._background._thread.join()  # pyright: ignore
+        wait_for_end(collector)
         with pytest.raises(type(error)) as info:
             collector.next()
         assert info.value is error
