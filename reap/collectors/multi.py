@@ -165,6 +165,8 @@ class MultiSyncDataCollector(ProcessCollector):
         needed = self.num_workers if share is None else ceil(share * self.num_workers)
         for worker in range(self.num_workers):
             self._crew.clear_control(worker)
+            if not needed:
+                self._hurry(worker)
         commands = [self._command(numbers[w if len(numbers) > 1 else 0]) for w in range(self.num_workers)]
         return Gather(
             self._group,

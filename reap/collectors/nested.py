@@ -32,9 +32,10 @@ from reap.collectors.worker import (
     prepare,
 )
 from reap.collectors.writing import Write, WriteTo
-from reap.errors import OptionError, SpecMismatch
+from reap.errors import OptionError, SpecMismatch, shown
 from reap.keys import Key, plain
 from reap.layout import Field
+from reap.seeds import seed_generators
 from reap.trajectories import LEAF_SHIFT, NO_ID
 from reap.workers.base import Call
 
@@ -65,7 +66,7 @@ class NestedWorker(Attached):
             WriteTo: self._write_to,
             Write: self._write,
             Reset: lambda command: self._collector.reset(command.rows),
-            Seed: lambda command: self._collector.set_seed(command.seed, command.static),
+            Seed: self._seed,
             GetState: self._get_state,
             CheckState: self._check_weights,
             SetState: lambda command: self._collector.load_state_dict(command.state["collector"]),
@@ -84,6 +85,10 @@ class NestedWorker(Attached):
         self._read_weights()
         return {"collector": self._collector.state_dict(), "policy": policy_state(self._policy), "version": self._version}
 
+    def _seed(self, command: Seed) -> int:
+        seed_generators(command.seed)  # this process's: envs may use them
+        return self._collector.set_seed(command.seed, command.static)
+
     def _call(self, command: Call) -> Any:
         methods = {"env_attribute": "getattr_env", "policy_attribute": "getattr_policy", "call_env": "call_env"}
         return getattr(self._collector, methods[command.name])(*command.arguments)
@@ -96,7 +101,7 @@ class NestedWorker(Attached):
 
     def _facts(self, _command: Describe) -> Facts:
         specs = {name: getattr(self._collector, name) for name in SPECS}
-        env, kind, weights = repr(self._collector), type(self._collector).__name__, self._weights()
+        env, kind, weights = shown(self._collector), type(self._collector).__name__, self._weights()
         return Facts(self._fields, self._batch_shape, self._columns, specs, env, kind, weights, False, False)
 
     def _collect(self, command: Collect) -> Done:

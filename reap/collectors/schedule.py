@@ -73,7 +73,7 @@ class Gather:
     Args:
         group: the workers.
         commands: one for each.
-        needed: replies after which the other workers are told to hurry.
+        needed: replies after which the other workers are told to hurry; with 0 they were told before.
         hurry: tells a worker.
         mend: is given a failure and the command that it came in the way of, if any; replies to that command itself, or has the
             worker reply to it. Raises what cannot be mended.
@@ -118,6 +118,8 @@ class Gather:
             reply = self._mend(failure, self._commands[failure.worker] if is_waited_for else None)
             if reply is not None:
                 self._take(failure.worker, reply)
+            elif is_waited_for and len(self.replies) >= self._needed:
+                self._hurry(failure.worker)  # who was told is gone
 
     def _send(self) -> None:
         while self._unsent:

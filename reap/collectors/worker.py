@@ -22,11 +22,12 @@ from torch import nn
 
 from reap.buffers import DONE, MASK, STEP_COUNT, TRUNCATED, Slot, after
 from reap.collectors.assembly import Assembly, assemble, made_by
-from reap.collectors.handler import Collect, Done, GetState, SetState
+from reap.collectors.handler import Collect, Done, GetState, Seed, SetState
 from reap.collectors.options import CollectorOptions
 from reap.collectors.state import policy_state
 from reap.collectors.writing import Write, WriteTo, WritingEnd
 from reap.envs.build import build_env
+from reap.errors import shown
 from reap.keys import Key
 from reap.layout import Block, Field
 from reap.rollout import PHASE, STOP, Phase
@@ -232,6 +233,7 @@ class Worker(Attached):
             WriteTo: self._write_to,
             Write: self._write,
             CheckState: self._check_state,
+            Seed: self._seed,
             GetState: self._get_state,
             SetState: self._set_state,
         }
@@ -258,6 +260,10 @@ class Worker(Attached):
                 self._version = found
             self._since = NEVER
 
+    def _seed(self, command: Seed) -> int:
+        seed_generators(command.seed)  # this process's: envs may use them
+        return self._handler.handle(command)
+
     def _get_state(self, command: GetState) -> dict[str, Any]:
         # Its own weights: those of the collector's policy may be newer, and one that a factory made is here only.
         self._read_weights()
@@ -283,7 +289,7 @@ class Worker(Attached):
             self._batch_shape,
             self._columns,
             {name: getattr(env, name) for name in SPECS},
-            repr(env),
+            shown(env),
             assembly.actor_kind,
             self._weights(),
             STEP_COUNT in self._fields and STEP_COUNT not in env.fields_of_stage(),

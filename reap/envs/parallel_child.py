@@ -182,6 +182,11 @@ class EnvGroup(SerialEnv):
     def _numbers(self, count: int) -> tuple[int, int]:
         return self._first, self._total
 
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed this process's generators, which envs may use, with the first env's seed, then the envs."""
+        seed_generators(seed)
+        return super().set_seed(seed, static_seed)
+
 
 class EnvProcess:
     """Carries out the commands of a `ParallelEnv`.
