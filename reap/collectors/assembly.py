@@ -183,6 +183,7 @@ def _actor(placed: Placement, env: EnvBase, stage: Stage, options: CollectorOpti
         trust=options.trust_policy,
         interaction=options.exploration_type,
         called=placed.called,
+        device=placed.device,
     )
     chosen = choose(env.full_action_spec, stage)
     parts = _parts(env, stage)

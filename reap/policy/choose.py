@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, TensorDictModuleBase
 from tensordict.nn.probabilistic import interaction_type, set_interaction_type
@@ -34,6 +35,7 @@ def choose_actor(
     trust: bool = False,
     interaction: InteractionType | None = None,
     called: Callable[..., Any] | None = None,
+    device: torch.device | None = None,
 ) -> tuple[PolicyActor, KeptInputs | None]:
     """The actor for a policy, after a call of the policy on the stage.
 
@@ -47,6 +49,7 @@ def choose_actor(
             reads it.
         trust: call the policy with a TensorDict whatever it looks like.
         called: what is called in place of the policy, which tells only its arguments then: its compiled form, say.
+        device: what the TensorDict that the policy is called with gives as its device.
         interaction: how probabilistic modules will choose; None: as tensordict's `interaction_type()` says now.
 
     Returns:
@@ -62,11 +65,13 @@ def choose_actor(
         add_states(stage, policy, argument_keys(policy))
         if trust or takes_tensordict(policy):
             if missing_states(stage, policy):
-                _find_states(policy, target, stage)
+                _find_states(policy, target, stage, device)
             if reads_objects(policy, stage):
-                return _probe(TensorDictActor(target, stage, object_inputs(stage)), None, policy, actions, stage)
+                return _probe(
+                    TensorDictActor(target, stage, device, object_inputs(stage, device)), None, policy, actions, stage
+                )
             plan = unwrap(policy, stage, chosen) if called is None else None
-            return _probe(TensorDictActor(target, stage), plan, policy, actions, stage)
+            return _probe(TensorDictActor(target, stage, device), plan, policy, actions, stage)
         action = next(key for key, _ in actions.leaves())
         if optional := optional_arguments(policy, _arguments(stage)):
             without = _by_arguments(target, stage, match_arguments(policy, _arguments(stage), stage.initial), action)
@@ -85,10 +90,10 @@ def _arguments(stage: Stage) -> list[Key]:
     return [key for key in stage.fields if key[-1:] not in FLAGS]
 
 
-def _find_states(policy: Callable[..., Any], called: Callable[..., Any], stage: Stage) -> None:
+def _find_states(policy: Callable[..., Any], called: Callable[..., Any], stage: Stage, device: torch.device | None) -> None:
     """Call the policy without its recurrent states, and take their form from what it writes."""
     where = f"policy {name_of(policy)}"
-    actor = TensorDictActor(called, stage)
+    actor = TensorDictActor(called, stage, device)
     try:
         outputs = Trial(actor.probe, policy, stage).outputs
     except Exception as error:

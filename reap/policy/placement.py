@@ -26,11 +26,13 @@ class Placement:
         policy: the policy: what was given, or a copy of it on another device.
         source: where its weights come from, if `policy` is a copy.
         called: what is called in its place; None if it is the policy itself.
+        device: what a TensorDict for it gives as its device; None where it is not known, or is set as the inputs are copied.
     """
 
     policy: Callable[..., Any]
     source: nn.Module | None = None
     called: Callable[..., Any] | None = None
+    device: torch.device | None = None
 
 
 def place(policy: Callable[..., Any], device: torch.device | None, *, compiled: Arguments, as_graph: Arguments) -> Placement:
@@ -56,8 +58,8 @@ def place(policy: Callable[..., Any], device: torch.device | None, *, compiled: 
             raise OptionError(f"cudagraph_policy: expected policy_device to be a CUDA device, got {device}")
         called = CudaGraphModule(called, **_arguments(as_graph))
     if device is not None and device.type != "cpu":
-        called = _Staged(called, device)
-    return Placement(policy, source, None if called is policy else called)
+        called, device = _Staged(called, device), None
+    return Placement(policy, source, None if called is policy else called, device)
 
 
 def _is_on(module: nn.Module, device: torch.device) -> bool:

@@ -27,6 +27,7 @@ class TensorDictActor:
     Args:
         policy: takes a TensorDict; returns it or another one, or None for the one it was given.
         stage: what the TensorDict holds.
+        device: what it gives as its device.
         inputs: makes a TensorDict of the stage; one of its tensors unless given.
     """
 
@@ -34,14 +35,18 @@ class TensorDictActor:
     enables_grad = False
 
     def __init__(
-        self, policy: Callable[[TensorDictBase], Any], stage: Stage, inputs: Callable[[], TensorDictBase] | None = None
+        self,
+        policy: Callable[[TensorDictBase], Any],
+        stage: Stage,
+        device: torch.device | None = None,
+        inputs: Callable[[], TensorDictBase] | None = None,
     ) -> None:
         self.outputs: Mapping[Key, Field] = {}
         self.reads: Sequence[Key] = tuple(stage.tensors)
         self._policy = policy
         self._stage = stage
         self._writer = OutputWriter({})
-        tensors = partial(make_tensordict, nested(stage.tensors), torch.Size(stage.batch_shape))
+        tensors = partial(make_tensordict, nested(stage.tensors), torch.Size(stage.batch_shape), device=device)
         self._inputs: Callable[[], TensorDictBase] = inputs or tensors
 
     def probe(self) -> Outputs:
