@@ -20,6 +20,7 @@ from reap.collectors.options import CollectorOptions, SyncOptions, made_scheme, 
 from reap.collectors.schedule import gather_all
 from reap.envs.base import EnvBase
 from reap.envs.build import build_env, is_env
+from reap.envs.own_policy import as_policy
 from reap.errors import OptionError
 from reap.keys import Key
 from reap.layout import Field, require_private, require_shared
@@ -33,7 +34,7 @@ class SyncDataCollector(DataCollectorBase):
 
     Args:
         create_env_fn: an env, a factory of one, a gymnasium id or a gymnasium env.
-        policy: a module or function, or None for random actions.
+        policy: a module or function, or None for random actions (`env.rand_action` and `env.rand_step` mean that too).
         **options: see `CollectorOptions`; `frames_per_batch` is required.
 
     Yields:
@@ -63,7 +64,7 @@ class SyncDataCollector(DataCollectorBase):
         # What was recorded last was not handed out: new episodes begin behind it, that none has a gap.
         self._is_lost = False
         try:
-            made = policy if chosen.policy_factory is None else made_by(chosen.policy_factory)
+            made = as_policy(policy) if chosen.policy_factory is None else made_by(chosen.policy_factory)
             self._assembly: Assembly = assemble(env, made, chosen)
             self._require_room()
             group = InlineGroup([self._assembly.handler])

@@ -31,6 +31,7 @@ from reap.collectors.schedule import ask_one
 from reap.collectors.state import check_state, checked_rows, checked_seed
 from reap.collectors.worker import CheckState
 from reap.collectors.writing import write_to
+from reap.envs.own_policy import as_policy
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
 from reap.keys import Key
 from reap.layout import Field, require_shared
@@ -65,6 +66,7 @@ class ProcessCollector(DataCollectorBase):
             raise OptionError("policy and policy_factory: expected one of them, got both")
         if plan.crew.num_threads is not None:
             torch.set_num_threads(plan.crew.num_threads)
+        policy = as_policy(policy)
         self._plan, self._policy = plan, policy
         # What Ctrl-C kept from being handed out.
         self._ready: TensorDictBase | None = None

@@ -144,11 +144,9 @@ def test_a_backend_that_does_not_exist() -> None:
 class AsksForDevice(TensorDictModuleBase):
     """Makes its action where its input says that it is."""
 
-    in_keys = ("observation",)
-    out_keys = ("action",)
-
     def __init__(self) -> None:
         super().__init__()
+        self.in_keys, self.out_keys = ["observation"], ["action"]
         self.seen: set[Any] = set()
 
     def forward(self, td: TensorDictBase) -> TensorDictBase:
