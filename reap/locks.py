@@ -12,14 +12,14 @@ import os
 import threading
 from types import TracebackType
 from typing import Any
-from weakref import WeakValueDictionary
 
+from reap.endings import WeakValues
 from reap.forks import ForkedLocks
 from reap.shield import interruptible, uninterrupted
 
 _forked = ForkedLocks()
 
-_locks: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
+_locks: WeakValues[tuple[int, int], Any] = WeakValues()
 """The lock of threads for each piece of shared memory, by device and inode: several objects of one process may map one."""
 
 

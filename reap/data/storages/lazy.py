@@ -23,6 +23,7 @@ from torch import Tensor
 from reap.data.storages.ring import Ring
 from reap.data.storages.side_store import Sparse
 from reap.data.storages.tensors import TensorStorage
+from reap.endings import at_end
 from reap.errors import OptionError, SpecMismatch
 from reap.forks import Forked
 from reap.keys import Key, nested, plain
@@ -113,7 +114,7 @@ class LazyTensorStorage(TensorStorage):
 
     def _hold(self, fd: int) -> None:
         self._fd = fd
-        weakref.finalize(self, os.close, fd).atexit = False
+        at_end(self, os.close, fd)
 
     def __getstate__(self) -> dict[str, Any]:
         return dict(vars(self)) if self._fd is None else {**self._unmapped(), "_fd": (os.getpid(), self._fd)}
