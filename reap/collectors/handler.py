@@ -128,7 +128,7 @@ class CollectHandler:
         self.rollout = rollout
         self._fill_by_policy: Fill = rollout.fill if fill is None else fill
         self.close_env = True
-        self._remembers = remembers
+        self.remembers = remembers
         self._slots = slots
         self._actor, self._random = actor, random
         self._policy, self._kept, self._exploration = policy, kept, exploration
@@ -168,7 +168,7 @@ class CollectHandler:
     def _collect(self, command: Collect) -> Done:
         rollout, slot = self.rollout, self._slots[command.slot]
         random = command.random or self._actor is None
-        if self._was_random and not random and self._remembers:
+        if self._was_random and not random and self.remembers:
             rollout.restart()
         self._was_random = command.random
         if command.fresh:

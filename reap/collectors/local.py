@@ -12,10 +12,12 @@ from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 from torch import nn
 
+from reap.buffers import MASK
 from reap.collectors.assembly import Assembly, assemble, made_by
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.delivery import leave_gap
 from reap.collectors.handler import Collect
+from reap.collectors.handover import end_episodes
 from reap.collectors.options import CollectorOptions, SyncOptions, made_scheme, made_updater, make_options
 from reap.collectors.schedule import gather_all
 from reap.envs.base import EnvBase
@@ -153,14 +155,17 @@ class SyncDataCollector(DataCollectorBase):
             self._assembly.handler.rollout.restart()
             leave_gap(self._options.replay_buffer)
         self._is_lost = True
+        command = self._command(slot)
         try:
-            (done,) = gather_all(self._group, self._command(slot))
+            (done,) = gather_all(self._group, command)
         except BaseException:
             pool.give_back(slot)
             raise
         self._meter.add(
             done.frames, done.episodes, done.env_seconds, done.policy_seconds, staleness=self._version - done.version
         )
+        if command.random and self._assembly.handler.remembers and self._meter.frames >= self._options.random_frames:
+            end_episodes(pool.slots[slot].by_row, has_mask=MASK in pool.fields)
         return pool.deliver(slot)
 
     def _release(self, timeout: float | None, close_env: bool) -> None:

@@ -110,6 +110,10 @@ class MultiSyncDataCollector(ProcessCollector):
         self._under_way = self._under_way or self._begin()
         self._under_way.wait()
         gather, self._under_way = self._under_way, None
+        recorded = self._meter.frames + sum(done.frames for done in gather.replies.values())
+        if gather.commands[0].random and recorded >= self._options.random_frames:
+            for worker, done in gather.replies.items():
+                self._hand_over(worker, done)
         return gather
 
     @property

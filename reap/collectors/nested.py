@@ -102,7 +102,7 @@ class NestedWorker(Attached):
     def _facts(self, _command: Describe) -> Facts:
         specs = {name: getattr(self._collector, name) for name in SPECS}
         env, kind, weights = shown(self._collector), type(self._collector).__name__, self._weights()
-        return Facts(self._fields, self._batch_shape, self._columns, specs, env, kind, weights, False, False)
+        return Facts(self._fields, self._batch_shape, self._columns, specs, env, kind, weights, False, False, False)
 
     def _collect(self, command: Collect) -> Done:
         self._read_weights()

@@ -18,10 +18,12 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType
 from torch import nn
 
+from reap.buffers import MASK
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.crew import Crew, Slots
 from reap.collectors.delivery import leave_gap, mark_truncated
 from reap.collectors.handler import Done, Reset
+from reap.collectors.handover import end_episodes
 from reap.collectors.multi_options import make_plan
 from reap.collectors.options import made_updater
 from reap.collectors.orders import Writes, end_for_workers
@@ -143,6 +145,12 @@ class ProcessCollector(DataCollectorBase):
     @abstractmethod
     def _mend_write(self, failure: WorkerError) -> None:
         """Mend a failure that came while workers wrote, or raise it."""
+
+    def _hand_over(self, worker: int, done: Done) -> None:
+        """The policy acts next in this worker: if it begins new episodes, those under way have ended with this rollout."""
+        if self._crew.facts[worker].remembers:
+            arrays = self._slots_of(worker).rows_of(worker, done.slot)
+            end_episodes(arrays.__getitem__, has_mask=MASK in arrays)
 
     def _finish_writes(self) -> None:
         if self._writes is not None:

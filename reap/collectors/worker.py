@@ -92,6 +92,7 @@ class Facts:
         weights: shape and dtype of each weight; None for a policy without weights.
         counts_steps: the collector counts the steps of episodes.
         resets_itself: the env does so, with a step of its own.
+        remembers: the policy has a recurrent state.
     """
 
     fields: Mapping[Key, Field]
@@ -103,6 +104,7 @@ class Facts:
     weights: Mapping[str, Field] | None
     counts_steps: bool
     resets_itself: bool
+    remembers: bool
 
     @property
     def rows(self) -> int:
@@ -294,6 +296,7 @@ class Worker(Attached):
             self._weights(),
             STEP_COUNT in self._fields and STEP_COUNT not in env.fields_of_stage(),
             env.resets_itself,
+            self._handler.remembers,
         )
 
     def _collect(self, command: Collect) -> Done:
