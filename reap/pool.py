@@ -116,6 +116,11 @@ class SlotPool:
         """Return a slot that was taken and is not delivered."""
         self._free.append(self._own[index])
 
+    def clear(self) -> None:
+        """Have no slots any more: the memory of those that are lent goes with the last piece of their batches, the rest now."""
+        for kept in (self.slots, self._sources, self._same, self._free, self._own, self._leases):
+            kept.clear()
+
     def deliver(self, index: int) -> TensorDict:
         """The batch recorded in a slot that was taken: ordinary tensors, whatever mode the caller is in."""
         with torch.inference_mode(False):

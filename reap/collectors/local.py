@@ -171,6 +171,7 @@ class SyncDataCollector(DataCollectorBase):
     def _release(self, timeout: float | None, close_env: bool) -> None:
         self._assembly.handler.close_env = close_env
         self._group.stop(timeout)
+        self._assembly.pool.clear()  # not with the collector: its parts refer to each other
 
     @property
     def policy(self) -> Callable[..., Any]:
