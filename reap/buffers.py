@@ -35,6 +35,9 @@ VERSION: Key = ("collector", "policy_version")
 IS_INIT: Key = ("is_init",)
 STEP_COUNT: Key = ("step_count",)
 
+Cuts = tuple[tuple[int, int, tuple[int, ...]], ...]
+"""Parts of the rows: for each the first one, the one behind the last, and its batch shape."""
+
 
 def after(key: Key) -> Key:
     """The key of the same value one step later, under `"next"`."""
@@ -67,6 +70,7 @@ class Stage:
         self.arrays: dict[Key, Array] = {}
         self.tensors: dict[Key, torch.Tensor] = {}
         self.initial: dict[Key, Any] = {}
+        self._parts: dict[Cuts, list[Stage]] = {}
         """What fields that are no observations hold where an episode begins."""
         self.block = self._add(fields, make_block)
         """The memory of the fields that it was made with."""
@@ -79,6 +83,7 @@ class Stage:
             initial: for fields that are no observations, what they hold where an episode begins.
         """
         self._add(fields, Block.private)
+        self._parts.clear()
         self.initial.update(initial)
         for key, value in initial.items():
             self.arrays[key][...] = value
@@ -100,6 +105,13 @@ class Stage:
         chosen: Any = ... if rows is None or not self.batch_shape else rows
         for key, value in self.initial.items():
             self.arrays[key][chosen] = value
+
+    def parts(self, cuts: Cuts) -> list[Stage]:
+        """A part for each cut; the same ones for the same cuts, until fields are added."""
+        found = self._parts.get(cuts)
+        if found is None:
+            found = self._parts[cuts] = [self.part(*cut) for cut in cuts]
+        return found
 
     def part(self, start: int, stop: int, batch_shape: tuple[int, ...]) -> Stage:
         """The rows from `start` to `stop` of a batched stage, as a stage over the same memory."""
@@ -186,6 +198,7 @@ class Slot:
         self._views: dict[Key, Sequence[torch.Tensor]] = {}
         self._flags: list[Array] = [self.block.memory[layout.span(flags)]] if flags else []
         self._first_row: int | None = None
+        self._parts: dict[Cuts, list[Slot]] = {}
 
     @property
     def first_row(self) -> int:
@@ -236,6 +249,13 @@ class Slot:
         """
         for key, array in self._rowwise.items():
             array[invalid] = -1 if key == IDS else None if self.fields[key].is_object else 0
+
+    def parts(self, cuts: Cuts) -> list[Slot]:
+        """A part for each cut; the same ones for the same cuts."""
+        found = self._parts.get(cuts)
+        if found is None:
+            found = self._parts[cuts] = [self.part(*cut) for cut in cuts]
+        return found
 
     def part(self, start: int, stop: int, batch_shape: tuple[int, ...]) -> Slot:
         """The rows from `start` to `stop`, as a slot over the same memory."""

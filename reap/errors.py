@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
 
 _SIGNAL_CAUSES = {
     "SIGKILL": (
@@ -148,7 +148,7 @@ class WorkerRaised(WorkerError):  # noqa: N818  one of the two things that can h
 
     def __init__(self, worker: int, phase: str, error: BaseException, traceback: str = "") -> None:
         remote = f"\nTraceback in the worker:\n{traceback.rstrip()}" if traceback else ""
-        super().__init__(worker, f"{_headline(error)}\nRaised in worker {worker} during {phase}.{remote}")
+        super().__init__(worker, f"{headline(error)}\nRaised in worker {worker} during {phase}.{remote}")
         self.phase = phase
         self.traceback = traceback
         self.__cause__ = error
@@ -228,16 +228,97 @@ def portable(error: BaseException) -> BaseException:
         >>> portable(Local("in a function"))
         RuntimeError('Local: in a function')
     """
-    try:
-        loaded = pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001  pickling runs the user's code, which may raise anything
-        loaded = None
-    if type(loaded) is type(error):
-        return error
-    stand_in = RuntimeError(_headline(error))
-    for note in getattr(error, "__notes__", ()):
-        stand_in.add_note(str(note))
+    with guarded():
+        if type(pickle.loads(pickle.dumps(error))) is type(error):
+            return error
+    stand_in = RuntimeError(headline(error))
+    for note in notes_of(error):
+        stand_in.add_note(note)
     return stand_in
+
+
+class guarded:  # noqa: N801  a context manager
+    """In the body code of the user's may raise anything but Ctrl-C, and it is dropped: a failure is being reported already.
+
+    Example:
+        >>> with guarded():
+        ...     raise SystemExit(1)
+    """
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        return kind is not None and not issubclass(kind, KeyboardInterrupt)
+
+
+class telling:  # noqa: N801  a context manager
+    """Calls a function with the exception that the body raises, which goes on as it is.
+
+    No generator: contextlib sets an attribute of the exception then, which those of a frozen dataclass refuse.
+    """
+
+    def __init__(self, tell: Callable[[BaseException], None]) -> None:
+        self._tell = tell
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._tell(error)
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception of the user's; none where its class does not let attributes be set."""
+    with guarded():
+        BaseException.add_note(error, note)
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception, whatever its `__str__` does.
+
+    Example:
+        >>> class Mute(Exception):
+        ...     def __str__(self):
+        ...         raise AttributeError("code")
+        >>> text_of(KeyError("a")), text_of(Mute())
+        ("'a'", '<Mute.__str__ failed>')
+    """
+    with guarded():
+        return str.__str__(str(error))  # a subclass of str would bring more code of the user's along
+    return f"<{type(error).__name__}.__str__ failed>"
+
+
+def notes_of(error: BaseException) -> list[str]:
+    """The notes of an exception, as far as they are there and can be shown."""
+    with guarded():
+        return [str.__str__(str(note)) for note in error.__notes__]
+    return []
+
+
+def shown(value: object) -> str:
+    """The `repr` of a value of the user's in an error message, whatever its `__repr__` does.
+
+    Example:
+        >>> class Shy:
+        ...     def __repr__(self):
+        ...         raise AttributeError("name")
+        >>> shown([1, 2]), shown(Shy())
+        ('[1, 2]', '<Shy.__repr__ failed>')
+    """
+    with guarded():
+        return str.__str__(repr(value))
+    return f"<{type(value).__name__}.__repr__ failed>"
+
+
+def headline(error: BaseException) -> str:
+    """Type and text of an exception, as the last line of a traceback has them.
+
+    Example:
+        >>> headline(ValueError("too long")), headline(ValueError())
+        ('ValueError: too long', 'ValueError')
+    """
+    text = text_of(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -251,11 +332,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     matches = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean {matches[0]!r}?" if matches else ""
-
-
-def _headline(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _signal(exit_code: int | None) -> signals.Signals | None:

@@ -29,6 +29,7 @@ from reap.errors import OptionError, SpecMismatch
 from reap.keys import plain
 from reap.policy.held import Held, held_by
 from reap.specs.fits import Check
+from reap.trajectories import TrajectoryTracker
 
 __all__ = ["EpisodeLog", "Evaluation", "evaluate"]
 
@@ -118,6 +119,7 @@ def evaluate(
         raise OptionError(f"episodes: expected a positive number of episodes, got {number!r}")
     built = build_env(env)
     rows = max(1, built.batch_size.numel())
+    quota = Quota(rows, int(number))
     try:
         held = held_by(policy)
         with _unchanged(held):
@@ -130,24 +132,69 @@ def evaluate(
                 check=check,
                 policy_device=_device_of(held),
                 return_same_td=True,
+                interruptor=quota,
             )
+            quota.tracker = collector._assembly.handler.rollout.tracker  # pyright: ignore[reportPrivateUsage]
             if seed is not None:
                 collector.set_seed(seed)
             # Nothing to shut down: the collector holds no more than the env, which is closed below or stays open.
-            return _first_episodes(collector, rows, int(number))
+            return _first_episodes(collector, quota)
     finally:
         if not is_env(env):
             built.close()
 
 
-def _first_episodes(collector: SyncDataCollector, rows: int, episodes: int) -> Evaluation:
-    log = EpisodeLog(rows)
-    quota = [(episodes - b - 1) // rows + 1 for b in range(rows)]
+class Quota:
+    """Ends a rollout with the column behind the one in which the last episode that counts has ended.
+
+    Args:
+        rows: number of rows.
+        episodes: how many episodes count; of each row the first ones.
+
+    Attributes:
+        tracker: tells which episodes have ended.
+    """
+
+    tracker: TrajectoryTracker
+
+    def __init__(self, rows: int, episodes: int) -> None:
+        self.rows, self.episodes = rows, episodes
+        self._missing = [(episodes - b - 1) // rows + 1 for b in range(rows)]
+        self._left = rows - self._missing.count(0)
+        self._seen = 0
+
+    @property
+    def is_met(self) -> bool:
+        """Whether all episodes have ended."""
+        return not self._left
+
+    def begin(self) -> None:
+        """A rollout begins: none of its episodes has ended."""
+        self._seen = 0
+
+    def collection_stopped(self) -> bool:
+        """Whether the rollout is to end; asked once a column, before it is known which episodes end with it."""
+        if self.tracker.ended > self._seen:
+            self.look()
+        return not self._left
+
+    def look(self) -> None:
+        """Count the episodes that have ended since this was last called in a rollout."""
+        for b in self.tracker.rows_ended(self._seen):
+            self._missing[b] -= 1
+            self._left -= self._missing[b] == 0
+        self._seen = self.tracker.ended
+
+
+def _first_episodes(collector: SyncDataCollector, quota: Quota) -> Evaluation:
+    rows, log = quota.rows, EpisodeLog(quota.rows)
     found: list[list[Ended]] = [[] for _ in range(rows)]
-    while any(len(own) < count for own, count in zip(found, quota, strict=True)):
+    while not quota.is_met:
+        quota.begin()
         for episode in log.add(collector.rollout()):
             found[episode.row].append(episode)
-    chosen = [found[number % rows][number // rows] for number in range(episodes)]
+        quota.look()
+    chosen = [found[number % rows][number // rows] for number in range(quota.episodes)]
     return Evaluation(
         np.array([episode.reward for episode in chosen], np.float64),
         np.array([episode.length for episode in chosen], np.int64),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from reap.endings import at_end
 from reap.keys import Key
 from reap.memory import Bytes, physical_memory, readable, require_memory, shared_memory
 
@@ -144,7 +144,7 @@ class Block:
         self.memory = memory
         self.fd = fd
         if fd is not None:
-            weakref.finalize(self, os.close, fd).atexit = False
+            at_end(self, os.close, fd)
 
     @classmethod
     def private(cls, layout: Layout) -> Block:

@@ -21,8 +21,8 @@ from fcntl import F_OFD_SETLK, F_UNLCK, F_WRLCK, fcntl
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from weakref import WeakValueDictionary, finalize
 
+from reap.endings import WeakValues, at_end
 from reap.forks import Forked, ForkedLocks
 from reap.shield import interruptible, uninterrupted
 from reap.waits import Wait, described
@@ -35,7 +35,7 @@ _forked_locks = ForkedLocks()
 _making = ForkedLocks().add(threading.Lock())
 _forked: Forked[Description] = Forked(lambda description: description.begin_anew())
 
-_descriptions: WeakValueDictionary[tuple[int, int], Description] = WeakValueDictionary()
+_descriptions: WeakValues[tuple[int, int], Description] = WeakValues()
 """By device and inode: several objects of one process may map one piece of memory."""
 
 
@@ -55,7 +55,7 @@ class Description:
         self.threads: Any = _forked_locks.add(threading.RLock())
         self.depth = 0
         self.fd = _opened_again(fd)
-        finalize(self, os.close, self.fd).atexit = False
+        at_end(self, os.close, self.fd)
         _forked.add(self)
 
     def begin_anew(self) -> None:
@@ -87,7 +87,7 @@ def _description_of(fd: int) -> Description:
     with _making:
         found = _descriptions.get(key)
         if found is None:
-            found = _descriptions[key] = Description(fd)
+            found = _descriptions.setdefault(key, Description(fd))
     return found
 
 

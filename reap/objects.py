@@ -13,11 +13,17 @@ import numpy as np
 import torch
 from gymnasium.spaces import GraphInstance
 
+from reap.errors import add_note
 from reap.layout import Array
 from reap.optional import tensordict as load_tensordict
 
 ATOMS: frozenset[type] = frozenset({type(None), str, int, float, bool})
 """Types whose values go into a state as they are, and need no copy."""
+_NUMPY: Mapping[torch.dtype | None, np.dtype[Any]] = {
+    torch.from_numpy(np.zeros(0, name)).dtype: np.dtype(name)
+    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+}
+"""Numpy's dtypes of torch's, so that numbers are cast as they are copied."""
 
 
 def copied(value: Any) -> Any:
@@ -34,8 +40,28 @@ def copied(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception as error:
-        error.add_note(f"reap: an object of {type(value)} cannot be copied and recorded; leave it out of the data")
+        add_note(error, f"reap: an object of {type(value)} cannot be copied and recorded; leave it out of the data")
         raise
+
+
+def tensor_of(value: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor of its own with an array's numbers, whatever the array's strides and byte order.
+
+    Args:
+        value: an array, a number, or lists of numbers.
+        dtype: the tensor's dtype; None: the array's own.
+
+    Raises:
+        TypeError, ValueError: torch has no such numbers, or the lists have parts of different lengths.
+
+    Example:
+        >>> tensor_of(np.arange(3, dtype=">i4")[::-1])
+        tensor([2, 1, 0], dtype=torch.int32)
+    """
+    given = np.asarray(value)
+    wanted = _NUMPY.get(dtype, given.dtype.newbyteorder("="))
+    tensor = torch.from_numpy(np.array(given, wanted, order="C"))
+    return tensor if dtype is None else tensor.to(dtype)
 
 
 def copies_of(objects: Array) -> Array:
@@ -85,8 +111,10 @@ def to_state(value: Any) -> Any:
     if kind is dict:
         return {"kind": "dict", "value": [[to_state(name), to_state(item)] for name, item in value.items()]}
     if isinstance(value, np.ndarray | np.generic):
+        if not value.dtype.isnative:
+            return {"kind": "foreign", "value": [value.dtype.str, tensor_of(value)]}
         name = "array" if isinstance(value, np.ndarray) else "number"
-        return {"kind": name, "value": torch.tensor(np.asarray(value))}
+        return {"kind": name, "value": tensor_of(value)}
     if kind in _SEQUENCES:
         return {"kind": _SEQUENCES[kind], "value": [to_state(item) for item in value]}
     raise TypeError(f"{kind} is no plain data")
@@ -124,5 +152,6 @@ _FROM_STATE: Mapping[str, Callable[[Any], Any]] = {
     "graph": lambda states: GraphInstance(*_each(states)),
     "dict": lambda pairs: {from_state(name): from_state(item) for name, item in pairs},
     "array": lambda tensor: tensor.clone().numpy(),
+    "foreign": lambda parts: parts[1].numpy().astype(parts[0]),
     "number": lambda tensor: tensor.numpy()[()],
 }

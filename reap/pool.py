@@ -6,13 +6,13 @@
 
 Fields that are small per frame are cloned into tensors of their own, so that keeping the rewards of a batch does not keep its
 pixels; the others are lent. A lease is a numpy array over the slot's memory that every lent tensor holds on to: through the
-`memoryview` numpy keeps the lease itself as the base of what is derived from it, and its end gives the slot back.
+`memoryview` numpy keeps the lease itself as the base of what is derived from it, and its end gives the slot back: a reference
+with the slot's number is then put among the free ones, by a function written in C (`reap.endings`).
 """
 
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
@@ -22,6 +22,7 @@ import torch
 from tensordict import TensorDict
 
 from reap.buffers import SMALL, Slot, slot_layout
+from reap.endings import Numbered, numbered
 from reap.keys import Key, nested
 from reap.layout import Block, Field, Layout
 from reap.objects import copies_of, stacked
@@ -65,7 +66,9 @@ class SlotPool:
         self._deliver = SlotPool._deliver_same if same else SlotPool._deliver_lease
         self._same: dict[int, list[Node]] = {}
         self._limit, self._make_block = limit, make_block
-        self._free: list[int] = []
+        self._free: list[Numbered[Any]] = []
+        self._own: list[Numbered[Slot]] = []
+        self._leases: dict[int, Numbered[Any]] = {}
         self._sources: list[dict[Key, torch.Tensor]] = []  # per slot, the fields that are cloned
         self.fields, self.columns = dict(fields), columns
         self._batch_shape, self._device = batch_shape, device
@@ -86,7 +89,7 @@ class SlotPool:
             MemoryError: there is no memory for another slot.
         """
         if self._free:
-            return self._free.pop()
+            return self._free.pop().number
         try:
             slot = Slot(self.fields, self._batch_shape, self.columns, self._make_block)
         except MemoryError as error:
@@ -95,6 +98,7 @@ class SlotPool:
             raise
         with torch.inference_mode(False):
             self._sources.append({key: slot.tensor(key) for key in self._small})
+        self._own.append(numbered(slot, len(self.slots)))
         self.slots.append(slot)
         return len(self.slots) - 1
 
@@ -110,7 +114,12 @@ class SlotPool:
 
     def give_back(self, index: int) -> None:
         """Return a slot that was taken and is not delivered."""
-        self._free.append(index)
+        self._free.append(self._own[index])
+
+    def clear(self) -> None:
+        """Have no slots any more: the memory of those that are lent goes with the last piece of their batches, the rest now."""
+        for kept in (self.slots, self._sources, self._same, self._free, self._own, self._leases):
+            kept.clear()
 
     def deliver(self, index: int) -> TensorDict:
         """The batch recorded in a slot that was taken: ordinary tensors, whatever mode the caller is in."""
@@ -123,22 +132,22 @@ class SlotPool:
             leaves: dict[Key, Any] = {key: source.clone() for key, source in self._sources[index].items()}
             leaves.update({key: objects_of(slot, key) for key in self._objects})
         except BaseException:
-            self._free.append(index)
+            self.give_back(index)
             raise
         if self._large and not self._can_lend:
             leaves.update({key: slot.tensor(key).clone() for key in self._large})
-            self._free.append(index)
+            self.give_back(index)
         elif self._large:
             memory: Any = slot.block.memory
             lease: Any = np.frombuffer(memoryview(memory), np.uint8)
-            weakref.finalize(lease, self._free.append, index).atexit = False
+            self._leases[index] = numbered(lease, index, self._free.append)
             leaves.update({key: slot.tensor(key, lease) for key in self._large})
         else:
-            self._free.append(index)
+            self.give_back(index)
         return self._tensordict({key: leaves[key] for key in self.fields})
 
     def _deliver_same(self, index: int) -> TensorDict:
-        self._free.append(index)
+        self.give_back(index)
         nodes = self._same.get(index)
         if nodes is None:
             slot = self.slots[index]

@@ -10,8 +10,7 @@ for each column t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from time import perf_counter
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 from reap.buffers import IDS, MASK, STEP_COUNT, Slot, Stage, after
 from reap.envs.base import EnvBase
 from reap.envs.slot_check import SlotCheck
-from reap.errors import OptionError, SpecMismatch
+from reap.errors import OptionError, SpecMismatch, add_note, shown, telling
 from reap.layout import Array
 from reap.objects import fill, to_states
 from reap.policy.base import Actor
@@ -232,20 +231,20 @@ class Rollout:
         self.env_seconds += env_seconds
         return self.finish(slot, t + 1)
 
-    @contextmanager
-    def recording(self, slot: Slot, actor: Actor, start: int) -> Generator[None]:
+    def recording(self, slot: Slot, actor: Actor, start: int) -> telling:
         """Begin a rollout; an exception in the body says where it was raised, and the next rollout begins new episodes."""
         self.env.ensure_open()
         self.control[COLUMN] = -1
-        try:
+        body = telling(self._break_off)
+        with body:
             self._start(slot, actor, start)
-            yield
-        except BaseException as error:
-            self.restart()
-            phase, t = Phase(self.control[PHASE]).name.lower(), self.control[COLUMN]
-            where = f"column {t}" if t >= 0 else "before the first column"
-            error.add_note(f"reap: raised in {phase} of {self.env!r}, {where} of a rollout")
-            raise
+        return body
+
+    def _break_off(self, error: BaseException) -> None:
+        self.restart()
+        phase, t = Phase(self.control[PHASE]).name.lower(), self.control[COLUMN]
+        where = f"column {t}" if t >= 0 else "before the first column"
+        add_note(error, f"reap: raised in {phase} of {shown(self.env)}, {where} of a rollout")
 
     def _start(self, slot: Slot, actor: Actor, start: int) -> None:
         self._first_column = start
@@ -350,7 +349,7 @@ class Rollout:
         except SpecMismatch as error:
             self.tracker.take_finished()
             self.restart()
-            error.add_note(f"reap: found in a rollout of {self.env!r}, which is dropped")
+            add_note(error, f"reap: found in a rollout of {shown(self.env)}, which is dropped")
             raise
         frames = slot.rows * slot.columns
         if MASK in slot.fields:

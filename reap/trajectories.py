@@ -152,6 +152,15 @@ class TrajectoryTracker:
                 self._first_ids[b, t + 1] = NO_ID
 
     @property
+    def ended(self) -> int:
+        """The number of episodes that have ended in this rollout."""
+        return len(self._ends)
+
+    def rows_ended(self, first: int) -> list[int]:
+        """The rows of the episodes that have ended in this rollout, in that order, from one of them on."""
+        return [place // self._columns for place in self._ends[first:]]
+
+    @property
     def idle(self) -> list[int]:
         """Rows whose episode ended and that have not begun another."""
         return [b for b in self._rows if self._ids[b] == NO_ID]

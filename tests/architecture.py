@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "forks", "keys", "memory", "optional", "seeds", "sending", "shield", "tensordicts", "waits"),
+    ("endings", "errors", "forks", "keys", "memory", "optional", "seeds", "sending", "shield", "tensordicts", "waits"),
     ("disk", "handles", "specs", "layout", "locks", "workers"),
     ("objects",),
     ("buffers",),

@@ -209,3 +209,62 @@ def test_one_reward_per_frame_is_wanted() -> None:
     batch = TensorDict({"next": {"reward": torch.zeros(2, 3, 4), "done": torch.zeros(2, 3, 1, dtype=torch.bool)}}, [2, 3])
     with pytest.raises(SpecMismatch, match=r"one reward per frame, \[2, 3, 1\], found \[2, 3, 4\]"):
         EpisodeLog(2).add(batch)
+
+
+class Counted(Count):
+    """`Count` that counts its resets and steps over all episodes."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.calls = {"reset": 0, "step": 0}
+
+    def reset(self, **options: Any) -> Any:
+        self.calls["reset"] += 1
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        self.calls["step"] += 1
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "episodes", "columns"),
+    [
+        ([1], 1, 1),
+        ([1], 5, 5),
+        ([3], 2, 6),
+        ([32], 1, 32),
+        ([33], 1, 33),
+        ([40], 2, 80),
+        ([1, 1, 1], 3, 1),
+        ([1, 1, 1], 4, 2),
+        ([2, 7], 1, 2),
+        ([2, 7], 2, 7),
+        ([2, 7], 3, 7),
+        ([50, 1], 2, 50),
+    ],
+)
+def test_at_most_one_column_is_stepped_in_vain(lengths: list[int], episodes: int, columns: int) -> None:
+    envs = [Counted(length) for length in lengths]
+    env = GymEnv(envs[0]) if len(envs) == 1 else SerialEnv(len(envs), [lambda e=e: e for e in envs])
+    result = reap.evaluate(env, Const(), episodes)
+    assert result.lengths.tolist() == [lengths[number % len(lengths)] for number in range(episodes)]
+    for length, one in zip(lengths, envs, strict=True):
+        assert columns <= one.calls["step"] <= columns + 1
+        assert one.calls["reset"] <= 1 + one.calls["step"] // length
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_limit_ends_it_as_soon(rows: int) -> None:
+    envs = [Counted(100) for _ in range(rows or 1)]
+    env = SerialEnv(rows, [lambda e=e: e for e in envs]) if rows else GymEnv(envs[0])
+    result = reap.evaluate(env, Const(), rows or 1, max_frames_per_traj=4)
+    assert result.lengths.tolist() == [4] * (rows or 1)
+    assert [one.calls["step"] for one in envs] == [5] * (rows or 1)
+
+
+def test_a_vector_env_that_resets_itself_ends_it_as_soon() -> None:
+    envs = [Counted(2), Counted(2)]
+    result = reap.evaluate(gym.vector.SyncVectorEnv([lambda e=e: e for e in envs]), Const(), 2)
+    assert result.lengths.tolist() == [2, 2]
+    assert [one.calls["step"] for one in envs] == [3, 3]

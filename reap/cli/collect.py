@@ -21,7 +21,7 @@ from reap.cli.report import Episodes, summary
 from reap.cli.signals import Interrupts
 from reap.collectors.local import SyncDataCollector
 from reap.envs import EnvBase, ExplorationType, SerialEnv
-from reap.errors import OptionError, ReapError
+from reap.errors import OptionError, ReapError, notes_of
 from reap.evaluation import EpisodeLog
 from reap.panel import progress
 from reap.stats import CollectorStats
@@ -182,7 +182,7 @@ def _run(collector: SyncDataCollector, folder: DataFolder, rows: int, title: str
 
 def _tell(outcome: Outcome, folder: DataFolder, stats: CollectorStats, data: TensorDictBase | None, console: Console) -> None:
     if outcome.error is not None:
-        notes = "".join(f"; {note}" for note in getattr(outcome.error, "__notes__", ()))
+        notes = "".join(f"; {note}" for note in notes_of(outcome.error))
         console.print(Text(f"error: {told(outcome.error)}{notes}", style="red"), soft_wrap=True)
     if data is None:
         console.print(Text(f"Nothing is kept: no batch was complete. {folder.path} is as it was."), soft_wrap=True)

@@ -31,7 +31,7 @@ import torch.fx
 from torch import nn
 
 from reap.cli.operators import ADMITTED, CHECKED, MODES
-from reap.errors import OptionError
+from reap.errors import OptionError, headline
 
 Json = Any
 Check = Callable[[str], bool]
@@ -74,7 +74,7 @@ def load_exported(path: Path) -> nn.Module:
     except (zipfile.BadZipFile, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise OptionError(f"{path}: not an archive of torch.export.save ({error})") from error
     except (RuntimeError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise OptionError(f"{path}: torch {torch.__version__} cannot read it: {type(error).__name__}: {error}") from error
+        raise OptionError(f"{path}: torch {torch.__version__} cannot read it: {headline(error)}") from error
 
 
 def _cleaned(path: Path, archive: zipfile.ZipFile) -> io.BytesIO:

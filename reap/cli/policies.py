@@ -14,7 +14,7 @@ from torch import nn
 
 from reap.cli.exported import load_exported
 from reap.envs.base import EnvBase
-from reap.errors import OptionError, nearest
+from reap.errors import OptionError, nearest, text_of
 
 FORMS = "random, module.py:factory or file.pt2"
 PICKLES = frozenset({".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin", ".joblib"})
@@ -118,6 +118,6 @@ def told(error: BaseException, path: Path | None = None) -> str:
         if path is None or file == path or file == path.resolve():
             lines.append(f"{file.name}, line {trace.tb_lineno}")
         trace = trace.tb_next
-    text = " ".join(str(error).split())
+    text = " ".join(text_of(error).split())
     where = f" ({lines[-1]})" if lines else ""
     return f"{type(error).__name__}{f': {text}' if text else ''}{where}"

@@ -194,6 +194,7 @@ def _actor(placed: Placement, env: EnvBase, stage: Stage, options: CollectorOpti
         interaction=options.exploration_type,
         called=placed.called,
         check=options.check,
+        device=placed.device,
     )
     chosen = choose(env.full_action_spec, stage)
     parts = _parts(env, stage)

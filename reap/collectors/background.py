@@ -20,7 +20,7 @@ from tensordict import TensorDictBase
 
 from reap.buffers import MASK
 from reap.collectors.brake import Brake
-from reap.errors import ClosedError
+from reap.errors import ClosedError, add_note
 from reap.forks import Forked, References
 from reap.shield import uninterrupted
 
@@ -150,7 +150,7 @@ class Background:
                 self._rest()
                 self._brake.wait()
         except BaseException as error:  # noqa: BLE001  it is raised in the caller's thread
-            error.add_note(f"reap: raised in the background, in the thread of {self._thread.name}()")
+            add_note(error, f"reap: raised in the background, in the thread of {self._thread.name}()")
             if not self.is_abandoned:
                 self._error = error
         finally:

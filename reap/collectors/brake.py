@@ -12,11 +12,11 @@ import math
 import os
 import select
 import warnings
-import weakref
 from collections.abc import Sequence
 
 from reap.collectors.delivery import sources_of
 from reap.collectors.options import CollectorOptions
+from reap.endings import at_end
 from reap.errors import OptionError
 
 PATIENCE = 60.0
@@ -51,7 +51,7 @@ class Brake:
         self._event: int | None = None
         if limit < math.inf:
             self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            weakref.finalize(self, os.close, self._event).atexit = False
+            at_end(self, os.close, self._event)
 
     def begin(self, frames: int, also: Sequence[int]) -> None:
         """Count from here.

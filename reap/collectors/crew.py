@@ -110,6 +110,8 @@ class Crew:
         self.group.stop(timeout)
         for box in self.mailboxes.values():
             box.close()
+        for slots in self.slots:
+            slots.pool.clear()  # not with the collector: its parts refer to each other
 
     def let_write(self, ends: Sequence[WriteTo]) -> None:
         """Give each worker its end of the replay buffer."""

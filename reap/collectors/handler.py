@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -132,7 +132,7 @@ class CollectHandler:
         self.rollout = rollout
         self._fill_by_policy: Fill = rollout.fill if fill is None else fill
         self.close_env = True
-        self._remembers = remembers
+        self.remembers = remembers
         self._slots = slots
         self._actor, self._random = actor, random
         self._policy, self._kept, self._exploration = policy, kept, exploration
@@ -172,7 +172,7 @@ class CollectHandler:
     def _collect(self, command: Collect) -> Done:
         rollout, slot = self.rollout, self._slots[command.slot]
         random = command.random or self._actor is None
-        if self._was_random and not random and self._remembers:
+        if self._was_random and not random and self.remembers:
             rollout.restart()
         self._was_random = command.random
         if command.fresh:
@@ -194,22 +194,29 @@ class CollectHandler:
         )
 
     def _fill(self, slot: Slot, random: bool, start: int) -> int:
-        with self._own_random_state(), self._grad_mode(), self._exploration():
-            frames = self.rollout.fill(slot, self._random, start) if random else self._fill_by_policy(slot, self._actor, start)
+        callers_state = self._begin_random_state()
+        try:
+            with self._grad_mode(), self._exploration():
+                if random:
+                    frames = self.rollout.fill(slot, self._random, start)
+                else:
+                    frames = self._fill_by_policy(slot, self._actor, start)
+        finally:
+            self._end_random_state(callers_state)
         if not random:
             self._look_after_policy()
         return frames
 
-    @contextmanager
-    def _own_random_state(self) -> Generator[None]:
+    def _begin_random_state(self) -> torch.Tensor | None:
+        """Have torch's generator in this handler's own state, if it has one; the caller's."""
         if self._random_state is None or self.is_in_thread:
-            yield
-            return
+            return None
         callers_state = torch.get_rng_state()
         torch.set_rng_state(self._random_state)
-        try:
-            yield
-        finally:
+        return callers_state
+
+    def _end_random_state(self, callers_state: torch.Tensor | None) -> None:
+        if callers_state is not None:
             self._random_state = torch.get_rng_state()
             torch.set_rng_state(callers_state)
 

@@ -10,15 +10,18 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 
+from reap.buffers import MASK
 from reap.collectors.assembly import Assembly, assemble, made_by
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.counting import count_rollout
 from reap.collectors.delivery import leave_gap
 from reap.collectors.handler import Collect
+from reap.collectors.handover import end_episodes
 from reap.collectors.options import CollectorOptions, SyncOptions, made_scheme, made_updater, make_options
 from reap.collectors.schedule import gather_all
 from reap.envs.base import EnvBase
 from reap.envs.build import build_env, is_env
+from reap.envs.own_policy import as_policy
 from reap.errors import OptionError
 from reap.keys import Key
 from reap.layout import Field, require_private, require_shared
@@ -33,7 +36,7 @@ class SyncDataCollector(DataCollectorBase):
 
     Args:
         create_env_fn: an env, a factory of one, a gymnasium id or a gymnasium env.
-        policy: a module or function, or None for random actions.
+        policy: a module or function, or None for random actions (`env.rand_action` and `env.rand_step` mean that too).
         **options: see `CollectorOptions`; `frames_per_batch` is required.
 
     Yields:
@@ -63,7 +66,7 @@ class SyncDataCollector(DataCollectorBase):
         # What was recorded last was not handed out: new episodes begin behind it, that none has a gap.
         self._is_lost = False
         try:
-            made = policy if chosen.policy_factory is None else made_by(chosen.policy_factory)
+            made = as_policy(policy) if chosen.policy_factory is None else made_by(chosen.policy_factory)
             self._assembly: Assembly = assemble(env, made, chosen)
             self._held = self._assembly.held
             self._require_room()
@@ -168,17 +171,21 @@ class SyncDataCollector(DataCollectorBase):
             self._assembly.handler.rollout.restart()
             leave_gap(self._options.replay_buffer)
         self._is_lost = True
+        command = self._command(slot)
         try:
-            (done,) = gather_all(self._group, self._command(slot))
+            (done,) = gather_all(self._group, command)
         except BaseException:
             pool.give_back(slot)
             raise
         count_rollout(self._meter, done, staleness=0 if self._updater is None else self._version - done.version)
+        if command.random and self._assembly.handler.remembers and self._meter.frames >= self._options.random_frames:
+            end_episodes(pool.slots[slot].by_row, has_mask=MASK in pool.fields)
         return pool.deliver(slot)
 
     def _release(self, timeout: float | None, close_env: bool) -> None:
         self._assembly.handler.close_env = close_env
         self._group.stop(timeout)
+        self._assembly.pool.clear()  # not with the collector: its parts refer to each other
 
     @property
     def policy(self) -> Callable[..., Any]:

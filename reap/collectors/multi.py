@@ -110,6 +110,10 @@ class MultiSyncDataCollector(ProcessCollector):
         self._under_way = self._under_way or self._begin()
         self._under_way.wait()
         gather, self._under_way = self._under_way, None
+        recorded = self._meter.frames + sum(done.frames for done in gather.replies.values())
+        if gather.commands[0].random and recorded >= self._options.random_frames:
+            for worker, done in gather.replies.items():
+                self._hand_over(worker, done)
         return gather
 
     @property
@@ -165,6 +169,8 @@ class MultiSyncDataCollector(ProcessCollector):
         needed = self.num_workers if share is None else ceil(share * self.num_workers)
         for worker in range(self.num_workers):
             self._crew.clear_control(worker)
+            if not needed:
+                self._hurry(worker)
         commands = [self._command(numbers[w if len(numbers) > 1 else 0]) for w in range(self.num_workers)]
         return Gather(
             self._group,

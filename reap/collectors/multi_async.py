@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
 
 import torch
@@ -63,6 +64,7 @@ class MultiaSyncDataCollector(ProcessCollector):
     def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Unpack[MultiOptions]) -> None:
         self._working: dict[int, Collect] = {}
         self._arrived: deque[Result] = deque()
+        self._handed_over: set[int] = set()
         self._delivered_last = 0
         super().__init__(create_env_fn, policy, options)
         self._starts = self._crew.starts()
@@ -121,7 +123,14 @@ class MultiaSyncDataCollector(ProcessCollector):
         behind = [worker for worker in idle if not self._is_ahead(worker)]
         for worker in behind if behind or self._working or waiting else idle:
             if self._is_wanted and not self._waits_for_warm_up:
-                self._request(worker, self._command(self._own_slots[worker].take()))
+                self._request(worker, self._command_of(worker))
+
+    def _command_of(self, worker: int) -> Collect:
+        command = self._command(self._own_slots[worker].take())
+        # Random again, where others recorded fewer frames than they could: the episodes have ended all the same.
+        fresh = command.fresh or (command.random and worker in self._handed_over)
+        self._handed_over.discard(worker)
+        return replace(command, fresh=fresh)
 
     def _is_ahead(self, worker: int) -> bool:
         """Whether what a worker recorded waits for episodes of others: those of all are delivered in turn."""
@@ -187,8 +196,11 @@ class MultiaSyncDataCollector(ProcessCollector):
             self._arrive(failure.worker, done)
 
     def _arrive(self, worker: int, done: Done) -> None:
-        del self._working[worker]
+        command = self._working.pop(worker)
         self._arrived.append(Result(worker, done, None))
+        if command.random and not self._is_random:
+            self._hand_over(worker, done)
+            self._handed_over.add(worker)
 
     def _slots_of(self, worker: int) -> Slots:
         return self._own_slots[worker]

@@ -39,7 +39,8 @@ class CrewOptions:
         num_workers: number of workers, where one `create_env_fn` is given for all.
         cat_results: "stack" puts the workers' results behind each other in a new first dimension; an integer joins them along
             that dimension of the batch.
-        preemptive_threshold: share of the workers, 0 to 1, after whose end the others stop with the column under way.
+        preemptive_threshold: share of the workers, 0 to 1, after whose end the others stop with the column under way;
+            0: all stop with their first column.
         num_threads: torch threads of this process; None leaves them.
         num_sub_threads: torch threads of each worker.
         update_at_each_batch: send the policy's weights to the workers before each batch.
@@ -66,7 +67,7 @@ class CrewOptions:
 
     def __post_init__(self) -> None:
         share = self.preemptive_threshold
-        if share is not None and not 0 < share <= 1:
+        if share is not None and not 0 <= share <= 1:
             raise OptionError(f"preemptive_threshold: expected a share of the workers from 0 to 1, got {share!r}")
         is_index = isinstance(self.cat_results, int) and not isinstance(self.cat_results, bool)
         if self.cat_results != STACK and not is_index:

@@ -33,10 +33,11 @@ from reap.collectors.worker import (
     prepare,
 )
 from reap.collectors.writing import Write, WriteTo
-from reap.errors import BoundsWarning, OptionError, SpecMismatch
+from reap.errors import BoundsWarning, OptionError, SpecMismatch, shown
 from reap.keys import Key, plain
 from reap.layout import Field
 from reap.policy.held import held_by
+from reap.seeds import seed_generators
 from reap.specs.fits import Outside
 from reap.trajectories import LEAF_SHIFT, NO_ID
 from reap.weights.attributes import loaded, set_attributes
@@ -71,7 +72,7 @@ class NestedWorker(Attached):
             WriteTo: self._write_to,
             Write: self._write,
             Reset: lambda command: self._collector.reset(command.rows),
-            Seed: lambda command: self._collector.set_seed(command.seed, command.static),
+            Seed: self._seed,
             GetState: self._get_state,
             CheckState: self._check_weights,
             SetState: self._set_state,
@@ -94,6 +95,10 @@ class NestedWorker(Attached):
         self._collector.load_state_dict(command.state["collector"])
         set_attributes(self._held, loaded(command.state.get("attributes", {})))
 
+    def _seed(self, command: Seed) -> int:
+        seed_generators(command.seed)  # this process's: envs may use them
+        return self._collector.set_seed(command.seed, command.static)
+
     def _call(self, command: Call) -> Any:
         methods = {"env_attribute": "getattr_env", "policy_attribute": "getattr_policy", "call_env": "call_env"}
         return getattr(self._collector, methods[command.name])(*command.arguments)
@@ -106,8 +111,9 @@ class NestedWorker(Attached):
 
     def _facts(self, _command: Describe) -> Facts:
         specs = {name: getattr(self._collector, name) for name in SPECS}
-        env, kind, weights = repr(self._collector), type(self._collector).__name__, self._weights()
-        return Facts(self._fields, self._batch_shape, self._columns, specs, env, kind, weights, self._attributes, False, False)
+        env, kind, weights = shown(self._collector), type(self._collector).__name__, self._weights()
+        own = self._attributes
+        return Facts(self._fields, self._batch_shape, self._columns, specs, env, kind, weights, own, False, False, False)
 
     def _collect(self, command: Collect) -> Done:
         self._read_weights()

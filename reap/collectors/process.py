@@ -17,11 +17,13 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType
 
+from reap.buffers import MASK
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.counting import count_rollout
 from reap.collectors.crew import Crew, Slots
 from reap.collectors.delivery import leave_gap, mark_truncated
 from reap.collectors.handler import Done, Reset
+from reap.collectors.handover import end_episodes
 from reap.collectors.multi_options import make_plan
 from reap.collectors.options import made_updater
 from reap.collectors.orders import Writes, end_for_workers
@@ -31,6 +33,7 @@ from reap.collectors.schedule import ask_one
 from reap.collectors.state import check_state, checked_rows, checked_seed
 from reap.collectors.worker import CheckState
 from reap.collectors.writing import write_to
+from reap.envs.own_policy import as_policy
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
 from reap.keys import Key
 from reap.layout import Field, require_shared
@@ -68,6 +71,7 @@ class ProcessCollector(DataCollectorBase):
             raise OptionError("policy and policy_factory: expected one of them, got both")
         if plan.crew.num_threads is not None:
             torch.set_num_threads(plan.crew.num_threads)
+        policy = as_policy(policy)
         self._plan, self._policy, self._held = plan, policy, held_by(policy)
         # What Ctrl-C kept from being handed out.
         self._ready: TensorDictBase | None = None
@@ -144,6 +148,12 @@ class ProcessCollector(DataCollectorBase):
     @abstractmethod
     def _mend_write(self, failure: WorkerError) -> None:
         """Mend a failure that came while workers wrote, or raise it."""
+
+    def _hand_over(self, worker: int, done: Done) -> None:
+        """The policy acts next in this worker: if it begins new episodes, those under way have ended with this rollout."""
+        if self._crew.facts[worker].remembers:
+            arrays = self._slots_of(worker).rows_of(worker, done.slot)
+            end_episodes(arrays.__getitem__, has_mask=MASK in arrays)
 
     def _finish_writes(self) -> None:
         if self._writes is not None:

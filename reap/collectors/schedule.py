@@ -73,7 +73,7 @@ class Gather:
     Args:
         group: the workers.
         commands: one for each.
-        needed: replies after which the other workers are told to hurry.
+        needed: replies after which the other workers are told to hurry; with 0 they were told before.
         hurry: tells a worker.
         mend: is given a failure and the command that it came in the way of, if any; replies to that command itself, or has the
             worker reply to it. Raises what cannot be mended.
@@ -82,6 +82,7 @@ class Gather:
 
     Attributes:
         replies: what came in so far, by worker.
+        commands: one for each.
     """
 
     def __init__(
@@ -97,7 +98,8 @@ class Gather:
     ) -> None:
         self.replies: dict[int, Reply] = {}
         self.note = note
-        self._group, self._commands, self._needed = group, commands, needed
+        self.commands = commands
+        self._group, self._needed = group, needed
         self._hurry, self._mend, self._complete = hurry, mend, complete
         self._unsent = deque(range(group.size))
         self._waiting: set[int] = set()
@@ -115,14 +117,16 @@ class Gather:
             self._take(worker, self._complete(worker, reply))
         except WorkerError as failure:
             is_waited_for = failure.worker in self._waiting
-            reply = self._mend(failure, self._commands[failure.worker] if is_waited_for else None)
+            reply = self._mend(failure, self.commands[failure.worker] if is_waited_for else None)
             if reply is not None:
                 self._take(failure.worker, reply)
+            elif is_waited_for and len(self.replies) >= self._needed:
+                self._hurry(failure.worker)  # who was told is gone
 
     def _send(self) -> None:
         while self._unsent:
             worker = self._unsent[0]
-            self._group.request(worker, self._commands[worker])
+            self._group.request(worker, self.commands[worker])
             self._waiting.add(self._unsent.popleft())
 
     def _take(self, worker: int, reply: Reply) -> None:

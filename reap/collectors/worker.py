@@ -26,6 +26,7 @@ from reap.collectors.options import CollectorOptions
 from reap.collectors.state import policy_state
 from reap.collectors.writing import Write, WriteTo, WritingEnd
 from reap.envs.build import build_env
+from reap.errors import shown
 from reap.keys import Key
 from reap.layout import Block, Field
 from reap.policy.held import Held, held_by
@@ -94,6 +95,7 @@ class Facts:
         attributes: plain attributes of the policy as the worker made it; none of one that was sent to it.
         counts_steps: the collector counts the steps of episodes.
         resets_itself: the env does so, with a step of its own.
+        remembers: the policy has a recurrent state.
     """
 
     fields: Mapping[Key, Field]
@@ -106,6 +108,7 @@ class Facts:
     attributes: Mapping[str, Any]
     counts_steps: bool
     resets_itself: bool
+    remembers: bool
 
     @property
     def rows(self) -> int:
@@ -289,6 +292,7 @@ class Worker(Attached):
             self._end.leave_gap()
 
     def _seed(self, command: Seed) -> int:
+        seed_generators(command.seed)  # this process's: envs may use them
         following: int = self._handler.handle(command)
         if self._end is not None:
             self._end.leave_gap()
@@ -315,12 +319,13 @@ class Worker(Attached):
             self._batch_shape,
             self._columns,
             {name: getattr(env, name) for name in SPECS},
-            repr(env),
+            shown(env),
             assembly.actor_kind,
             self._weights(),
             self._attributes,
             STEP_COUNT in self._fields and STEP_COUNT not in env.fields_of_stage(),
             env.resets_itself,
+            self._handler.remembers,
         )
 
     def _collect(self, command: Collect) -> Done:

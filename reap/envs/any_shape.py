@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from reap.errors import OptionError
 from reap.layout import Array
+from reap.objects import tensor_of
 
 MASK_NAME = "action_mask"
 """An observation of this name has the shape of the action, and keeps it."""
@@ -46,7 +47,7 @@ class AnyShape(gym.Space[Any]):
         """The value as it is written into an array of objects: a tensor of its own."""
         written = np.empty(1, object)
         with torch.inference_mode(mode=False):
-            written[0] = torch.tensor(np.asarray(value), dtype=self.torch_dtype)
+            written[0] = tensor_of(value, self.torch_dtype)
         return written
 
     def __repr__(self) -> str:

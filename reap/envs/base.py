@@ -24,6 +24,7 @@ from reap.buffers import Slot, Stage
 from reap.envs.adapters.as_torchrl import as_torchrl
 from reap.envs.episodes import finish_reset, finish_step, rollout, with_own_mask
 from reap.envs.faces import ArrayFace, OwnCalls, TensorDictCalls, TensorDictFace
+from reap.envs.own_policy import as_policy
 from reap.envs.specs import EnvSpecs
 from reap.errors import ClosedError, OptionError
 from reap.keys import Key
@@ -268,7 +269,7 @@ class EnvBase(EnvSpecs):
         """
         self.ensure_open()
         start = self.reset(tensordict) if auto_reset else tensordict
-        return rollout(self, max_steps, policy, start, break_when_any_done, set_truncated)
+        return rollout(self, max_steps, as_policy(policy), start, break_when_any_done, set_truncated)
 
     def as_torchrl(self) -> Any:
         """The env as an instance of `torchrl.envs.EnvBase`, so that torchrl's transforms can be put around it.

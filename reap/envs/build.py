@@ -13,7 +13,7 @@ from reap.envs.adapters.torchrl import TorchRLEnv, is_torchrl_env
 from reap.envs.base import EnvBase
 from reap.envs.gym import GymEnv
 from reap.envs.vector_kinds import is_vector_env
-from reap.errors import OptionError
+from reap.errors import OptionError, add_note, shown
 
 
 def is_env(given: Any) -> bool:
@@ -55,17 +55,18 @@ def build_env(given: Any, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
         return _as_env(given)
     if not callable(given) or isinstance(given, nn.Module):
         raise OptionError(
-            f"create_env_fn: expected an env, a factory or a gymnasium id, got {type(given).__name__}: {given!r}{_hint(given)}"
+            "create_env_fn: expected an env, a factory or a gymnasium id, "
+            f"got {type(given).__name__}: {shown(given)}{_hint(given)}"
         )
     name = getattr(given, "__qualname__", type(given).__name__)
     try:
         made = given(**keywords)
     except Exception as error:
-        error.add_note(f"reap: raised by create_env_fn {name}" + (f" with {keywords}" if keywords else ""))
+        add_note(error, f"reap: raised by create_env_fn {name}" + (f" with {shown(keywords)}" if keywords else ""))
         raise
     if not is_env(made):
         hint = "; does it lack a return?" if made is None else "; does it lack a call?" if isclass(made) else ""
-        raise OptionError(f"create_env_fn {name}: expected it to return an env, got {type(made).__name__}: {made!r}{hint}")
+        raise OptionError(f"create_env_fn {name}: expected it to return an env, got {type(made).__name__}: {shown(made)}{hint}")
     return _as_env(made)
 
 

@@ -8,12 +8,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from reap.envs.rounding import ROUNDING
 from reap.envs.values import contains
 from reap.errors import SpecMismatch
 from reap.specs.fits import as_array, as_dtype, describe, expected_and_found, one_flag, one_number
-
-SLACK = 1e-6
-"""By which part of itself a number may lie outside of its bounds: rounding."""
 
 RESET_VALUES = "(observation, info)"
 STEP_VALUES = "(observation, reward, terminated, truncated, info)"
@@ -87,7 +85,7 @@ def _check_leaf(value: Any, space: gym.Space[Any], where: str, path: str, bounds
     numbers = array.astype(np.float64)
     if np.isnan(numbers).any():
         raise _mismatch(where, path, "numbers", f"NaN at {_first(np.isnan(numbers))}")
-    slack = SLACK * np.maximum(1.0, np.abs(np.where(np.isfinite(numbers), numbers, 0.0)))
+    slack = ROUNDING * np.maximum(1.0, np.abs(np.where(np.isfinite(numbers), numbers, 0.0)))
     outside = (array < space.low - slack) | (array > space.high + slack)
     if bounds and outside.any():
         index = _first(outside)

@@ -20,7 +20,7 @@ from reap.buffers import REWARD, TERMINATED, TRUNCATED, Slot, Stage, after
 from reap.envs.base import Rows, StepRows
 from reap.envs.check import check_reset, check_step
 from reap.envs.values import ActionLeaf, ObservationLeaf, assemble, identity
-from reap.errors import SpecMismatch
+from reap.errors import SpecMismatch, add_note
 from reap.specs.fits import Check, Fit, LooseFit, float32_format, one_flag, one_number
 
 Env = gym.Env[Any, Any]
@@ -236,7 +236,7 @@ class GymRow:
 def name_env(error: Exception, number: int, total: int) -> None:
     """Say in an error which env of a batch raised it."""
     place = f"env {number} of {total}"
-    error.add_note(f"reap: in {place}")
+    add_note(error, f"reap: in {place}")
     if isinstance(error, SpecMismatch):
         error.at(place)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reap.envs.check import SLACK
+from reap.envs.rounding import ROUNDING
 from reap.layout import Array
 from reap.specs import Binary, Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, Spec, Unbounded
 
@@ -220,7 +220,7 @@ def _with_slack(bound: Array, sign: int) -> Array:
     if bound.dtype.kind != "f":
         return bound
     size = np.where(np.isfinite(bound), np.maximum(1.0, np.abs(bound)), 0.0)
-    return (bound + sign * SLACK * size).astype(bound.dtype)
+    return (bound + sign * ROUNDING * size).astype(bound.dtype)
 
 
 def _at(wrong: Array) -> str:

@@ -25,6 +25,7 @@ from reap.buffers import Slot, Stage, after
 from reap.envs.base import Rows
 from reap.envs.parallel_board import ASKED, COLUMN, LEAVE, SLOT, STAGE, Ints, Waiter, boards, boards_size, read_rows
 from reap.envs.serial import SerialEnv
+from reap.errors import shown
 from reap.keys import Key
 from reap.layout import Array, Block, Field
 from reap.memory import shared_memory
@@ -182,6 +183,11 @@ class EnvGroup(SerialEnv):
     def _numbers(self, count: int) -> tuple[int, int]:
         return self._first, self._total
 
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed this process's generators, which envs may use, with the first env's seed, then the envs."""
+        seed_generators(seed)
+        return super().set_seed(seed, static_seed)
+
 
 class EnvProcess:
     """Carries out the commands of a `ParallelEnv`.
@@ -242,7 +248,7 @@ class EnvProcess:
             env.resets_rows,
             env.steps_rows,
             env.checks_choices,
-            repr(first),
+            shown(first),
         )
 
     def _connect(self, command: Connect, board: int, asked: int, done: int, life: int) -> None:

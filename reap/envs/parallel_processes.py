@@ -6,9 +6,10 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary, finalize
+from weakref import finalize
 
 from reap.buffers import Slot, Stage
+from reap.endings import Numbered, numbered
 from reap.envs.base import Rows
 from reap.envs.parallel_board import LEAVE, Link
 from reap.envs.parallel_child import (
@@ -62,9 +63,9 @@ class Processes:
         self._stall = StallWatch(stall_after, [self._group.control(process) for process in range(len(shares))])
         self._every = range(len(shares))
         self._is_serving = False
-        self._indices: WeakKeyDictionary[Stage | Slot, int] = WeakKeyDictionary()
+        self._attachments: dict[int, Numbered[Stage | Slot]] = {}
         self._count = 0
-        self._dropped: list[int] = []
+        self._dropped: list[Numbered[Stage | Slot]] = []
         try:
             self.facts: list[EnvFacts] = self._gather(Describe())
             self.link = self._connected()
@@ -197,13 +198,14 @@ class Processes:
         if dropped:
             with self.failing():
                 self._leave()
-                self._gather(Detach(dropped))
+                self._gather(Detach([own.number for own in dropped]))
+            self._attachments = {place: own for place, own in self._attachments.items() if own() is not None}
         return self._attached(stage, None), self._attached(slot, slot.columns)
 
     def _attached(self, memory: Stage | Slot, columns: int | None) -> int:
-        known = self._indices.get(memory)
-        if known is not None:
-            return known
+        known = self._attachments.get(id(memory))
+        if known is not None and known() is memory:
+            return known.number
         block = memory.block
         if block.fd is None:
             raise OptionError(
@@ -221,8 +223,7 @@ class Processes:
             for process, facts in enumerate(self.facts):
                 self._group.request(process, Attach(index, fields, rows, first_row, columns), fds=[block.fd])
                 first_row += facts.rows
-            self._indices[memory] = index
-            finalize(memory, self._dropped.append, index).atexit = False
+            self._attachments[id(memory)] = numbered(memory, index, self._dropped.append)
             self._replies()
         return index
 

@@ -11,6 +11,7 @@ import torch
 from reap.buffers import FLAGS
 from reap.envs.ends import shape_flags
 from reap.envs.looks import as_numpy
+from reap.envs.rounding import without_rounding
 from reap.errors import BoundsWarning, SpecMismatch, callers_level
 from reap.keys import Key, plain
 from reap.objects import stacked, unstacked
@@ -91,7 +92,7 @@ def _check_value(env: EnvSpecs, spec: Spec, value: Any, key: Key, where: str, by
     numbers, bounds = env.looks_of(key, spec)
     has_layout = isinstance(value, torch.Tensor) and (value.shape, value.dtype) == (spec.shape, spec.dtype)
     if bounds is None or not has_layout or env.check == "first":
-        spec.validate(value, key=plain(key), where=where)
+        spec.validate(without_rounding(value, spec), key=plain(key), where=where)
         return
     array = as_numpy(value)
     if numbers is not None and not numbers.is_fine(array):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
-from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 
@@ -15,7 +14,7 @@ from reap.envs.build import build_env, is_env
 from reap.envs.gym import GymEnv
 from reap.envs.gym_rows import GymRow, GymRows, name_env
 from reap.envs.rows import RowsEnv
-from reap.errors import OptionError, SpecMismatch
+from reap.errors import OptionError, SpecMismatch, add_note
 from reap.specs.fits import Check
 
 Factory = Callable[..., Any]
@@ -64,7 +63,7 @@ class SerialEnv(RowsEnv):
                 require_equal(self.envs[0], self.envs[-1], first_number + number, first_number)
             _require_different(self.envs)
         except BaseException as error:
-            error.add_note(f"reap: in env {first_number + len(self.envs)} of {total}")
+            add_note(error, f"reap: in env {first_number + len(self.envs)} of {total}")
             for env in self.envs:
                 env.close()
             raise
@@ -174,18 +173,13 @@ class ChildRows:
         self._starts = [sum(counts[:i]) for i in range(len(counts))]
         self._stops = [start + count for start, count in zip(self._starts, counts, strict=True)]
         self._first, self._total = first, len(envs) if total is None else total
-        self._bound: WeakKeyDictionary[Slot, tuple[ReferenceType[Stage], list[tuple[Stage, Slot]]]] = WeakKeyDictionary()
+        self._cuts = tuple(zip(self._starts, self._stops, self._shapes, strict=True))
         self._sent: list[Share] = []
         self.step_rows: StepRows = self._step_rows
 
     def bind(self, stage: Stage, slot: Slot) -> None:
         """Give each env its part of the stage and the slot."""
-        known = self._bound.get(slot)
-        if known is None or known[0]() is not stage:
-            parts = list(zip(self._starts, self._stops, self._shapes, strict=True))
-            views = [(stage.part(a, b, shape), slot.part(a, b, shape)) for a, b, shape in parts]
-            known = self._bound[slot] = (ref(stage), views)
-        for face, (stage_part, slot_part) in zip(self._faces, known[1], strict=True):
+        for face, stage_part, slot_part in zip(self._faces, stage.parts(self._cuts), slot.parts(self._cuts), strict=True):
             face.bind(stage_part, slot_part)
 
     def _split(self, rows: Rows | None) -> list[Share]:

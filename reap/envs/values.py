@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from reap.envs.any_shape import AnyShape
 from reap.envs.choices import ONE_HOT, choices, index_readers, no_choice, one_hot_readers, switches
+from reap.envs.one_hot import one_hot_rows
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.layout import Array
@@ -106,7 +107,7 @@ def _encoder(space: gym.Space[Any], categorical: bool, key: Key) -> Read:
 def _discrete_encoder(start: int, count: int, key: Key, categorical: bool) -> Read:
     if categorical:
         return lambda value: one_choice(value, start, count, key)
-    rows = list(np.eye(count, dtype=np.int64))
+    rows = one_hot_rows(count)
     return lambda value: rows[one_choice(value, start, count, key)]
 
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, TensorDictModuleBase
 from tensordict.nn.probabilistic import interaction_type, set_interaction_type
@@ -38,6 +39,7 @@ def choose_actor(
     interaction: InteractionType | None = None,
     called: Callable[..., Any] | None = None,
     check: Check = "types",
+    device: torch.device | None = None,
 ) -> tuple[PolicyActor, KeptInputs | None]:
     """The actor for a policy, after a call of the policy on the stage.
 
@@ -51,6 +53,7 @@ def choose_actor(
             reads it.
         trust: call the policy with a TensorDict whatever it looks like.
         called: what is called in place of the policy, which tells only its arguments then: its compiled form, say.
+        device: what the TensorDict that the policy is called with gives as its device.
         interaction: how probabilistic modules will choose; None: as tensordict's `interaction_type()` says now.
         check: how closely later outputs are compared with those of this call.
 
@@ -69,11 +72,12 @@ def choose_actor(
         add_states(stage, policy, argument_keys(policy))
         if trust or takes_tensordict(policy):
             if missing_states(stage, policy):
-                _find_states(held, target, stage)
+                _find_states(held, target, stage, device)
             if reads_objects(policy, stage):
-                return _probe(TensorDictActor(target, stage, object_inputs(stage)), None, held, actions, stage, check)
+                objects = TensorDictActor(target, stage, device, object_inputs(stage, device))
+                return _probe(objects, None, held, actions, stage, check)
             plan = unwrap(policy, stage, chosen) if called is None else None
-            return _probe(TensorDictActor(target, stage), plan, held, actions, stage, check)
+            return _probe(TensorDictActor(target, stage, device), plan, held, actions, stage, check)
         action = next(key for key, _ in actions.leaves())
         if optional := optional_arguments(policy, _arguments(stage)):
             without = _by_arguments(target, stage, match_arguments(policy, _arguments(stage), stage.initial), action)
@@ -92,11 +96,11 @@ def _arguments(stage: Stage) -> list[Key]:
     return [key for key in stage.fields if key[-1:] not in FLAGS]
 
 
-def _find_states(held: Held, called: Callable[..., Any], stage: Stage) -> None:
+def _find_states(held: Held, called: Callable[..., Any], stage: Stage, device: torch.device | None) -> None:
     """Call the policy without its recurrent states, and take their form from what it writes."""
     policy = held.policy
     where = f"policy {name_of(policy)}"
-    actor = TensorDictActor(called, stage)
+    actor = TensorDictActor(called, stage, device)
     try:
         outputs = Trial(actor.probe, held, stage).outputs
     except Exception as error:

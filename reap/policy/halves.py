@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from weakref import WeakKeyDictionary
 
 from reap.buffers import Slot, Stage
 from reap.keys import Key
@@ -25,8 +24,8 @@ class HalvesActor:
     """
 
     def __init__(self, actors: Sequence[PolicyActor], stages: Sequence[Stage]) -> None:
-        self._actors, self._stages = tuple(actors), tuple(stages)
-        self._parts: WeakKeyDictionary[Slot, list[Slot]] = WeakKeyDictionary()
+        self._actors = tuple(actors)
+        self._cuts = tuple((stage.first_row, stage.first_row + stage.rows, stage.batch_shape) for stage in stages)
         self.acts: list[Callable[[int], None]] = []
         first = actors[0]
         self.kind, self.reads = first.kind, first.reads
@@ -51,11 +50,7 @@ class HalvesActor:
 
     def bind(self, slot: Slot) -> None:
         """Take the slot that following calls write."""
-        parts = self._parts.get(slot)
-        if parts is None:
-            cuts = [(stage.first_row, stage.first_row + stage.rows, stage.batch_shape) for stage in self._stages]
-            parts = self._parts[slot] = [slot.part(*cut) for cut in cuts]
-        for actor, part in zip(self._actors, parts, strict=True):
+        for actor, part in zip(self._actors, slot.parts(self._cuts), strict=True):
             actor.bind(part)
         self.kind, self.acts = self._actors[0].kind, [actor.act for actor in self._actors]
 

@@ -25,11 +25,13 @@ class Placement:
         held: the policy and what it holds: what was given, or a copy of it on another device.
         source: where its weights come from, if it is a copy.
         called: what is called in its place; None if it is the policy itself.
+        device: what a TensorDict for it gives as its device; None where it is not known, or is set as the inputs are copied.
     """
 
     held: Held
     source: Callable[..., Any] | None = None
     called: Callable[..., Any] | None = None
+    device: torch.device | None = None
 
     @property
     def policy(self) -> Callable[..., Any]:
@@ -60,8 +62,8 @@ def place(policy: Any, device: torch.device | None, *, compiled: Arguments, as_g
             raise OptionError(f"cudagraph_policy: expected policy_device to be a CUDA device, got {device}")
         called = CudaGraphModule(called, **_arguments(as_graph))
     if device is not None and device.type != "cpu":
-        called = _Staged(called, device)
-    return Placement(held, source, None if called is held.policy else called)
+        called, device = _Staged(called, device), None
+    return Placement(held, source, None if called is held.policy else called, device)
 
 
 def _arguments(given: Arguments) -> dict[str, Any]:

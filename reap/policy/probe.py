@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from reap.buffers import Stage
-from reap.errors import SpecMismatch
+from reap.errors import SpecMismatch, add_note, telling, text_of
 from reap.keys import Key, plain
 from reap.layout import Field
 from reap.policy.base import Outputs
@@ -62,25 +62,24 @@ def _buffers(held: Held) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     return [(store, dict(store)) for store in stores if store]
 
 
-@contextmanager
-def explained(held: Held, stage: Stage, reads: Iterable[Key], where: str) -> Generator[None]:
+def explained(held: Held, stage: Stage, reads: Iterable[Key], where: str) -> telling:
     """Tell in an error of the policy's first call what it was called with.
 
     Raises:
         SpecMismatch: inputs of a dtype that the policy's layers do not take.
     """
-    try:
-        yield
-    except Exception as error:
+
+    def explain(error: BaseException) -> None:
         given = {key: stage.tensors[key] for key in reads}
-        if isinstance(error, RuntimeError) and "type" in str(error):
+        if isinstance(error, RuntimeError) and "type" in text_of(error):
             _refuse_dtypes(held, given, where, error)
-        shown = ", ".join(f"{plain(key)!r} of {layout_text(value.shape, value.dtype)}" for key, value in given.items())
-        error.add_note(f"reap: raised by the first call of {where}, with {shown or 'nothing'}")
-        raise
+        inputs = ", ".join(f"{plain(key)!r} of {layout_text(value.shape, value.dtype)}" for key, value in given.items())
+        add_note(error, f"reap: raised by the first call of {where}, with {inputs or 'nothing'}")
+
+    return telling(explain)
 
 
-def _refuse_dtypes(held: Held, given: Mapping[Key, torch.Tensor], where: str, error: Exception) -> None:
+def _refuse_dtypes(held: Held, given: Mapping[Key, torch.Tensor], where: str, error: RuntimeError) -> None:
     parameters = [tensor for tensor in held.tensors().values() if isinstance(tensor, nn.Parameter)]
     expected = {p.dtype for p in parameters if p.dtype.is_floating_point} or {torch.get_default_dtype()}
     wrong = {key: value.dtype for key, value in given.items() if value.dtype not in expected}
@@ -92,7 +91,7 @@ def _refuse_dtypes(held: Held, given: Mapping[Key, torch.Tensor], where: str, er
     advice = (
         f"build the env with GymEnv(..., dtype=torch.{wanted})" if is_float else f"convert in the policy: .to(torch.{wanted})"
     )
-    raise SpecMismatch(f"{where}: expected inputs of dtype {wanted}, found {found} ({error}); {advice}") from error
+    raise SpecMismatch(f"{where}: expected inputs of dtype {wanted}, found {found} ({text_of(error)}); {advice}") from error
 
 
 def output_fields(outputs: Outputs, actions: Composite, stage: Stage, where: str) -> dict[Key, Field]:

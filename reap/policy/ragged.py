@@ -93,13 +93,13 @@ def reads_objects(policy: Callable[..., Any], stage: Stage) -> bool:
     return bool(objects.intersection(reads) if reads else objects)
 
 
-def object_inputs(stage: Stage) -> Callable[[], TensorDictBase]:
+def object_inputs(stage: Stage, device: torch.device | None) -> Callable[[], TensorDictBase]:
     """What makes the TensorDict of a column: the stage's tensors, and objects as `NonTensorData` or `NonTensorStack`."""
     shape = torch.Size(stage.batch_shape)
     objects = {key: array[..., 0].reshape(stage.batch_shape) for key, array in stage.arrays.items() if key not in stage.tensors}
 
     def make() -> TensorDictBase:
         found = {key: stacked(copies_of(array)) for key, array in objects.items()}
-        return make_tensordict(nested({**stage.tensors, **found}), shape)
+        return make_tensordict(nested({**stage.tensors, **found}), shape, device=device)
 
     return make

@@ -27,6 +27,7 @@ class TensorDictActor:
     Args:
         policy: takes a TensorDict; returns it or another one, or None for the one it was given.
         stage: what the TensorDict holds.
+        device: what it gives as its device.
         inputs: makes a TensorDict of the stage; one of its tensors unless given.
     """
 
@@ -34,7 +35,11 @@ class TensorDictActor:
     enables_grad = False
 
     def __init__(
-        self, policy: Callable[[TensorDictBase], Any], stage: Stage, inputs: Callable[[], TensorDictBase] | None = None
+        self,
+        policy: Callable[[TensorDictBase], Any],
+        stage: Stage,
+        device: torch.device | None = None,
+        inputs: Callable[[], TensorDictBase] | None = None,
     ) -> None:
         self.outputs: Mapping[Key, Field] = {}
         self.reads: Sequence[Key] = tuple(stage.tensors)
@@ -43,7 +48,7 @@ class TensorDictActor:
         self.writer = OutputWriter({})
         # The names that may be under each path of the policy's TensorDict.
         self._names: dict[Key, set[str]] = {}
-        tensors = partial(make_tensordict, nested(stage.tensors), torch.Size(stage.batch_shape))
+        tensors = partial(make_tensordict, nested(stage.tensors), torch.Size(stage.batch_shape), device=device)
         self._inputs: Callable[[], TensorDictBase] = inputs or tensors
 
     def probe(self) -> Outputs:

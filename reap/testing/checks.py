@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from reap.collectors import SyncDataCollector
 from reap.envs import EnvBase, step_mdp
 from reap.envs.build import build_env, is_env
 from reap.envs.check_specs import check_env_specs
-from reap.errors import ClosedError
+from reap.errors import ClosedError, headline
 from reap.keys import nested, plain
 from reap.objects import unstacked
 from reap.tensordicts import make_tensordict
@@ -36,8 +37,8 @@ def check_env(create_env_fn: Any, *, seed: int = 0, seeded: bool = True) -> None
 
     Args:
         create_env_fn: a factory, or a gymnasium id: each fact is checked on a new env. An env is used for all, and closed.
-        seed: the seed for envs and actions.
-        seeded: the env repeats itself after `set_seed`; False leaves out the facts that need it.
+        seed: the seed for envs and actions, also of the episodes that have to repeat themselves.
+        seeded: the env repeats itself after `set_seed`; False leaves out the fact that needs it.
 
     Raises:
         AssertionError: a fact does not hold; the message begins with its name.
@@ -46,7 +47,8 @@ def check_env(create_env_fn: Any, *, seed: int = 0, seeded: bool = True) -> None
         >>> check_env("CartPole-v1")
     """
     one = build_env(create_env_fn) if is_env(create_env_fn) else None
-    for fact in FACTS + (SEEDED_FACTS if seeded else ()) + (LAST_FACT,):
+    repeats = (wraps(the_same_seed_gives_the_same_episodes)(partial(the_same_seed_gives_the_same_episodes, seed=seed)),)
+    for fact in FACTS + (repeats if seeded else ()) + (LAST_FACT,):
         env = build_env(create_env_fn) if one is None else one
         try:
             with torch.random.fork_rng([]), _named(fact):
@@ -64,7 +66,7 @@ def _named(fact: Callable[[EnvBase], None]) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        raise AssertionError(f"{fact.__name__}: {(fact.__doc__ or '').strip()} {type(error).__name__}: {error}") from error
+        raise AssertionError(f"{fact.__name__}: {(fact.__doc__ or '').strip()} {headline(error)}") from error
 
 
 def _require(condition: bool, text: str) -> None:
@@ -189,9 +191,9 @@ def no_gradient_and_no_inference_tensor_is_left(env: EnvBase) -> None:
             _require(not value.requires_grad and not value.is_inference(), f"at {key!r}")
 
 
-def the_same_seed_gives_the_same_episodes(env: EnvBase) -> None:
+def the_same_seed_gives_the_same_episodes(env: EnvBase, seed: int = 0) -> None:
     """After `set_seed` with the same seed the env does the same."""
-    found = [_seeded_rewards(env) for _ in range(2)]
+    found = [_seeded_rewards(env, seed) for _ in range(2)]
     for first, second in zip(*found, strict=True):
         _require(np.array_equal(first, second, equal_nan=True), "observations or rewards differ")
 
@@ -220,7 +222,6 @@ FACTS: tuple[Callable[[EnvBase], None], ...] = (
     a_limit_begins_a_new_episode,
     no_gradient_and_no_inference_tensor_is_left,
 )
-SEEDED_FACTS: tuple[Callable[[EnvBase], None], ...] = (the_same_seed_gives_the_same_episodes,)
 LAST_FACT = a_closed_env_says_so
 
 
@@ -248,9 +249,9 @@ def _collect(env: EnvBase, **options: Any) -> TensorDictBase:
         collector.shutdown(close_env=False)
 
 
-def _seeded_rewards(env: EnvBase) -> list[Any]:
-    env.set_seed(7)
-    torch.manual_seed(7)
+def _seeded_rewards(env: EnvBase, seed: int) -> list[Any]:
+    env.set_seed(seed)
+    torch.manual_seed(seed)
     found: list[Any] = []
     for stepped in _steps(env):
         keys = [key for key, spec in (*env.observation_spec.leaves(), *env.full_reward_spec.leaves()) if spec.dtype is not None]

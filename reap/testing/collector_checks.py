@@ -14,7 +14,7 @@ from functools import partial
 import torch
 
 from reap.buffers import IDS
-from reap.errors import ClosedError
+from reap.errors import ClosedError, add_note
 from reap.testing.envs import Id
 from reap.testing.marked import Drawing, Marked, Told
 from reap.testing.streams import (
@@ -68,7 +68,7 @@ def check_collector(make_collector: MakeCollector, facts: Sequence[Fact] | None 
         except AssertionError as error:
             raise AssertionError(f"{name}: {error}\nThe fact: {(fact.__doc__ or name).strip()}") from error
         except Exception as error:
-            error.add_note(f"reap: raised while check_collector checked {name}")
+            add_note(error, f"reap: raised while check_collector checked {name}")
             raise
 
 

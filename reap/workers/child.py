@@ -12,11 +12,11 @@ import os
 import pickle
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn, Protocol
 
+from reap.errors import add_note
 from reap.workers import launch, reports, surroundings
 from reap.workers.base import Command, Handler, Reply
 from reap.workers.channel import Channel, Kind
@@ -48,8 +48,8 @@ class Descriptors(NamedTuple):
     requests: int
 
 
-class Terminated(SystemExit):
-    """SIGTERM came."""
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: an interruption from outside, as Ctrl-C is, which no code that reports a failure keeps to itself."""
 
 
 def ignore(number: int, frame: FrameType | None) -> None:
@@ -115,8 +115,8 @@ def _work(channel: Channel, descriptors: Descriptors) -> int:
         try:
             handler.close()
         except Exception as error:  # noqa: BLE001  nobody listens any more
-            error.add_note("reap: raised while a worker was closed; nothing that it had answered is touched by it")
-            traceback.print_exc()
+            add_note(error, "reap: raised while a worker was closed; nothing that it had answered is touched by it")
+            sys.stderr.write(reports.trace(error))
 
 
 def _start(descriptors: Descriptors) -> tuple[memoryview, Handler]:
@@ -132,10 +132,11 @@ def _start(descriptors: Descriptors) -> tuple[memoryview, Handler]:
         setup = pickle.loads(start.setup)
         make_handler = pickle.loads(start.make_handler)
     except Exception as error:
-        error.add_note(
+        add_note(
+            error,
             "The worker could not load what it is to run. Workers import modules by name, with this process's "
             "sys.path; they never run __main__. For a module that only this process can import, call "
-            "cloudpickle.register_pickle_by_value(module) first."
+            "cloudpickle.register_pickle_by_value(module) first.",
         )
         raise
     for step in setup:

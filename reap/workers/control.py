@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import weakref
+
+from reap.endings import at_end
 
 CACHE_LINE = 64
 
@@ -56,5 +57,5 @@ def _mapped(descriptor: int, size: int) -> memoryview:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     memory = (ctypes.c_ubyte * size).from_address(address)
-    weakref.finalize(memory, _libc.munmap, address, size).atexit = False
+    at_end(memory, _libc.munmap, address, size)
     return memoryview(memory).cast("B")

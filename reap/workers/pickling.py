@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import cloudpickle
 from tensordict.nn import TensorDictModule
 
-from reap.errors import OptionError
+from reap.errors import OptionError, guarded, headline, shown
 from reap.sending import reducers
 
 DEPTH = 12
@@ -124,12 +124,14 @@ def encode(value: Any, what: str) -> bytes:
 
 
 def _complaint(value: Any, failure: Exception) -> str:
-    steps, culprit = _culprit(value)
+    steps, culprit = [], value
+    with guarded():  # the search looks into objects of the user's
+        steps, culprit = _culprit(value)
     kind = f"a {type(culprit).__module__}.{type(culprit).__qualname__}".replace("a builtins.", "a ")
     where = f"its {', '.join(steps)}" if steps else "it"
     inside = bool(steps) and steps[0].startswith(("variable", "global"))
     remedy = "create it inside the function" if inside else "leave it out, or build it in the worker"
-    return f"{where} is {kind} ({type(failure).__name__}: {failure}); {remedy}"
+    return f"{where} is {kind} ({headline(failure)}); {remedy}"
 
 
 def _culprit(value: Any) -> tuple[list[str], Any]:
@@ -147,12 +149,10 @@ def _culprit(value: Any) -> tuple[list[str], Any]:
 
 
 def _pickles(value: Any) -> bool:
-    try:
-        with io.BytesIO() as file:
-            ByValuePickler(file, protocol=5).dump(value)
-    except Exception:  # noqa: BLE001  as above
-        return False
-    return True
+    with guarded(), io.BytesIO() as file:
+        ByValuePickler(file, protocol=5).dump(value)
+        return True
+    return False
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -166,8 +166,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"argument {index}", part) for index, part in enumerate(value.args))
         yield from ((f"argument {name!r}", part) for name, part in value.keywords.items())
     elif isinstance(value, Mapping):
-        yield from ((f"item {key!r}", part) for key, part in value.items())
-        yield from ((f"key {key!r}", key) for key in value)
+        yield from ((f"item {shown(key)}", part) for key, part in value.items())
+        yield from ((f"key {shown(key)}", key) for key in value)
     elif isinstance(value, list | tuple | set | frozenset):
         yield from ((f"item {index}", part) for index, part in enumerate(value))
     elif isinstance(value, type):

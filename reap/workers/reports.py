@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickle
 import traceback
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from reap.errors import WorkerRaised, portable
+from reap.errors import WorkerRaised, guarded, headline, portable
 from reap.workers.pickling import pickled
 
 START = -1
@@ -34,10 +34,8 @@ class Report(NamedTuple):
 
 def write(error: BaseException, phase: int, *, is_harmless: bool) -> bytes:
     """Write an exception down, in its `except` clause; the frame of that clause is left out of the traceback."""
-    own = error.__traceback__
-    text = "".join(traceback.format_exception(type(error), error, own.tb_next if own else None))
-    stand_in = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
-    return pickle.dumps(tuple(Report(phase, is_harmless, _portable(error), stand_in, text)))
+    stand_in = pickle.dumps(RuntimeError(headline(error)))
+    return pickle.dumps(tuple(Report(phase, is_harmless, _portable(error), stand_in, trace(error))))
 
 
 def read(body: memoryview) -> Report:
@@ -47,9 +45,10 @@ def read(body: memoryview) -> Report:
 
 def raised(worker: int, phases: Sequence[str], report: Report) -> WorkerRaised:
     """The error for the user."""
-    try:
+    error: Any = None
+    with guarded():
         error = pickle.loads(report.error)
-    except Exception:  # noqa: BLE001  loading runs the user's code, which may raise anything
+    if not issubclass(type(error), BaseException):
         error = pickle.loads(report.stand_in)
     return WorkerRaised(worker, phase_name(phases, report.phase), error, report.traceback)
 
@@ -66,12 +65,22 @@ def brief(failure: Exception) -> str:
     return " ".join(str(failure).partition("\nTraceback")[0].split("\n"))
 
 
+def trace(error: BaseException) -> str:
+    """The text of the traceback, but for the frame of the `except` clause that this is called in.
+
+    Without the exception's notes and causes where they cannot be shown.
+    """
+    own = error.__traceback__
+    below = own.tb_next if own else None
+    with guarded():
+        return "".join(traceback.format_exception(type(error), error, below))
+    return "".join(("Traceback (most recent call last):\n", *traceback.format_tb(below), headline(error)))
+
+
 def _portable(error: BaseException) -> bytes:
     """The exception by cloudpickle, which knows classes of the user's `__main__`; a stand-in if that fails."""
-    try:
+    with guarded():
         data = pickled(error)
         if type(pickle.loads(data)) is type(error):
             return data
-    except Exception:  # noqa: BLE001  pickling runs the user's code, which may raise anything
-        pass
     return pickle.dumps(portable(error))

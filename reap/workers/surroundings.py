@@ -1,4 +1,4 @@
-"""What a worker shares with the process that wanted it: environment variables, directory, paths, arguments, warnings."""
+"""What a worker shares with the process that wanted it: environment, directory, paths, arguments, warnings, logging."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 import warnings
 from typing import Any
 
+from reap.workers import logs
 from reap.workers.pickling import pickled
 
 Surroundings = dict[str, Any]
@@ -26,6 +27,7 @@ def capture() -> Surroundings:
         "argv": list(sys.argv),
         "dtype": str(dtype()).removeprefix("torch.") if dtype else None,
         "filters": _filters(),
+        "logging": logs.capture(),
     }
 
 
@@ -46,6 +48,7 @@ def restore(surroundings: Surroundings) -> None:
         warnings.filters[:] = pickle.loads(surroundings["filters"])  # pyright: ignore[reportIndexIssue]
         with warnings.catch_warnings():  # entering and leaving it, the module notices that its list has changed
             pass
+    logs.restore(surroundings["logging"])
 
 
 def _directory() -> str:

@@ -10,11 +10,12 @@ from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
 
-from reap.collectors import MultiSyncDataCollector
+from reap.collectors import MultiSyncDataCollector, SyncDataCollector
 from tests.collectors.crews import (
     CLASSES,
     Pixels,
@@ -103,3 +104,35 @@ def test_states_make_no_further_slots(name: str) -> None:
             if number % 5 == 0:
                 collector.state_dict()
         assert max(len(slots.pool.slots) for slots in collector._crew.slots) <= 3
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_memory_of_a_collector_that_is_shut_down_does_not_wait_for_the_garbage_collector(name: str) -> None:
+    gc.collect()
+    before = mapped()
+    collector = CLASSES[name]([partial(Pixels, 30, 50 * w) for w in range(2)], frames_per_batch=4)
+    kept = [collector.next() for _ in range(2)]
+    prints = [fingerprint(batch) for batch in kept]
+    gc.disable()
+    try:
+        collector.shutdown()
+        assert [fingerprint(batch) for batch in kept] == prints
+        kept.clear()
+        assert mapped() <= before + 1, "a few bytes that tell what a worker does"
+    finally:
+        gc.enable()
+
+
+def test_of_one_in_this_process_it_is_one_batch_at_the_most() -> None:
+    gc.collect()
+    collector = SyncDataCollector(partial(Pixels, 30), frames_per_batch=4)
+    kept = [collector.next() for _ in range(4)]
+    slots = [ref(slot) for slot in collector._assembly.pool.slots]  # pyright: ignore[reportPrivateUsage]
+    assert len(slots) == 4
+    gc.disable()
+    try:
+        collector.shutdown()
+        kept.clear()
+        assert sum(slot() is not None for slot in slots) <= 1
+    finally:
+        gc.enable()

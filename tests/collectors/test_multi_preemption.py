@@ -95,6 +95,30 @@ def test_truncation_of_what_was_stopped(gates: list[Gate]) -> None:
     assert batch["next", "truncated"].squeeze(-1).tolist() == [[False, False, False, True], [False, True, False, False]]
 
 
+@pytest.mark.parametrize("form", ["stack", -1])
+@pytest.mark.parametrize("restart", [False, True])
+def test_with_a_threshold_of_zero_each_stops_with_its_first_column(form: Any, restart: bool) -> None:
+    options: Any = {"frames_per_batch": 12, "preemptive_threshold": 0.0, "cat_results": form, "total_frames": 12}
+    if restart:
+        options["on_worker_failure"] = "restart"
+    with MultiSyncDataCollector([Count] * 2, Const(), create_env_kwargs={"length": 3}, **options) as collector:
+        batches = list(collector)
+    assert len(batches) == 6
+    for k, batch in enumerate(batches):
+        if form == "stack":
+            assert steps(batch) == [[k % 3, 0, 0, 0, 0, 0]] * 2
+            assert batch[MASK].tolist() == [[True] + [False] * 5] * 2
+        else:
+            assert steps(batch) == [k % 3] * 2
+            assert batch[MASK].all()
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_a_share_is_from_zero_to_one(share: float) -> None:
+    with pytest.raises(OptionError, match="expected a share of the workers from 0 to 1"):
+        MultiSyncDataCollector([partial(pairs, 0)] * 2, frames_per_batch=8, preemptive_threshold=share)
+
+
 def test_preemption_with_forms_that_cannot_be() -> None:
     with pytest.raises(OptionError, match="workers that stop early record less along the last dimension"):
         MultiSyncDataCollector([partial(pairs, 0)] * 2, frames_per_batch=8, preemptive_threshold=0.5, cat_results=0)

@@ -16,6 +16,8 @@ from reap.collectors import SyncDataCollector
 from reap.collectors.utils import split_trajectories
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError, SpecMismatch
+from reap.objects import from_state, to_state
+from reap.specs import NonTensor
 from reap.testing import Const, Count, Masked
 from tests.envs.vector_envs import make_async
 
@@ -294,3 +296,59 @@ def test_an_error_of_the_env_stays_what_it_is() -> None:
     with pytest.raises(ValueError, match="could not broadcast") as raised:
         SyncDataCollector(GymEnv(Raises(3)), Const(), frames_per_batch=3).next()
     assert type(raised.value) is ValueError
+
+
+LAYOUTS: dict[str, Any] = {
+    "backwards": lambda values: np.array(values[::-1], np.float32)[::-1],
+    "upside down": lambda values: np.array([values[::-1]] * 2, np.float32).T[::-1, ::-1],
+    "every other": lambda values: np.repeat(np.array(values, np.float32), 2)[::2],
+    "big-endian": lambda values: np.array(values, ">f4"),
+    "big-endian, backwards": lambda values: np.array(values[::-1], ">f8")[::-1],
+    "read-only": lambda values: np.broadcast_to(np.float32(values), (3, len(values))),
+    "a number": lambda values: np.array(values[0], ">f4"),
+}
+
+
+class Laid(Count):
+    """`Count` that observes its steps in an array of an unusual layout, in its info too."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+
+    def __init__(self, layout: str) -> None:
+        super().__init__(6)
+        self.layout = layout
+
+    def observe(self) -> Any:
+        return LAYOUTS[self.layout]([self.steps, 10 + self.steps, 20 + self.steps])
+
+    def reset(self, **options: Any) -> Any:
+        return super().reset(**options)[0], {"same": self.observe()}
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], {"same": self.observe()}
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_arrays_of_any_strides_and_byte_order(layout: str, dtype: torch.dtype | None) -> None:
+    env = GymEnv(Laid(layout), dtype=dtype, info_keys={"same": NonTensor(())})
+    with SyncDataCollector(env, frames_per_batch=4, use_buffers=False) as collector:
+        batch = collector.next()
+        state = pickle.loads(pickle.dumps(collector.state_dict()))
+    for t, frame in enumerate(batch.unbind(0)):
+        for found, step in ((frame, t), (frame["next"], t + 1)):
+            expected = LAYOUTS[layout]([step, 10 + step, 20 + step])
+            assert found["observation"].tolist() == expected.tolist()
+            assert found["observation"].dtype == (dtype or torch.float32)
+            assert np.array_equal(found["same"], expected)
+            assert found["same"].dtype == expected.dtype
+    assert state is not None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_state_holds_arrays_of_any_strides_and_byte_order(layout: str) -> None:
+    value = LAYOUTS[layout]([1, 2, 3])
+    again = from_state(to_state(value))
+    assert np.array_equal(again, value)
+    assert again.dtype == value.dtype
+    assert from_state(to_state(value.flat[0])) == value.flat[0]

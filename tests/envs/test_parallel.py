@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import pickle
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import cloudpickle
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from tensordict import TensorDictBase
 from torch import nn
 
@@ -200,6 +203,40 @@ class Stateful(Count):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = state["steps"]
+
+
+class Global(Count):
+    """Draws from the global generators, as envs do that have none of their own."""
+
+    observation_space = spaces.Box(0.0, 1.0, (3,), np.float64)
+
+    def observe(self) -> Any:
+        return np.array([torch.rand(()).item(), np.random.random(), random.random()])  # noqa: NPY002
+
+
+def make_global() -> GymEnv:
+    return GymEnv(Global(5))
+
+
+COLLECTORS: dict[str, Callable[[], Any]] = {
+    "ParallelEnv": lambda: SyncDataCollector(ParallelEnv(3, make_global, num_processes=2), frames_per_batch=12),
+    "MultiSync": lambda: MultiSyncDataCollector([make_global] * 2, frames_per_batch=8),
+    "MultiSync of ParallelEnv": lambda: MultiSyncDataCollector([lambda: ParallelEnv(1, make_global)] * 2, frames_per_batch=8),
+    "nested": lambda: MultiSyncDataCollector([make_global] * 2, frames_per_batch=8, collector_class=SyncDataCollector),
+}
+
+
+@pytest.mark.parametrize("name", COLLECTORS)
+def test_a_seed_is_for_the_global_generators_too(name: str) -> None:
+    def seeded(seed: int) -> torch.Tensor:
+        collector.set_seed(seed)
+        return torch.cat([collector.next()["next", "observation"].flatten() for _ in range(2)])
+
+    with COLLECTORS[name]() as collector:
+        first, again, other = seeded(3), seeded(3), seeded(4)
+    assert torch.equal(first, again)
+    draws = first.numel()
+    assert len(set(first.tolist() + other.tolist())) == 2 * draws, "envs of different processes draw different numbers"
 
 
 def test_collectors_keep_their_promises_with_it() -> None:

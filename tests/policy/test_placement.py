@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
-from tensordict.nn import TensorDictModule
+from gymnasium import spaces
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictModuleWrapper, WrapModule
 from torch import Tensor, nn
 
 from reap.collectors import SyncDataCollector
+from reap.envs import GymEnv
 from reap.errors import OptionError
 from reap.policy.placement import place
+from reap.specs import NonTensor
 from reap.testing import Const, Count
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -135,3 +139,64 @@ def test_a_compiled_function_keeps_its_arguments_names() -> None:
 def test_a_backend_that_does_not_exist() -> None:
     with pytest.raises(Exception, match="nonsense"):
         SyncDataCollector(Count(9), Const(), frames_per_batch=3, compile_policy={"backend": "nonsense"})
+
+
+class AsksForDevice(TensorDictModuleBase):
+    """Makes its action where its input says that it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys = ["observation"], ["action"]
+        self.seen: set[Any] = set()
+
+    def forward(self, td: TensorDictBase) -> TensorDictBase:
+        self.seen.add((td.device, td.get("inner").device if "inner" in td.keys() else td.device))
+        return td.set("action", torch.ones((*td.shape, 1), device=td.device))
+
+
+@pytest.mark.parametrize(
+    ("options", "device"),
+    [
+        ({}, None),
+        ({"policy_device": "cpu"}, CPU),
+        ({"device": "cpu"}, CPU),
+        ({"env_device": "cpu", "storing_device": "cpu"}, None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["box", "dict", "objects"])
+def test_a_policys_tensordict_gives_the_device_that_was_asked_for(kind: str, options: Any, device: Any) -> None:
+    make: dict[str, Callable[[], Any]] = {
+        "box": lambda: Count(9),
+        "dict": lambda: Nested(9),
+        "objects": lambda: GymEnv(Count(9), info_keys={"words": NonTensor(())}),
+    }
+    policy = AsksForDevice()
+    with SyncDataCollector(make[kind](), policy, frames_per_batch=3, **options) as collector:
+        batch = collector.next()
+    assert policy.seen == {(device, device)}
+    assert batch["action"].tolist() == [[1.0]] * 3
+
+
+class Nested(Count):
+    """`Count` that observes its count in a dict in a dict."""
+
+    observation_space = spaces.Dict(inner=spaces.Dict(count=Count.observation_space))
+
+    def observe(self) -> Any:
+        return {"inner": {"count": super().observe()}}
+
+
+def test_states_that_a_policy_shows_are_found_with_the_device() -> None:
+    seen: set[Any] = set()
+
+    def recurrent(td: TensorDictBase) -> TensorDictBase:
+        seen.add(td.device)
+        state = td.get("state", torch.zeros(*td.shape, 2, device=td.device))
+        return td.set("action", torch.zeros(*td.shape, 1)).set(("next", "state"), state + 1)
+
+    policy = TensorDictModuleWrapper(
+        WrapModule(recurrent, in_keys=["observation", "state"], out_keys=["action", ("next", "state")])
+    )
+    with SyncDataCollector(Count(9), policy, frames_per_batch=3, policy_device="cpu") as collector:
+        assert collector.next()["next", "state"].tolist() == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
+    assert seen == {CPU}

@@ -18,7 +18,8 @@ from gymnasium.wrappers import vector as wrappers
 from tensordict import TensorDict, TensorDictBase
 
 from reap.buffers import after
-from reap.envs import EnvBase, GymEnv, SerialEnv
+from reap.envs import EnvBase, GymEnv, SerialEnv, check_env_specs
+from reap.errors import SpecMismatch
 from reap.specs import Composite, Unbounded
 from reap.testing import DictCount, DiscreteCount, IdRows, Masked, check_env
 from tests.envs.vector_envs import CONTEXT, MODES, AutoresetMode, OneGenerator, Tagged, make_async
@@ -188,6 +189,58 @@ def test_objects(name: str, rows: int) -> None:
         return GymEnv(Drawn(OBJECTS[name]()), info_keys=["resets"])
 
     check_env(partial(SerialEnv, rows, make) if rows else make)
+
+
+class Rounded(DictCount):
+    """Observes a value beside its bound."""
+
+    def __init__(self, dtype: Any, value: float) -> None:
+        super().__init__(5)
+        self.observation_space = spaces.Box(-1.0, 1.0, (2,), dtype)
+        self.value = value
+
+    def observe(self) -> Any:
+        return np.array([self.value, 0.5], self.observation_space.dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(np.float64, 1.0000000000000002), (np.float64, -1 - 9e-7), (np.float32, 1.0000005)]
+)
+@pytest.mark.parametrize("rows", [0, 2])
+def test_values_outside_of_their_box_by_rounding_pass_as_in_collectors(dtype: Any, value: float, rows: int) -> None:
+    def make() -> GymEnv:
+        return GymEnv(Rounded(dtype, value))
+
+    check_env(partial(SerialEnv, rows, make) if rows else make)
+    check_env_specs(make())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(np.float64, 1 + 2e-6), (np.float32, -1.00001), (np.float32, np.inf), (float, np.nan)]
+)
+def test_values_further_outside_do_not_pass(dtype: Any, value: float) -> None:
+    with pytest.raises(AssertionError, match=r"^values_fit_the_specs: "):
+        check_env(lambda: GymEnv(Rounded(dtype, value)))
+    with pytest.raises(SpecMismatch, match="values in|NaN"):
+        check_env_specs(GymEnv(Rounded(dtype, value)))
+
+
+class TakesNoSeed(Drawn):
+    """Takes one seed for none, as `if seed:` does with 0."""
+
+    def __init__(self, not_taken: int) -> None:
+        super().__init__(spaces.Box(-1, 1, (4,)))
+        self.not_taken = not_taken
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=None if seed == self.not_taken else seed)
+
+
+@pytest.mark.parametrize("seed", [0, 7, 11])
+def test_episodes_are_repeated_with_the_seed_that_was_given(seed: int) -> None:
+    with pytest.raises(AssertionError, match=r"^the_same_seed_gives_the_same_episodes: "):
+        check_env(lambda: GymEnv(TakesNoSeed(seed)), seed=seed)
+    check_env(lambda: GymEnv(TakesNoSeed(seed + 1)), seed=seed)
 
 
 @pytest.mark.timeout(180)

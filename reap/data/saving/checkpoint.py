@@ -36,7 +36,7 @@ from reap.data.saving.reading import SavedFolder, whole
 from reap.data.storages.base import Storage
 from reap.data.writers import Writer
 from reap.disk import room
-from reap.errors import OptionError, ReapError, SpecMismatch
+from reap.errors import OptionError, ReapError, SpecMismatch, headline, text_of
 from reap.keys import Key
 from reap.shield import uninterrupted
 
@@ -162,7 +162,7 @@ def _rest(parts: Parts) -> dict[str, Any]:
         }
     except TypeError as error:
         raise OptionError(
-            f"replay buffer: expected tensors, TensorDicts or plain data to save, found something else: {error}"
+            f"replay buffer: expected tensors, TensorDicts or plain data to save, found something else: {text_of(error)}"
         ) from error
 
 
@@ -278,5 +278,5 @@ def _refused(source: str) -> Generator[None]:
     except _RUBBISH as error:
         raise SpecMismatch(
             f"replay buffer: expected what state_dict or dumps gave, found something else in {source} "
-            f"({type(error).__name__}: {error}); nothing was changed"
+            f"({headline(error)}); nothing was changed"
         ) from error

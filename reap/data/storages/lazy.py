@@ -7,7 +7,6 @@ LazyMemmapStorage   one file per key, which `TensorDict.load_memmap` reads
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Mapping
 from functools import partial
 from mmap import PAGESIZE
@@ -25,6 +24,7 @@ from reap.data.storages.scratch import ONCE_FILE, Scratch
 from reap.data.storages.side_store import Sparse
 from reap.data.storages.tensors import TensorStorage
 from reap.disk import free_space, give_back, reserve, room
+from reap.endings import at_end
 from reap.errors import DiskFull, OptionError, SpecMismatch
 from reap.forks import Forked
 from reap.handles import Handle
@@ -116,7 +116,7 @@ class LazyTensorStorage(TensorStorage):
 
     def _hold(self, fd: int) -> None:
         self._fd = fd
-        weakref.finalize(self, os.close, fd).atexit = False
+        at_end(self, os.close, fd)
 
     def __getstate__(self) -> dict[str, Any]:
         return dict(vars(self)) if self._fd is None else {**self._unmapped(), "_fd": Handle.of(self._fd)}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from reap.data.storages.leaf import indexable
 from reap.disk import reserve
+from reap.endings import at_end
 from reap.keys import Key
 from reap.layout import Block, Field, Layout, private_memory
 from reap.memory import Bytes, readable
@@ -54,7 +54,7 @@ class Sparse:
         if self._fd is None:
             self.memory: Bytes = private_memory(nbytes)
             return
-        weakref.finalize(self, os.close, self._fd).atexit = False
+        at_end(self, os.close, self._fd)
         if os.fstat(self._fd).st_size < start + nbytes:
             os.ftruncate(self._fd, start + nbytes)
         mapping: Any = mmap.mmap(self._fd, nbytes, offset=start)

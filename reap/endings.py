@@ -1,0 +1,96 @@
+"""What is done where an object ends, without a line of Python.
+
+What a signal's handler raises, Ctrl-C first of all, may come into any line of Python, and in the callback of a weak reference
+it would be lost. Callbacks are functions written in C here, and what they need is carried by the reference itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
+from typing import Any, Generic, TypeVar
+from weakref import ref
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class Numbered(ref[T]):
+    """A weak reference with a number."""
+
+    __slots__ = ("number",)
+    number: int
+
+
+def numbered(one: T, number: int, ended: Callable[[Any], Any] | None = None) -> Numbered[T]:
+    """A reference to an object, which is to be kept until the object has ended.
+
+    Args:
+        one: the object.
+        number: what the reference carries.
+        ended: takes the reference when the object has ended; a function written in C, `append` of a list say.
+
+    Example:
+        >>> class Lease: ...
+        >>> ended, lease = [], Lease()
+        >>> kept = numbered(lease, 3, ended.append)
+        >>> del lease
+        >>> ended[0].number
+        3
+    """
+    made = Numbered(one, ended)
+    made.number = number
+    return made
+
+
+class _Ending(ref[Any]):
+    __slots__ = ("run",)
+    run: Callable[[], Any]
+
+
+_run = methodcaller("run")
+_endings: dict[int, _Ending] = {}
+_room = [64]
+
+
+def at_end(one: object, function: Callable[..., Any], *arguments: Any) -> None:
+    """Call a function written in C when an object has ended; not at the end of the interpreter.
+
+    Args:
+        one: the object.
+        function: `os.close` for example.
+        arguments: what it is called with.
+    """
+    ending = _Ending(one, _run)
+    ending.run = partial(function, *arguments)
+    _endings[id(ending)] = ending
+    if len(_endings) > _room[0]:
+        for number, over in [(number, own) for number, own in list(_endings.items()) if own() is None]:
+            if _endings.get(number) is over:
+                del _endings[number]
+        _room[0] = 2 * len(_endings) + 64
+
+
+class WeakValues(Generic[K, T]):
+    """Objects under keys, which are not kept alive."""
+
+    def __init__(self) -> None:
+        self._values: dict[K, ref[T]] = {}
+        self._room = 64
+
+    def get(self, key: K) -> T | None:
+        """The object under a key, if there is one."""
+        found = self._values.get(key)
+        return None if found is None else found()
+
+    def setdefault(self, key: K, one: T) -> T:
+        """The object under a key; this one from now on, if there is none."""
+        known = self.get(key)
+        if known is not None:
+            return known
+        self._values[key] = ref(one)
+        if len(self._values) > self._room:
+            self._values = {key: own for key, own in self._values.items() if own() is not None}
+            self._room = 2 * len(self._values) + 64
+        return one
