@@ -96,16 +96,18 @@ def test_batches_of_a_collector_and_its_end() -> None:
     def make() -> SerialEnv:
         return SerialEnv(2, lambda: SerialEnv(1, lambda: GymEnv(Count(5))))
 
+    def held() -> dict[int, Any]:
+        gc.collect()
+        return {id(one): one for one in gc.get_objects() if type(one) is Slot or type(one) is Stage}
+
+    others = held()  # of tests before this one
     collector = [SyncDataCollector(make, Const(), frames_per_batch=1000)]
     batches = [collector[0].next()]
     assert lines_of(batches.clear) == []
-    slots = [slot for slot in gc.get_objects() if type(slot) is Slot]
-    assert slots
-    del slots
+    assert held().keys() - others.keys()
     collector[0].shutdown()
     collector.clear()
-    gc.collect()
-    assert not [slot for slot in gc.get_objects() if type(slot) is Slot or type(slot) is Stage]
+    assert not held().keys() - others.keys()
 
 
 def test_values_that_are_gone_make_room() -> None:

@@ -78,7 +78,7 @@ def test_lists_of_another_length(option: str) -> None:
         ([Count], {"cat_result": 0}, "unknown option 'cat_result'. Did you mean 'cat_results'?"),
         ([Count], {"frames_per_batch": 0}, "frames_per_batch: expected a positive integer, or one for each worker, got 0"),
         ([Count], {"frames_per_batch": 1.5}, "frames_per_batch: expected a positive integer, or one for each worker, got 1.5"),
-        ([Count], {"preemptive_threshold": 0}, "preemptive_threshold: expected a share of the workers from 0 to 1, got 0"),
+        ([Count], {"preemptive_threshold": -1}, "preemptive_threshold: expected a share of the workers from 0 to 1, got -1"),
         ([Count], {"num_threads": 0}, "num_threads: expected a positive number of threads or None, got 0"),
     ],
 )

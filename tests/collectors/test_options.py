@@ -57,6 +57,7 @@ def test_defaults() -> None:
         "postproc": None,
         "split_trajs": False,
         "exploration_type": None,
+        "check": "types",
         "return_same_td": False,
         "set_truncated": False,
         "use_buffers": None,
