@@ -68,7 +68,7 @@ class NestedWorker(Attached):
             Seed: lambda command: self._collector.set_seed(command.seed, command.static),
             GetState: self._get_state,
             CheckState: self._check_weights,
-            SetState: lambda command: self._collector.load_state_dict(command.state["collector"]),
+            SetState: self._set_state,
             Call: self._call,
         }
 
@@ -83,6 +83,10 @@ class NestedWorker(Attached):
     def _get_state(self, _command: GetState) -> dict[str, Any]:
         self._read_weights()
         return {"collector": self._collector.state_dict(), "policy": policy_state(self._policy), "version": self._version}
+
+    def _set_state(self, command: SetState) -> None:
+        self._collector.load_state_dict(command.state["collector"])
+        self._break_trajectories()
 
     def _call(self, command: Call) -> Any:
         methods = {"env_attribute": "getattr_env", "policy_attribute": "getattr_policy", "call_env": "call_env"}

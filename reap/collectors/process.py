@@ -20,7 +20,7 @@ from torch import nn
 
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.crew import Crew, Slots
-from reap.collectors.delivery import leave_gap, mark_truncated
+from reap.collectors.delivery import break_trajectories, mark_truncated
 from reap.collectors.handler import Done, Reset
 from reap.collectors.multi_options import make_plan
 from reap.collectors.options import made_updater
@@ -311,7 +311,7 @@ class ProcessCollector(DataCollectorBase):
             super().load_state_dict(state)
             self._crew.go_on(self._meter.restarts, state["workers"])
             self._ready = None if state["ready"] is None else batch_from(state["ready"])
-            leave_gap(self._options.replay_buffer)
+            break_trajectories(self._options.replay_buffer)
             self._take_results(state["results"])
 
     def getattr_env(self, name: str) -> list[Any]:

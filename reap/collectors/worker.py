@@ -197,6 +197,11 @@ class Attached:
         assert self._end is not None
         self._end.write(self._slots[command.slot], command.columns)
 
+    def _break_trajectories(self) -> None:
+        """What is written next goes on from nothing that was written before: a state was loaded."""
+        if self._end is not None:
+            self._end.break_trajectories()
+
     def _check_weights(self, command: CheckState) -> None:
         """Refuse a state whose weights are not those of the policy."""
         if isinstance(self._policy, nn.Module):
@@ -273,8 +278,7 @@ class Worker(Attached):
         if isinstance(self._policy, nn.Module):
             load_weights(self._policy, command.state["policy"])
         self._version = command.state["version"]
-        if self._end is not None:
-            self._end.leave_gap()
+        self._break_trajectories()
 
     def _facts(self, _command: Describe) -> Facts:
         assembly, env = self._assembly, self._assembly.env

@@ -155,6 +155,10 @@ class ReplayBuffer(Checkpointed):
             self._note_replaced(places)
         return storage.as_index(places)
 
+    def break_trajectories(self) -> None:
+        """Have what this process writes next go on from nothing that was written before: what came in between is lost."""
+        self._writer.streams.begin_anew()
+
     def _note_replaced(self, places: Tensor) -> None:
         with self._lock:
             self._sampler.replaced(places, self._storage)
