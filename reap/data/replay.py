@@ -25,7 +25,7 @@ from reap.data.saving.checkpoint import Checkpointed, Parts
 from reap.data.sources import Sources
 from reap.data.storages.base import Storage, positive, require_dims
 from reap.data.storages.lazy import LazyTensorStorage
-from reap.data.taking import take_sample, unbroken
+from reap.data.taking import pinned, spread, take_sample, unbroken
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
@@ -128,8 +128,8 @@ class ReplayBuffer(Checkpointed):
         """Write several items along the time dimension.
 
         Args:
-            data: a TensorDict, tensorclass or tensor `[*rows, time]`, or a list of items. Frames with a False
-                `("collector", "mask")` are left out of a storage with one dimension.
+            data: a TensorDict, tensorclass or tensor `[*rows, time]`, dicts and tuples of tensors with these first dimensions,
+                or a list of items. Frames with a False `("collector", "mask")` are left out of a storage with one dimension.
 
         Returns:
             Their indices `[n]`, or `[n, ndim]` for a storage with several dimensions, row by row.
@@ -166,6 +166,10 @@ class ReplayBuffer(Checkpointed):
     def _prepared(self, data: Any) -> Any:
         """What is written of these data."""
         return self._transforms.before_write(data, self._storage)
+
+    def _edited(self, data: Any, dims: int) -> Any:
+        """What is written of data `[*batch]`, of so many dimensions, in the place of others."""
+        return self._transforms.before_edit(data, self._storage, dims)
 
     # ------------------------------------------------------------------ sampling
 
@@ -204,7 +208,7 @@ class ReplayBuffer(Checkpointed):
         if collate is not None:
             data = collate(data)
         if self._pins:
-            data = data.pin_memory()
+            data = pinned(data)
         info = {"index": self._storage.as_index(draw.places), **draw.info}
         data = self._noted(data, info)
         if self._transforms.reads:
@@ -214,7 +218,7 @@ class ReplayBuffer(Checkpointed):
     def _noted(self, data: Any, info: Mapping[str, Any]) -> Any:
         """The sample with what is known of its frames."""
         if self._writer.tells_index and isinstance(data, TensorDictBase):
-            data.set("index", info["index"])
+            data.set("index", spread(info["index"], data))
         return data
 
     def __iter__(self) -> Iterator[Any]:
@@ -269,7 +273,10 @@ class ReplayBuffer(Checkpointed):
         Raises:
             SpecMismatch: the data are not what the first write was; nothing is changed then.
         """
-        self._note_replaced(self._storage.put_at(index, data))
+        storage = self._storage
+        places = storage.places_in_use()[index]
+        written = self._edited(storage.at_places(places, data), max(1, places.ndim))
+        self._note_replaced(storage.put_at(places, written))
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Forget all frames; memory is kept.

@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from reap.buffers import MASK
+from reap.data.storages.trees import Tree
 from reap.tensordicts import peek
 
 
@@ -38,7 +39,7 @@ def _rows_in(data: Any, written: Any) -> int:
 
 def _mask_of(data: Any) -> Tensor | None:
     """Which frames `[time]` are valid; None if all are."""
-    if not isinstance(data, TensorDictBase) or data.ndim != 1:
+    if not isinstance(data, TensorDictBase | Tree) or data.ndim != 1:
         return None
-    mask = peek(data, MASK)
+    mask = data.leaves.get(MASK) if isinstance(data, Tree) else peek(data, MASK)
     return None if mask is None or bool(mask.all()) else mask

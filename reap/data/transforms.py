@@ -7,6 +7,7 @@ from typing import Any
 
 from reap.data.storages.base import Storage
 from reap.data.storages.control import TRANSFORMS
+from reap.data.storages.items import as_given
 from reap.errors import OptionError
 
 Function = Callable[[Any], Any]
@@ -54,12 +55,26 @@ class Transforms:
     def before_write(self, data: Any, storage: Storage) -> Any:
         """What is written of these data."""
         for function in self._writes:
-            data = storage.together(function(data))
+            data = storage.together(function(as_given(data)))
         decided = storage.control.words[TRANSFORMS]
         if self._functions and not decided and data.ndim > storage.ndim:
             return self._decide(data, storage)
         for bit, function in enumerate(self._functions, start=1):
-            data = function(data) if decided >> bit & 1 else data
+            data = storage.together(function(as_given(data))) if decided >> bit & 1 else data
+        return data
+
+    def before_edit(self, data: Any, storage: Storage, dims: int) -> Any:
+        """What is written of data `[*batch]` in the place of others.
+
+        Args:
+            data: what is given.
+            storage: where they go.
+            dims: dimensions of the batch.
+        """
+        decided = storage.control.words[TRANSFORMS]
+        flattening = [function for bit, function in enumerate(self._functions, start=1) if decided >> bit & 1]
+        for function in (*self._writes, *flattening):
+            data = storage.together(function(as_given(data)), dims)
         return data
 
     def _decide(self, data: Any, storage: Storage) -> Any:

@@ -157,7 +157,7 @@ def _restored(parts: Parts, state: Mapping[str, Any]) -> torch.Generator | None:
     if parts.storage.ring.is_being_written:
         raise CallOrderError("replay buffer: expected nobody to write while it is loaded; pause or stop the collector first")
     generator = _generator(parts, state["generator"])
-    ahead = [Sample(*decoded(sample, parts.storage.tensorclass)) for sample in state["ahead"]["samples"]]
+    ahead = [Sample(*decoded(sample, parts.storage.classes)) for sample in state["ahead"]["samples"]]
     before = parts.sampler.state_dict(), parts.writer.state_dict()
     try:
         parts.sampler.load_state_dict(copy.deepcopy(state["sampler"]["state"]))

@@ -11,7 +11,7 @@ import torch
 from tensordict import MemoryMappedTensor
 from torch import Tensor
 
-from reap.data.storages.items import dtype_named
+from reap.data.storages.schema import dtype_named
 from reap.errors import SpecMismatch
 from reap.keys import Key, nested
 from reap.tensordicts import make_tensordict

@@ -116,7 +116,7 @@ class LazyTensorStorage(TensorStorage):
         weakref.finalize(self, os.close, fd).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(vars(self)) if self._fd is None else {**self._unmapped(), "_fd": (os.getpid(), self._fd)}
+        return {**vars(self), "_accepted": None} if self._fd is None else {**self._unmapped(), "_fd": (os.getpid(), self._fd)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

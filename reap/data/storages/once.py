@@ -22,7 +22,7 @@ from torch import Tensor
 
 from reap.buffers import after
 from reap.data.storages.bits import Mask, carried, differing
-from reap.data.storages.items import Leaves
+from reap.data.storages.items import Leaves, as_given, whole
 from reap.data.storages.leaf import indexable
 from reap.data.storages.ring import Claim
 from reap.data.storages.side_store import Places, SideStore, Sparse
@@ -90,7 +90,7 @@ class Stored:
 
     def at(self, storage: TensorStorage, index: Any) -> Any:
         """What lies at an index of any kind that a tensor takes."""
-        return storage.contents()[index]
+        return storage.view(index)
 
     def load(self, storage: TensorStorage, frames: Mapping[Key, Tensor], ends: Any, claimed: int) -> None:
         """Hold frames of another storage, after what is stored of them was copied.
@@ -250,8 +250,8 @@ class Rebuilt(Stored):
     def at(self, storage: TensorStorage, index: Any) -> Any:
         """A copy of what lies at an index; see `Stored`."""
         places = storage.places_in_use()[index]
-        data = storage.get(places.reshape(-1))
-        return data.reshape(*places.shape, *data.shape[1:]) if places.ndim else data[0]
+        data = whole(storage.get(places.reshape(-1)), 1)
+        return as_given(data.reshape(*places.shape, *data.shape[1:]) if places.ndim else data[0])
 
     # ------------------------------------------------------------------ moving
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDict
 from torch import Tensor
 
 from reap.data.storages.base import Mark, Storage, require_dims
-from reap.data.storages.items import Leaves, Schema, checked_device, kind_of, leaves_of, schema_from, schema_of
+from reap.data.storages.items import Leaves, checked_device, kind_of, leaves_of
 from reap.data.storages.leaf import Leaf, indexable
 from reap.data.storages.once import Rebuilt, Stored
 from reap.data.storages.ring import Claim, Pieces, Ring
+from reap.data.storages.schema import Schema, schema_from, schema_of
 from reap.data.storages.side_store import Sparse
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
@@ -179,6 +179,8 @@ class TensorStorage(Storage):
         schema = self.schema
         assert schema is not None
         schema.check(kind, leaves, self.ndim)
+        if kind is not schema.kind:
+            self.schema = schema.with_classes_of(kind)
         if shape[:-1] != schema.rows:
             raise SpecMismatch(
                 f"replay buffer: expected rows {list(schema.rows)}, as in the first write, got {list(shape[:-1])}; "
@@ -239,11 +241,18 @@ class TensorStorage(Storage):
 
     def contents(self) -> Any:
         """All that was written, `[*rows, columns]`: views of the storage, which later writes change, or copies; see `at`."""
+        return self._known().rebuilt(*self._contents())
+
+    def view(self, index: Any) -> Any:
+        """What lies at an index of `contents()`, as views of the storage where the index allows that."""
+        return self._known().at(*self._contents(), index)
+
+    def _contents(self) -> tuple[Leaves, torch.Size]:
         schema, columns = self._known(), self.columns_in_use
         shape = torch.Size((*schema.rows, columns))
         leaves: Leaves = self._frames(columns) | self._nexts.contents(self, columns)
         leaves.update({key: stacked(held[:, :columns].reshape(shape)) for key, held in self._objects.items()})
-        return schema.rebuilt({key: leaves[key] for key in schema.fields}, shape)
+        return {key: leaves[key] for key in schema.fields}, shape
 
     def at(self, index: Any) -> Any:
         """What lies at an index; see `Storage`."""
@@ -319,9 +328,14 @@ class TensorStorage(Storage):
     # ------------------------------------------------------------------ state
 
     @property
-    def tensorclass(self) -> Any:
-        """The tensorclass of its data; None for others."""
-        return self.schema.kind if self.schema and self.schema.kind not in {TensorDict, Tensor} else None
+    def item_dims(self) -> int:
+        """Batch dimensions of one item; see `Storage`."""
+        return len(self.schema.item) if self.is_initialised and self.schema else 0
+
+    @property
+    def classes(self) -> Mapping[str, Any]:
+        """The tensorclasses and named tuples that its data are made of, by name."""
+        return self.schema.classes() if self.is_initialised and self.schema else {}
 
     def frames(self) -> dict[Key, Tensor]:
         """The tensors under each key that are in use, `[*rows, columns, *item]`; see `Storage`."""
@@ -349,9 +363,9 @@ class TensorStorage(Storage):
         noted = state["schema"]
         rows = math.prod(noted["rows"]) if noted else self.rows
         columns = self.columns_in(state, self.max_size // rows)
-        saved = schema_from(noted, self.tensorclass, self.device) if noted else None
+        saved = schema_from(noted, self.classes, self.device) if noted else None
         if saved is not None:
-            self._check_frames(saved, columns, frames)
+            saved.check_frames(frames, columns, self.schema if self.is_initialised else None)
         elif columns:
             raise SpecMismatch("replay buffer: expected the keys of what is in the state, got none; nothing was changed")
         if saved is not None and not self.is_initialised:
@@ -365,21 +379,6 @@ class TensorStorage(Storage):
             for key, values in state["objects"].items():
                 fill(self._objects[key][:, :columns], values)
             self.control.restore(state["control"])
-
-    def _check_frames(self, saved: Schema, columns: int, frames: Mapping[Key, Tensor]) -> None:
-        own = self.schema if self.is_initialised else None
-        if own is not None and (saved.kind, saved.fields, saved.rows) != (own.kind, own.fields, own.rows):
-            raise SpecMismatch(
-                f"replay buffer: expected the state of a storage that holds {own.described()}, got {saved.described()}; "
-                "nothing was changed"
-            )
-        for key, field in saved.fields.items():
-            shape = torch.Size((*saved.rows, columns, *field.shape))
-            if not field.is_object and (frames[key].shape, frames[key].dtype) != (shape, field.dtype):
-                raise SpecMismatch(
-                    f"replay buffer: {plain(key)!r}: expected {list(shape)} {field.dtype} in the state, got "
-                    f"{list(frames[key].shape)} {frames[key].dtype}; nothing was changed"
-                )
 
     def _refuse(self, layout: Layout, free: float, bound: str) -> None:
         """Raise MemoryError for more bytes than there are."""
