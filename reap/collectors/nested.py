@@ -69,11 +69,11 @@ class NestedWorker(Attached):
             AttachWeights: self._attach_weights,
             WriteTo: self._write_to,
             Write: self._write,
-            Reset: lambda command: self._collector.reset(command.rows),
-            Seed: lambda command: self._collector.set_seed(command.seed, command.static),
+            Reset: self._reset,
+            Seed: self._seed,
             GetState: self._get_state,
             CheckState: self._check_weights,
-            SetState: lambda command: self._collector.load_state_dict(command.state["collector"]),
+            SetState: self._set_state,
             Call: self._call,
         }
 
@@ -85,9 +85,23 @@ class NestedWorker(Attached):
         """Shut the collector down."""
         self._collector.shutdown()
 
+    def _reset(self, command: Reset) -> None:
+        self._collector.reset(command.rows)
+        if command.rows is None:
+            self._break_trajectories()
+
+    def _seed(self, command: Seed) -> int:
+        following = self._collector.set_seed(command.seed, command.static)
+        self._break_trajectories()
+        return following
+
     def _get_state(self, _command: GetState) -> dict[str, Any]:
         self._read_weights()
         return {"collector": self._collector.state_dict(), "policy": policy_state(self._policy), "version": self._version}
+
+    def _set_state(self, command: SetState) -> None:
+        self._collector.load_state_dict(command.state["collector"])
+        self._break_trajectories()
 
     def _call(self, command: Call) -> Any:
         methods = {"env_attribute": "getattr_env", "policy_attribute": "getattr_policy", "call_env": "call_env"}
