@@ -123,6 +123,8 @@ class ReplayBufferEnsemble:
             raise OptionError("sample: expected a batch_size, here or where the ensemble is made, got none")
         if positive(size, "batch_size") % self._count:
             raise OptionError(f"batch_size: expected a multiple of {self._count}, the number of buffers sampled, got {size}")
+        for buffer in self.buffers:
+            buffer.sources.check()
         sample = self._sample(size) if self._prefetcher is None else self._prefetcher.next(size)
         return (sample.data, sample.info) if return_info else sample.data
 

@@ -58,6 +58,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
 
     Example:
         >>> from tensordict import TensorDict
+        >>> from reap.data import LazyTensorStorage
         >>> buffer = ReplayBuffer(storage=LazyTensorStorage(4), batch_size=2)
         >>> buffer.extend(TensorDict({"a": torch.arange(6)}, [6]))
         tensor([2, 3, 0, 1, 2, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -112,6 +113,27 @@ def test_no_slice_runs_across_a_load(worker: Any, outer: Any) -> None:
             collector.next()
     found = steps_of_slices(buffer, 2)
     assert {(0, 1), (1, 2), (3, 4)} <= found
+    assert all(behind == step + 1 for step, behind in found)
+
+
+APART: dict[str, Callable[[Any], Any]] = {
+    "reset": lambda collector: collector.reset(),
+    "set_seed": lambda collector: (collector.set_seed(3), collector.reset()),
+}
+
+
+@pytest.mark.parametrize("apart", APART)
+@pytest.mark.parametrize("outer", [MultiSyncDataCollector, MultiaSyncDataCollector])
+def test_no_slice_runs_across_a_reset(outer: Any, apart: str) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(40), sampler=SliceSampler(slice_len=2))
+    options: Any = {"collector_class": Derived, "postproc": WithoutIds(), "replay_buffer": buffer}
+    with outer([Unseen], frames_per_batch=3, **options) as collector:
+        collector.next()
+        APART[apart](collector)
+        for _ in range(2):
+            collector.next()
+    found = steps_of_slices(buffer, 2)
+    assert {(0, 1), (1, 2)} <= found
     assert all(behind == step + 1 for step, behind in found)
 
 

@@ -379,6 +379,18 @@ def test_trajectories_of_several_lengths_come_in_a_list() -> None:
     assert powers(buffer)[:2] == [1, 4]
 
 
+def test_trajectories_in_a_list_behind_a_write_that_was_broken_off() -> None:
+    buffer = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, eps=0.0, storage=ListStorage(5))
+    buffer.storage.ring.give_up(buffer.storage.ring.claim(1))
+    buffer.extend([frames(3), frames(3)])
+    assert buffer.storage.item_dims == 1
+    sample = torch.stack([buffer[1], buffer[2]])
+    sample["index"] = torch.tensor([[1], [2]]).expand(2, 3)
+    sample["td_error"] = torch.tensor([[1.0, 7.0, 2.0], [5.0, 3.0, 4.0]])
+    buffer.update_tensordict_priority(sample)
+    assert powers(buffer)[1:3] == [7, 5]
+
+
 @every
 def test_trajectories_of_greatest_value(storage: str) -> None:
     buffer = of_trajectories(storage, TensorDictReplayBuffer, writer=TensorDictMaxValueWriter("n"), batch_size=10)
