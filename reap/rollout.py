@@ -183,7 +183,7 @@ class Rollout:
             raise SpecMismatch(f"state: it holds the state of an env, and {self.env!r} offers none; it belongs to another env")
         rows, tracker, waiting = state["rows"], state["tracker"], state["rows_to_reset"]
         lengths = [len(tracker[name]) for name in ("ids", "count", "return")] + [
-            len(held) for held in state["objects"].values()
+            len(held) for held in state["objects"].values() if held is not None
         ]
         numbers = [tracker["begun"], *tracker["ids"], *tracker["count"], *(row for one in waiting for row in one)]
         fits = lengths == [rows] * len(lengths) and all(type(number) is int for number in numbers) and len(waiting) == 3

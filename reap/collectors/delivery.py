@@ -97,17 +97,20 @@ def take(steps: Sequence[Step], batch: Any, buffer: Any = None) -> Any:
     try:
         for step in steps:
             batch = step(batch)
-    except BaseException:
-        leave_gap(buffer)
+    except BaseException as error:
+        try:
+            break_trajectories(buffer)
+        except Exception as failure:  # noqa: BLE001  a buffer elsewhere, which may be what failed in the first place
+            error.add_note(f"reap: the replay buffer did not take note that a batch is lost: {failure!r}")
         raise
     return batch
 
 
-def leave_gap(buffer: Any) -> None:
-    """Have what is written to a buffer next go on from nothing that was written before: what came in between is lost."""
-    streams = getattr(getattr(buffer, "writer", None), "streams", None)
-    if streams is not None:
-        streams.begin_anew()
+def break_trajectories(buffer: Any) -> None:
+    """Have what is written to a buffer next go on from nothing that was written before, if it knows of trajectories."""
+    breaks = getattr(buffer, "break_trajectories", None)
+    if breaks is not None:
+        breaks()
 
 
 def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:
@@ -133,7 +136,7 @@ def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:
             )
         steps.append(partial(write_batch if options.extend_buffer else write_columns, options.replay_buffer))
         if options.reset_at_each_iter:
-            steps.append(lambda _: leave_gap(options.replay_buffer))
+            steps.append(lambda _: break_trajectories(options.replay_buffer))
     return tuple(steps)
 
 

@@ -14,7 +14,7 @@ from reap.buffers import MASK
 from reap.collectors.assembly import Assembly, assemble, made_by
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.counting import count_rollout
-from reap.collectors.delivery import leave_gap
+from reap.collectors.delivery import break_trajectories
 from reap.collectors.handler import Collect
 from reap.collectors.handover import end_episodes
 from reap.collectors.options import CollectorOptions, SyncOptions, made_scheme, made_updater, make_options
@@ -113,12 +113,12 @@ class SyncDataCollector(DataCollectorBase):
         """Begin new episodes with the next batch; see `DataCollectorBase`."""
         super().reset(index)
         if index is None:
-            leave_gap(self._options.replay_buffer)
+            break_trajectories(self._options.replay_buffer)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed envs and generators; see `DataCollectorBase`."""
         following = super().set_seed(seed, static_seed)
-        leave_gap(self._options.replay_buffer)
+        break_trajectories(self._options.replay_buffer)
         return following
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -126,7 +126,7 @@ class SyncDataCollector(DataCollectorBase):
         with self.pause():
             super().load_state_dict(state)
             self._is_lost = False
-            leave_gap(self._options.replay_buffer)
+            break_trajectories(self._options.replay_buffer)
             if self._pending is not None:
                 self._pending.push_weights(state["policy"])
 
@@ -169,7 +169,7 @@ class SyncDataCollector(DataCollectorBase):
         slot = pool.take()
         if self._is_lost:
             self._assembly.handler.rollout.restart()
-            leave_gap(self._options.replay_buffer)
+            break_trajectories(self._options.replay_buffer)
         self._is_lost = True
         command = self._command(slot)
         try:

@@ -71,7 +71,7 @@ class NestedWorker(Attached):
             AttachWeights: self._attach_weights,
             WriteTo: self._write_to,
             Write: self._write,
-            Reset: lambda command: self._collector.reset(command.rows),
+            Reset: self._reset,
             Seed: self._seed,
             GetState: self._get_state,
             CheckState: self._check_weights,
@@ -87,6 +87,17 @@ class NestedWorker(Attached):
         """Shut the collector down."""
         self._collector.shutdown()
 
+    def _reset(self, command: Reset) -> None:
+        self._collector.reset(command.rows)
+        if command.rows is None:
+            self._break_trajectories()
+
+    def _seed(self, command: Seed) -> int:
+        seed_generators(command.seed)  # this process's: envs may use them
+        following = self._collector.set_seed(command.seed, command.static)
+        self._break_trajectories()
+        return following
+
     def _get_state(self, _command: GetState) -> dict[str, Any]:
         self._read_weights()
         return {"collector": self._collector.state_dict(), **self._state_of_policy()}
@@ -94,10 +105,7 @@ class NestedWorker(Attached):
     def _set_state(self, command: SetState) -> None:
         self._collector.load_state_dict(command.state["collector"])
         set_attributes(self._held, loaded(command.state.get("attributes", {})))
-
-    def _seed(self, command: Seed) -> int:
-        seed_generators(command.seed)  # this process's: envs may use them
-        return self._collector.set_seed(command.seed, command.static)
+        self._break_trajectories()
 
     def _call(self, command: Call) -> Any:
         methods = {"env_attribute": "getattr_env", "policy_attribute": "getattr_policy", "call_env": "call_env"}

@@ -21,7 +21,7 @@ from reap.buffers import MASK
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.counting import count_rollout
 from reap.collectors.crew import Crew, Slots
-from reap.collectors.delivery import leave_gap, mark_truncated
+from reap.collectors.delivery import break_trajectories, mark_truncated
 from reap.collectors.handler import Done, Reset
 from reap.collectors.handover import end_episodes
 from reap.collectors.multi_options import make_plan
@@ -251,7 +251,7 @@ class ProcessCollector(DataCollectorBase):
             self._settle()
             for worker in range(self.num_workers):
                 following = self._crew.seed(worker, following, static_seed)
-            leave_gap(self._options.replay_buffer)
+            break_trajectories(self._options.replay_buffer)
         return following
 
     @contextmanager
@@ -295,7 +295,7 @@ class ProcessCollector(DataCollectorBase):
             shares = [[row - a for row in rows or () if a <= row < a + n] for a, n in zip(starts, counts, strict=True)]
             self._send_each([Reset(None if rows is None else share) for share in shares])
             if rows is None:
-                leave_gap(self._options.replay_buffer)
+                break_trajectories(self._options.replay_buffer)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a collector needs to go on, with what waits for delivery; see `DataCollectorBase`."""
@@ -328,7 +328,7 @@ class ProcessCollector(DataCollectorBase):
             super().load_state_dict(state)
             self._crew.go_on(self._meter.restarts, state["workers"])
             self._ready = None if state["ready"] is None else batch_from(state["ready"])
-            leave_gap(self._options.replay_buffer)
+            break_trajectories(self._options.replay_buffer)
             self._take_results(state["results"])
 
     def getattr_env(self, name: str) -> list[Any]:

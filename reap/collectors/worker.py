@@ -213,6 +213,11 @@ class Attached:
         assert self._end is not None
         self._end.write(self._slots[command.slot], command.columns)
 
+    def _break_trajectories(self) -> None:
+        """What is written next goes on from nothing that was written before."""
+        if self._end is not None:
+            self._end.break_trajectories()
+
     def _check_weights(self, command: CheckState) -> None:
         """Refuse a state whose weights are not those of the policy."""
         if self._held:
@@ -288,14 +293,13 @@ class Worker(Attached):
 
     def _reset(self, command: Reset) -> None:
         self._handler.handle(command)
-        if command.rows is None and self._end is not None:
-            self._end.leave_gap()
+        if command.rows is None:
+            self._break_trajectories()
 
     def _seed(self, command: Seed) -> int:
         seed_generators(command.seed)  # this process's: envs may use them
         following: int = self._handler.handle(command)
-        if self._end is not None:
-            self._end.leave_gap()
+        self._break_trajectories()
         return following
 
     def _check_state(self, command: CheckState) -> None:
@@ -309,8 +313,7 @@ class Worker(Attached):
             load_weights(self._held, command.state["policy"])
             set_attributes(self._held, loaded(command.state.get("attributes", {})))
         self._version = command.state["version"]
-        if self._end is not None:
-            self._end.leave_gap()
+        self._break_trajectories()
 
     def _facts(self, _command: Describe) -> Facts:
         assembly, env = self._assembly, self._assembly.env

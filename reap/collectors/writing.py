@@ -21,7 +21,7 @@ import torch
 from tensordict import TensorDict
 
 from reap.buffers import Slot
-from reap.collectors.delivery import delivery_steps, leave_gap, take
+from reap.collectors.delivery import break_trajectories, delivery_steps, take
 from reap.collectors.options import CollectorOptions
 from reap.pool import as_batch
 from reap.workers.pickling import dumps
@@ -77,9 +77,9 @@ class WritingEnd:
             batch = batch.clone()
         take(self._steps, batch, self._buffer)
 
-    def leave_gap(self) -> None:
+    def break_trajectories(self) -> None:
         """What is written next goes on from nothing that was written before."""
-        leave_gap(self._buffer)
+        break_trajectories(self._buffer)
 
 
 def write_to(options: CollectorOptions, buffer: Any, postproc: Any) -> WriteTo:

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from reap.data.reductions import REDUCTIONS, Reduction, checked_reduction
 from reap.data.storages.base import Storage
-from reap.data.storages.items import leaves_of
-from reap.data.storages.ring import Reading
+from reap.data.storages.items import leaves_of, whole
+from reap.data.storages.reading import Reading
+from reap.data.storages.trees import Tree
 from reap.data.writers import Writer
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import NestedKey, as_key, plain
@@ -140,8 +141,8 @@ class TensorDictMaxValueWriter(Writer):
         if ring.begin_reading() != self._known:
             oldest, claimed = ring.window
             held = np.flatnonzero(ring.filled(oldest, claimed)).tolist()
-            values = self._values(storage.contents()) if claimed > oldest else []
-            self._heap = [(values[place], place) for place in held]
+            values = self._values(storage.together(storage.contents())) if claimed > oldest else []
+            self._heap = list(zip(values, held, strict=True))  # contents are without those that were broken off
             heapq.heapify(self._heap)
         return self._heap
 
@@ -173,11 +174,13 @@ class TensorDictMaxValueWriter(Writer):
 
 
 def _with_keys(data: Any) -> Any:
-    if isinstance(data, TensorDictBase) or is_tensorclass(data):
+    if isinstance(data, TensorDictBase | Tree) or is_tensorclass(data):
         return data
-    raise SpecMismatch(f"TensorDictMaxValueWriter: expected TensorDicts, whose entries can be ranked, got {data!r:.100}")
+    raise SpecMismatch(
+        f"TensorDictMaxValueWriter: expected TensorDicts, whose entries can be ranked, got {data!r:.100}; dicts will do too"
+    )
 
 
 def _alone(item: Any) -> Any:
     """An item as data `[1]`."""
-    return _with_keys(item).unsqueeze(0)
+    return _with_keys(whole(item, 0)).unsqueeze(0)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from itertools import takewhile
-from threading import Event, Lock
+from threading import Event, Lock, local
 from typing import Any, NamedTuple
 from weakref import WeakMethod
 
@@ -33,6 +33,24 @@ class Sample(NamedTuple):
     data: Any
     info: dict[str, Any]
     is_last: bool
+
+
+class _Thread(local):
+    """What a thread is."""
+
+    makes_ahead = False
+
+
+_thread = _Thread()
+
+
+def is_ahead() -> bool:
+    """Whether this thread makes samples ahead, which somebody else asks for later."""
+    return _thread.makes_ahead
+
+
+def _begin_thread() -> None:
+    _thread.makes_ahead = True
 
 
 _forked: Forked[Prefetcher] = Forked(lambda prefetcher: prefetcher.begin_anew())
@@ -97,7 +115,7 @@ class Prefetcher:
 
     def _fill(self, count: int) -> None:
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="reap-prefetch")
+            self._thread = ThreadPoolExecutor(1, "reap-prefetch", _begin_thread)
         while len(self._ready) < count:
             self._ready.append(self._thread.submit(_made, self._make, self._size, self._ended))
 

@@ -75,6 +75,10 @@ class RayReplayBuffer:
         """Write several items; see `ReplayBuffer.extend`."""
         return self._call("extend", data)
 
+    def break_trajectories(self) -> None:
+        """Have what anybody writes next go on from nothing that was written before; see `ReplayBuffer.break_trajectories`."""
+        self._call("break_trajectories")
+
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
         """A sample; see `ReplayBuffer.sample`."""
         return self._call("sample", batch_size, return_info)

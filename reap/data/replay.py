@@ -17,15 +17,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from reap.data.parts import sampler_of, storage_of, writer_of
 from reap.data.prefetch import Prefetcher, Sample
-from reap.data.rows import valid_rows
+from reap.data.rows import checked_time, time_behind, valid_rows
 from reap.data.samplers.base import Sampler
-from reap.data.samplers.uniform import RandomSampler
 from reap.data.saving.checkpoint import Checkpointed, Parts
 from reap.data.sources import Sources
 from reap.data.storages.base import Storage, positive, require_dims
-from reap.data.storages.lazy import LazyTensorStorage
-from reap.data.taking import take_sample
+from reap.data.taking import pinned, spread, take_sample
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
@@ -59,6 +58,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
 
     Example:
         >>> from tensordict import TensorDict
+        >>> from reap.data import LazyTensorStorage
         >>> buffer = ReplayBuffer(storage=LazyTensorStorage(4), batch_size=2)
         >>> buffer.extend(TensorDict({"a": torch.arange(6)}, [6]))
         tensor([2, 3, 0, 1, 2, 3])
@@ -82,23 +82,17 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         dim_extend: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        self._storage: Storage = _made(storage, Storage, "storage", lambda: LazyTensorStorage(1_000))
-        self._sampler: Sampler = _made(sampler, Sampler, "sampler", RandomSampler)
-        self._writer: Writer = _made(writer, Writer, "writer", RoundRobinWriter)
+        self._storage = storage_of(storage)
+        self._sampler = sampler_of(sampler)
+        self._writer = writer_of(writer)
         self._writer.check(self._storage)
         self.batch_size = positive(batch_size, "batch_size") if batch_size is not None else None
-        self._time = self._storage.ndim - 1 if dim_extend is None else dim_extend
-        if not 0 <= self._time < self._storage.ndim:
-            raise OptionError(f"dim_extend: expected 0 to {self._storage.ndim - 1}, below the storage's ndim, got {dim_extend}")
+        self._time = checked_time(dim_extend, self._storage.ndim)
         if collate_fn is not None and not callable(collate_fn):
             raise OptionError(f"collate_fn: expected a function, got {collate_fn!r}")
         self._collate, self._generator = collate_fn, generator
         self._pins = pin_memory and torch.cuda.is_available()
-        self._transforms = Transforms()
-        if transform is not None:
-            self._transforms.append(transform)
-        if write_transform is not None:
-            self._transforms.append_write(write_transform)
+        self._transforms = Transforms(transform, write_transform)
         self.sources = Sources()
         self._lock = _forked.add(RLock())
         self._sampler.serve(self._storage, self._lock)
@@ -131,8 +125,8 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         """Write several items along the time dimension.
 
         Args:
-            data: a TensorDict, tensorclass or tensor `[*rows, time]`, or a list of items. Frames with a False
-                `("collector", "mask")` are left out of a storage with one dimension.
+            data: a TensorDict, tensorclass or tensor `[*rows, time]`, dicts and tuples of tensors with these first dimensions,
+                or a list of items. Frames with a False `("collector", "mask")` are left out of a storage with one dimension.
 
         Returns:
             Their indices `[n]`, or `[n, ndim]` for a storage with several dimensions, row by row.
@@ -144,9 +138,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         given, ndim = self._storage.together(data), self._storage.ndim
         if ndim > 1 and self._time != ndim - 1:
             require_dims(given, ndim)
-            order = list(range(given.ndim))
-            order.insert(ndim - 1, order.pop(self._time))
-            given = given.permute(order)  # not movedim, which tensordict 0.10 has not
+            given = time_behind(given, self._time, ndim)
         return self._write(given)
 
     def _write(self, data: Any) -> Index:
@@ -159,6 +151,10 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
             self._note_replaced(places)
         return storage.as_index(places)
 
+    def break_trajectories(self) -> None:
+        """Have what this process writes next go on from nothing that was written before: what came in between is lost."""
+        self._writer.streams.begin_anew()
+
     def _note_replaced(self, places: Tensor) -> None:
         with self._lock:
             self._sampler.replaced(places, self._storage)
@@ -166,6 +162,10 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
     def _prepared(self, data: Any) -> Any:
         """What is written of these data."""
         return self._transforms.before_write(data, self._storage)
+
+    def _edited(self, data: Any, dims: int) -> Any:
+        """What is written of data `[*batch]`, of so many dimensions, in the place of others."""
+        return self._transforms.before_edit(data, self._storage, dims)
 
     # ------------------------------------------------------------------ sampling
 
@@ -204,7 +204,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         if collate is not None:
             data = collate(data)
         if self._pins:
-            data = data.pin_memory()
+            data = pinned(data)
         info = {"index": self._storage.as_index(draw.places), **draw.info}
         data = self._noted(data, info)
         if self._transforms.reads:
@@ -214,7 +214,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
     def _noted(self, data: Any, info: Mapping[str, Any]) -> Any:
         """The sample with what is known of its frames."""
         if self._writer.tells_index and isinstance(data, TensorDictBase):
-            data.set("index", info["index"])
+            data.set("index", spread(info["index"], data))
         return data
 
     def __iter__(self) -> Iterator[Any]:
@@ -265,7 +265,10 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
             SpecMismatch: the data are not what the first write was; nothing is changed then.
         """
         self.sources.check()
-        self._note_replaced(self._storage.put_at(index, data))
+        storage = self._storage
+        places = storage.places_at(index)
+        written = self._edited(storage.at_places(places, data), max(1, places.ndim))
+        self._note_replaced(storage.put_at(places, written))
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Forget all frames; memory is kept.
@@ -303,13 +306,13 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
     def set_sampler(self, sampler: Sampler) -> None:
         """Choose frames with another sampler from now on."""
         with self._without_prefetched():
-            self._sampler = _made(sampler, Sampler, "sampler", RandomSampler)
+            self._sampler = sampler_of(sampler)
             self._sampler.serve(self._storage, self._lock)
 
     def set_storage(self, storage: Storage) -> None:
         """Have frames in another storage from now on; those in the old one stay there."""
         with self._without_prefetched():
-            made: Storage = _made(storage, Storage, "storage", lambda: LazyTensorStorage(1_000))
+            made = storage_of(storage)
             self._writer.check(made)
             self._storage = made
             self._sampler.empty()
@@ -318,7 +321,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
 
     def set_writer(self, writer: Writer) -> None:
         """Write with another writer from now on."""
-        made: Writer = _made(writer, Writer, "writer", RoundRobinWriter)
+        made = writer_of(writer)
         made.check(self._storage)
         self._writer = made
 
@@ -395,11 +398,3 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
     def __repr__(self) -> str:
         parts = f"storage={self._storage!r}, sampler={self._sampler!r}, writer={self._writer!r}"
         return f"{type(self).__name__}({len(self._storage)} frames, {parts}, batch_size={self.batch_size})"
-
-
-def _made(given: Any, kind: type[Any], name: str, default: Callable[[], Any]) -> Any:
-    """The part that was given, or that the function given makes."""
-    made = default() if given is None else given if isinstance(given, kind) or not callable(given) else given()
-    if not isinstance(made, kind):
-        raise OptionError(f"{name}: expected a {kind.__name__} of reap.data, got {type(made).__name__}: {made!r:.100}")
-    return made

@@ -1,4 +1,4 @@
-"""The rows in what is written: how many columns each has, without the frames that are not valid."""
+"""Rows and time in what is written: how many columns each row has, without the frames that are not valid."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from reap.buffers import MASK
+from reap.data.storages.trees import Tree
+from reap.errors import OptionError
 from reap.tensordicts import peek
 
 
@@ -29,6 +31,25 @@ def valid_rows(data: Any, written: Any, ndim: int) -> tuple[Any, list[int]]:
     return written[mask], mask.view(rows, -1).sum(1).tolist()
 
 
+def checked_time(dim: int | None, ndim: int) -> int:
+    """Which of the dimensions of what is written is time: this one, or the last one for None.
+
+    Raises:
+        OptionError: there is no such dimension.
+    """
+    time = ndim - 1 if dim is None else dim
+    if not 0 <= time < ndim:
+        raise OptionError(f"dim_extend: expected 0 to {ndim - 1}, below the storage's ndim, got {dim}")
+    return time
+
+
+def time_behind(data: Any, time: int, ndim: int) -> Any:
+    """Data whose time is this one of their first `ndim` dimensions, with time as the last of these."""
+    order = list(range(data.ndim))
+    order.insert(ndim - 1, order.pop(time))
+    return data.permute(order)  # not movedim, which tensordict 0.10 has not
+
+
 def _rows_in(data: Any, written: Any) -> int:
     """Rows of the data that lie behind one another in the one dimension of what is written of them."""
     if written is data or data.ndim < 2 or len(written) != math.prod(data.shape):
@@ -38,7 +59,7 @@ def _rows_in(data: Any, written: Any) -> int:
 
 def _mask_of(data: Any) -> Tensor | None:
     """Which frames `[time]` are valid; None if all are."""
-    if not isinstance(data, TensorDictBase) or data.ndim != 1:
+    if not isinstance(data, TensorDictBase | Tree) or data.ndim != 1:
         return None
-    mask = peek(data, MASK)
+    mask = data.leaves.get(MASK) if isinstance(data, Tree) else peek(data, MASK)
     return None if mask is None or bool(mask.all()) else mask

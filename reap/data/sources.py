@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 from weakref import ref
 
+from reap.data.prefetch import is_ahead
+
 
 class Source(Protocol):
     """Somebody who fills a buffer in the background."""
@@ -35,8 +37,11 @@ class Sources:
             self._held.append(ref(source, self._held.remove))
 
     def check(self) -> None:
-        """Raise what ended one of them, unless that was raised before; not where one of them asks, which it would end too."""
-        if not self._held:
+        """Raise what ended one of them, unless that was raised before.
+
+        Not where one of them asks, which it would end too, nor where samples are made ahead, which may be dropped unseen.
+        """
+        if not self._held or is_ahead():
             return
         sources = self._alive()
         if not any(source.is_this_thread for source in sources):

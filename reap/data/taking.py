@@ -16,7 +16,8 @@ from torch import Tensor
 
 from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden, unbroken
 from reap.data.storages.base import Storage
-from reap.data.storages.ring import Reading
+from reap.data.storages.reading import Reading
+from reap.data.storages.trees import holds_tensors_only, tree_of
 
 
 def take_sample(storage: Storage, sampler: Sampler, size: int, generator: torch.Generator | None) -> tuple[Draw, Any]:
@@ -36,6 +37,21 @@ def take_sample(storage: Storage, sampler: Sampler, size: int, generator: torch.
         if not ring.is_untouched(reading):
             draw, taken = _made_whole(storage, sampler, draw, taken, reading, generator)
     return draw, storage.built(taken, len(draw.places), partial(sampler.mark, draw, storage=storage))
+
+
+def pinned(data: Any) -> Any:
+    """A sample in page-locked memory; a list of objects as it is."""
+    if holds_tensors_only(data):
+        return tree_of(data, 0).each(lambda leaf: leaf.pin_memory(), 0).joined()
+    return data if isinstance(data, list) else data.pin_memory()
+
+
+def spread(value: Any, data: Any) -> Any:
+    """What is known of each item of a sample `[B, *item]`, as an entry of it: `[B, ...]` becomes `[B, *item, ...]`."""
+    behind = data.ndim - 1
+    if behind <= 0:
+        return value
+    return value.reshape(len(value), *[1] * behind, *value.shape[1:]).expand(*data.shape, *value.shape[1:])
 
 
 def _made_whole(

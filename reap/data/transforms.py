@@ -7,6 +7,7 @@ from typing import Any
 
 from reap.data.storages.base import Storage
 from reap.data.storages.control import TRANSFORMS
+from reap.data.storages.items import as_given
 from reap.errors import OptionError
 
 Function = Callable[[Any], Any]
@@ -19,12 +20,23 @@ class Transforms:
     changes what is written if the written batch has more dimensions than the storage keeps and the function brings it to these
     (`lambda data: data.reshape(-1)`), and samples otherwise. The first such batch decides, and that is noted in the storage's
     words, for it may be written in another process: bit 0 says that it was decided, bit i + 1 that function i flattens.
+
+    Args:
+        transform: the first; None for none yet.
+        write_transform: a function that changes what is written, behind that one; None for none.
+
+    Raises:
+        OptionError: see `append` and `append_write`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, transform: Any = None, write_transform: Any = None) -> None:
         self._writes: list[Function] = []
         self._reads: list[tuple[Function, int]] = []
         self._functions: list[Function] = []
+        if transform is not None:
+            self.append(transform)
+        if write_transform is not None:
+            self.append_write(write_transform)
 
     def append_write(self, function: Any) -> None:
         """Change what is written, behind what is there already.
@@ -54,12 +66,26 @@ class Transforms:
     def before_write(self, data: Any, storage: Storage) -> Any:
         """What is written of these data."""
         for function in self._writes:
-            data = storage.together(function(data))
+            data = storage.together(function(as_given(data)))
         decided = storage.control.words[TRANSFORMS]
         if self._functions and not decided and data.ndim > storage.ndim:
             return self._decide(data, storage)
         for bit, function in enumerate(self._functions, start=1):
-            data = function(data) if decided >> bit & 1 else data
+            data = storage.together(function(as_given(data))) if decided >> bit & 1 else data
+        return data
+
+    def before_edit(self, data: Any, storage: Storage, dims: int) -> Any:
+        """What is written of data `[*batch]` in the place of others.
+
+        Args:
+            data: what is given.
+            storage: where they go.
+            dims: dimensions of the batch.
+        """
+        decided = storage.control.words[TRANSFORMS]
+        flattening = [function for bit, function in enumerate(self._functions, start=1) if decided >> bit & 1]
+        for function in (*self._writes, *flattening):
+            data = storage.together(function(as_given(data)), dims)
         return data
 
     def _decide(self, data: Any, storage: Storage) -> Any:

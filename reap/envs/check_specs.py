@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import torch
 from reap.envs.base import EnvBase
 from reap.envs.build import build_env
 from reap.envs.rounding import without_rounding
-from reap.errors import SpecMismatch, nearest
+from reap.errors import BoundsWarning, SpecMismatch, nearest
 from reap.keys import Key, as_key, plain
 from reap.specs import Composite, Spec
 
@@ -37,7 +38,8 @@ def check_env_specs(env: Any, *, check_dtype: bool = True, seed: int | None = No
         >>> check_env_specs(GymEnv("CartPole-v1"))
     """
     checked = build_env(env)
-    with torch.random.fork_rng([]):
+    with torch.random.fork_rng([]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", BoundsWarning)  # they are errors here
         if seed is not None:
             torch.manual_seed(seed)
             checked.set_seed(seed)

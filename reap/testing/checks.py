@@ -5,6 +5,7 @@ Each fact is a function of a factory; its name and docstring are in the error if
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -18,7 +19,7 @@ from reap.collectors import SyncDataCollector
 from reap.envs import EnvBase, step_mdp
 from reap.envs.build import build_env, is_env
 from reap.envs.check_specs import check_env_specs
-from reap.errors import ClosedError, headline
+from reap.errors import BoundsWarning, ClosedError, headline
 from reap.keys import nested, plain
 from reap.objects import unstacked
 from reap.tensordicts import make_tensordict
@@ -51,7 +52,8 @@ def check_env(create_env_fn: Any, *, seed: int = 0, seeded: bool = True) -> None
     for fact in FACTS + (repeats if seeded else ()) + (LAST_FACT,):
         env = build_env(create_env_fn) if one is None else one
         try:
-            with torch.random.fork_rng([]), _named(fact):
+            with torch.random.fork_rng([]), _named(fact), warnings.catch_warnings():
+                warnings.simplefilter("ignore", BoundsWarning)  # numbers outside of their bounds are a fact of their own
                 torch.manual_seed(seed)
                 if seeded:
                     env.set_seed(seed)

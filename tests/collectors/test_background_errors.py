@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Event
 from typing import Any
 
 import pytest
 import torch
 
 from reap.collectors import SyncDataCollector
-from reap.data import LazyTensorStorage, ReplayBuffer
+from reap.data import LazyTensorStorage, ReplayBuffer, ReplayBufferEnsemble
 from reap.testing import Crash
 from tests.collectors.buffers import WHILE_RUNNING, Buffer, collecting, in_thread, join, observed, wait_for_end
 
@@ -165,6 +166,51 @@ def test_an_error_surfaces_at_whatever_call_on_the_buffer_comes_next(call: str) 
         ON_BUFFER[call](buffer, batch)
     assert len(buffer) == 8
     ON_BUFFER[call](buffer, batch)
+    collector.shutdown()
+
+
+def filled(buffer: ReplayBuffer) -> ReplayBuffer:
+    with collecting(buffer, Crash(99), total_frames=8) as collector:
+        collector.start()
+        wait_for_end(collector)
+    return buffer
+
+
+def test_an_error_surfaces_where_an_ensemble_is_asked_though_a_sample_is_ready() -> None:
+    buffers = [filled(ReplayBuffer(storage=LazyTensorStorage(100))) for _ in range(2)]
+    ensemble = ReplayBufferEnsemble(*buffers, batch_size=4, sample_from_all=True, prefetch=1)
+    ensemble.sample()
+    collector = collecting(buffers[1], Crash(9))
+    collector.start()
+    wait_for_end(collector)
+    with pytest.raises(RuntimeError, match="crashed in step 9"):
+        ensemble.sample()
+    assert ensemble.sample().shape == (2, 2)
+    ensemble.empty()  # ends its thread
+    collector.shutdown()
+
+
+def test_a_sample_made_ahead_takes_no_error_from_whoever_asks_next() -> None:
+    go_on, calls = Event(), list[int]()
+
+    def second_waits(sample: Any) -> Any:
+        calls.append(1)
+        assert len(calls) == 1 or go_on.wait(20)
+        return sample
+
+    buffers = [filled(ReplayBuffer(storage=LazyTensorStorage(100))) for _ in range(2)]
+    buffers[0].append_transform(second_waits)
+    ensemble = ReplayBufferEnsemble(*buffers, batch_size=4, sample_from_all=True, prefetch=1)
+    ensemble.sample()  # the next one waits for its part of the first buffer
+    collector = collecting(buffers[1], Crash(9))
+    collector.start()
+    wait_for_end(collector)
+    go_on.set()
+    assert len(ensemble.state_dict()["ahead"]["samples"]) == 1
+    with pytest.raises(RuntimeError, match="crashed in step 9"):
+        len(buffers[1])
+    assert ensemble.sample().shape == (2, 2)
+    ensemble.empty()  # ends its thread
     collector.shutdown()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from torch import nn
 
 from reap import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector
+from reap.data import LazyTensorStorage, ReplayBuffer, SliceSampler
 from reap.errors import OptionError, SpecMismatch
+from tests.data.unseen import Unseen, WithoutIds, steps_of_slices
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -23,6 +26,10 @@ class Punishing(SyncDataCollector):
         batch = super().rollout()
         batch["next", "reward"] -= 100
         return batch
+
+
+class Derived(SyncDataCollector):
+    """A class of one's own."""
 
 
 class Forgetful(SyncDataCollector):
@@ -89,6 +96,45 @@ def test_a_state_of_derived_collectors_goes_on() -> None:
         assert batch["action"].unique().tolist() == [0.5]
         assert collector.stats().frames == 120
         assert min(number & 0xFFFFFFFFFF for number in batch["collector", "traj_ids"].flatten().tolist()) > 0
+
+
+@pytest.mark.parametrize("outer", [MultiSyncDataCollector, MultiaSyncDataCollector])
+@pytest.mark.parametrize("worker", [Derived, "single"])
+def test_no_slice_runs_across_a_load(worker: Any, outer: Any) -> None:
+    """Nothing that is recorded tells the episodes before and after it apart."""
+    buffer = ReplayBuffer(storage=LazyTensorStorage(40), sampler=SliceSampler(slice_len=2))
+    options: Any = {"collector_class": worker, "postproc": WithoutIds(), "replay_buffer": buffer}
+    with outer([Unseen], frames_per_batch=3, **options) as collector:
+        collector.next()
+        state = collector.state_dict()
+        collector.next()
+        collector.load_state_dict(state)
+        for _ in range(2):
+            collector.next()
+    found = steps_of_slices(buffer, 2)
+    assert {(0, 1), (1, 2), (3, 4)} <= found
+    assert all(behind == step + 1 for step, behind in found)
+
+
+APART: dict[str, Callable[[Any], Any]] = {
+    "reset": lambda collector: collector.reset(),
+    "set_seed": lambda collector: (collector.set_seed(3), collector.reset()),
+}
+
+
+@pytest.mark.parametrize("apart", APART)
+@pytest.mark.parametrize("outer", [MultiSyncDataCollector, MultiaSyncDataCollector])
+def test_no_slice_runs_across_a_reset(outer: Any, apart: str) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(40), sampler=SliceSampler(slice_len=2))
+    options: Any = {"collector_class": Derived, "postproc": WithoutIds(), "replay_buffer": buffer}
+    with outer([Unseen], frames_per_batch=3, **options) as collector:
+        collector.next()
+        APART[apart](collector)
+        for _ in range(2):
+            collector.next()
+    found = steps_of_slices(buffer, 2)
+    assert {(0, 1), (1, 2)} <= found
+    assert all(behind == step + 1 for step, behind in found)
 
 
 def test_single_is_a_worker_as_any() -> None:

@@ -150,6 +150,32 @@ def test_objects_of_a_write_that_was_broken_off() -> None:
     assert buffer[4]["word"] == "c"
 
 
+@pytest.mark.parametrize("kind", ["ram", "once", "files", "list"])
+def test_dicts_and_tuples_of_writes_that_were_broken_off(kind: str) -> None:
+    buffer: ReplayBuffer = ReplayBuffer(storage=KINDS[kind]())
+    form = lambda *given: {"x": torch.tensor(given), "pair": (torch.tensor(given) + 1, [torch.tensor(given)])}  # noqa: E731
+    buffer.extend(form(0, 1, 2))
+    buffer.storage.ring.give_up(buffer.storage.ring.claim(2))
+    buffer.extend(form(3, 4))
+    buffer[5] = _first(form(30))
+    assert int(buffer[5]["x"]) == 30
+    assert buffer[6]["pair"][0] == 5
+    assert buffer[-2:]["x"].tolist() == [30, 4]
+    with pytest.raises(OptionError, match="found place 4"):
+        buffer[4] = _first(form(1))
+    with pytest.raises(OptionError, match="found place 3"):
+        buffer[torch.tensor([0, 3])]
+    state, other = buffer.state_dict(), ReplayBuffer(storage=KINDS[kind]())
+    other.load_state_dict(state)
+    assert other[6]["pair"][0] == 5
+    with pytest.raises(OptionError, match="found place 4"):
+        other[4]
+
+
+def _first(form: Any) -> Any:
+    return {"x": form["x"][0], "pair": (form["pair"][0][0], [form["pair"][1][0][0]])}
+
+
 def test_more_broken_writes_than_the_table_has_entries() -> None:
     buffer: ReplayBuffer = ReplayBuffer(storage=LazyTensorStorage(4 * WRITERS), batch_size=4, shared=True)
     buffer.extend(frames(0, 1))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict
@@ -13,7 +15,7 @@ from reap.data.ensemble import ReplayBufferEnsemble
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.storages import LazyTensorStorage, ListStorage
-from reap.data.tensordict_buffers import TensorDictReplayBuffer
+from reap.data.tensordict_buffers import TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 
 PLACES = 10
@@ -77,8 +79,10 @@ def test_buffers_with_other_keys_are_stacked_lazily() -> None:
 def test_plain_buffers_storages_and_lists() -> None:
     plain = ReplayBufferEnsemble(member(0, ReplayBuffer), member(1, ReplayBuffer), sample_from_all=True)
     sample, info = plain.sample(4, return_info=True)
-    assert set(sample.keys()) == {"a"}
-    assert torch.equal(info["index"]["index"], sample["a"] % 100)
+    assert set(sample.keys()) == {"a", "index"}
+    assert sample["index", "buffer_ids"].tolist() == [[0, 0], [1, 1]]
+    assert torch.equal(sample["index", "index"], sample["a"] % 100)
+    assert bool((info["index"] == sample["index"]).all())
     storages = ReplayBufferEnsemble(LazyTensorStorage(4), ListStorage(4), sample_from_all=True)
     storages[0].extend(torch.zeros(2, 3))
     storages[1].extend(["a"])
@@ -243,3 +247,144 @@ def test_samples_have_the_shapes_of_torchrl() -> None:
         keys = sorted(expected.keys(True, True), key=str)
         assert sorted(found.keys(True, True), key=str) == keys
         assert [found[key].shape for key in keys] == [expected[key].shape for key in keys]
+
+
+# ---------------------------------------------------------------------- indices
+
+MEMBERS: dict[str, tuple[Any, list[int]]] = {
+    "...": (..., [0, 1, 2]),
+    "slice": (slice(None, None, 2), [0, 2]),
+    "list": ([2, 0], [2, 0]),
+    "range": (range(1, 3), [1, 2]),
+    "tensor": (torch.tensor([2, 2]), [2, 2]),
+    "array": (np.array([-1, 0]), [-1, 0]),
+    "mask": (torch.tensor([True, False, True]), [0, 2]),
+}
+
+
+@pytest.mark.parametrize("kind", MEMBERS)
+def test_members_by_every_kind_of_index(kind: str) -> None:
+    three = ensemble(batch_size=12, p=[1, 2, 1])
+    index, numbers = MEMBERS[kind]
+    part = three[index]
+    assert part.buffers == tuple(three.buffers[number] for number in numbers)
+    assert set((part.sample()["a"] // 100).flatten().tolist()) <= {number % 3 for number in numbers}
+    expected = [100 * (number % 3) for number in numbers]
+    assert three[index, 2]["a"].tolist() == [first + 2 for first in expected]
+    assert three[index, :2]["a"].tolist() == [[first, first + 1] for first in expected]
+    assert three[index, ...]["a"].shape == (len(numbers), 5)
+
+
+def test_one_member_and_its_contents() -> None:
+    three = ensemble()
+    for number in (1, -2, torch.tensor(1), np.int64(1)):
+        assert three[number] is three.buffers[1]
+        assert three[number, [0, 3]]["a"].tolist() == [100, 103]
+    rows = ReplayBufferEnsemble(*[ReplayBuffer(storage=LazyTensorStorage(6, ndim=2)) for _ in range(2)])
+    for number, buffer in enumerate(rows.buffers):
+        buffer.extend(TensorDict({"a": torch.arange(6).view(2, 3) + 100 * number}, [2, 3]))
+    assert rows[..., 1, 2]["a"].tolist() == [5, 105]
+    assert rows[0, 1, 2]["a"] == 5
+
+
+@pytest.mark.parametrize("index", ["a", None, 1.5, torch.zeros(1, 1).long(), [[0]], torch.tensor([True])])
+def test_what_is_no_index_of_a_member(index: Any) -> None:
+    with pytest.raises(OptionError, match=r"expected a number, slice, range, list or tensor of numbers, or \.\.\., for its 3"):
+        ensemble()[index]
+    with pytest.raises(IndexError):
+        ensemble()[3]
+    with pytest.raises(OptionError, match="expected at least one buffer"):
+        ensemble()[[]]
+
+
+def test_contents_are_written_over() -> None:
+    three = ensemble()
+    three[0, 1] = TensorDict({"a": torch.tensor(7)})
+    three[1:, 2] = TensorDict({"a": torch.tensor([8, 9])}, [2])
+    assert [buffer[:]["a"].tolist() for buffer in three.buffers] == [
+        [0, 7, 2, 3, 4],
+        [100, 101, 8, 103, 104],
+        [200, 201, 9, 203, 204],
+    ]
+    with pytest.raises(CallOrderError, match=r"expected two indices, .* ensemble\[0, 2\] = data"):
+        three[0] = ReplayBuffer()
+
+
+# ---------------------------------------------------------------------- trajectories, trees, samples made ahead
+
+
+def test_items_that_are_trajectories() -> None:
+    members = [TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, eps=0.0, storage=LazyTensorStorage(5)) for _ in range(2)]
+    for number, buffer in enumerate(members):
+        buffer.extend(TensorDict({"a": torch.arange(12).view(3, 4) + 100 * number}, [3, 4]))
+    both = ReplayBufferEnsemble(*members, sample_from_all=True)
+    sample, info = both.sample(20, return_info=True)
+    assert sample.batch_size == (2, 10, 4)
+    assert sample["index"].batch_size == (2, 10, 4)
+    assert info["index"].batch_size == (2, 10)
+    assert torch.equal(sample["a"], 100 * sample["index", "buffer_ids"] + 4 * sample["index", "index"] + torch.arange(4))
+    largest = sample["a"][:, :, -1:] * torch.tensor([0, 0, 1, 0])
+    both.update_priority(sample["index"], largest)
+    powers = [buffer.sampler.state_dict()["powers"][:3] for buffer in members]
+    for number, own in enumerate(powers):
+        drawn = sample["index", "index"][number, :, 0].unique()
+        assert own[drawn].tolist() == [100 * number + 4 * place + 3 for place in drawn.tolist()]
+    both.update_priority(info["index"], torch.zeros(2, 1).expand(2, 10))
+    for number, buffer in enumerate(members):
+        drawn = info["index"]["index"][number].unique()
+        assert not buffer.sampler.state_dict()["powers"][:3][drawn].any()
+
+
+def test_dicts_and_tuples() -> None:
+    members = [ReplayBuffer(storage=storage(5)) for storage in (LazyTensorStorage, ListStorage)]
+    for number, buffer in enumerate(members):
+        buffer.extend({"x": torch.arange(3) + 100 * number, "pair": (torch.zeros(3, 2),)})
+    sample, info = ReplayBufferEnsemble(*members, sample_from_all=True).sample(8, return_info=True)
+    assert sample["pair"][0].shape == (2, 4, 2)
+    ragged = [ReplayBuffer(storage=ListStorage(2)) for _ in range(2)]
+    for buffer in ragged:
+        buffer.extend([torch.zeros(2), torch.zeros(3)])
+    for _ in range(20):
+        parts = ReplayBufferEnsemble(*ragged, sample_from_all=True).sample(4)
+        assert len(parts) == 2
+        assert all(len(part) == 2 and set(map(len, part)) <= {2, 3} for part in parts)
+    assert torch.equal(sample["x"], 100 * info["index"]["buffer_ids"] + info["index"]["index"])
+
+
+def with_b(data: TensorDict) -> TensorDict:
+    return data.set("b", data["a"] + 1)
+
+
+def test_samples_made_ahead_are_those_of_one_that_makes_none() -> None:
+    plain, ahead = ensemble(batch_size=6), ensemble(batch_size=6, prefetch=3)
+    for _ in range(10):
+        first, second = plain.sample(return_info=True), ahead.sample(return_info=True)
+        assert bool((first[0] == second[0]).all())
+        assert bool((first[1]["index"] == second[1]["index"]).all())
+    assert ahead.sample(3).shape == (3, 1)
+    ahead.append_transform(with_b)
+    sample = ahead.sample()
+    assert torch.equal(sample["b"], sample["a"] + 1)
+    assert ahead[1:].sample(4).shape == (2, 2)
+    ahead.empty()
+    with pytest.raises(CallOrderError, match="found it empty"):
+        ahead.sample()
+    twin = pickle.loads(pickle.dumps(ahead))
+    twin[0].extend(TensorDict({"a": torch.arange(3)}, [3]))
+    assert twin[[0]].sample(3)["a"].max() < 3
+    with pytest.raises(OptionError, match="prefetch: expected a positive integer"):
+        ensemble(prefetch=-1)
+
+
+@pytest.mark.parametrize("by", ["folder", "state"])
+def test_samples_made_ahead_go_on_after_a_load(by: str, tmp_path: Path) -> None:
+    source, target = ensemble(batch_size=6, prefetch=2), ensemble(batch_size=6, seed=7, prefetch=2)
+    source.sample()
+    target.sample()
+    if by == "folder":
+        source.dumps(tmp_path / "saved")
+        target.loads(tmp_path / "saved")
+    else:
+        target.load_state_dict(source.state_dict())
+    for _ in range(20):
+        assert bool((source.sample() == target.sample()).all())

@@ -17,13 +17,16 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from reap.collectors import SyncDataCollector
 from reap.data.ray_buffer import RayReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
+from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.uniform import RandomSampler
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
 from reap.data.tensordict_buffers import TensorDictReplayBuffer
 from reap.data.writers import ImmutableDatasetWriter
 from reap.errors import CallOrderError, ClosedError, OptionError, SpecMismatch
+from tests.data.unseen import Unseen, WithoutIds, steps_of_slices
 
 ray = pytest.importorskip("ray")
 
@@ -190,3 +193,42 @@ def test_an_actor_that_is_killed_is_named() -> None:
     with pytest.raises(ClosedError, match="the actor that holds the buffer has ended"):
         buffer.sample(1)
     buffer.close()
+
+
+@pytest.mark.parametrize("lost", ["a batch", "a load"])
+def test_no_slice_runs_across_what_is_lost(lost: str) -> None:
+    options: Any = {"storage": LazyTensorStorage(40), "sampler": SliceSampler(slice_len=2)}
+    with RayReplayBuffer(**options, remote_config={"num_cpus": 0}) as buffer:
+        postproc = WithoutIds(failing=1 if lost == "a batch" else -1)
+        collector = SyncDataCollector(Unseen(), frames_per_batch=3, postproc=postproc, replay_buffer=buffer)
+        collector.next()
+        if lost == "a batch":
+            with pytest.raises(LookupError):
+                collector.next()
+        else:
+            collector.load_state_dict(collector.state_dict())
+        collector.next()
+        assert buffer[:]["next", "reward"].flatten().tolist() == [0, 1, 2, 0, 1, 2]
+        assert steps_of_slices(buffer, 2) == {(0, 1), (1, 2)}
+
+
+def test_trajectories_are_broken_by_hand(buffer: RayReplayBuffer) -> None:
+    buffer.set_sampler(SliceSampler(slice_len=2))
+    for _ in range(2):
+        buffer.extend(TensorDict({"next": {"done": torch.zeros(2, 1, dtype=torch.bool)}}, [2]))
+        buffer.break_trajectories()
+    firsts = buffer.sample(400, return_info=True)[1]["index"].view(-1, 2)[:, 0]
+    assert set(firsts.tolist()) == {0, 2}
+
+
+def test_an_actor_that_ended_does_not_hide_what_failed() -> None:
+    buffer = RayReplayBuffer(storage=LazyTensorStorage(4), remote_config={"num_cpus": 0})
+
+    def failing(batch: Any) -> Any:
+        buffer.close()
+        raise LookupError("no such key")
+
+    collector = SyncDataCollector(Unseen(), frames_per_batch=3, postproc=failing, replay_buffer=buffer)
+    with pytest.raises(LookupError, match="no such key") as caught:
+        collector.next()
+    assert "did not take note that a batch is lost: ClosedError" in caught.value.__notes__[0]

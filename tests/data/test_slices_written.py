@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.slices import SliceSampler
@@ -111,3 +112,14 @@ def test_a_slice_with_a_frame_that_was_written_over_is_drawn_again() -> None:
     assert len(again.places) == len(draw.places)
     frames = storage.leaf(("observation",))[again.places].view(-1, LENGTH, 3)
     assert (frames.diff(dim=1) == frames.new_tensor([0, 0, 1])).all()
+
+
+def test_trajectories_that_are_broken_go_on_from_nothing() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(20), sampler=SliceSampler(slice_len=2))
+    data = TensorDict({"next": {"done": torch.zeros(2, 1, dtype=torch.bool)}}, [2])
+    buffer.extend(data)
+    buffer.extend(data)
+    buffer.break_trajectories()
+    buffer.extend(data)
+    firsts = buffer.sample(400, return_info=True)[1]["index"].view(-1, 2)[:, 0]
+    assert set(firsts.tolist()) == {0, 1, 2, 4}

@@ -10,10 +10,11 @@ import pytest
 import torch
 from tensordict import TensorDict, tensorclass
 
+from reap.data.max_value import TensorDictMaxValueWriter
 from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
-from reap.data.storages import LazyTensorStorage, ListStorage
+from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from reap.data.tensordict_buffers import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from reap.data.writers import RoundRobinWriter, TensorDictRoundRobinWriter
 from reap.errors import OptionError, SpecMismatch
@@ -271,3 +272,126 @@ def test_workers_write_priorities_and_the_learner_has_its_own() -> None:
     assert (len(buffer), buffer.write_count) == (10_000, 10_000)
     expected = [0.0 if n in zeroed else 1.0 + n % 10 for n in buffer[:]["n"].tolist()]
     assert powers(buffer) == expected
+
+
+# ---------------------------------------------------------------------- items that are trajectories
+
+STORAGES = {"RAM": LazyTensorStorage, "files": LazyMemmapStorage, "list": ListStorage}
+every = pytest.mark.parametrize("storage", STORAGES)
+
+
+def of_trajectories(storage: str, kind: Any = TensorDictPrioritizedReplayBuffer, **options: Any) -> Any:
+    """A buffer of three trajectories of four frames, the frames of which are numbered."""
+    if kind is TensorDictPrioritizedReplayBuffer:
+        options = {"alpha": 1.0, "beta": 1.0, "eps": 0.0, **options}
+    buffer = kind(storage=STORAGES[storage](5), **options)
+    buffer.extend(frames(3, 4))
+    return buffer
+
+
+@every
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("kind", [TensorDictReplayBuffer, TensorDictPrioritizedReplayBuffer])
+def test_samples_of_trajectories_have_the_index_of_each_frame(kind: Any, prefetch: int, storage: str) -> None:
+    buffer = of_trajectories(storage, kind, prefetch=prefetch, batch_size=30)
+    sample, info = buffer.sample(return_info=True)
+    assert sample.batch_size == (30, 4)
+    assert info["index"].shape == (30,)
+    assert sample["index"].equal(info["index"].unsqueeze(1).expand(30, 4))
+    assert sample["n"].equal(4 * sample["index"] + torch.arange(4))
+    if kind is TensorDictPrioritizedReplayBuffer:
+        assert sample["priority_weight"].equal(torch.ones(30, 4))
+    plain = ReplayBuffer(storage=STORAGES[storage](5), writer=TensorDictRoundRobinWriter())
+    plain.extend(frames(3, 4))
+    assert plain.sample(7)["index"].shape == (7, 4)
+
+
+@every
+@pytest.mark.parametrize(("reduction", "expected"), [("max", [2, 5, 0]), ("mean", [0.5, 2.75, 0]), ("min", [0, 1, 0])])
+def test_a_trajectory_has_what_is_made_of_the_priorities_of_its_frames(
+    reduction: str, expected: list[float], storage: str
+) -> None:
+    errors = torch.tensor([[0.0, 0, 2, 0], [1, 5, 4, 1], [0, 0, 0, 0]])
+    for parts in (
+        lambda sample: [sample],
+        list,
+        lambda sample: sample.split(2),
+        lambda sample: [sample.reshape(-1)],
+        lambda sample: [sample.reshape(-1)[torch.randperm(12)]],
+    ):
+        buffer = of_trajectories(storage, reduction=reduction)
+        sample = buffer.sample(40)
+        places = [int((sample["index"][:, 0] == number).nonzero()[0]) for number in range(3)]
+        sample = sample[places].set("td_error", errors)
+        for part in parts(sample):
+            buffer.update_tensordict_priority(part)
+        assert powers(buffer)[:3] == expected
+    several = of_trajectories(storage, reduction=reduction)
+    sample = several.sample(1)
+    several.update_tensordict_priority(sample.set("td_error", torch.stack([errors[1:2], torch.zeros(1, 4)], -1)))
+    made = {"max": 5.0, "mean": 11 / 8, "min": 0.0}[reduction]
+    assert powers(several)[int(sample["index"][0, 0])] == made
+
+
+@every
+def test_trajectories_begin_with_their_priority(storage: str) -> None:
+    errors = torch.tensor([[0.0, 7.0], [1.0, 2.0]])
+    buffer = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, eps=0.0, storage=STORAGES[storage](5))
+    buffer.extend(frames(2, 2, td_error=errors))
+    buffer.add(frames(2, td_error=errors[1]))
+    assert powers(buffer)[:3] == [7, 2, 2]
+    buffer[0] = frames(2, td_error=torch.tensor([3.0, 4.0]))
+    assert powers(buffer)[:3] == [4, 2, 2]
+    wrong = errors - 10
+    for write in (lambda: buffer.extend(frames(2, 2, td_error=wrong)), lambda: buffer.add(frames(2, td_error=wrong[0]))):
+        with pytest.raises(OptionError, match="expected finite numbers from 0 on"):
+            write()
+    assert len(buffer) == 3
+
+
+def test_trajectories_of_rows() -> None:
+    buffer = prioritized(8, ndim=2)
+    buffer.extend(frames(2, 3, 4))
+    sample = buffer.sample(20)
+    assert sample.batch_size == (20, 4)
+    assert sample["index"].shape == (20, 4, 2)
+    assert sample["n"].equal(12 * sample["index"][..., 0] + 4 * sample["index"][..., 1] + torch.arange(4))
+    sample["td_error"] = torch.zeros(20, 4)
+    sample["td_error"][:, 1] = sample["n"][:, 0].float()
+    buffer.update_tensordict_priority(sample)
+    buffer.update_tensordict_priority(sample.reshape(-1))
+    places = sample["index"][:, 0, 0] * 4 + sample["index"][:, 0, 1]
+    assert torch.tensor(powers(buffer))[places].equal(sample["n"][:, 0].double())
+
+
+def test_trajectories_of_several_lengths_come_in_a_list() -> None:
+    buffer = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, eps=0.0, storage=ListStorage(5))
+    for length in (2, 5):
+        buffer.add(frames(length))
+    sample = buffer.sample(20)
+    assert isinstance(sample, list)
+    assert {(len(item), int(item["index"].unique()), item["priority_weight"].shape) for item in sample} == {
+        (2, 0, (2,)),
+        (5, 1, (5,)),
+    }
+    assert "index" not in buffer[0].keys()
+    buffer.update_tensordict_priority([item.set("td_error", item["n"].double()) for item in sample])
+    assert powers(buffer)[:2] == [1, 4]
+
+
+def test_trajectories_in_a_list_behind_a_write_that_was_broken_off() -> None:
+    buffer = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, eps=0.0, storage=ListStorage(5))
+    buffer.storage.ring.give_up(buffer.storage.ring.claim(1))
+    buffer.extend([frames(3), frames(3)])
+    assert buffer.storage.item_dims == 1
+    sample = torch.stack([buffer[1], buffer[2]])
+    sample["index"] = torch.tensor([[1], [2]]).expand(2, 3)
+    sample["td_error"] = torch.tensor([[1.0, 7.0, 2.0], [5.0, 3.0, 4.0]])
+    buffer.update_tensordict_priority(sample)
+    assert powers(buffer)[1:3] == [7, 5]
+
+
+@every
+def test_trajectories_of_greatest_value(storage: str) -> None:
+    buffer = of_trajectories(storage, TensorDictReplayBuffer, writer=TensorDictMaxValueWriter("n"), batch_size=10)
+    assert buffer.sample()["n"].shape == (10, 4)

@@ -10,8 +10,8 @@ from tensordict import TensorDict
 from torch import nn
 
 from reap.data.replay import ReplayBuffer
-from reap.data.storages import LazyTensorStorage
-from reap.errors import OptionError
+from reap.data.storages import LazyTensorStorage, ListStorage
+from reap.errors import OptionError, SpecMismatch
 
 
 def numbers(*shape: int) -> TensorDict:
@@ -125,3 +125,58 @@ def test_a_transform_that_raises_leaves_the_buffer_as_it_was() -> None:
     with pytest.raises(KeyError, match="no"):
         buffer.extend(numbers(3))
     assert (len(buffer), buffer.write_count) == (0, 0)
+
+
+# ---------------------------------------------------------------------- writing over frames
+
+
+@pytest.mark.parametrize("options", [{"transform": Inverse()}, {"write_transform": doubled}])
+@pytest.mark.parametrize("index", [slice(1, 3), [1, 2], torch.tensor([False, True, True])])
+def test_what_is_written_over_frames_goes_through_the_same(options: dict[str, Any], index: Any) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10), **options)
+    buffer.extend(numbers(3))
+    buffer[index] = TensorDict({"a": torch.tensor([10.0, 20.0])}, [2])
+    assert buffer[:]["a"].tolist() == [0, 20, 40]
+    buffer[0] = TensorDict({"a": torch.tensor(5.0)})
+    assert buffer[:]["a"].tolist() == [10, 20, 40]
+
+
+def test_an_inverse_of_any_kind_of_data() -> None:
+    lists = ReplayBuffer(storage=ListStorage(4), write_transform=lambda items: [item * 2 for item in items])
+    lists.extend([1, 2, 3])
+    lists[1:] = [5, 6]
+    lists[0] = 4
+    assert lists[:] == [8, 10, 12]
+    tensors = ReplayBuffer(storage=LazyTensorStorage(4), write_transform=lambda data: data * 2)
+    tensors.extend(torch.arange(3))
+    tensors[0] = torch.tensor(7)
+    tensors[1:] = torch.tensor([8, 9])
+    assert tensors[:].tolist() == [14, 16, 18]
+
+
+def test_frames_of_rows_that_are_written_over() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(20, ndim=2), transform=Inverse())
+    buffer.extend(numbers(2, 3))
+    buffer[1, 2] = TensorDict({"a": torch.tensor(50.0)})
+    buffer[:, :2] = numbers(2, 2)
+    assert buffer[:]["a"].tolist() == [[0, 2, 4], [4, 6, 100]]
+
+
+def test_a_function_that_flattens_does_so_here_too() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), transform=lambda data: doubled(data.reshape(-1)))
+    buffer.extend(numbers(2, 3))
+    buffer[:4] = numbers(2, 2)
+    buffer[5] = TensorDict({"a": torch.tensor(50.0)})
+    assert buffer[:]["a"].tolist() == [0, 2, 4, 6, 8, 100]
+    samples = ReplayBuffer(storage=LazyTensorStorage(100), transform=doubled)
+    samples.extend(numbers(3))
+    samples[0] = TensorDict({"a": torch.tensor(9.0)})
+    assert samples[:]["a"].tolist() == [9, 1, 2]
+
+
+def test_data_that_a_transform_makes_unfit_change_nothing() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10), write_transform=lambda data: torch.cat([data, data]))
+    buffer.extend(numbers(3))
+    with pytest.raises(SpecMismatch, match=r"expected data \[2\] for this index, got \[4\]; nothing was changed"):
+        buffer[:2] = numbers(2)
+    assert buffer[:]["a"].tolist() == [0, 1, 2, 0, 1, 2]

@@ -180,6 +180,18 @@ def test_values_written_by_others_count() -> None:
     assert kept(buffer) == [3, 6]
 
 
+def test_a_write_that_was_broken_off_has_no_value() -> None:
+    buffer = best(4)
+    buffer.extend(scored(1))
+    buffer.storage.ring.give_up(buffer.storage.ring.claim(1))
+    assert buffer.extend(scored(5, 4)).tolist() == [2, 3]
+    assert buffer.extend(scored(2, 9)).tolist() == [-1, 0]
+    assert kept(buffer) == [9, 5, 4]
+    buffer.set_writer(TensorDictMaxValueWriter("score"))
+    assert buffer.extend(scored(3, 6)).tolist() == [-1, 3]
+    assert kept(buffer) == [9, 5, 6]
+
+
 def test_after_empty_everything_is_new() -> None:
     buffer = best(2)
     buffer.extend(scored(5, 6))

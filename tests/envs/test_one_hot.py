@@ -40,8 +40,8 @@ def peak_of(make: object) -> int:
     [
         lambda: observation_leaves(spaces.Discrete(PLACES - 1), ("o",), categorical=False)[0].read(7),
         lambda: observation_leaves(spaces.MultiDiscrete([PLACES, 2]), ("o",), categorical=False)[0].read([7, 1]),
-        lambda: vector_encoder(spaces.Discrete(PLACES), False)(np.array([7])),
-        lambda: vector_encoder(spaces.MultiDiscrete([PLACES, 2]), False)(np.array([[7, 1]])),
+        lambda: vector_encoder(spaces.Discrete(PLACES), False, ("o",))(np.array([7])),
+        lambda: vector_encoder(spaces.MultiDiscrete([PLACES, 2]), False, ("o",))(np.array([[7, 1]])),
     ],
 )
 def test_encoders_need_memory_for_a_few_rows(make: object) -> None:

@@ -229,6 +229,7 @@ def test_statistics_around_it_agree_with_ours() -> None:
 
 
 @needs_envpool
+@pytest.mark.filterwarnings("ignore::reap.errors.BoundsWarning")  # twice an observation leaves the space, which it keeps
 def test_wrappers_of_observations_keep_the_reset_steps() -> None:
     """EnvPool gives the rows of a mask only, which such wrappers do not expect: nothing is reset by mask."""
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reap.data.episodes.trajectories import Numbers
-from reap.data.storages.base import whole
+from reap.data.storages.base import whole_number
 from reap.errors import OptionError
 
 GivenSpan = bool | int | Sequence[bool | int]
@@ -56,5 +56,5 @@ def _as_side(side: Any) -> bool | int | None:
     """What `span` says of one end; None if that makes no sense."""
     if isinstance(side, bool | np.bool_):
         return bool(side)
-    number = whole(side)
+    number = whole_number(side)
     return None if number is None or number < 0 else number

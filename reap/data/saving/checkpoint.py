@@ -178,7 +178,7 @@ def _restored(parts: Parts, state: Mapping[str, Any]) -> torch.Generator | None:
     parts.storage.ring.require_unwritten()
     generator = _generator(state["generator"])
     size = state["ahead"]["size"]
-    ahead = [Sample(*decoded(sample, parts.storage.tensorclass)) for sample in state["ahead"]["samples"]]
+    ahead = [Sample(*decoded(sample, parts.storage.classes)) for sample in state["ahead"]["samples"]]
     before = parts.sampler.state_dict(), parts.writer.state_dict()
     try:
         parts.sampler.load_state_dict(copy.deepcopy(state["sampler"]["state"]))

@@ -13,7 +13,7 @@ from tensordict import MemoryMappedTensor
 from torch import Tensor
 
 from reap.data.saving.reading import PIECE, SavedFolder
-from reap.data.storages.items import dtype_named
+from reap.data.storages.schema import dtype_named
 from reap.disk import require_length, reserve
 from reap.errors import SpecMismatch
 from reap.keys import Key, nested

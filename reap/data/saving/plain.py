@@ -12,8 +12,11 @@ import numpy as np
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor, is_tensorclass, lazy_stack
 
-from reap.data.storages.items import checked_class
+from reap.data.storages.schema import known_class
+from reap.data.storages.trees import is_named
 from reap.objects import from_state, stacked, to_state, unstacked
+
+NO_CLASSES: Mapping[str, Any] = {}
 
 
 def encoded(value: Any) -> Any:
@@ -34,11 +37,18 @@ def encoded(value: Any) -> Any:
         return {"kind": "tensorclass", "class": type(value).__name__, "value": entries}
     if isinstance(value, TensorDictBase):
         return _encoded_tensordict(value)
-    if type(value) in {list, tuple}:
-        return {"kind": "items", "tuple": type(value) is tuple, "value": [encoded(item) for item in value]}
+    if type(value) in {list, tuple} or is_named(type(value)):
+        return _encoded_items(value)
     if type(value) is dict:
         return {"kind": "pairs", "value": [[to_state(name), encoded(item)] for name, item in value.items()]}
     return {"kind": "state", "value": to_state(value)}
+
+
+def _encoded_items(value: Any) -> dict[str, Any]:
+    items = [encoded(item) for item in value]
+    if is_named(type(value)):
+        return {"kind": "named", "class": type(value).__name__, "value": items}
+    return {"kind": "items", "tuple": type(value) is tuple, "value": items}
 
 
 def _encoded_tensordict(value: TensorDictBase) -> dict[str, Any]:
@@ -53,38 +63,42 @@ def _encoded_tensordict(value: TensorDictBase) -> dict[str, Any]:
     }
 
 
-def decoded(state: Mapping[str, Any], tensorclass: Any = None) -> Any:
+def decoded(state: Mapping[str, Any], known: Mapping[str, Any] = NO_CLASSES) -> Any:
     """What `encoded` was given, in memory of its own.
 
     Args:
         state: what it returned.
-        tensorclass: the only tensorclass that can be in it.
+        known: the tensorclasses and named tuples that can be in it, by name.
 
     Raises:
-        SpecMismatch: another tensorclass is.
+        SpecMismatch: another one is.
     """
-    return _DECODE[state["kind"]](state, tensorclass)
+    return _DECODE[state["kind"]](state, known)
 
 
-def _tensordict(state: Mapping[str, Any], tensorclass: Any) -> TensorDict:
-    entries = {name: decoded(item, tensorclass) for name, item in state["value"].items()}
+def _tensordict(state: Mapping[str, Any], known: Mapping[str, Any]) -> TensorDict:
+    entries = {name: decoded(item, known) for name, item in state["value"].items()}
     device = None if state["device"] is None else torch.device(state["device"])
     return TensorDict(entries, state["batch_size"], device=device, names=state["names"])
 
 
-def _objects(state: Mapping[str, Any], _tensorclass: Any) -> Any:
+def _objects(state: Mapping[str, Any], _known: Mapping[str, Any]) -> Any:
     objects = np.empty(state["shape"], object)
     for index, value in zip(np.ndindex(*state["shape"]), state["value"], strict=True):
         objects[index] = from_state(value)
     return stacked(objects)
 
 
-def _of_class(state: Mapping[str, Any], tensorclass: Any) -> Any:
-    return checked_class(state["class"], tensorclass).from_tensordict(decoded(state["value"], tensorclass))
+def _of_class(state: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
+    return known_class(state["class"], known).from_tensordict(decoded(state["value"], known))
 
 
-def _items(state: Mapping[str, Any], tensorclass: Any) -> Any:
-    items = [decoded(item, tensorclass) for item in state["value"]]
+def _named(state: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
+    return known_class(state["class"], known, "named tuple")(*[decoded(item, known) for item in state["value"]])
+
+
+def _items(state: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
+    items = [decoded(item, known) for item in state["value"]]
     return tuple(items) if state["tuple"] else items
 
 
@@ -94,6 +108,7 @@ _DECODE: Mapping[str, Callable[[Mapping[str, Any], Any], Any]] = {
     "stack": lambda state, known: lazy_stack([decoded(item, known) for item in state["value"]], state["dim"]),
     "tensordict": _tensordict,
     "items": _items,
+    "named": _named,
     "pairs": lambda state, known: {from_state(name): decoded(item, known) for name, item in state["value"]},
     "state": lambda state, _known: from_state(state["value"]),
 }

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reap.data.storages.control import HOLE, ORIGIN_BYTES, WRITERS, Control
-from reap.data.storages.items import Leaves, kind_of, together
+from reap.data.storages.items import Leaves, as_given, kind_of, together, whole
 from reap.data.storages.positions import by_position
 from reap.data.storages.ring import Ring
 from reap.data.storages.validity import Validity
@@ -126,17 +126,29 @@ class Storage(SharedWhenSent):
     collate: Callable[[Any], Any] | None = None
     """What makes a sample of what `get` returns, unless the buffer is told another way; None leaves it as it is."""
 
-    def together(self, data: Any) -> Any:
-        """What was given to write several items, as `append` takes it."""
-        items = together(data)
+    def together(self, data: Any, dims: int | None = None) -> Any:
+        """What was given to write several items, as `append` takes it.
+
+        Args:
+            data: `[*batch, *item]`, or a list of items.
+            dims: dimensions of the batch; those of the storage unless given.
+        """
+        items = together(data, self.ndim if dims is None else dims)
         kind_of(items)
         return items
 
-    def single(self, item: Any) -> Any:
-        """What was given to write one item, or one column, as `append` takes it."""
-        data = together(item)
-        require_dims(data, self.ndim - 1)
-        return data.unsqueeze(self.ndim - 1)
+    def single(self, item: Any, dims: int | None = None) -> Any:
+        """What was given to write one item, or one column, as `append` takes it: with one more dimension of the batch.
+
+        Args:
+            item: `[*batch, *item]`.
+            dims: dimensions of the batch; all of the storage but time unless given.
+        """
+        dims = self.ndim - 1 if dims is None else dims
+        data = whole(item, dims)
+        kind_of(data)
+        require_dims(data, dims)
+        return data.unsqueeze(dims)
 
     @abstractmethod
     def at(self, index: Any) -> Any:
@@ -149,20 +161,29 @@ class Storage(SharedWhenSent):
     def copied(self, index: Any) -> Any:
         """A copy of what lies at an index."""
         places = self.places_at(index)
-        data = self.get(places.reshape(-1))
-        return data.reshape(*places.shape, *data.shape[1:]) if places.ndim else data[0]
+        data = whole(self.get(places.reshape(-1)), 1)
+        return as_given(data.reshape(*places.shape, *data.shape[1:]) if places.ndim else data[0])
 
-    def put_at(self, index: Any, data: Any) -> Tensor:
-        """Write over what lies at such an index; returns the places.
+    def at_places(self, places: Tensor, data: Any) -> Any:
+        """What was given to write over these places `[*batch]`, as `put` takes it; `[1]` where there is one place."""
+        return self.together(data, places.ndim) if places.ndim else self.single(data, 0)
+
+    def put_at(self, places: Tensor, data: Any) -> Tensor:
+        """Write over what lies at some places; returns these `[B]`.
+
+        Args:
+            places: `[*batch]`.
+            data: what `at_places` made of that which was given, and functions of that.
 
         Raises:
             SpecMismatch: the data do not fit; nothing is changed.
         """
-        places = self.places_at(index)
-        given = self.together(data)
-        if tuple(given.shape[: places.ndim]) != tuple(places.shape):
-            raise SpecMismatch(f"replay buffer: expected data {list(places.shape)} for this index, got {list(given.shape)}")
-        self.put(places.reshape(-1), given.flatten(0, places.ndim - 1) if places.ndim else given.unsqueeze(0))
+        places = places if places.ndim else places.unsqueeze(0)
+        if tuple(data.shape[: places.ndim]) != tuple(places.shape):
+            raise SpecMismatch(
+                f"replay buffer: expected data {list(places.shape)} for this index, got {list(data.shape)}; nothing was changed"
+            )
+        self.put(places.reshape(-1), data.flatten(0, places.ndim - 1) if places.ndim > 1 else data)
         return places.reshape(-1)
 
     @property
@@ -205,9 +226,14 @@ class Storage(SharedWhenSent):
         return ()
 
     @property
-    def tensorclass(self) -> Any:
-        """The tensorclass of its data; None for others."""
-        return None
+    def item_dims(self) -> int:
+        """Batch dimensions of one item: 1 where each is a trajectory `[T]`."""
+        return 0
+
+    @property
+    def classes(self) -> Mapping[str, Any]:
+        """The tensorclasses and named tuples that its data are made of, by name."""
+        return {}
 
     def frames(self) -> dict[Key, Tensor]:
         """The tensors under each key that are in use, `[*rows, columns, *item]`: views of its memory."""
@@ -329,13 +355,13 @@ def positive(value: Any, name: str) -> int:
     Raises:
         OptionError: it is none.
     """
-    number = whole(value)
+    number = whole_number(value)
     if number is None or number < 1:
         raise OptionError(f"{name}: expected a positive integer, got {value!r}")
     return number
 
 
-def whole(value: Any) -> int | None:
+def whole_number(value: Any) -> int | None:
     """An integer of Python's, NumPy's or torch's as one of Python's; None for anything else, bools included."""
     if isinstance(value, bool | np.bool_) or (isinstance(value, Tensor) and value.dtype is torch.bool):
         return None

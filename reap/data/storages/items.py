@@ -1,25 +1,25 @@
-"""What a buffer holds: `Schema` says what an item consists of, `leaves_of` takes data apart, `Schema.rebuilt` joins them.
+"""Items on their way into a buffer: `together` and `whole` make one batch of what was given, `leaves_of` takes it apart.
 
-TensorDict, tensorclass, Tensor  --leaves_of-->  {key: tensor [*batch, *item]}  --rebuilt-->  the same kind
+TensorDict, tensorclass, Tensor  --leaves_of-->  {key: tensor [*batch, *item]}  --Schema.rebuilt-->  the same kind
+dict, tuple, list (a Tree)
+
+What is no TensorDict is told apart once, where it comes in (`together`, `whole`); behind that, all of them are leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensorclass, lazy_stack
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor, is_tensorclass, lazy_stack
 from torch import Tensor
 
+from reap.data.storages.trees import Form, Tree, as_leaf, is_container, is_same_class, tree_of
 from reap.errors import OptionError, SpecMismatch
-from reap.keys import Key, nested, plain
-from reap.layout import OBJECT, Array, Field
-from reap.objects import fill
-from reap.tensordicts import make_tensordict
+from reap.keys import Key, plain
+from reap.layout import OBJECT, Field
 
 Leaves = dict[Key, Any]
 """Tensors `[*batch, *item]` by key, and stacks of objects `[*batch]`."""
@@ -39,101 +39,25 @@ class Items(list[Any]):
         return (len(self),)
 
 
-@dataclass(frozen=True)
-class Schema:
-    """What one item consists of.
-
-    Attributes:
-        kind: `TensorDict`, `Tensor`, or a tensorclass.
-        fields: shape and dtype of one item's value under each key.
-        rows: batch dimensions that stand before time; none for a buffer of one dimension.
-        item: batch dimensions of one item, behind time: `(T,)` where each is a trajectory.
-        device: what the data gave as their device.
-    """
-
-    kind: Any
-    fields: Mapping[Key, Field]
-    rows: tuple[int, ...]
-    item: tuple[int, ...] = ()
-    device: torch.device | None = None
-
-    def rebuilt(self, leaves: Mapping[Key, Any], batch_size: torch.Size) -> Any:
-        """Data of this kind from leaves `[*batch_size, *item, ...]`."""
-        if self.kind is Tensor:
-            return leaves[WHOLE]
-        data = make_tensordict(nested(leaves), torch.Size((*batch_size, *self.item)), device=self.device)
-        return data if self.kind is TensorDict else self.kind.from_tensordict(data)
-
-    def state(self) -> dict[str, Any]:
-        """It as plain data; see `schema_from`."""
-        return {
-            "kind": self.kind.__name__,
-            "fields": {key: [list(field.shape), str(field.dtype), field.is_object] for key, field in self.fields.items()},
-            "rows": list(self.rows),
-            "item": list(self.item),
-            "has_device": self.device is not None,
-        }
-
-    def described(self) -> str:
-        """It in words."""
-        fields = ", ".join(f"{plain(key)!r}: {_words(field)}" for key, field in self.fields.items())
-        return f"{self.kind.__name__} of rows {list(self.rows)} with {{{fields}}}"
-
-    def check(self, kind: Any, leaves: Leaves, dims: int) -> None:
-        """Raise SpecMismatch unless data are of the same kind, with the same keys, shapes and dtypes.
-
-        Args:
-            kind: their kind.
-            leaves: their leaves.
-            dims: their batch dimensions.
-        """
-        if kind is not self.kind:
-            raise SpecMismatch(f"replay buffer: expected a {self.kind.__name__}, as it holds, got a {kind.__name__}")
-        fields = fields_of(leaves, dims)
-        if fields == self.fields:
-            return
-        missing = [plain(key) for key in self.fields if key not in fields]
-        surplus = [plain(key) for key in fields if key not in self.fields]
-        if missing or surplus:
-            raise SpecMismatch(
-                f"replay buffer: expected the keys of the first write; missing {missing}, new {surplus}; nothing was written. "
-                "Drop or add keys before the write, or use another buffer"
-            )
-        for key, field in fields.items():
-            if field != self.fields[key]:
-                raise SpecMismatch(
-                    f"replay buffer: {plain(key)!r}: expected {_words(self.fields[key])} for each item, as in the first write, "
-                    f"got {_words(field)}; nothing was written"
-                )
-
-    def check_state(self, own: Schema | None, columns: int, frames: Mapping[Key, Tensor]) -> None:
-        """Raise SpecMismatch unless frames of a state are what this schema of the state says, and fit where they go.
-
-        Args:
-            own: the schema of the storage that loads them; None if it holds nothing yet.
-            columns: how many there are of each.
-            frames: `[*rows, columns, *item]` under each key.
-        """
-        if own is not None and (self.kind, self.fields, self.rows) != (own.kind, own.fields, own.rows):
-            raise SpecMismatch(
-                f"replay buffer: expected the state of a storage that holds {own.described()}, got {self.described()}; nothing "
-                "was changed"
-            )
-        for key, field in self.fields.items():
-            shape = torch.Size((*self.rows, columns, *field.shape))
-            if not field.is_object and (frames[key].shape, frames[key].dtype) != (shape, field.dtype):
-                raise SpecMismatch(
-                    f"replay buffer: {plain(key)!r}: expected {list(shape)} {field.dtype} in the state, got "
-                    f"{list(frames[key].shape)} {frames[key].dtype}; nothing was changed"
-                )
-
-
-def _words(field: Field) -> str:
+def words_of(field: Field) -> str:
+    """A field in words."""
     return "objects" if field.is_object else f"{tuple(field.shape)} {field.dtype}"
 
 
+def name_of(kind: Any) -> str:
+    """A kind in words."""
+    return str(kind) if isinstance(kind, Form) else kind.__name__
+
+
+def is_same_kind(one: Any, other: Any) -> bool:
+    """Whether two kinds are one."""
+    if one is other or isinstance(one, Form) or isinstance(other, Form):
+        return one == other
+    return is_same_class(one, other)
+
+
 def kind_of(data: Any) -> Any:
-    """`TensorDict`, `Tensor`, or the tensorclass of data.
+    """`TensorDict`, `Tensor`, the tensorclass of data, or the form of a `Tree`.
 
     Raises:
         SpecMismatch: something else.
@@ -144,21 +68,81 @@ def kind_of(data: Any) -> Any:
         return Tensor
     if is_tensorclass(data):
         return type(data)
+    if isinstance(data, Tree):
+        return data.form
     raise SpecMismatch(
-        f"replay buffer: expected a TensorDict, a tensorclass or a tensor, got {type(data).__name__}: {data!r:.100}"
+        f"replay buffer: expected a TensorDict, a tensorclass or a tensor, got {type(data).__name__}: {data!r:.100}; dicts, "
+        "tuples and lists of tensors will do too"
     )
 
 
-def together(data: Any) -> Any:
-    """Items in a list, stacked along a new first dimension; a dictionary as a TensorDict without batch dimensions."""
-    if isinstance(data, dict):
-        return TensorDict(data)
-    if not isinstance(data, list | tuple):
+def together(data: Any, dims: int) -> Any:
+    """What was given to write several items: those in a list are stacked along a new first dimension.
+
+    Args:
+        data: `[*batch, *item]`, or a list of `[*batch[1:], *item]`.
+        dims: dimensions of the batch.
+
+    Raises:
+        SpecMismatch: items of several kinds, shapes or dtypes, or none; what cannot be taken apart.
+    """
+    if isinstance(data, LazyStackedTensorDict):
+        _require_alike(data.tensordicts, 0, "stack")
+    if isinstance(data, TensorDictBase | Tensor):
         return data
-    items: Sequence[Any] = [together(item) for item in data]
-    if not items:
+    if not isinstance(data, list):
+        return whole(data, dims)
+    if not data:
         raise SpecMismatch("replay buffer: expected at least one item, got an empty list")
-    return torch.stack(list(items)) if isinstance(items[0], Tensor) else lazy_stack(list(items))
+    items = [whole(item, dims - 1) for item in data]
+    _require_alike(items, dims - 1, "list")
+    if isinstance(items[0], Tensor):
+        return torch.stack(items)
+    if not isinstance(items[0], Tree):
+        return lazy_stack(items)
+    leaves = {key: torch.stack([item.leaves[key] for item in items]) for key in items[0].leaves}
+    return Tree(items[0].form, leaves, dims)
+
+
+def whole(data: Any, dims: int) -> Any:
+    """What was given to write as a whole: dicts, tuples and lists as a `Tree`, arrays and numbers as a tensor.
+
+    Args:
+        data: `[*batch, *item]`.
+        dims: dimensions of the batch.
+
+    Raises:
+        SpecMismatch: it cannot be taken apart.
+    """
+    if is_container(data):
+        return tree_of(data, dims)
+    return as_leaf(data) if isinstance(data, np.ndarray | np.generic | int | float) else data
+
+
+def as_given(data: Any) -> Any:
+    """What functions of the user's get of data that `together` or `whole` returned."""
+    return data.joined() if isinstance(data, Tree) else data
+
+
+def _require_alike(items: Sequence[Any], dims: int, what: str) -> None:
+    """Refuse items of which no tensor can be made without a change."""
+    first, fields = kind_of(items[0]), fields_of(leaves_of(items[0]), dims)
+    for number, item in enumerate(items[1:], start=1):
+        kind, leaves = kind_of(item), leaves_of(item)
+        if not is_same_kind(kind, first):
+            raise SpecMismatch(
+                f"replay buffer: item {number} of a {what}: expected a {name_of(first)}, as item 0 is, got a {name_of(kind)}; "
+                "nothing was written"
+            )
+        found = fields_of(leaves, dims)
+        if found == fields:
+            continue
+        key = next(key for key in {**fields, **found} if fields.get(key) != found.get(key))
+        was, now = (words_of(one[key]) if key in one else "nothing" for one in (fields, found))
+        raise SpecMismatch(
+            f"replay buffer: expected values of one shape in every item: item {number} of a {what}: {plain(key)!r}: expected "
+            f"{was}, as item 0 has, got {now}; nothing was written"
+        )
 
 
 def leaves_of(data: Any) -> Leaves:
@@ -169,6 +153,8 @@ def leaves_of(data: Any) -> Leaves:
     """
     if isinstance(data, Tensor):
         return {WHOLE: data.detach()}
+    if isinstance(data, Tree):
+        return data.leaves
     node = data if isinstance(data, TensorDictBase) else data._tensordict  # pyright: ignore[reportPrivateUsage]
     return dict(_walk(node, ()))
 
@@ -205,91 +191,6 @@ def fields_of(leaves: Leaves, dims: int) -> dict[Key, Field]:
     }
 
 
-def schema_of(data: Any, leaves: Leaves, dims: int) -> Schema:
-    """What one item of data consists of.
-
-    Args:
-        data: `[*rows, columns, *item]`.
-        leaves: their leaves.
-        dims: dimensions of rows and columns.
-
-    Raises:
-        SpecMismatch: items with batch dimensions of their own that hold Python objects.
-    """
-    kind, fields, rows = kind_of(data), fields_of(leaves, dims), tuple(data.shape[: dims - 1])
-    if kind is Tensor:
-        return Schema(kind, fields, rows)
-    item, objects = tuple(data.shape[dims:]), [plain(key) for key, field in fields.items() if field.is_object]
-    if item and objects:
-        raise SpecMismatch(
-            f"replay buffer: expected items without batch dimensions where they hold Python objects ({objects}), got items "
-            f"{list(item)}; write frames one by one (reshape(-1), or ndim={dims + len(item)}), or use a ListStorage"
-        )
-    return Schema(kind, fields, rows, item, data.device)
-
-
-def schema_from(state: Mapping[str, Any], known: Any, device: torch.device) -> Schema:
-    """The schema of which this is the `state`.
-
-    Args:
-        state: what `Schema.state` returned.
-        known: the tensorclass that data here are of, if they are.
-        device: where data lie.
-
-    Raises:
-        SpecMismatch: data of another tensorclass.
-    """
-    kinds = {"TensorDict": TensorDict, "Tensor": Tensor}
-    kind = kinds.get(state["kind"]) or checked_class(state["kind"], known)
-    fields = {
-        key: OBJECT if is_object else Field(tuple(shape), dtype_named(dtype))
-        for key, (shape, dtype, is_object) in state["fields"].items()
-    }
-    rows, item = tuple(state["rows"]), tuple(state["item"])
-    return Schema(kind, fields, rows, item, device if state["has_device"] else None)
-
-
-def objects_of(schema: Schema | None, columns: int, states: Mapping[Key, Any]) -> dict[Key, Array]:
-    """The objects of a state, `[rows, columns]` under each key.
-
-    Raises:
-        SpecMismatch: not those that its schema has.
-    """
-    keys = [key for key, field in schema.fields.items() if field.is_object] if schema else []
-    if set(states) != set(keys):
-        raise SpecMismatch(f"replay buffer: expected objects of {keys} in the state, got {list(states)}; nothing was changed")
-    objects = {key: np.full((prod(schema.rows) if schema else 1, columns), None, object) for key in keys}
-    for key, held in objects.items():
-        fill(held, states[key])
-    return objects
-
-
-def checked_class(name: str, known: Any) -> Any:
-    """The tensorclass of this name, which is the known one.
-
-    Raises:
-        SpecMismatch: it is not: nothing in a state says which code a class is.
-    """
-    if known is None or known.__name__ != name:
-        raise SpecMismatch(
-            f"replay buffer: the state is that of a buffer of {name}, a tensorclass, and a state loads no classes; write one "
-            "item of it to this buffer first, then load"
-        )
-    return known
-
-
-def dtype_named(name: str) -> torch.dtype:
-    """The dtype of a name like `"torch.float32"`.
-
-    Raises:
-        SpecMismatch: there is none.
-    """
-    dtype = getattr(torch, name.removeprefix("torch."), None)
-    if not isinstance(dtype, torch.dtype):
-        raise SpecMismatch(f"expected the name of a dtype, got {name!r}")
-    return dtype
-
-
 def checked_device(device: Any) -> torch.device:
     """The device of this name, one that can hold data.
 
@@ -303,3 +204,13 @@ def checked_device(device: Any) -> torch.device:
     if checked.type == "meta":
         raise OptionError("device: expected 'cpu' or 'cuda', got 'meta', which holds no data")
     return checked
+
+
+def require_device(leaves: Leaves, device: torch.device) -> None:
+    """Raise SpecMismatch for tensors on another kind of device than this one."""
+    devices = {value.device for value in leaves.values() if isinstance(value, Tensor)} - {device}
+    if any(other.type != device.type for other in devices):
+        raise SpecMismatch(
+            f"replay buffer: expected data on {device}, where the storage is, got {', '.join(map(str, devices))}; write "
+            f"data.to({str(device)!r})"
+        )

@@ -119,7 +119,9 @@ class LazyTensorStorage(TensorStorage):
         at_end(self, os.close, fd)
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(vars(self)) if self._fd is None else {**self._unmapped(), "_fd": Handle.of(self._fd)}
+        if self._fd is None:
+            return {**vars(self), "_accepted": None}
+        return {**self._unmapped(), "_fd": Handle.of(self._fd)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -14,6 +14,7 @@ from torch import Tensor
 from reap.data.saving.plain import decoded, encoded
 from reap.data.storages.base import Mark, Storage
 from reap.data.storages.items import Items
+from reap.data.storages.trees import Tree, as_leaf, holds_tensors_only, is_container, is_named, tree_of
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key
 
@@ -21,9 +22,10 @@ from reap.keys import Key
 class ListStorage(Storage):
     """Items of any kind: tensors and TensorDicts of different shapes, strings, objects.
 
-    Tensors, TensorDicts and tensorclasses are copied when they are written, other objects are kept as they are. A sample is
-    stacked if its items are tensors of one shape and dtype, or TensorDicts (lazily, where their entries differ); otherwise it
-    is a list of the objects themselves. With `collate_fn` the buffer hands that function the list.
+    Tensors, TensorDicts and tensorclasses are copied when they are written, in dicts, tuples and lists too, arrays become
+    tensors, and other objects are kept as they are. A sample is stacked if its items are tensors of one shape and dtype,
+    TensorDicts (lazily, where their entries differ), or dicts, tuples and lists of tensors that are alike; otherwise it is a
+    list of the objects themselves. With `collate_fn` the buffer hands that function the list.
 
     Args:
         max_size: items that there is room for.
@@ -65,23 +67,32 @@ class ListStorage(Storage):
         """
         raise OptionError(f"ListStorage: expected a storage of tensors to read {key} from all frames; use a LazyTensorStorage")
 
-    def together(self, data: Any) -> Any:
-        """What was given to write several items: data with a first dimension as they are, anything else as a list."""
+    def together(self, data: Any, dims: int | None = None) -> Any:
+        """What was given to write several items: data with a first dimension as they are, anything else as a list.
+
+        A dict or a tuple of tensors is one batch, as for the other storages.
+        """
+        if isinstance(data, dict | tuple) and holds_tensors_only(data):
+            return tree_of(data, 1)
         if isinstance(data, list | tuple | np.ndarray):
             return Items(data)
-        if _is_tensors(data) and data.ndim:
+        if isinstance(data, Tree):
             return data
+        given: Any = data
+        if _is_tensors(given) and given.ndim:
+            return given
         raise SpecMismatch(
-            f"ListStorage: expected a list of items, or a tensor or TensorDict of one dimension at least, got {data!r:.100}"
+            "ListStorage: expected a list of items, or a tensor, TensorDict or dict of tensors of one dimension at least, got "
+            f"{data!r:.100}"
         )
 
-    def single(self, item: Any) -> Any:
+    def single(self, item: Any, dims: int | None = None) -> Any:
         """What was given to write one item."""
         return Items([item])
 
     def append(self, data: Any, origins: Any) -> Tensor:
         """Write items behind what was written last; see `Storage`."""
-        items = list(_kept(data))
+        items = [_kept(item) for item in data]
         skipped = max(0, len(items) - self.ring.capacity)
         if not items:
             return torch.empty(0, dtype=torch.int64)
@@ -113,7 +124,7 @@ class ListStorage(Storage):
     def put(self, places: Tensor, data: Any) -> None:
         """Write items in the place of what lies there."""
         with self.ring.editing():
-            for place, item in zip(places.tolist(), _kept(data), strict=True):
+            for place, item in zip(places.tolist(), map(_kept, data), strict=True):
                 self._items[place] = item
 
     def contents(self) -> list[Any]:
@@ -125,18 +136,28 @@ class ListStorage(Storage):
         places = self.places_at(index)
         return self._items[int(places)] if not places.ndim else collated(self.get(places.reshape(-1)))
 
-    def put_at(self, index: Any, data: Any) -> Tensor:
-        """Write over the item at a number, or over those at any other kind of index; returns the places.
+    def put_at(self, places: Tensor, data: Any) -> Tensor:
+        """Write over the items at some places; see `Storage`.
 
         Raises:
             SpecMismatch: not as many items as places; nothing is changed.
         """
-        places = self.places_at(index)
-        items = self.together(data) if places.ndim else self.single(data)
-        if len(items) != places.numel():
-            raise SpecMismatch(f"ListStorage: expected {places.numel()} items for this index, got {len(items)}")
-        self.put(places.reshape(-1), items)
+        if len(data) != places.numel():
+            raise SpecMismatch(f"ListStorage: expected {places.numel()} items for this index, got {len(data)}")
+        self.put(places.reshape(-1), data)
         return places.reshape(-1)
+
+    @property
+    def item_dims(self) -> int:
+        """Batch dimensions of the first item; see `Storage`."""
+        whole = self.ring.whole()
+        first = self._items[int(whole.start if isinstance(whole, slice) else whole[0])]
+        return first.ndim if isinstance(first, TensorDictBase) else 0
+
+    @property
+    def classes(self) -> Mapping[str, Any]:
+        """The tensorclasses and named tuples that its items are made of, by name."""
+        return {kind.__name__: kind for item in self.contents() for kind in _classes_in(item)}
 
     def state(self) -> dict[str, Any]:
         """Its items as plain data; see `Storage`."""
@@ -145,7 +166,8 @@ class ListStorage(Storage):
     def load_state(self, state: Mapping[str, Any], frames: Mapping[Key, Tensor]) -> None:
         """Hold what another storage held; see `Storage`."""
         columns = self.columns_in(state, self.max_size)
-        items = [decoded(item) for item in state["items"]]
+        known = self.classes
+        items = [decoded(item, known) for item in state["items"]]
         if len(items) != columns:
             raise SpecMismatch(f"ListStorage: expected {columns} items in the state, got {len(items)}; nothing was changed")
         with self.ring.replacing():
@@ -162,12 +184,16 @@ class ListStorage(Storage):
 
 
 def collated(items: list[Any]) -> Any:
-    """Items as one tensor, TensorDict or tensorclass where they can be; else the list as it is.
+    """Items as one tensor, TensorDict, tensorclass, dict, tuple or list where they can be; else the list as it is.
 
     Example:
         >>> collated([torch.tensor(1), torch.tensor(2)]), collated([torch.tensor(1), torch.tensor(2.0)])
         (tensor([1, 2]), [tensor(1), tensor(2.)])
+        >>> collated([{"a": (torch.tensor(1),)}, {"a": (torch.tensor(2),)}])
+        {'a': (tensor([1, 2]),)}
     """
+    if items and all(map(holds_tensors_only, items)):
+        return _collated_trees(items)
     if not items or not all(map(_is_tensors, items)) or len({type(item) for item in items}) > 1:
         return items
     if isinstance(items[0], Tensor):
@@ -181,10 +207,34 @@ def collated(items: list[Any]) -> Any:
         return lazy_stack(items)
 
 
+def _collated_trees(items: list[Any]) -> Any:
+    trees = [tree_of(item, 0) for item in items]
+    first = trees[0]
+    leaves = {key: collated([tree.leaves.get(key) for tree in trees]) for key in first.leaves}
+    fits = all(tree.form == first.form for tree in trees) and all(isinstance(leaf, Tensor) for leaf in leaves.values())
+    return first.form.joined(leaves) if fits else items
+
+
 def _is_tensors(data: Any) -> bool:
     return isinstance(data, Tensor | TensorDictBase) or is_tensorclass(data)
 
 
-def _kept(items: Any) -> Iterator[Any]:
-    """What is kept of each item: tensors in memory of their own."""
-    return (item.detach().clone() if _is_tensors(item) else item for item in items)
+def _kept(item: Any) -> Any:
+    """What is kept of an item: tensors in memory of their own."""
+    if _is_tensors(item):
+        return item.detach().clone()
+    if isinstance(item, np.ndarray) and item.dtype.kind in "biufc":
+        return as_leaf(item).clone()
+    if type(item) is dict:
+        return {name: _kept(value) for name, value in item.items()}
+    if type(item) in {tuple, list}:
+        return type(item)([_kept(value) for value in item])
+    return type(item)(*map(_kept, item)) if is_named(type(item)) else item
+
+
+def _classes_in(item: Any) -> Iterator[Any]:
+    if is_tensorclass(item) or is_named(type(item)):
+        yield type(item)
+    if is_container(item):
+        for part in item.values() if isinstance(item, dict) else item:
+            yield from _classes_in(part)

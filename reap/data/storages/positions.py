@@ -1,4 +1,6 @@
-"""`by_position`: an index into what a buffer holds, where some places hold nothing whole.
+"""Places of a storage, and the indices by which people name them.
+
+`by_position`: an index into what a buffer holds, where some places hold nothing whole.
 
 places      0  1  2  3  4  5  6       3 and 4 were not written to their end
 contents    a  b  c        d  e       buffer[:], without them
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from reap.errors import OptionError
 
@@ -69,3 +72,33 @@ def _position(part: Any, whole: NDArray[np.int64]) -> Any:
         )
     positions = torch.from_numpy(np.where(numbers >= 0, found, numbers))
     return positions if places.ndim else int(positions)
+
+
+def index_of(places: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Places `[B]` of a storage with these rows and columns, as a number for each dimension, `[B, ndim]`."""
+    return torch.stack(torch.unravel_index(places, shape), -1)
+
+
+def places_of(index: Any, shape: tuple[int, ...]) -> Tensor:
+    """The places `[B]` of an index `[B, ndim]`, or of a tuple with a tensor for each dimension.
+
+    Args:
+        index: a number for each dimension of each place.
+        shape: rows and columns of the storage.
+
+    Raises:
+        OptionError: a number outside of the storage.
+
+    Example:
+        >>> index_of(torch.tensor([0, 5]), (2, 3)), places_of([[0, 0], [1, 2]], (2, 3))
+        (tensor([[0, 0],
+                [1, 2]]), tensor([0, 5]))
+    """
+    parts = index if isinstance(index, tuple) else torch.as_tensor(index).reshape(-1, len(shape)).unbind(-1)
+    places = torch.zeros((), dtype=torch.int64)
+    for dim, (part, size) in enumerate(zip(parts, shape, strict=True)):
+        numbers = torch.as_tensor(part)
+        if len(outside := numbers[(numbers < 0) | (numbers >= size)]):
+            raise OptionError(f"index: expected numbers from 0 to {size - 1} in dimension {dim}, got {int(outside[0])}")
+        places = places * size + numbers
+    return places.reshape(-1)

@@ -27,13 +27,14 @@ from reap.data.storages.control import (
     CLAIMED,
     EDITS,
     FLOOR,
-    HOLE,
     REPLACED,
     REPLACEMENT,
     STREAMS,
     WRITTEN,
     Control,
 )
+from reap.data.storages.holes import Holes
+from reap.data.storages.reading import Reading
 from reap.data.storages.writer_table import WriterTable
 from reap.errors import CallOrderError
 from reap.layout import Array
@@ -55,20 +56,6 @@ class Claim(NamedTuple):
     start: int
     columns: int
     entry: int
-
-
-class Reading(NamedTuple):
-    """How far a ring was when a reader began.
-
-    Attributes:
-        claimed: columns claimed by then.
-        edits: changes in place by then.
-        writing: first column and number of columns of each write that was under way, or broken off.
-    """
-
-    claimed: int
-    edits: int
-    writing: tuple[tuple[int, int], ...]
 
 
 def columns_of(array: Array, pieces: Pieces) -> Array:
@@ -97,9 +84,8 @@ class Ring:
     def __init__(self, control: Control, capacity: int) -> None:
         self.capacity = capacity
         self.control = control
-        self._words, self._table = control.words, WriterTable(control)
+        self._words, self._table, self._holes = control.words, WriterTable(control), Holes(control)
         self._claims: dict[int, Claim] = {}  # by thread: what this process is writing
-        self._holes: tuple[int, list[tuple[int, int]]] = 0, []  # when so many writes had been broken off
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Ring, (self.control, self.capacity)
@@ -222,9 +208,7 @@ class Ring:
         self._table.enter(entry, start, columns)
         words[CLAIMED] = start + columns
         if words[BROKEN]:
-            for first, end in self.pieces(start, start + columns):
-                origins = self.control.origins[first:end]
-                origins[origins == HOLE] = 0  # the entry stands for them now
+            self._holes.fill(self.pieces(start, start + columns))
         return claim
 
     def _free_entry(self) -> int:
@@ -247,9 +231,7 @@ class Ring:
         words, (start, columns) = self._words, self._table.columns(entry)
         first, end = max(start, words[CLAIMED] - self.capacity), min(start + columns, words[CLAIMED])
         if first < end:
-            for piece in self.pieces(first, end):
-                self.control.origins[slice(*piece)] = HOLE
-            words[BROKEN] += 1
+            self._holes.make(self.pieces(first, end))
         self._table.leave(entry)
 
     def publish(self, claim: Claim, frames: int) -> None:
@@ -290,26 +272,7 @@ class Ring:
         if words[BUSY]:  # before the holes: an entry may become one
             yield from [(start, columns) for _, start, columns in self._table.entries()]
         if words[BROKEN]:
-            yield from self._held_holes()
-
-    def _held_holes(self) -> list[tuple[int, int]]:
-        """First column and number of columns of each hole over which nothing was written yet."""
-        broken, holes = self._holes
-        if broken != self._words[BROKEN]:
-            with self.control.lock:
-                broken, holes = self._words[BROKEN], self._find_holes()
-        elif holes:
-            oldest = self.oldest
-            holes = [hole for hole in holes if sum(hole) > oldest]
-        self._holes = broken, holes
-        return holes
-
-    def _find_holes(self) -> list[tuple[int, int]]:
-        oldest, claimed = self.window
-        marks = np.zeros(claimed - oldest + 2, np.bool_)
-        marks[1:-1] = self.origins(self.pieces(oldest, claimed)) == HOLE
-        starts, ends = (oldest + np.flatnonzero(marks[1:] != marks[:-1])).reshape(-1, 2).T
-        return list(zip(starts.tolist(), (ends - starts).tolist(), strict=True))
+            yield from self._holes.held(self)
 
     @property
     def settled(self) -> int:
@@ -395,12 +358,7 @@ class Ring:
             reading: what `begin_reading` returned before the frames there were taken.
         """
         last = self._words[CLAIMED] - 1
-        columns = last - (last - places) % self.capacity
-        bad = columns >= reading.claimed
-        for start, count in reading.writing:
-            # Not of a writer that is gone: what the ring has come round to and written anew since.
-            bad |= (columns >= start) & (columns < start + count)
-        return bad
+        return reading.touched(last - (last - places) % self.capacity)
 
     def whole(self) -> slice | NDArray[np.int64]:
         """Where columns lie that hold something and are not being written, in the order of the places.

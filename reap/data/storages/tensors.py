@@ -16,12 +16,13 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from reap.data.storages.base import Mark, Storage, require_dims
-from reap.data.storages.items import Leaves, Schema, checked_device, kind_of, leaves_of, objects_of, schema_from, schema_of
+from reap.data.storages.items import Leaves, checked_device, kind_of, leaves_of, require_device
 from reap.data.storages.leaf import Leaf, indexable
 from reap.data.storages.once import Rebuilt, Stored
-from reap.data.storages.positions import by_position
+from reap.data.storages.positions import by_position, index_of, places_of
 from reap.data.storages.replaced import replaced
 from reap.data.storages.ring import Claim, Pieces, Ring
+from reap.data.storages.schema import Schema, objects_of, schema_from, schema_of
 from reap.data.storages.side_store import Sparse
 from reap.data.storages.validity import validity_in
 from reap.errors import CallOrderError, OptionError, SpecMismatch
@@ -177,12 +178,7 @@ class TensorStorage(Storage):
 
     def _check_anew(self, data: Any, kind: Any, leaves: Leaves, shape: tuple[int, ...]) -> None:
         require_dims(data, self.ndim)
-        devices = {value.device for value in leaves.values() if isinstance(value, Tensor)} - {self.device}
-        if any(device.type != self.device.type for device in devices):
-            raise SpecMismatch(
-                f"replay buffer: expected data on {self.device}, where the storage is, got {', '.join(map(str, devices))}; "
-                f"write data.to({str(self.device)!r})"
-            )
+        require_device(leaves, self.device)
         if not self.is_initialised:
             if not math.prod(shape):
                 raise SpecMismatch(
@@ -192,6 +188,8 @@ class TensorStorage(Storage):
         schema = self.schema
         assert schema is not None
         schema.check(kind, leaves, self.ndim)
+        if kind is not schema.kind:
+            self.schema = schema.with_classes_of(kind)
         if shape[:-1] != schema.rows:
             raise SpecMismatch(
                 f"replay buffer: expected rows {list(schema.rows)}, as in the first write, got {list(shape[:-1])}; "
@@ -253,19 +251,19 @@ class TensorStorage(Storage):
     def contents(self) -> Any:
         """All that was written completely, `[*rows, columns]`: views where it lies in one piece, which later writes change."""
         if isinstance(whole := self.ring.whole(), slice):
-            return self._held(whole)
+            return self._known().rebuilt(*self._held(whole))
         with self.control.lock:
-            return self._held(self.ring.whole())
+            return self._known().rebuilt(*self._held(self.ring.whole()))
 
-    def _held(self, whole: slice | NDArray[np.int64]) -> Any:
-        """The data in these columns: views of them, or copies."""
+    def _held(self, whole: slice | NDArray[np.int64]) -> tuple[Leaves, torch.Size]:
+        """The leaves of these columns, views of them or copies, and the dimensions of the batch."""
         schema, rows = self._known(), (slice(None),) * (self.ndim - 1)
         leaves: Leaves = {key: leaf.values[*rows, whole] for key, leaf in self._leaves.items()}
         leaves |= {key: value[*rows, whole] for key, value in self._nexts.contents(self, self.columns_in_use).items()}
         count = whole.stop - whole.start if isinstance(whole, slice) else len(whole)
         shape = torch.Size((*schema.rows, count))
         leaves |= {key: stacked(held[:, whole].reshape(shape)) for key, held in self._objects.items()}
-        return schema.rebuilt({key: leaves[key] for key in schema.fields}, shape)
+        return {key: leaves[key] for key in schema.fields}, shape
 
     def at(self, index: Any) -> Any:
         """What lies at an index; see `Storage`."""
@@ -274,7 +272,7 @@ class TensorStorage(Storage):
     def viewed(self, index: Any) -> Any:
         """What lies at an index: views where the contents lie in one piece."""
         if isinstance(whole := self.ring.whole(), slice):
-            return self._held(whole)[by_position(index, whole, self.ndim - 1)]
+            return self._known().at(*self._held(whole), by_position(index, whole, self.ndim - 1))
         with self.control.lock:
             return self.copied(index)
 
@@ -319,9 +317,7 @@ class TensorStorage(Storage):
 
     def as_index(self, places: Tensor) -> Tensor:
         """Places as people write them: `[B]` for one dimension, `[B, ndim]` for more."""
-        if self.ndim == 1:
-            return places
-        return torch.stack(torch.unravel_index(places, (*self._known().rows, self.ring.capacity)), -1)
+        return places if self.ndim == 1 else index_of(places, (*self._known().rows, self.ring.capacity))
 
     def as_places(self, index: Any) -> Tensor:
         """The places of an index `[B]`, `[B, ndim]`, or a tuple with a tensor for each dimension.
@@ -331,14 +327,7 @@ class TensorStorage(Storage):
         """
         if self.ndim == 1:
             return super().as_places(index)
-        parts = index if isinstance(index, tuple) else torch.as_tensor(index).reshape(-1, self.ndim).unbind(-1)
-        places = torch.zeros((), dtype=torch.int64)
-        for dim, (part, size) in enumerate(zip(parts, (*self._known().rows, self.ring.capacity), strict=True)):
-            numbers = torch.as_tensor(part)
-            if len(outside := numbers[(numbers < 0) | (numbers >= size)]):
-                raise OptionError(f"index: expected numbers from 0 to {size - 1} in dimension {dim}, got {int(outside[0])}")
-            places = places * size + numbers
-        return places.reshape(-1)
+        return places_of(index, (*self._known().rows, self.ring.capacity))
 
     def _known(self) -> Schema:
         if not self.is_initialised or self.schema is None:
@@ -348,9 +337,14 @@ class TensorStorage(Storage):
     # ------------------------------------------------------------------ state
 
     @property
-    def tensorclass(self) -> Any:
-        """The tensorclass of its data; None for others."""
-        return self.schema.kind if self.schema and self.schema.kind not in {TensorDict, Tensor} else None
+    def item_dims(self) -> int:
+        """Batch dimensions of one item; see `Storage`."""
+        return len(self.schema.item) if self.is_initialised and self.schema else 0
+
+    @property
+    def classes(self) -> Mapping[str, Any]:
+        """The tensorclasses and named tuples that its data are made of, by name."""
+        return self.schema.classes() if self.is_initialised and self.schema else {}
 
     def frames(self) -> dict[Key, Tensor]:
         """The tensors under each key that are in use, `[*rows, columns, *item]`; see `Storage`."""
@@ -378,7 +372,7 @@ class TensorStorage(Storage):
         """
         noted = state["schema"]
         columns = self.columns_in(state, self.max_size // (math.prod(noted["rows"]) if noted else self.rows))
-        saved = schema_from(noted, self.tensorclass, self.device) if noted else None
+        saved = schema_from(noted, self.classes, self.device) if noted else None
         if saved is not None:
             saved.check_state(self.schema if self.is_initialised else None, columns, frames)
         elif columns:
