@@ -60,7 +60,7 @@ def test_one_env(field: str, place: int, at: int) -> None:
     assert at <= 1 or "column" in text
 
 
-@pytest.mark.parametrize("at", [0, 1, 4])
+@pytest.mark.parametrize("at", [0, 4])
 @pytest.mark.parametrize(("field", "place"), CASES)
 def test_envs_behind_each_other(field: str, place: int, at: int) -> None:
     if at == 0 and field in {"reward", "terminated", "truncated"}:
@@ -111,18 +111,17 @@ def test_envs_by_tensordicts(field: str, place: int, at: int) -> None:
         collected(lambda: OneWrongTensorDict(field, TD_WRONG[field][place], at))
 
 
-@pytest.mark.parametrize("at", [0, 1, 4])
+@pytest.mark.parametrize("at", [0, 4])
 @pytest.mark.parametrize(("field", "place"), [case for case in TD_CASES if TD_WRONG[case[0]][case[1]] is not None])
 def test_envs_by_hand(field: str, place: int, at: int) -> None:
     if at == 0 and field not in FIRST_OF_RESET:
         at = 4
     env = OneWrongTensorDict(field, TD_WRONG[field][place], at)
-    if field in {"place", "hot"} or field != "count":
-        with pytest.raises(SpecMismatch, match=field):
-            env.rollout(6)
+    with pytest.raises(SpecMismatch, match=field):
+        env.rollout(6)
 
 
-@pytest.mark.parametrize("at", [0, 1, 4])
+@pytest.mark.parametrize("at", [0, 4])
 @pytest.mark.parametrize(("field", "place"), CASES)
 def test_gymnasium_envs_by_hand(field: str, place: int, at: int) -> None:
     if at == 0 and field in {"reward", "terminated", "truncated"}:
