@@ -61,8 +61,12 @@ def one_hot_readers(count: int, key: Key) -> Readers:
 
 
 def _not_one_hot(rows: Array, key: Key) -> SpecMismatch:
-    wrong = ((rows == 1).sum(-1) != 1) | ((rows != 0).sum(-1) != 1)
-    return no_choice(rows, key, ONE_HOT, wrong)
+    return no_choice(rows, key, ONE_HOT, is_not_one_hot(rows))
+
+
+def is_not_one_hot(rows: Array) -> Array:
+    """Which rows `[..., n]` are not exactly one 1 and else zeros, bool `[...]`."""
+    return ((rows == 1).sum(-1) != 1) | ((rows != 0).sum(-1) != 1)
 
 
 ONE_HOT = "exactly one 1 and else zeros"

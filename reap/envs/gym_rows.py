@@ -118,6 +118,7 @@ class RowArrays:
 
     def __init__(self, form: RowFormat, stage: Stage, slot: Slot, lead: int, check: Check) -> None:
         leaves = (*form.observations, *form.infos)
+        self._observations = len(form.observations)
         self.stage = [stage.arrays[leaf.key] for leaf in leaves]
         self.next = [slot.by_column(after(leaf.key)) for leaf in leaves]
         self.actions = [slot.by_column(leaf.key) for leaf in form.actions]
@@ -141,9 +142,11 @@ class RowArrays:
     def rows_of(self, values: Sequence[Any], count: int, where: str) -> list[Any]:
         """The values of some rows of a vector env, `[count, *value]` for each leaf, as they can be assigned; see `Fit`."""
         some = [type(fit)(fit.key, (count, *fit.shape[1:]), fit.dtype).take for fit in self.fits]
+        # An info that is absent has zeros for all rows.
+        given = [*values[: self._observations], *(value[:count] for value in values[self._observations :])]
         return [
             np.asarray(value) if take is as_it_is else fit(value, where)
-            for take, fit, value in zip(self._takes, some, values, strict=True)
+            for take, fit, value in zip(self._takes, some, given, strict=True)
         ]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from reap.envs.choices import is_not_one_hot
 from reap.envs.rounding import ROUNDING
 from reap.layout import Array
 from reap.specs import Binary, Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, Spec, Unbounded
@@ -164,8 +165,7 @@ class HotPlaces:
     def wrong(self, array: Array) -> Mask:
         """Which frames have one that is not."""
         blocks = np.split(array, self._cuts, axis=-1)
-        counts = [((block == 1).sum(-1) != 1) | ((block != 0).sum(-1) != 1) for block in blocks]
-        return any_of_frame(np.logical_or.reduce(counts), self._ndim - 1)
+        return any_of_frame(np.logical_or.reduce(list(map(is_not_one_hot, blocks))), self._ndim - 1)
 
     def words(self, value: Array, row: int) -> tuple[str, str]:
         """The blocks, and what was found."""

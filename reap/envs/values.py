@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reap.envs.any_shape import AnyShape
-from reap.envs.choices import ONE_HOT, choices, index_readers, no_choice, one_hot_readers, switches
+from reap.envs.choices import ONE_HOT, choices, index_readers, is_not_one_hot, no_choice, one_hot_readers, switches
 from reap.envs.one_hot import one_hot_rows
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
@@ -212,7 +212,7 @@ def _multi_discrete_decoder(
 
     def decode(rows: Array) -> Array:
         parts = np.split(rows, cuts, axis=-1)
-        wrong = sum(map(_is_not_one_hot, parts))
+        wrong = sum(map(is_not_one_hot, parts))
         if np.any(wrong):
             blocks = f"{ONE_HOT} in each of the blocks {counts.reshape(-1).tolist()}"
             raise no_choice(rows, key, blocks, _of_rows(wrong, 0))
@@ -220,10 +220,6 @@ def _multi_discrete_decoder(
         return (places.reshape((*rows.shape[:-1], *counts.shape)) + offset).astype(dtype)
 
     return decode, decode
-
-
-def _is_not_one_hot(rows: Array) -> Array:
-    return ((rows == 1).sum(-1) != 1) | ((rows != 0).sum(-1) != 1)
 
 
 def _of_rows(wrong: Any, inner: int) -> Any:

@@ -250,3 +250,12 @@ def test_the_dm_interface_is_refused() -> None:
     pool = envpool.make("CartPole-v1", env_type="dm", num_envs=2)
     with pytest.raises(OptionError, match="env_type='gymnasium'"):
         SyncDataCollector(pool, None, frames_per_batch=4)
+
+
+@needs_envpool
+def test_infos_that_are_absent_are_zeros_where_some_rows_are_reset() -> None:
+    with SyncDataCollector(GymEnv(make_pool(), info_keys=["absent"]), frames_per_batch=300) as collector:
+        batch = collector.next()
+    assert batch["next", "done"].any()
+    assert not batch["next", "absent"].any()
+    assert not batch["absent"].any()
