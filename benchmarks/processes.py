@@ -23,7 +23,7 @@ from ceiling import CartPolePolicy, hand_loop
 from pairs import Loop, OpenLoop, Pair, alone, plain_loop, reap_loop
 
 from reap import GymEnv, MultiaSyncDataCollector, MultiSyncDataCollector, SerialEnv
-from reap.workers.process import ProcessGroup
+from reap.workers.processes.group import ProcessGroup
 
 ENV = "CartPole-v1"
 WORKERS = 2

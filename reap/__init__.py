@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         TensorDictReplayBuffer,
         Unbounded,
     )
+    from reap.display import progress
     from reap.envs import (
         EnvBase,
         EnvCreator,
@@ -54,8 +55,7 @@ if TYPE_CHECKING:
         step_mdp,
     )
     from reap.evaluation import evaluate
-    from reap.panel import progress
-    from reap.split import split_trajectories
+    from reap.recording.split import split_trajectories
 
 __version__ = "0.1.0"
 
@@ -105,8 +105,8 @@ _HOMES = {
         "step_mdp",
     ),
     "reap.evaluation": ("evaluate",),
-    "reap.panel": ("progress",),
-    "reap.split": ("split_trajectories",),
+    "reap.display": ("progress",),
+    "reap.recording.split": ("split_trajectories",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -22,14 +22,14 @@ from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 from torch import nn
 
-from reap.buffers import DONE, MASK, REWARD, after
 from reap.collectors.local import SyncDataCollector
-from reap.envs.build import build_env, is_env
+from reap.envs.make_env import build_env, is_env
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import plain
 from reap.policy.held import Held, held_by
+from reap.recording.buffers import DONE, MASK, REWARD, after
+from reap.recording.trajectories import TrajectoryTracker
 from reap.specs.fits import Check
-from reap.trajectories import TrajectoryTracker
 
 __all__ = ["EpisodeLog", "Evaluation", "evaluate"]
 

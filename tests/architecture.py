@@ -17,16 +17,16 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("endings", "errors", "forks", "keys", "memory", "optional", "seeds", "sending", "shield", "tensordicts", "waits"),
-    ("disk", "handles", "specs", "layout", "locks", "workers"),
-    ("objects",),
-    ("buffers",),
-    ("pool", "trajectories", "split", "data"),
-    ("envs", "policy", "stats"),
+    ("errors", "keys", "optional", "seeds", "tensordicts"),
+    ("system",),
+    ("specs", "workers"),
+    ("recording",),
+    ("data",),
+    ("envs", "policy"),
     ("rollout",),
     ("weights",),
     ("collectors", "weight_update"),
-    ("collectors.distributed", "evaluation", "panel", "tune"),
+    ("collectors.distributed", "display", "evaluation"),
     ("cli",),
     ("__main__", "testing"),
 )
@@ -42,10 +42,10 @@ UTILS_DOORS = frozenset({"reap.collectors.utils", "reap.envs.utils"})
 """The documented import paths that end in `utils`."""
 
 LOOP_CODE: dict[str, tuple[str, ...]] = {
-    "reap.rollout": ("Rollout.fill",),
+    "reap.rollout.loop": ("Rollout.fill",),
     "reap.collectors.schedule": (),  # all of it
-    "reap.collectors.overlap": (),
-    "reap.trajectories": ("TrajectoryTracker",),
+    "reap.rollout.halves": (),
+    "reap.recording.trajectories": ("TrajectoryTracker",),
 }
 """What runs once per column or once per result: nothing there asks what kind of object it has."""
 

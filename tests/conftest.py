@@ -29,7 +29,7 @@ multiprocessing.set_forkserver_preload(["tests.envs.vector_envs", "tests.weights
 GRACE = 5.0
 """Seconds that threads and processes have to end after their test."""
 
-SERVERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "reap.workers.server", "tests.warm")
+SERVERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "reap.workers.processes.fork_server", "tests.warm")
 """Children that live until this process ends, by a piece of their command line; what they fork has the same one."""
 
 

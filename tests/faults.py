@@ -33,7 +33,7 @@ from typing import Any
 
 from reap.errors import ClosedError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count
-from tests.collectors.crews import CLASSES, Failing, FailingPolicy, Pixels, Stuck, descriptors, fail, mapped, pids_of
+from tests.collectors.worker_kinds import CLASSES, Failing, FailingPolicy, Pixels, Stuck, descriptors, fail, mapped, pids_of
 
 ROOT = Path(__file__).parent.parent
 GRACE = 2.0
@@ -199,7 +199,7 @@ def stuck(run: Run) -> None:
 PROGRAM = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
-from tests.collectors.crews import CLASSES, Pixels
+from tests.collectors.worker_kinds import CLASSES, Pixels
 from functools import partial
 collector = CLASSES[sys.argv[1]]([partial(Pixels, 5)] * 2, frames_per_batch=int(sys.argv[2]))
 collector.next()

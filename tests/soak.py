@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from reap.collectors.crew import SLOTS
-from tests.collectors.crews import CLASSES, Pixels, pids_of
+from reap.collectors.rollout_workers import SLOTS
+from tests.collectors.worker_kinds import CLASSES, Pixels, pids_of
 
 STRETCH = 1_000
 """Batches between two looks, and of the warm-up."""

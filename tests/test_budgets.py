@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.ceiling import CartPolePolicy, hand_loop
 from reap import GymEnv, SerialEnv, SyncDataCollector
-from reap.buffers import SMALL, Slot, after
 from reap.keys import Key
+from reap.recording.buffers import SMALL, Slot, after
 
 OBSERVATION: Key = ("observation",)
 

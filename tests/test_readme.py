@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from reap.collectors.options import SyncOptions
+from reap.collectors.options.collector import SyncOptions
 from reap.errors import ReapError
 
 ROOT = Path(__file__).parent.parent

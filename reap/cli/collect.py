@@ -20,11 +20,11 @@ from reap.cli.policies import load_policy, told
 from reap.cli.report import Episodes, summary
 from reap.cli.signals import Interrupts
 from reap.collectors.local import SyncDataCollector
+from reap.collectors.stats import CollectorStats
+from reap.display import progress
 from reap.envs import EnvBase, ExplorationType, SerialEnv
 from reap.errors import OptionError, ReapError, notes_of
 from reap.evaluation import EpisodeLog
-from reap.panel import progress
-from reap.stats import CollectorStats
 
 COLUMNS_PER_BATCH, BATCH_BYTES = 128, 64_000_000
 """Of a batch, at the most, where nothing else is asked for: memory stays small beside large observations."""

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
-from reap.disk import disk_full, free_space, require_length, reserve, room
 from reap.errors import OptionError, SpecMismatch, nearest
 from reap.keys import Key, NestedKey
-from reap.layout import Field
-from reap.shield import uninterrupted
+from reap.recording.layout import Field
+from reap.system.disk import disk_full, free_space, require_length, reserve, room
+from reap.system.interrupts import deferring_interrupts
 
 META, WITHHELD = "meta.json", "meta.json.unfinished"
 
@@ -137,7 +137,7 @@ class DataFolder:
 
         Ctrl-C waits for its end.
         """
-        with uninterrupted():
+        with deferring_interrupts():
             data, self._data = self._data, None
             if data is None or not self.written:
                 self._remove_files()

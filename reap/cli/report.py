@@ -14,8 +14,8 @@ from rich.text import Text
 from tensordict import TensorDictBase
 
 from reap.cli.folder import size
+from reap.collectors.stats import CollectorStats
 from reap.evaluation import Ended
-from reap.stats import CollectorStats
 
 QUANTILES = (5, 25, 50, 75, 95)
 

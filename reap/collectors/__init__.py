@@ -54,7 +54,7 @@ def __getattr__(name: str) -> Any:
     if home in _WITH_PROCESSES:
         # Where it cannot start, the collector says why when it is built.
         with contextlib.suppress(OSError):
-            importlib.import_module("reap.workers.launch").warm_up()
+            importlib.import_module("reap.workers.processes.fork_client").warm_up()
     value = globals()[name] = getattr(importlib.import_module(home), name)
     return value
 

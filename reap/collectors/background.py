@@ -18,11 +18,11 @@ from weakref import WeakMethod
 import torch
 from tensordict import TensorDictBase
 
-from reap.buffers import MASK
-from reap.collectors.brake import Brake
+from reap.collectors.delivery.throttle import Throttle
 from reap.errors import ClosedError, add_note
-from reap.forks import Forked, References
-from reap.shield import uninterrupted
+from reap.recording.buffers import MASK
+from reap.system.forks import Forked, References
+from reap.system.interrupts import deferring_interrupts
 
 EXIT_SECONDS = 5.0
 """How long the end of the interpreter waits for rollouts under way: a thread in native code would make it crash."""
@@ -48,9 +48,9 @@ class Background:
         brake: holds the thread between two steps, where it is on.
     """
 
-    def __init__(self, step: Callable[[], bool], name: str, brake: Brake | None = None) -> None:
+    def __init__(self, step: Callable[[], bool], name: str, brake: Throttle | None = None) -> None:
         self._step = WeakMethod(step)
-        self._brake = Brake() if brake is None else brake
+        self._throttle = Throttle() if brake is None else brake
         self._state = Condition()
         self._pauses: References[Pause] = References()
         self._is_busy = self._is_held = self._is_stopped = self._has_ended = False
@@ -94,7 +94,7 @@ class Background:
 
     def note_sampled(self, frames: int) -> None:
         """The learner has sampled so many more frames."""
-        self._brake.note_sampled(frames)
+        self._throttle.note_sampled(frames)
 
     @contextmanager
     def pause(self) -> Generator[None]:
@@ -118,7 +118,7 @@ class Background:
             yield
         finally:
             pause.is_over = True
-            with uninterrupted(), self._state:
+            with deferring_interrupts(), self._state:
                 self._state.notify_all()
 
     @property
@@ -135,7 +135,7 @@ class Background:
         with self._state:
             self._is_stopped = True
             self._state.notify_all()
-        self._brake.wake()
+        self._throttle.wake()
         if not self.is_this_thread:
             self._thread.join(timeout)
         with self._state:
@@ -148,7 +148,7 @@ class Background:
         try:
             while self._may_go_on() and self._take_step():
                 self._rest()
-                self._brake.wait()
+                self._throttle.wait()
         except BaseException as error:  # noqa: BLE001  it is raised in the caller's thread
             add_note(error, f"reap: raised in the background, in the thread of {self._thread.name}()")
             if not self.is_abandoned:

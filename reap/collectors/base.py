@@ -15,15 +15,15 @@ from torch.utils.data import IterableDataset
 
 from reap.collectors.attributes import CollectorAttributes
 from reap.collectors.background import Background, cut
-from reap.collectors.brake import make_brake
-from reap.collectors.delivery import delivery_steps, mark_truncated, take, tell
-from reap.collectors.episodes import make_queue, next_episodes
-from reap.collectors.handler import Collect, GetState, Reset, Seed, SetState
-from reap.collectors.options import CollectorOptions, warn_of_rounding
-from reap.collectors.schedule import Alone, scatter
+from reap.collectors.delivery.episodes import make_queue, next_episodes
+from reap.collectors.delivery.steps import delivery_steps, mark_truncated, register_feeder, take
+from reap.collectors.delivery.throttle import make_throttle
+from reap.collectors.options.collector import CollectorOptions, warn_of_rounding
+from reap.collectors.schedule import ExclusiveCall, scatter
 from reap.collectors.state import STATE_FORMAT, check_state, checked_rows, checked_seed, policy_state
+from reap.collectors.stats import CollectorStats, Meter
+from reap.collectors.worker.handler import Collect, GetState, Reset, Seed, SetState
 from reap.errors import CallOrderError, ClosedError, OptionError
-from reap.stats import CollectorStats, Meter
 from reap.weights.base import WeightUpdaterBase, breaking_off, load_weights
 from reap.workers.base import Call, WorkerGroup
 
@@ -48,10 +48,10 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         self._meter = Meter()
         self._steps = delivery_steps(options)
         self._closed = False
-        self._alone = Alone(type(self).__name__)
+        self._exclusive = ExclusiveCall(type(self).__name__)
         self._version = 0
         self._background: Background | None = None
-        self._brake = make_brake(options, frames_per_batch)
+        self._throttle = make_throttle(options, frames_per_batch)
         self._queue = make_queue(options)
         self._updater = updater
         if updater is not None:
@@ -116,7 +116,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         return self._at_work(self._next_rollout)
 
     def _at_work(self, make: Callable[[], TensorDictBase]) -> TensorDictBase:
-        batch = self._alone.run(partial(self._meter.timed, make))
+        batch = self._exclusive.run(partial(self._meter.timed, make))
         self._meter.batches += 1
         return batch
 
@@ -161,9 +161,9 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         if self._options.replay_buffer is None:
             raise OptionError("start() writes to a replay buffer: expected the option replay_buffer, got None")
         self._prepare_background()
-        self._brake.begin(self._meter.frames, self._news())
-        self._background = Background(self._background_step, f"{type(self).__name__}.start", self._brake)
-        tell(self._options.replay_buffer, self._background)
+        self._throttle.begin(self._meter.frames, self._news())
+        self._background = Background(self._background_step, f"{type(self).__name__}.start", self._throttle)
+        register_feeder(self._options.replay_buffer, self._background)
         self._background.start()
 
     def _news(self) -> Sequence[int]:
@@ -175,7 +175,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
 
     def _background_step(self) -> bool:
         """Collect and write one batch, unless that is too early; return whether to go on."""
-        if self._frames_left >= self._least_frames and self._brake.holds(self._meter.frames):
+        if self._frames_left >= self._least_frames and self._throttle.holds(self._meter.frames):
             self._look_for_failures()
             return True
         batch = self._supply(self._next_within_budget)
@@ -349,7 +349,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             if self._held:
                 load_weights(self._held, state["policy"])
             self._meter.restore(state["counters"])
-            self._brake.begin(self._meter.frames, self._news())
+            self._throttle.begin(self._meter.frames, self._news())
             self._version = state["policy_version"]
             self._queue = queue
             if not is_whole:

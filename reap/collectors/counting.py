@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 
-from reap.collectors.handler import Done
+from reap.collectors.stats import Meter
+from reap.collectors.worker.handler import Done
 from reap.errors import BoundsWarning, callers_level
-from reap.stats import Meter
 
 
 def count_rollout(meter: Meter, done: Done, *, worker: int = 0, staleness: int = 0) -> None:

@@ -10,22 +10,22 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 
-from reap.buffers import MASK
-from reap.collectors.assembly import Assembly, assemble, made_by
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.counting import count_rollout
-from reap.collectors.delivery import break_trajectories
-from reap.collectors.handler import Collect
-from reap.collectors.handover import end_episodes
-from reap.collectors.options import CollectorOptions, SyncOptions, made_scheme, made_updater, make_options
+from reap.collectors.delivery.steps import break_trajectories
+from reap.collectors.options.collector import CollectorOptions, SyncOptions, made_scheme, made_updater, make_options
+from reap.collectors.random_ends import end_episodes
 from reap.collectors.schedule import gather_all
+from reap.collectors.worker.assembly import Assembly, assemble, made_by
+from reap.collectors.worker.handler import Collect
 from reap.envs.base import EnvBase
-from reap.envs.build import build_env, is_env
+from reap.envs.make_env import build_env, is_env
 from reap.envs.own_policy import as_policy
 from reap.errors import OptionError
 from reap.keys import Key
-from reap.layout import Field, require_private, require_shared
 from reap.policy.private import private_copy
+from reap.recording.buffers import MASK
+from reap.recording.layout import Field, require_private, require_shared
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.weights.pending import PendingWeightUpdater
 from reap.workers.base import InlineGroup

@@ -9,17 +9,17 @@ from typing import Any, Unpack
 import torch
 from tensordict import TensorDictBase
 
-from reap.collectors.crew import Slots
-from reap.collectors.delivery import in_parts, ndim_of
-from reap.collectors.handler import Done
-from reap.collectors.join import Joiner, checked_dim, joined_shape, joiner, real_rows
-from reap.collectors.multi_options import MultiOptions
-from reap.collectors.orders import Writes
+from reap.collectors.buffer_writes import Writes
+from reap.collectors.delivery.join import Joiner, checked_dim, joined_shape, joiner, real_rows
+from reap.collectors.delivery.steps import in_parts, ndim_of
+from reap.collectors.options.multi import MultiOptions
 from reap.collectors.process import ProcessCollector
-from reap.collectors.results import batch_from, batch_state, done_from, done_state
+from reap.collectors.rollout_workers import Slots
 from reap.collectors.schedule import Gather
+from reap.collectors.worker.handler import Done
+from reap.collectors.worker.results import batch_from, batch_state, done_from, done_state
 from reap.errors import OptionError, WorkerError
-from reap.rollout import STOP
+from reap.rollout.loop import STOP
 
 
 class MultiSyncDataCollector(ProcessCollector):
@@ -28,7 +28,7 @@ class MultiSyncDataCollector(ProcessCollector):
     Args:
         create_env_fn: a list with one env factory, gymnasium id or env of reap for each worker, or one with `num_workers`.
         policy: a module or function, or None for random actions; each worker has a copy.
-        **options: see `CollectorOptions` and `CrewOptions`; `frames_per_batch` is the sum over the workers.
+        **options: see `CollectorOptions` and `WorkerOptions`; `frames_per_batch` is the sum over the workers.
 
     Yields:
         TensorDicts `[W, *env.batch_size, T]` with `cat_results="stack"`; joined along that dimension with an integer.
@@ -134,7 +134,7 @@ class MultiSyncDataCollector(ProcessCollector):
         writes.carry_out(self._mend_write)
 
     def _mend_write(self, failure: WorkerError) -> None:
-        self._mend(failure, None)
+        self._recover(failure, None)
 
     def _takes_parts(self) -> bool:
         """Whether the replay buffer takes what each worker recorded by itself, and not the batch of all.
@@ -170,14 +170,14 @@ class MultiSyncDataCollector(ProcessCollector):
         for worker in range(self.num_workers):
             self._crew.clear_control(worker)
             if not needed:
-                self._hurry(worker)
+                self._stop_early(worker)
         commands = [self._command(numbers[w if len(numbers) > 1 else 0]) for w in range(self.num_workers)]
         return Gather(
             self._group,
             commands,
             needed=needed,
-            hurry=self._hurry,
-            mend=self._mend,
+            stop_early=self._stop_early,
+            recover=self._recover,
             complete=self._complete,
             note=numbers,
         )
@@ -185,7 +185,7 @@ class MultiSyncDataCollector(ProcessCollector):
     def _slots_of(self, worker: int) -> Slots:
         return self._all_slots[worker if len(self._all_slots) > 1 else 0]
 
-    def _hurry(self, worker: int) -> None:
+    def _stop_early(self, worker: int) -> None:
         """End the rollout of this worker with the column under way."""
         self._crew.group.control(worker)[STOP] = 1
 

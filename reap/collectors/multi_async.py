@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, Unpack
 import torch
 from tensordict import TensorDictBase
 
-from reap.collectors.crew import Slots
-from reap.collectors.handler import Collect, Done
-from reap.collectors.multi_options import MultiOptions
-from reap.collectors.orders import Writes
+from reap.collectors.buffer_writes import Writes
+from reap.collectors.options.multi import MultiOptions
 from reap.collectors.process import ProcessCollector
-from reap.collectors.results import batch_from, batch_state, done_from, done_state
+from reap.collectors.rollout_workers import Slots
+from reap.collectors.worker.handler import Collect, Done
+from reap.collectors.worker.results import batch_from, batch_state, done_from, done_state
 from reap.errors import OptionError, WorkerError
 
 
@@ -41,7 +41,7 @@ class MultiaSyncDataCollector(ProcessCollector):
     Args:
         create_env_fn: a list with one env factory, gymnasium id or env of reap for each worker, or one with `num_workers`.
         policy: a module or function, or None for random actions; each worker has a copy.
-        **options: see `CollectorOptions` and `CrewOptions`; `frames_per_batch` is that of each worker.
+        **options: see `CollectorOptions` and `WorkerOptions`; `frames_per_batch` is that of each worker.
 
     Yields:
         TensorDicts `[*env.batch_size, T]`.
@@ -191,7 +191,7 @@ class MultiaSyncDataCollector(ProcessCollector):
             self._writes.failed(failure, self._mend_in_turn)
 
     def _mend_in_turn(self, failure: WorkerError) -> None:
-        done = self._mend(failure, self._working.get(failure.worker))
+        done = self._recover(failure, self._working.get(failure.worker))
         if done is not None:
             self._arrive(failure.worker, done)
 
@@ -265,7 +265,7 @@ class aSyncDataCollector(MultiaSyncDataCollector):
     Args:
         create_env_fn: an env factory, a gymnasium id or an env of reap.
         policy: a module or function, or None for random actions.
-        **options: see `CollectorOptions` and `CrewOptions`.
+        **options: see `CollectorOptions` and `WorkerOptions`.
 
     Example:
         >>> with aSyncDataCollector("CartPole-v1", frames_per_batch=20, total_frames=40) as collector:

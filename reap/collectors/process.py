@@ -1,7 +1,7 @@
 """`ProcessCollector`: what collectors with worker processes share.
 
 next() -- _supply ------------------------------> _ready --> the caller
-          uninterrupted: Ctrl-C comes in only     what Ctrl-C kept from being
+          deferring_interrupts: Ctrl-C comes in only     what Ctrl-C kept from being
           where a wait for workers loses nothing  handed out is next time's batch
 """
 
@@ -17,35 +17,35 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType
 
-from reap.buffers import MASK
 from reap.collectors.base import DataCollectorBase
+from reap.collectors.buffer_writes import Writes, end_for_workers
 from reap.collectors.counting import count_rollout
-from reap.collectors.crew import Crew, Slots
-from reap.collectors.delivery import break_trajectories, mark_truncated
-from reap.collectors.handler import Done, Reset
-from reap.collectors.handover import end_episodes
-from reap.collectors.multi_options import make_plan
-from reap.collectors.options import made_updater
-from reap.collectors.orders import Writes, end_for_workers
+from reap.collectors.delivery.steps import break_trajectories, mark_truncated
+from reap.collectors.options.collector import made_updater
+from reap.collectors.options.multi import make_plan
+from reap.collectors.random_ends import end_episodes
 from reap.collectors.recovery import Recovery
-from reap.collectors.results import batch_from, batch_state, valid_frames
+from reap.collectors.rollout_workers import RolloutWorkers, Slots
 from reap.collectors.schedule import ask_one
 from reap.collectors.state import check_state, checked_rows, checked_seed
-from reap.collectors.worker import CheckState
-from reap.collectors.writing import write_to
+from reap.collectors.stats import Meter
+from reap.collectors.worker.buffer_writer import write_to
+from reap.collectors.worker.handler import Done, Reset
+from reap.collectors.worker.results import batch_from, batch_state, valid_frames
+from reap.collectors.worker.worker import CheckState
 from reap.envs.own_policy import as_policy
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
 from reap.keys import Key
-from reap.layout import Field, require_shared
 from reap.policy.held import held_by
-from reap.shield import uninterrupted
-from reap.stats import Meter
+from reap.recording.buffers import MASK
+from reap.recording.layout import Field, require_shared
+from reap.system.interrupts import deferring_interrupts
 from reap.weights.attributes import ATTRIBUTES, agreed, loaded
 from reap.weights.base import WeightUpdaterBase, chosen_workers
-from reap.weights.described import extra_states
 from reap.weights.remote import MultiProcessedWeightUpdater
+from reap.weights.weight_layout import extra_states
 from reap.workers.base import Call
-from reap.workers.process import STOP_TIMEOUT
+from reap.workers.processes.group import STOP_TIMEOUT
 
 Shape = tuple[int, ...]
 
@@ -77,7 +77,7 @@ class ProcessCollector(DataCollectorBase):
         self._ready: TensorDictBase | None = None
         self._writes: Writes | None = None
         self._marks = any(own.set_truncated for own in plan.each)
-        self._crew = crew = Crew(plan, self._held, type(self).__name__)
+        self._crew = crew = RolloutWorkers(plan, self._held, type(self).__name__)
         try:
             frames = self._set_up()
             require_shared([slots.pool.layout for slots in crew.slots])  # of one batch; others are made as they are needed
@@ -147,7 +147,7 @@ class ProcessCollector(DataCollectorBase):
 
     @abstractmethod
     def _mend_write(self, failure: WorkerError) -> None:
-        """Mend a failure that came while workers wrote, or raise it."""
+        """Recover a failure that came while workers wrote, or raise it."""
 
     def _hand_over(self, worker: int, done: Done) -> None:
         """The policy acts next in this worker: if it begins new episodes, those under way have ended with this rollout."""
@@ -190,7 +190,7 @@ class ProcessCollector(DataCollectorBase):
         if worker in boxes:
             boxes[worker] = self._crew.mailboxes[worker]
 
-    def _mend(self, failure: WorkerError, command: Any) -> Done | None:
+    def _recover(self, failure: WorkerError, command: Any) -> Done | None:
         if self._recovery is None:
             raise failure
         try:
@@ -234,7 +234,7 @@ class ProcessCollector(DataCollectorBase):
     def _supply(self, rollouts: Callable[[], TensorDictBase | None]) -> Any:
         """The next batch; one that is complete when Ctrl-C comes is that of the next call."""
         if self._ready is None:
-            with uninterrupted():
+            with deferring_interrupts():
                 self._ready = super()._supply(rollouts)
         batch, self._ready = self._ready, None
         return batch
@@ -257,11 +257,11 @@ class ProcessCollector(DataCollectorBase):
     @contextmanager
     def _between_rollouts(self) -> Generator[None]:
         """In the body no rollout is under way; Ctrl-C comes into it only where it waits for workers."""
-        with self.pause(), uninterrupted():
+        with self.pause(), deferring_interrupts():
             self._keep_results()
             if self._recovery is not None:
                 for failure in self._crew.group.failures():
-                    self._mend(failure, None)
+                    self._recover(failure, None)
             yield
 
     def _settle(self) -> None:

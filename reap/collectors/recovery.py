@@ -16,21 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from reap.buffers import DONE, IDS, MASK, STEP_COUNT, TERMINATED, TRUNCATED, after
-from reap.collectors.crew import Crew, Slots
-from reap.collectors.handler import Collect, Done
-from reap.collectors.worker import Facts
+from reap.collectors.rollout_workers import RolloutWorkers, Slots
+from reap.collectors.worker.handler import Collect, Done
+from reap.collectors.worker.worker import WorkerInfo
 from reap.errors import ReapError, SpecMismatch, WorkerError
 from reap.keys import Key
-from reap.layout import Array
-from reap.rollout import COLUMN, PHASE, Phase
-from reap.trajectories import NO_ID
+from reap.recording.buffers import DONE, IDS, MASK, STEP_COUNT, TERMINATED, TRUNCATED, after
+from reap.recording.layout import Array
+from reap.recording.trajectories import NO_ID
+from reap.rollout.loop import COLUMN, PHASE, Phase
 
 Arrays = Mapping[Key, Array]
 
 
 @dataclass(frozen=True)
-class Kept:
+class SalvagedColumns:
     """What failed workers recorded of the rollout under way: columns before `columns`, copied."""
 
     command: Collect
@@ -47,9 +47,9 @@ class Recovery:
         note: is told of each worker that was restarted.
     """
 
-    def __init__(self, crew: Crew, slots: Callable[[int], Slots], note: Callable[[int], None]) -> None:
+    def __init__(self, crew: RolloutWorkers, slots: Callable[[int], Slots], note: Callable[[int], None]) -> None:
         self._crew, self._slots, self._note = crew, slots, note
-        self._kept: dict[int, Kept] = {}
+        self._kept: dict[int, SalvagedColumns] = {}
         self._begun: dict[int, WorkerError] = {}
 
     def restart(self, failure: WorkerError, command: Collect | None) -> Done | None:
@@ -69,7 +69,7 @@ class Recovery:
         if is_of_data(failure):
             raise failure
         # What others fail with meanwhile is mended next.
-        with self._crew.group.heeding(failure.worker):
+        with self._crew.group.failures_only_of(failure.worker):
             return self._restart(failure, command)
 
     def _restart(self, failure: WorkerError, command: Collect | None) -> Done | None:
@@ -99,7 +99,7 @@ class Recovery:
 
     def _revive(self, failure: WorkerError) -> None:
         try:
-            self._crew.revive(failure.worker)
+            self._crew.replace_worker(failure.worker)
         except ReapError:
             raise
         except BaseException:  # Ctrl-C, while the new process starts: the next call begins with it again
@@ -107,7 +107,7 @@ class Recovery:
             raise
         del self._begun[failure.worker]
 
-    def _keep(self, worker: int, command: Collect, columns: int, before: Kept | None) -> Kept:
+    def _keep(self, worker: int, command: Collect, columns: int, before: SalvagedColumns | None) -> SalvagedColumns:
         facts = self._crew.facts[worker]
         arrays = self._slots(worker).rows_of(worker, command.slot)
         if any(field.is_object for field in facts.fields.values()):
@@ -116,7 +116,7 @@ class Recovery:
             put_back(arrays, before)
         if columns:
             finish(arrays, columns, facts)
-        return Kept(command, columns, {key: array[:, :columns].copy() for key, array in arrays.items()})
+        return SalvagedColumns(command, columns, {key: array[:, :columns].copy() for key, array in arrays.items()})
 
     def completed(self, worker: int, done: Done) -> Done:
         """The rollout with the columns of the dead in their place."""
@@ -139,7 +139,7 @@ def is_of_data(failure: BaseException) -> bool:
     return False
 
 
-def completed_columns(control: memoryview, facts: Facts) -> int:
+def completed_columns(control: memoryview, facts: WorkerInfo) -> int:
     """Columns of the rollout under way that a worker had completed, by its control block."""
     phase, column = Phase(control[PHASE]), control[COLUMN]
     if phase in (Phase.WRITE, Phase.IDLE):
@@ -147,7 +147,7 @@ def completed_columns(control: memoryview, facts: Facts) -> int:
     return column + 1 if phase is Phase.RESET else max(0, column)
 
 
-def finish(arrays: Arrays, columns: int, facts: Facts) -> None:
+def finish(arrays: Arrays, columns: int, facts: WorkerInfo) -> None:
     """Write what the end of a rollout would have written to its first columns, and truncate the last of them."""
     ids = arrays[IDS][:, :columns]
     terminated, truncated, done = (arrays[after(key)][:, :columns, 0] for key in (TERMINATED, TRUNCATED, DONE))
@@ -168,7 +168,7 @@ def finish(arrays: Arrays, columns: int, facts: Facts) -> None:
         arrays[MASK][:, :columns] = ids != NO_ID
 
 
-def put_back(arrays: Mapping[Key, Any], kept: Kept) -> None:
+def put_back(arrays: Mapping[Key, Any], kept: SalvagedColumns) -> None:
     """Write what was kept to its place."""
     for key, values in kept.values.items():
         arrays[key][:, : kept.columns] = values

@@ -9,12 +9,12 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from reap.errors import CallOrderError, ClosedError, WorkerError, WorkerRaised
-from reap.shield import uninterrupted
+from reap.system.interrupts import deferring_interrupts
 from reap.workers.base import Command, Reply, WorkerGroup
 
 T = TypeVar("T")
 
-Mend = Callable[[WorkerError, Command | None], Reply | None]
+Recover = Callable[[WorkerError, Command | None], Reply | None]
 
 
 def gather_all(group: WorkerGroup, command: Command) -> list[Reply]:
@@ -73,9 +73,9 @@ class Gather:
     Args:
         group: the workers.
         commands: one for each.
-        needed: replies after which the other workers are told to hurry; with 0 they were told before.
-        hurry: tells a worker.
-        mend: is given a failure and the command that it came in the way of, if any; replies to that command itself, or has the
+        needed: replies after which the other workers are told to stop early; with 0 they were told before.
+        stop_early: tells a worker.
+        recover: is given a failure and the command that it interrupted, if any; replies to that command itself, or has the
             worker reply to it. Raises what cannot be mended.
         complete: is given each worker and its reply, and returns what counts as its reply.
         note: what the sender wants to remember.
@@ -91,8 +91,8 @@ class Gather:
         commands: Sequence[Command],
         *,
         needed: int,
-        hurry: Callable[[int], None],
-        mend: Mend,
+        stop_early: Callable[[int], None],
+        recover: Recover,
         complete: Callable[[int, Reply], Reply],
         note: Any = None,
     ) -> None:
@@ -100,14 +100,14 @@ class Gather:
         self.note = note
         self.commands = commands
         self._group, self._needed = group, needed
-        self._hurry, self._mend, self._complete = hurry, mend, complete
+        self._stop_early, self._recover, self._complete = stop_early, recover, complete
         self._unsent = deque(range(group.size))
         self._waiting: set[int] = set()
 
     def wait(self) -> None:
         """Wait until all replies are in."""
         while self._unsent or self._waiting:
-            with uninterrupted():
+            with deferring_interrupts():
                 self._go_on()
 
     def _go_on(self) -> None:
@@ -117,11 +117,11 @@ class Gather:
             self._take(worker, self._complete(worker, reply))
         except WorkerError as failure:
             is_waited_for = failure.worker in self._waiting
-            reply = self._mend(failure, self.commands[failure.worker] if is_waited_for else None)
+            reply = self._recover(failure, self.commands[failure.worker] if is_waited_for else None)
             if reply is not None:
                 self._take(failure.worker, reply)
             elif is_waited_for and len(self.replies) >= self._needed:
-                self._hurry(failure.worker)  # who was told is gone
+                self._stop_early(failure.worker)  # who was told is gone
 
     def _send(self) -> None:
         while self._unsent:
@@ -134,7 +134,7 @@ class Gather:
         self._waiting.discard(worker)
         if len(self.replies) == self._needed:
             for late in self._waiting:
-                self._hurry(late)
+                self._stop_early(late)
 
 
 @dataclass
@@ -144,7 +144,7 @@ class Turn:
     is_over: bool = False
 
 
-class Alone:
+class ExclusiveCall:
     """Lets one rollout at a time be collected: rows that two threads step at once would be in no order.
 
     Args:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from reap.collectors.stats import COUNTERS
 from reap.errors import OptionError, ReapError, SpecMismatch
 from reap.policy.held import Held
-from reap.stats import COUNTERS
 from reap.weights.base import check_weights
 
 STATE_FORMAT = 1

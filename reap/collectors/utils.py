@@ -1,5 +1,5 @@
 """Where `split_trajectories` is documented to be imported from."""
 
-from reap.split import split_trajectories
+from reap.recording.split import split_trajectories
 
 __all__ = ["split_trajectories"]

@@ -124,7 +124,7 @@ class ReplayBufferEnsemble:
         if positive(size, "batch_size") % self._count:
             raise OptionError(f"batch_size: expected a multiple of {self._count}, the number of buffers sampled, got {size}")
         for buffer in self.buffers:
-            buffer.sources.check()
+            buffer.feeders.check()
         sample = self._sample(size) if self._prefetcher is None else self._prefetcher.next(size)
         return (sample.data, sample.info) if return_info else sample.data
 

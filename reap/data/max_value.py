@@ -149,7 +149,7 @@ class TensorDictMaxValueWriter(Writer):
     def _values(self, data: Any) -> list[float]:
         """One number for each item."""
         if isinstance(data, list):
-            return [value for item in data for value in self._values(_alone(item))]
+            return [value for item in data for value in self._values(_exclusive(item))]
         found = leaves_of(_with_keys(data)).get(self.rank_key)
         if not isinstance(found, Tensor):
             raise SpecMismatch(
@@ -181,6 +181,6 @@ def _with_keys(data: Any) -> Any:
     )
 
 
-def _alone(item: Any) -> Any:
+def _exclusive(item: Any) -> Any:
     """An item as data `[1]`."""
     return _with_keys(whole(item, 0)).unsqueeze(0)

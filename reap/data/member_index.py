@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from reap.data.taking import spread
+from reap.data.consistent_sample import spread
 from reap.errors import OptionError
 
 

@@ -18,9 +18,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from reap.buffers import DONE, IDS, MASK, after
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, as_key, plain
+from reap.recording.buffers import DONE, IDS, MASK, after
 
 __all__ = ["MultiStep"]
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from weakref import WeakMethod
 
 from reap.errors import CallOrderError
-from reap.forks import Forked
+from reap.system.forks import Forked
 
 
 class Sample(NamedTuple):

@@ -17,19 +17,19 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from reap.data.consistent_sample import pinned, spread, take_sample
+from reap.data.feeders import Feeders
 from reap.data.parts import sampler_of, storage_of, writer_of
 from reap.data.prefetch import Prefetcher, Sample
 from reap.data.rows import checked_time, time_behind, valid_rows
 from reap.data.samplers.base import Sampler
 from reap.data.saving.checkpoint import Checkpointed, Parts
-from reap.data.sources import Sources
 from reap.data.storages.base import Storage, positive, require_dims
-from reap.data.taking import pinned, spread, take_sample
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
-from reap.forks import ForkedLocks
-from reap.sending import SharedWhenSent
+from reap.system.forks import ForkedLocks
+from reap.system.sending import SharedWhenSent
 
 _forked = ForkedLocks()
 
@@ -93,7 +93,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         self._collate, self._generator = collate_fn, generator
         self._pins = pin_memory and torch.cuda.is_available()
         self._transforms = Transforms(transform, write_transform)
-        self.sources = Sources()
+        self.feeders = Feeders()
         self._lock = _forked.add(RLock())
         self._sampler.serve(self._storage, self._lock)
         self._prefetch = positive(prefetch, "prefetch") if prefetch else 0
@@ -118,7 +118,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         Raises:
             SpecMismatch: it is not what the first write was.
         """
-        self.sources.check()
+        self.feeders.check()
         return self._write(self._storage.single(data))
 
     def extend(self, data: Any) -> Index:
@@ -134,7 +134,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         Raises:
             SpecMismatch: they are not what the first write was; nothing is written.
         """
-        self.sources.check()
+        self.feeders.check()
         given, ndim = self._storage.together(data), self._storage.ndim
         if ndim > 1 and self._time != ndim - 1:
             require_dims(given, ndim)
@@ -184,10 +184,10 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         return (sample.data, sample.info) if return_info else sample.data
 
     def _next(self, batch_size: int | None = None) -> Sample:
-        self.sources.check()
+        self.feeders.check()
         size = self._size_of_sample(batch_size)
         sample = self._sample(size) if self._prefetcher is None else self._prefetcher.next(size)
-        self.sources.note_sampled(size)
+        self.feeders.note_sampled(size)
         return sample
 
     def _size_of_sample(self, batch_size: int | None) -> int:
@@ -234,20 +234,20 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         Raises:
             OptionError: a priority that is negative or no number, or not as many as frames; nothing is changed then.
         """
-        self.sources.check()
+        self.feeders.check()
         self._sampler.update_priority(index, priority, self._storage)
 
     # ------------------------------------------------------------------ contents
 
     def __len__(self) -> int:
         """Frames that can be sampled."""
-        self.sources.check()
+        self.feeders.check()
         return len(self._storage)
 
     @property
     def write_count(self) -> int:
         """Frames written since it was made or emptied, those that were overwritten included."""
-        self.sources.check()
+        self.feeders.check()
         return self._storage.ring.written
 
     def __getitem__(self, index: Any) -> Any:
@@ -255,7 +255,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
 
         Slices and numbers give views of the memory of the buffer, which later writes change.
         """
-        self.sources.check()
+        self.feeders.check()
         return self._storage.at(index)
 
     def __setitem__(self, index: Any, data: Any) -> None:
@@ -264,7 +264,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         Raises:
             SpecMismatch: the data are not what the first write was; nothing is changed then.
         """
-        self.sources.check()
+        self.feeders.check()
         storage = self._storage
         places = storage.places_at(index)
         written = self._edited(storage.at_places(places, data), max(1, places.ndim))
@@ -344,7 +344,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         return self
 
     def check_sending(self) -> None:
-        """Raise OptionError where its writer cannot write to a shared buffer; see `reap.sending`."""
+        """Raise OptionError where its writer cannot write to a shared buffer; see `reap.system.sending`."""
         self._writer.check_sharing()
 
     def for_writers(self) -> ReplayBuffer:

@@ -8,9 +8,9 @@ from typing import Any
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from reap.buffers import MASK
 from reap.data.storages.trees import Tree
 from reap.errors import OptionError
+from reap.recording.buffers import MASK
 from reap.tensordicts import peek
 
 

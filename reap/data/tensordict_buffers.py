@@ -15,12 +15,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from reap.data.consistent_sample import spread
 from reap.data.replay import Index, ReplayBuffer
 from reap.data.samplers.base import Sampler
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.storages.items import Items
 from reap.data.storages.trees import Tree, holds_tensors_only, tree_of
-from reap.data.taking import spread
 from reap.data.writers import TensorDictRoundRobinWriter
 from reap.errors import SpecMismatch
 from reap.keys import NestedKey, as_key, plain

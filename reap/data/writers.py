@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reap.data.storages.base import Storage
 from reap.errors import OptionError
-from reap.forks import Forked
+from reap.system.forks import Forked
 
 _forked: Forked[Streams] = Forked(lambda streams: streams.begin_anew())
 

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
 
-from reap.buffers import Slot, Stage
 from reap.envs.adapters.as_torchrl import as_torchrl
-from reap.envs.episodes import finish_reset, finish_step, rollout, with_own_mask
-from reap.envs.faces import ArrayFace, OwnCalls, TensorDictCalls, TensorDictFace
+from reap.envs.faces.episodes import finish_reset, finish_step, rollout, with_own_mask
+from reap.envs.faces.faces import OwnCalls, RowsAsTensorDict, TensorDictAsRows, TensorDictCalls
 from reap.envs.own_policy import as_policy
 from reap.envs.specs import EnvSpecs
 from reap.errors import ClosedError, OptionError
 from reap.keys import Key
-from reap.layout import Block, Layout
+from reap.recording.buffers import Slot, Stage
+from reap.recording.layout import Block, Layout
 from reap.seeds import next_seed
 from reap.specs import Composite, random_actions
 from reap.specs.fits import Check
@@ -40,7 +40,7 @@ Rows = Sequence[int]
 StepRows = Callable[[Rows | None, int], Rows | None]
 
 
-class LoopFace(Protocol):
+class RowStepper(Protocol):
     """The array face; `EnvBase` explains each method."""
 
     step_rows: StepRows
@@ -62,7 +62,7 @@ class LoopFace(Protocol):
         ...
 
 
-class LoopHalf(NamedTuple):
+class StepperHalf(NamedTuple):
     """One half of an env's rows, which a step loop may step while the other is at work.
 
     Attributes:
@@ -72,7 +72,7 @@ class LoopHalf(NamedTuple):
         actions: specs of their actions.
     """
 
-    face: LoopFace
+    face: RowStepper
     rows: range
     batch_shape: tuple[int, ...]
     actions: Composite
@@ -109,8 +109,8 @@ class EnvBase(EnvSpecs):
         self.owner: object = None
         """Whose episodes the env is in; a reset or step by TensorDicts takes them away from a collector."""
         self._closed = False
-        self._face: TensorDictFace | None = None
-        self._alone: ArrayFace | None = None
+        self._face: TensorDictAsRows | None = None
+        self._exclusive: RowsAsTensorDict | None = None
         # What an env that writes `step_rows` alone is to be stepped with.
         self._sent: tuple[Rows | None, int] = (None, 0)
         self._check_face()
@@ -135,12 +135,12 @@ class EnvBase(EnvSpecs):
         """Makes the memory of a stage and a slot for this env."""
         return Block.shared if self.shares_memory else Block.private
 
-    def loop_face(self) -> LoopFace:
+    def row_stepper(self) -> RowStepper:
         """The object whose array face a step loop calls: the env, or the part of it that does the work."""
         self.ensure_open()
         return self._made_face() if self._is_by_tensordict else self
 
-    def loop_halves(self) -> Sequence[LoopHalf]:
+    def stepper_halves(self) -> Sequence[StepperHalf]:
         """Two halves of the rows, for a step loop that lets the policy serve one while the other steps; none by default."""
         return ()
 
@@ -173,16 +173,16 @@ class EnvBase(EnvSpecs):
         self.send(rows, t)
         return self.receive()
 
-    def _made_face(self) -> TensorDictFace:
+    def _made_face(self) -> TensorDictAsRows:
         if self._face is None:
-            self._face = TensorDictFace(self, self._tensordict_calls())
+            self._face = TensorDictAsRows(self, self._tensordict_calls())
         return self._face
 
     def _tensordict_calls(self) -> TensorDictCalls:
         """What the array face calls of an env that works on TensorDicts."""
         return OwnCalls(self, self._reset, self._step)
 
-    def _bound_face(self) -> TensorDictFace:
+    def _bound_face(self) -> TensorDictAsRows:
         if self._face is None:
             raise RuntimeError(f"{type(self).__name__}.bind(stage, slot) comes before the first reset or step")
         return self._face
@@ -215,10 +215,10 @@ class EnvBase(EnvSpecs):
         """Seed what the env draws from; takes effect at the next reset at the latest."""
         raise NotImplementedError(f"{type(self).__name__}._set_seed(seed) is not defined, and a seed was given")
 
-    def _own_arrays(self) -> ArrayFace:
-        if self._alone is None:
-            self._alone = ArrayFace(self)
-        return self._alone
+    def _own_arrays(self) -> RowsAsTensorDict:
+        if self._exclusive is None:
+            self._exclusive = RowsAsTensorDict(self)
+        return self._exclusive
 
     def reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Begin new episodes and return their first observations and cleared done flags `[*batch_size]`.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from reap.envs.base import EnvBase
-from reap.envs.build import build_env
+from reap.envs.make_env import build_env
 
 
 class EnvCreator:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reap.buffers import Slot, Stage
 from reap.envs.base import EnvBase, Rows
+from reap.recording.buffers import Slot, Stage
 
 
 class RowsEnv(EnvBase):
@@ -17,7 +17,7 @@ class RowsEnv(EnvBase):
 
     row: Any
 
-    def loop_face(self) -> Any:
+    def row_stepper(self) -> Any:
         """The rows, which step loops call themselves."""
         self.ensure_open()
         return self.row

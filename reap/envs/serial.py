@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from reap.buffers import Slot, Stage
-from reap.envs.base import EnvBase, LoopFace, Rows, StepRows
-from reap.envs.build import build_env, is_env
-from reap.envs.gym import GymEnv
-from reap.envs.gym_rows import GymRow, GymRows, name_env
+from reap.envs.base import EnvBase, Rows, RowStepper, StepRows
+from reap.envs.gymnasium.env import GymEnv
+from reap.envs.gymnasium.rows import GymRow, GymRows, name_env
+from reap.envs.make_env import build_env, is_env
 from reap.envs.rows import RowsEnv
 from reap.errors import OptionError, SpecMismatch, add_note
+from reap.recording.buffers import Slot, Stage
 from reap.specs.fits import Check
 
 Factory = Callable[..., Any]
 
-Share = tuple[int, LoopFace, int, Rows | None]
+Share = tuple[int, RowStepper, int, Rows | None]
 """An env's place, its face, its first row, and some of its rows counted from there (None: all)."""
 
 
@@ -167,7 +167,7 @@ class ChildRows:
     """
 
     def __init__(self, envs: Sequence[EnvBase], first: int = 0, total: int | None = None) -> None:
-        self._faces = [env.loop_face() for env in envs]
+        self._faces = [env.row_stepper() for env in envs]
         self._shapes = [tuple(env.batch_size) for env in envs]
         counts = [env.batch_size.numel() for env in envs]
         self._starts = [sum(counts[:i]) for i in range(len(counts))]

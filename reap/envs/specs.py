@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from reap.buffers import FLAGS, after
-from reap.envs.looks import Bounds, Numbers, number_looks
+from reap.envs.checks.looks import Bounds, Numbers, number_looks
 from reap.errors import OptionError
 from reap.keys import Key, NestedKey, plain
-from reap.layout import OBJECT, Field
 from reap.optional import tensordict as load_tensordict
+from reap.recording.buffers import FLAGS, after
+from reap.recording.layout import OBJECT, Field
 from reap.specs import Categorical, Composite, Spec, Unbounded
 from reap.specs.fits import Check
 

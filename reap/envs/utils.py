@@ -1,7 +1,7 @@
 """The documented import path of what helps with envs."""
 
-from reap.envs.check_specs import check_env_specs
-from reap.envs.episodes import step_mdp
+from reap.envs.checks.specs import check_env_specs
 from reap.envs.exploration import ExplorationType, exploration_type, set_exploration_type
+from reap.envs.faces.episodes import step_mdp
 
 __all__ = ["ExplorationType", "check_env_specs", "exploration_type", "set_exploration_type", "step_mdp"]

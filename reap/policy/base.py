@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import torch
 
-from reap.buffers import Slot
 from reap.errors import SpecMismatch
 from reap.keys import Key, plain
-from reap.layout import Field
+from reap.recording.buffers import Slot
+from reap.recording.layout import Field
 from reap.specs.faults import layout_text
 from reap.specs.tensor_fits import tensor_as_dtype
 
@@ -149,7 +149,7 @@ class StrictWriter(OutputWriter):
         raise SpecMismatch(text).at(f"column {t}")
 
 
-class KeptInputs:
+class RetainedInputs:
     """Tells whether a policy keeps the tensors it was given, which would change under its hands.
 
     The stage's tensors are used again for each column. A policy that stores one, a view of one or an array over its memory

@@ -12,20 +12,20 @@ from tensordict.nn import InteractionType, TensorDictModuleBase
 from tensordict.nn.probabilistic import interaction_type, set_interaction_type
 from torch import nn
 
-from reap.buffers import FLAGS, Stage
 from reap.errors import SpecMismatch
 from reap.keys import Key
-from reap.layout import Field
-from reap.policy.base import KeptInputs, OutputWriter, PolicyActor, StrictWriter
+from reap.policy.base import OutputWriter, PolicyActor, RetainedInputs, StrictWriter
 from reap.policy.held import Held, held_by
 from reap.policy.plain import PlainActor, argument_keys, match_arguments, name_of, optional_arguments
 from reap.policy.probe import explained, output_fields
 from reap.policy.ragged import RaggedActor, object_inputs, reads_objects
 from reap.policy.states import add_shown_states, add_states, check_states, missing_states, no_initial_state, read_keys
-from reap.policy.steps import Plan
+from reap.policy.steps import StepPlan
 from reap.policy.through_tensordict import TensorDictActor
 from reap.policy.trial import Trial
 from reap.policy.unwrapped import UnwrappedActor, unwrap
+from reap.recording.buffers import FLAGS, Stage
+from reap.recording.layout import Field
 from reap.specs import Composite, MultiOneHot, OneHot
 from reap.specs.fits import Check
 
@@ -40,7 +40,7 @@ def choose_actor(
     called: Callable[..., Any] | None = None,
     check: Check = "types",
     device: torch.device | None = None,
-) -> tuple[PolicyActor, KeptInputs | None]:
+) -> tuple[PolicyActor, RetainedInputs | None]:
     """The actor for a policy, after a call of the policy on the stage.
 
     Modules of tensordict and torchrl that can be unwrapped are called a second time, by their parts. Only if all
@@ -111,10 +111,10 @@ def _find_states(held: Held, called: Callable[..., Any], stage: Stage, device: t
 
 
 def _probe(
-    actor: PolicyActor, plan: Plan | None, held: Held, actions: Composite, stage: Stage, check: Check
-) -> tuple[PolicyActor, KeptInputs | None]:
+    actor: PolicyActor, plan: StepPlan | None, held: Held, actions: Composite, stage: Stage, check: Check
+) -> tuple[PolicyActor, RetainedInputs | None]:
     is_lazy = held.has_lazy()
-    kept = KeptInputs([stage.tensors[key] for key in actor.reads])
+    kept = RetainedInputs([stage.tensors[key] for key in actor.reads])
     where = f"policy {name_of(held.policy)}"
     with explained(held, stage, actor.reads, where):
         trial = Trial(actor.probe, held, stage)
@@ -132,7 +132,7 @@ def _probe(
     if is_keeping:
         actor.read_copies()
         return actor, None
-    return actor, KeptInputs([stage.tensors[key] for key in actor.reads])
+    return actor, RetainedInputs([stage.tensors[key] for key in actor.reads])
 
 
 def _writer(outputs: Mapping[Key, Field], actions: Composite, stage: Stage, where: str, check: Check) -> OutputWriter:
@@ -142,7 +142,7 @@ def _writer(outputs: Mapping[Key, Field], actions: Composite, stage: Stage, wher
     return StrictWriter(outputs, stage.batch_shape, one_hot, where)
 
 
-def _agrees(plan: Plan, trial: Trial, held: Held, stage: Stage) -> bool:
+def _agrees(plan: StepPlan, trial: Trial, held: Held, stage: Stage) -> bool:
     try:
         return trial.agrees(Trial(lambda: plan.outputs(stage), held, stage))
     except SpecMismatch:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from reap.buffers import Slot, Stage
 from reap.keys import Key
-from reap.layout import Field
-from reap.policy.base import KeptInputs, Outputs, OutputWriter, PolicyActor
+from reap.policy.base import Outputs, OutputWriter, PolicyActor, RetainedInputs
+from reap.recording.buffers import Slot, Stage
+from reap.recording.layout import Field
 
-Chosen = tuple[PolicyActor, KeptInputs | None]
+Chosen = tuple[PolicyActor, RetainedInputs | None]
 
 
 class HalvesActor:
@@ -60,7 +60,7 @@ class HalvesActor:
             act(t)
 
 
-def join_halves(chosen: Sequence[Chosen], stages: Sequence[Stage]) -> tuple[PolicyActor, KeptInputs | None]:
+def join_halves(chosen: Sequence[Chosen], stages: Sequence[Stage]) -> tuple[PolicyActor, RetainedInputs | None]:
     """One actor of the actors for two halves, and what tells whether the policy keeps its inputs.
 
     Args:
@@ -70,7 +70,7 @@ def join_halves(chosen: Sequence[Chosen], stages: Sequence[Stage]) -> tuple[Poli
     actor = HalvesActor([one for one, _ in chosen], stages)
     if all(kept is not None for _, kept in chosen):
         # Counted anew: each of the two has counted without the other.
-        return actor, KeptInputs([stage.tensors[key] for stage in stages for key in actor.reads])
+        return actor, RetainedInputs([stage.tensors[key] for stage in stages for key in actor.reads])
     for one, kept in chosen:
         if kept is not None:
             one.read_copies()

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from reap.buffers import Slot, Stage
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, as_key, plain
-from reap.layout import Field
 from reap.policy.base import Outputs, OutputWriter, StrictWriter
+from reap.recording.buffers import Slot, Stage
+from reap.recording.layout import Field
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

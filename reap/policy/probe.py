@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from reap.buffers import Stage
 from reap.errors import SpecMismatch, add_note, telling, text_of
 from reap.keys import Key, plain
-from reap.layout import Field
 from reap.policy.base import Outputs
 from reap.policy.held import Held
+from reap.recording.buffers import Stage
+from reap.recording.layout import Field
 from reap.specs import Bounded, Categorical, Composite, MultiOneHot, OneHot, Spec
 from reap.specs.faults import dtype_name, layout_text
 

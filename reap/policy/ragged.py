@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from reap.buffers import Slot, Stage
 from reap.keys import Key, nested
-from reap.layout import Field
-from reap.objects import copied, copies_of, stacked
 from reap.policy.base import Outputs, OutputWriter
 from reap.policy.plain import as_outputs
 from reap.policy.states import read_keys
+from reap.recording.buffers import Slot, Stage
+from reap.recording.layout import Field
+from reap.recording.objects import copied, copies_of, stacked
 from reap.tensordicts import make_tensordict
 
 Read = Callable[[], Any]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from reap.buffers import Slot, Stage
 from reap.keys import Key, NestedKey, as_key
-from reap.layout import Field
+from reap.recording.buffers import Slot, Stage
+from reap.recording.layout import Field
 from reap.specs import Composite, Spec, mask_keys, random_actions
 
 if TYPE_CHECKING:

@@ -19,17 +19,17 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 
-from reap.buffers import IS_INIT, STEP_COUNT, Stage, after
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, as_key, plain
-from reap.layout import Array, Field
 from reap.policy.base import Outputs
+from reap.recording.buffers import IS_INIT, STEP_COUNT, Stage, after
+from reap.recording.layout import Array, Field
 from reap.specs import Spec
 from reap.specs.faults import layout_text
 
 
 @dataclass(frozen=True)
-class State:
+class RecurrentState:
     """One row's state: shape, dtype and what it is where an episode begins."""
 
     field: Field
@@ -47,9 +47,9 @@ def add_states(stage: Stage, policy: Any, arguments: Iterable[Key] = ()) -> None
     wanted = {*read_keys(policy), *arguments}
     found = {key: state for key, state in declared_states(policy).items() if key not in stage.fields}
     if IS_INIT in wanted:
-        found.setdefault(IS_INIT, State(Field((1,), torch.bool), True))
+        found.setdefault(IS_INIT, RecurrentState(Field((1,), torch.bool), True))
     if STEP_COUNT in wanted:
-        found.setdefault(STEP_COUNT, State(Field((1,), torch.int64)))
+        found.setdefault(STEP_COUNT, RecurrentState(Field((1,), torch.int64)))
     _extend(stage, {key: state for key, state in found.items() if key not in stage.fields})
 
 
@@ -57,7 +57,9 @@ def add_shown_states(stage: Stage, reads: Iterable[Key], outputs: Outputs) -> No
     """Extend the stage by those of the keys that are states, as the outputs of a call without them show."""
     lead = len(stage.batch_shape)
     shown = {key: outputs.get(after(key)) for key in reads if key not in stage.fields}
-    states = {key: State(Field(tuple(v.shape[lead:]), v.dtype)) for key, v in shown.items() if isinstance(v, torch.Tensor)}
+    states = {
+        key: RecurrentState(Field(tuple(v.shape[lead:]), v.dtype)) for key, v in shown.items() if isinstance(v, torch.Tensor)
+    }
     _extend(stage, states)
 
 
@@ -86,9 +88,9 @@ def written_keys(policy: Any) -> list[Key]:
     return [as_key(key) for key in getattr(policy, "out_keys", ())]
 
 
-def declared_states(policy: Any) -> dict[Key, State]:
+def declared_states(policy: Any) -> dict[Key, RecurrentState]:
     """The states whose form a policy declares."""
-    found: dict[Key, State] = {}
+    found: dict[Key, RecurrentState] = {}
     declared = getattr(policy, "initial_state", None)
     if declared is not None and not isinstance(declared, Mapping):
         raise OptionError(f"initial_state: expected a dict from keys to one row's state each, got {declared!r}")
@@ -98,7 +100,7 @@ def declared_states(policy: Any) -> dict[Key, State]:
         primer = make_primer()
         for key, spec in primer.primers.items(True, True):
             if as_key(key) not in found:
-                found[as_key(key)] = State(Field(tuple(spec.shape), spec.dtype), _default(primer, key))
+                found[as_key(key)] = RecurrentState(Field(tuple(spec.shape), spec.dtype), _default(primer, key))
     return found
 
 
@@ -142,15 +144,15 @@ def _primers(policy: Any) -> Iterator[Callable[[], Any]]:
             yield make_primer
 
 
-def _from_declaration(value: Any, key: Any) -> State:
+def _from_declaration(value: Any, key: Any) -> RecurrentState:
     if isinstance(value, torch.Tensor):
-        return State(Field(tuple(value.shape), value.dtype), _array(value))
+        return RecurrentState(Field(tuple(value.shape), value.dtype), _array(value))
     if isinstance(value, Spec) and value.dtype is not None:
-        return State(Field(tuple(value.shape), value.dtype))
+        return RecurrentState(Field(tuple(value.shape), value.dtype))
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], torch.dtype):
-        return State(Field(tuple(value[0]), value[1]))
+        return RecurrentState(Field(tuple(value[0]), value[1]))
     if isinstance(value, tuple | list) and all(isinstance(size, int) for size in value):
-        return State(Field(tuple(value), torch.float32))
+        return RecurrentState(Field(tuple(value), torch.float32))
     raise OptionError(
         f"initial_state[{key!r}]: expected one row's state as a tensor, a shape, a pair (shape, dtype) or a spec, got {value!r}"
     )
@@ -160,6 +162,6 @@ def _array(value: torch.Tensor) -> Array | np.generic:
     return value.detach().cpu().clone().numpy()
 
 
-def _extend(stage: Stage, states: Mapping[Key, State]) -> None:
+def _extend(stage: Stage, states: Mapping[Key, RecurrentState]) -> None:
     if states:
         stage.extend({k: s.field for k, s in states.items()}, {k: s.initial for k, s in states.items()})

@@ -1,4 +1,4 @@
-"""`Plan`: what a policy of TensorDict modules computes, as a list of steps over registers.
+"""`StepPlan`: what a policy of TensorDict modules computes, as a list of steps over registers.
 
     ProbabilisticActor                                     registers
     ├── TensorDictModule          observation → logits     0  observation, from the stage
@@ -32,10 +32,10 @@ from tensordict.nn import (
 )
 from torch import nn
 
-from reap.buffers import Stage
 from reap.errors import SpecMismatch
 from reap.keys import Key, as_key, plain
 from reap.policy.base import Outputs
+from reap.recording.buffers import Stage
 
 Registers = list[Any]
 Step = Callable[[Registers], None]
@@ -75,7 +75,7 @@ class UnwrapError(Exception):
     """A policy is not taken apart; the text says why."""
 
 
-class Plan:
+class StepPlan:
     """The steps of a policy.
 
     Args:

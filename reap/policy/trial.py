@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from reap.buffers import Stage
 from reap.keys import Key
 from reap.policy.base import Outputs
 from reap.policy.held import Held
 from reap.policy.probe import untouched
+from reap.recording.buffers import Stage
 
 
 class Trial:

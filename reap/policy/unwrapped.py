@@ -17,16 +17,16 @@ import torch
 from tensordict.nn import InteractionType, TensorDictSequential
 from torch import nn
 
-from reap.buffers import Slot, Stage
 from reap.keys import Key
-from reap.layout import Field
 from reap.policy.base import Outputs, OutputWriter, PolicyActor
-from reap.policy.steps import HOOKS, Plan, UnwrapError, getter
+from reap.policy.steps import HOOKS, StepPlan, UnwrapError, getter
+from reap.recording.buffers import Slot, Stage
+from reap.recording.layout import Field
 
 copy_all: Callable[..., Any] = torch._foreach_copy_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
 
-def unwrap(policy: Any, stage: Stage, interaction: InteractionType | None) -> Plan | None:
+def unwrap(policy: Any, stage: Stage, interaction: InteractionType | None) -> StepPlan | None:
     """The steps of a policy on the tensors of a stage; None if it must be called as it is.
 
     Args:
@@ -35,7 +35,7 @@ def unwrap(policy: Any, stage: Stage, interaction: InteractionType | None) -> Pl
         interaction: what probabilistic modules do; None: each as its own default says.
     """
     try:
-        return Plan(policy, stage.fields, interaction)
+        return StepPlan(policy, stage.fields, interaction)
     except UnwrapError:
         return None
 
@@ -49,7 +49,7 @@ class UnwrappedActor:
         fallback: the actor that calls the policy itself, its outputs fixed; it is given copies of the stage.
     """
 
-    def __init__(self, plan: Plan, stage: Stage, fallback: PolicyActor) -> None:
+    def __init__(self, plan: StepPlan, stage: Stage, fallback: PolicyActor) -> None:
         self.kind = "unwrapped"
         self.enables_grad = fallback.enables_grad
         self.reads: Sequence[Key] = tuple(plan.reads)

@@ -7,7 +7,7 @@
     float -> int       never
     flags              bool, or the integers 0 and 1, one of them for each row
 
-Whether numbers are NaN, outside of bounds or no choice at all is asked of whole columns (`reap.envs.slot_check`).
+Whether numbers are NaN, outside of bounds or no choice at all is asked of whole columns (`reap.envs.checks.slot`).
 """
 
 from __future__ import annotations

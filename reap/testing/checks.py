@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from reap.buffers import DONE, FLAGS, IDS, Slot, Stage, after
 from reap.collectors import SyncDataCollector
 from reap.envs import EnvBase, step_mdp
-from reap.envs.build import build_env, is_env
-from reap.envs.check_specs import check_env_specs
+from reap.envs.checks.specs import check_env_specs
+from reap.envs.make_env import build_env, is_env
 from reap.errors import BoundsWarning, ClosedError, headline
 from reap.keys import nested, plain
-from reap.objects import unstacked
+from reap.recording.buffers import DONE, FLAGS, IDS, Slot, Stage, after
+from reap.recording.objects import unstacked
+from reap.recording.trajectories import NO_ID
 from reap.tensordicts import make_tensordict
-from reap.trajectories import NO_ID
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -139,7 +139,7 @@ def both_faces_agree_on_shapes(env: EnvBase) -> None:
     """The array face writes what the TensorDict face returns: finite sizes, all rows."""
     batch, make_block = tuple(env.batch_size), env.make_block
     stage, slot = Stage(env.fields_of_stage(), batch, make_block), Slot(env.slot_fields(), batch, 1, make_block)
-    face = env.loop_face()
+    face = env.row_stepper()
     face.bind(stage, slot)
     face.reset_rows(None, -1)
     seen = make_tensordict(nested(stage.tensors), env.batch_size)

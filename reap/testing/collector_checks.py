@@ -13,8 +13,8 @@ from functools import partial
 
 import torch
 
-from reap.buffers import IDS
 from reap.errors import ClosedError, add_note
+from reap.recording.buffers import IDS
 from reap.testing.envs import Id
 from reap.testing.marked import Drawing, Marked, Told
 from reap.testing.streams import (

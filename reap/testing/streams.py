@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from reap.buffers import MASK
 from reap.collectors.base import DataCollectorBase
+from reap.recording.buffers import MASK
 
 MakeCollector = Callable[..., DataCollectorBase]
 Place = tuple[int, int, int]

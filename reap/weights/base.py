@@ -20,9 +20,9 @@ from tensordict import TensorDictBase
 
 from reap.errors import OptionError
 from reap.policy.held import Held, held_by
-from reap.shield import uninterrupted
+from reap.system.interrupts import deferring_interrupts
 from reap.weights.attributes import ATTRIBUTES, Changes
-from reap.weights.described import copy_weights, describe, extra_states, load_extra_states, weights_by_name
+from reap.weights.weight_layout import copy_weights, describe, extra_states, load_extra_states, weights_by_name
 
 Weights = Any
 Worker = Any
@@ -108,7 +108,7 @@ def breaking_off(updater: WeightUpdaterBase | None) -> AbstractContextManager[No
     An updater or a hook of one's own may wait for anything.
     """
     is_ours = updater is None or (type(updater).__module__.startswith("reap.") and not updater.has_hooks)
-    return uninterrupted() if is_ours else nullcontext()
+    return deferring_interrupts() if is_ours else nullcontext()
 
 
 def chosen_workers(worker_ids: Any, known: Sequence[Worker]) -> Sequence[Worker]:

@@ -22,11 +22,11 @@ import torch
 
 from reap.errors import ClosedError, OptionError
 from reap.keys import Key
-from reap.layout import Block, Field, Layout
-from reap.locks import ProcessLock
+from reap.recording.layout import Block, Field, Layout
+from reap.system.locks import ProcessLock
 from reap.weights.attributes import ATTRIBUTES
-from reap.weights.described import Described, describe, extra_states, load_extra_states
-from reap.weights.stored import VERSION, StoredWeights
+from reap.weights.half import VERSION, WeightHalf
+from reap.weights.weight_layout import WeightLayout, describe, extra_states, load_extra_states
 
 __all__ = ["WeightMailbox", "describe"]
 
@@ -59,13 +59,13 @@ class WeightMailbox:
     """
 
     def __init__(self, described: Mapping[str, Field], fd: int | None = None) -> None:
-        self.described = described if isinstance(described, Described) else Described(dict(described))
+        self.described = described if isinstance(described, WeightLayout) else WeightLayout(dict(described))
         layout = self._layout(self.described)
         block = Block.shared(layout, fd)
         self._block: Block | None = block
         # The word is read without a lock: a memoryview gives a Python integer at a tenth of the price of an array.
         self._serial: memoryview[int] = block.memory.data[:8].cast("q")
-        self._halves: tuple[StoredWeights, ...] = tuple(StoredWeights(block, name, self.described) for name in HALVES)
+        self._halves: tuple[WeightHalf, ...] = tuple(WeightHalf(block, name, self.described) for name in HALVES)
         self._end = layout.nbytes
         self._lock = ProcessLock(self.fd)
         self._seen: int | None = None
@@ -94,10 +94,10 @@ class WeightMailbox:
         return cls(described, fd)
 
     @staticmethod
-    def _layout(described: Described) -> Layout:
+    def _layout(described: WeightLayout) -> Layout:
         fields: dict[Key, Field] = {SERIAL: Field((1,), torch.int64)}
         for half in HALVES:
-            fields |= StoredWeights.fields_of(half, described)
+            fields |= WeightHalf.fields_of(half, described)
         return Layout(fields)
 
     @property
@@ -161,7 +161,7 @@ class WeightMailbox:
             _write_all(fd, blob, int(new.record[EXTRA_START]))
         self._serial[0] = serial + 1
 
-    def _place(self, published: StoredWeights, size: int) -> int:
+    def _place(self, published: WeightHalf, size: int) -> int:
         """Where extra states can lie without touching the published ones."""
         start, taken = int(published.record[EXTRA_START]), int(published.record[EXTRA_SIZE])
         fits_before = not taken or self._end + size <= start

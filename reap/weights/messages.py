@@ -23,10 +23,10 @@ import torch
 
 from reap.errors import ClosedError
 from reap.keys import Key
-from reap.layout import Block, Field, Layout
-from reap.weights.described import Described, describe, extra_states, load_extra_states
+from reap.recording.layout import Block, Field, Layout
+from reap.weights.half import VERSION, WeightHalf
 from reap.weights.mailbox import CLOSED, checked_version, packed, unpacked, with_extra
-from reap.weights.stored import VERSION, StoredWeights
+from reap.weights.weight_layout import WeightLayout, describe, extra_states, load_extra_states
 
 PIPE_BYTES = 1 << 20
 """What the pipe holds, where the system allows it: fewer, longer turns of its two ends."""
@@ -38,17 +38,19 @@ SERIAL, EXTRA_SIZE = 1, 2
 """Places in a message's record, beside the version."""
 
 
-class Message:
+class WeightMessage:
     """One version of the weights: a block, and extra states of any size behind it."""
 
-    def __init__(self, described: Described) -> None:
-        self.block = Block.private(Layout(StoredWeights.fields_of(MESSAGE, described)))
-        self.stored = StoredWeights(self.block, MESSAGE, described)
+    def __init__(self, described: WeightLayout) -> None:
+        self.block = Block.private(Layout(WeightHalf.fields_of(MESSAGE, described)))
+        self.stored = WeightHalf(self.block, MESSAGE, described)
         self.extra = b""
 
-    def following(self, described: Described, given: Mapping[str, torch.Tensor], version: int, extra: bytes) -> Message:
+    def following(
+        self, described: WeightLayout, given: Mapping[str, torch.Tensor], version: int, extra: bytes
+    ) -> WeightMessage:
         """The message after this one; what is not given is as it is here."""
-        new = Message(described)
+        new = WeightMessage(described)
         new.stored.fill(given, before=self.stored)
         new.extra = extra or self.extra
         new.stored.record[:] = version, self.stored.record[SERIAL] + 1, len(new.extra)
@@ -59,14 +61,14 @@ class Feeder:
     """Writes messages into a pipe, in a thread of its own that starts with the first."""
 
     def __init__(self, pipe: int) -> None:
-        self._pipe, self._bell = pipe, os.eventfd(0)
+        self._pipe, self._wakeup = pipe, os.eventfd(0)
         self._changed = Condition()
-        self._next: Message | None = None
+        self._next: WeightMessage | None = None
         self._is_stopped = False
         self._thread: Thread | None = None
         self._process = os.getpid()
 
-    def put(self, message: Message) -> None:
+    def put(self, message: WeightMessage) -> None:
         """Write this message next, in place of one that waits."""
         with self._changed:
             self._next = message
@@ -81,10 +83,10 @@ class Feeder:
             with self._changed:
                 self._is_stopped = True
                 self._changed.notify()
-            os.eventfd_write(self._bell, 1)
+            os.eventfd_write(self._wakeup, 1)
             if self._thread is not None:
                 self._thread.join()
-        os.close(self._bell)
+        os.close(self._wakeup)
         os.close(self._pipe)
 
     def _run(self) -> None:
@@ -93,7 +95,7 @@ class Feeder:
                 if not self._feed(part):
                     return
 
-    def _take(self) -> Message | None:
+    def _take(self) -> WeightMessage | None:
         with self._changed:
             self._changed.wait_for(lambda: self._next is not None or self._is_stopped)
             message, self._next = self._next, None
@@ -103,7 +105,7 @@ class Feeder:
         """Write all of it; False if the reader is gone, or it was stopped in the middle."""
         poll = select.poll()
         poll.register(self._pipe, select.POLLOUT)
-        poll.register(self._bell, select.POLLIN)
+        poll.register(self._wakeup, select.POLLIN)
         while part:
             ready = dict(poll.poll())
             if self._pipe not in ready:
@@ -136,7 +138,7 @@ class MessageMailbox:
     """
 
     def __init__(self, described: Mapping[str, Field], ends: tuple[int, int | None], number: int | None) -> None:
-        self.described = described if isinstance(described, Described) else Described(dict(described))
+        self.described = described if isinstance(described, WeightLayout) else WeightLayout(dict(described))
         fields: dict[Key, Field] = {NUMBER: Field((1,), torch.int64)}
         self._shared: Block | None = Block.shared(Layout(fields), number)
         self._number: memoryview[int] = self._shared.memory.data.cast("q")
@@ -144,7 +146,7 @@ class MessageMailbox:
         self._close_out = finalize(self, os.close, self._out)
         self._feeder = None if into is None else Feeder(into)
         self._close_feeder = None if self._feeder is None else finalize(self, self._feeder.stop)
-        self._latest = Message(self.described)
+        self._latest = WeightMessage(self.described)
         self._version = 0
         self._extra: dict[str, Any] = {}
 
@@ -196,7 +198,7 @@ class MessageMailbox:
         blob = packed(self._extra)
         self._send(self._latest.following(self.described, given, version, blob))
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: WeightMessage) -> None:
         self._open()
         assert self._feeder is not None, "the end that reads does not write"
         self._latest, self._version = message, int(message.stored.record[VERSION])
@@ -223,7 +225,7 @@ class MessageMailbox:
             since = self._version = int(message.stored.record[VERSION])
         return since
 
-    def _receive(self) -> Message | None:
+    def _receive(self) -> WeightMessage | None:
         """The next message, in the memory of the one before; None if the writer is gone."""
         message, before = self._latest, self._latest.stored.record[:].copy()
         is_whole = _read_all(self._out, message.block.memory.data)

@@ -9,7 +9,7 @@ from typing import Any
 from reap.policy.held import Held, held_by
 from reap.weights.attributes import ATTRIBUTES, Changes
 from reap.weights.base import WeightUpdaterBase, as_held, check_weights, load_weights
-from reap.weights.described import extra_states, weights_by_name
+from reap.weights.weight_layout import extra_states, weights_by_name
 
 
 class PendingWeightUpdater(WeightUpdaterBase):

@@ -13,10 +13,10 @@ from torch import nn
 
 from reap.errors import OptionError
 from reap.policy.held import Held, held_by
-from reap.shield import uninterrupted
+from reap.system.interrupts import deferring_interrupts
 from reap.weights.attributes import ATTRIBUTES, Changes
 from reap.weights.base import WeightUpdaterBase, as_held, load_weights
-from reap.weights.described import describe, extra_states, weights_by_name
+from reap.weights.weight_layout import describe, extra_states, weights_by_name
 
 
 class Mailbox(Protocol):
@@ -121,7 +121,7 @@ class MultiProcessedWeightUpdater(WeightUpdaterBase):
         return held_by(weights) if callable(weights) else weights
 
     def _hand_over(self, weights: Any, workers: Sequence[Any]) -> None:
-        with uninterrupted():
+        with deferring_interrupts():
             for worker in workers:
                 self._hand_over_to(worker, weights)
 

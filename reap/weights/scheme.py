@@ -29,9 +29,9 @@ from reap.keys import nested
 from reap.policy.held import held_by
 from reap.tensordicts import make_tensordict
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
-from reap.weights.bell import Bell, close_all, wait_for
-from reap.weights.described import Described, describe, weights_by_name
 from reap.weights.remote import MultiProcessedWeightUpdater
+from reap.weights.wakeup import Wakeup, close_all, wait_for
+from reap.weights.weight_layout import WeightLayout, describe, weights_by_name
 
 STRATEGIES = ("tensordict", "state_dict")
 
@@ -42,11 +42,11 @@ OF_THIS_PROCESS = frozenset(
         "_role",
         "_process",
         "_updater",
-        "_bells",
+        "_wakeups",
         "_first",
         "_descriptors",
         "_close_descriptors",
-        "_bell",
+        "_wakeup",
         "_box",
         "_version",
     )
@@ -91,16 +91,16 @@ class WeightSyncScheme:
         self._target: Any = None
         self.worker_idx: int | None = None
         self._role = Role.NEW
-        self._described: dict[int, Described] = {}
+        self._described: dict[int, WeightLayout] = {}
         self._process = os.getpid()
         # of a sender
         self._updater: Any = None
-        self._bells: dict[int, Bell] = {}
+        self._wakeups: dict[int, Wakeup] = {}
         self._first: Mapping[int, Any] = {}
         # of a receiver: the bell's descriptor and the mailbox's, by worker; then its own bell and mailbox
         self._descriptors: dict[int, list[int]] = {}
         self._close_descriptors: Any = None
-        self._bell = -1
+        self._wakeup = -1
         self._box: Any = None
         self._version = 0
 
@@ -170,7 +170,7 @@ class WeightSyncScheme:
         sources: Mapping[int, Any] = dict.fromkeys(range(count), source) if params_map is None else params_map
         self._described = {worker: describe(held_by(one) if callable(one) else one) for worker, one in sources.items()}
         boxes = {worker: self.mailbox.for_weights(described) for worker, described in self._described.items()}
-        self._bells = {worker: Bell() for worker in boxes}
+        self._wakeups = {worker: Wakeup() for worker in boxes}
         self._first = params_map or {}
         self.model_id, self.model, self._role = model_id, source, Role.SENDER
         self._updater = self.updater(source, boxes)
@@ -210,8 +210,8 @@ class WeightSyncScheme:
 
     def _push(self, weights: Any, worker_ids: Any) -> None:
         self._updater.push_weights(weights, worker_ids)
-        for worker in self._bells if worker_ids is None else worker_ids if isinstance(worker_ids, Sequence) else [worker_ids]:
-            self._bells[worker].ring()
+        for worker in self._wakeups if worker_ids is None else worker_ids if isinstance(worker_ids, Sequence) else [worker_ids]:
+            self._wakeups[worker].ring()
 
     def descriptors(self, worker_idx: int | None = None) -> list[int]:
         """What a receiver needs, for a launcher that carries descriptors itself; all receivers' if None.
@@ -220,14 +220,14 @@ class WeightSyncScheme:
             CallOrderError: this is no sender.
         """
         self._require("descriptors", Role.SENDER, Role.CONNECTED_SENDER)
-        chosen = self._bells if worker_idx is None else [worker_idx]
-        return [fd for worker in chosen for fd in (self._bells[worker].out, *self._updater.mailboxes[worker].descriptors())]
+        chosen = self._wakeups if worker_idx is None else [worker_idx]
+        return [fd for worker in chosen for fd in (self._wakeups[worker].out, *self._updater.mailboxes[worker].descriptors())]
 
     def ends_for_multiprocessing(self) -> dict[int, list[Any]]:
         """The descriptors by receiver, as `multiprocessing` carries them to a process; none from what is no sender."""
         if not self.initialized_on_sender:
             return {}
-        return {worker: [reduction.DupFd(fd) for fd in self.descriptors(worker)] for worker in self._bells}
+        return {worker: [reduction.DupFd(fd) for fd in self.descriptors(worker)] for worker in self._wakeups}
 
     # ------------------------------------------------------------------ the receiver
 
@@ -279,7 +279,7 @@ class WeightSyncScheme:
 
     def _become_a_copy(self) -> None:
         """A forked child has the sender's object; make it what a pickle would have made."""
-        held = {worker: [os.dup(fd) for fd in self.descriptors(worker)] for worker in self._bells}
+        held = {worker: [os.dup(fd) for fd in self.descriptors(worker)] for worker in self._wakeups}
         self.__setstate__(self.__getstate__())
         self._hold(held)
 
@@ -297,7 +297,7 @@ class WeightSyncScheme:
             ClosedError: there is nothing newer, and the sender has shut down or is gone.
         """
         self._require("receive", Role.CONNECTED_RECEIVER)
-        if not self._take_latest() and not wait_for(self._bell, self._take_latest, timeout or 0.0):
+        if not self._take_latest() and not wait_for(self._wakeup, self._take_latest, timeout or 0.0):
             return None
         weights = weights_by_name(self._target)
         return make_tensordict(nested({tuple(name.split(".")): one.detach() for name, one in weights.items()}), torch.Size())
@@ -349,12 +349,12 @@ class WeightSyncScheme:
         expected = {name: torch.empty(one.shape, dtype=one.dtype, device="meta") for name, one in described.items()}
         describe(self._target).select(expected)
         self._close_descriptors.detach()
-        self._bell, *fds = self._descriptors.pop(chosen)
+        self._wakeup, *fds = self._descriptors.pop(chosen)
         close_all(tuple(fd for several in self._descriptors.values() for fd in several))
-        self._descriptors, self._close_descriptors = {}, finalize(self, close_all, (self._bell,))
+        self._descriptors, self._close_descriptors = {}, finalize(self, close_all, (self._wakeup,))
         self._box, self.worker_idx = self.mailbox.attach(described, *fds), chosen
         if not self._take_latest():
-            wait_for(self._bell, self._take_latest, None)
+            wait_for(self._wakeup, self._take_latest, None)
         self._role = Role.CONNECTED_RECEIVER
 
     def shutdown(self) -> None:
@@ -363,11 +363,11 @@ class WeightSyncScheme:
         for box in (self._box, *(self._updater.mailboxes.values() if self._updater else ())):
             if box is not None:
                 box.close()
-        for bell in self._bells.values():
+        for bell in self._wakeups.values():
             bell.close()
         if self._close_descriptors is not None:
             self._close_descriptors()
-        self._bells, self._box, self._updater, self.model, self._target = {}, None, None, None, None
+        self._wakeups, self._box, self._updater, self.model, self._target = {}, None, None, None, None
 
 
 def _reduced(scheme: WeightSyncScheme) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from reap.weights.mailbox import WeightMailbox
 from reap.weights.messages import MessageMailbox
-from reap.weights.nothing import NoMailbox, NoWeightUpdater
+from reap.weights.no_weights import NoMailbox, NoWeightUpdater
 from reap.weights.scheme import Role, WeightSyncScheme
 
 

@@ -19,7 +19,7 @@ import cloudpickle
 from tensordict.nn import TensorDictModule
 
 from reap.errors import OptionError, guarded, headline, shown
-from reap.sending import reducers
+from reap.system.sending import reducers
 
 DEPTH = 12
 """Steps that the search for a culprit goes down."""
@@ -60,7 +60,7 @@ def give_attributes(value: Any, attributes: Mapping[str, Any]) -> None:
 
 
 class _Pickler(ByValuePickler):
-    """The same, and what processes can share is shared; see `reap.sending`."""
+    """The same, and what processes can share is shared; see `reap.system.sending`."""
 
     dispatch_table: ClassVar[Any] = ChainMap[Any, Any](reducers, ByValuePickler.dispatch_table)
 

@@ -13,7 +13,7 @@ from tensordict import NonTensorStack, TensorDict, TensorDictBase
 from reap.cli import folder as folder_module
 from reap.cli.folder import DataFolder
 from reap.errors import DiskFull, OptionError, SpecMismatch
-from reap.layout import OBJECT, Field
+from reap.recording.layout import OBJECT, Field
 from tests import warm
 from tests.disks import on_small_disk
 
@@ -107,7 +107,7 @@ import torch
 from pathlib import Path
 from tensordict import TensorDict
 from reap.cli.folder import DataFolder
-from reap.disk import free_space, reserve
+from reap.system.disk import free_space, reserve
 from reap.errors import DiskFull
 
 def batch(columns):

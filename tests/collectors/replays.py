@@ -16,7 +16,7 @@ from reap.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
 from reap.data.storages.ring import Ring
 from reap.envs import SerialEnv
 from reap.testing.marked import Marked
-from tests.collectors.crews import CLASSES, LIMIT, Gate
+from tests.collectors.worker_kinds import CLASSES, LIMIT, Gate
 
 Place = tuple[int, int, int]
 

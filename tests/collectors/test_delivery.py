@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from reap.collectors import SyncDataCollector
-from reap.collectors.delivery import mark_truncated
+from reap.collectors.delivery.steps import mark_truncated
 from reap.collectors.utils import split_trajectories
 from reap.envs import SerialEnv
 from reap.testing import Const, Count, CountTL, DictPolicy, IdRows

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 
 from reap import GymEnv, SerialEnv, SyncDataCollector
-from reap.collectors.episodes import EpisodeQueue
+from reap.collectors.delivery.episodes import EpisodeQueue
 from reap.errors import OptionError
 from reap.testing import Const, Count
 

@@ -12,7 +12,7 @@ import torch
 from reap.collectors import SyncDataCollector
 from reap.data import LazyTensorStorage, SamplerWithoutReplacement, TensorDictReplayBuffer
 from reap.testing import Const, Count
-from tests.collectors.crews import CLASSES, IDS
+from tests.collectors.worker_kinds import CLASSES, IDS
 from tests.interruptions import each_moment
 
 pytestmark = pytest.mark.timeout(120)

@@ -20,7 +20,7 @@ from reap.collectors import MultiSyncDataCollector, SyncDataCollector
 from reap.collectors.background import Background
 from reap.testing import Const, Count
 from reap.testing.marked import Drawing, Marked
-from tests.collectors.crews import CLASSES, Gate, Gated, assert_same, steps, take, workers_of
+from tests.collectors.worker_kinds import CLASSES, Gate, Gated, assert_same, steps, take, workers_of
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from reap.collectors import RandomPolicy, SyncDataCollector, WeightUpdaterBase
-from reap.collectors.options import CollectorOptions
+from reap.collectors.options.collector import CollectorOptions
 from reap.data import Bounded, Unbounded
 from reap.envs import EnvBase, EnvCreator, GymEnv, ParallelEnv, SerialEnv
 from reap.errors import ClosedError, OptionError, ReapError, SpecMismatch

@@ -15,7 +15,7 @@ from reap.collectors import MultiSyncDataCollector
 from reap.errors import CallOrderError, ClosedError, OptionError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count
 from reap.testing.marked import Marked, Told
-from tests.collectors.crews import CLASSES, LIMIT, Failing, Gate, Gated, nothing_left, pids_of
+from tests.collectors.worker_kinds import CLASSES, LIMIT, Failing, Gate, Gated, nothing_left, pids_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(30)]
 

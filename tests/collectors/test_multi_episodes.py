@@ -15,7 +15,7 @@ from torch import nn
 
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
 from reap.testing import Const, Count
-from tests.collectors.crews import CLASSES, LIMIT, MASK, VERSION, Gate, Gated, counts, pairs, steps
+from tests.collectors.worker_kinds import CLASSES, LIMIT, MASK, VERSION, Gate, Gated, counts, pairs, steps
 
 pytestmark = pytest.mark.timeout(30)
 

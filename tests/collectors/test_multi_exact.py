@@ -12,7 +12,7 @@ import torch
 
 from reap.collectors import MultiSyncDataCollector, SyncDataCollector
 from reap.testing.marked import Drawing, Told
-from tests.collectors.crews import (
+from tests.collectors.worker_kinds import (
     CLASSES,
     ENVS,
     IDS,

@@ -13,11 +13,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-
-from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
-from reap.errors import ClosedError, WorkerDied, WorkerRaised
-from reap.testing import Const, Count
-from tests.collectors.crews import (
+from tests.collectors.worker_kinds import (
     CLASSES,
     LIMIT,
     Failing,
@@ -32,6 +28,10 @@ from tests.collectors.crews import (
     steps,
     take,
 )
+
+from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
+from reap.errors import ClosedError, WorkerDied, WorkerRaised
+from reap.testing import Const, Count
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(30)]
 
@@ -235,14 +235,14 @@ def test_many_collectors_one_behind_the_other() -> None:
 
 
 @pytest.fixture
-def interruptible() -> Iterator[None]:
+def interrupts_allowed() -> Iterator[None]:
     """Ctrl-C raises, as it does not in what a shell runs in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("interruptible")
+@pytest.mark.usefixtures("interrupts_allowed")
 @pytest.mark.parametrize("name", CLASSES)
 def test_ctrl_c_in_the_middle_of_a_batch_that_is_asked_for_again(name: str, tmp_path: Path) -> None:
     """As in a notebook: a cell is interrupted while it waits for a worker, and run again."""
@@ -261,7 +261,7 @@ def test_ctrl_c_in_the_middle_of_a_batch_that_is_asked_for_again(name: str, tmp_
     gate.close()
 
 
-@pytest.mark.usefixtures("interruptible")
+@pytest.mark.usefixtures("interrupts_allowed")
 @pytest.mark.parametrize("name", CLASSES)
 def test_ctrl_c_while_commands_are_sent(name: str) -> None:
     """It comes when all workers know what they are to do."""

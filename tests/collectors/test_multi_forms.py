@@ -12,7 +12,7 @@ import torch
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
 from reap.errors import OptionError, SpecMismatch
 from reap.testing import Const, Count, DictCount, Id
-from tests.collectors.crews import (
+from tests.collectors.worker_kinds import (
     IDS,
     MASK,
     Text,

@@ -14,9 +14,7 @@ from weakref import ref
 
 import pytest
 import torch
-
-from reap.collectors import MultiSyncDataCollector, SyncDataCollector
-from tests.collectors.crews import (
+from tests.collectors.worker_kinds import (
     CLASSES,
     Pixels,
     assert_same,
@@ -26,6 +24,8 @@ from tests.collectors.crews import (
     pids_of,
     take,
 )
+
+from reap.collectors import MultiSyncDataCollector, SyncDataCollector
 
 pytestmark = pytest.mark.timeout(30)
 

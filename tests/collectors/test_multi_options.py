@@ -15,7 +15,7 @@ from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError
 from reap.testing import Const, Count, CountTL
 from reap.testing.marked import Marked, Told
-from tests.collectors.crews import (
+from tests.collectors.worker_kinds import (
     CLASSES,
     IDS,
     MASK,

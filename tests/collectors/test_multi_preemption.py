@@ -12,7 +12,7 @@ import pytest
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
 from reap.errors import OptionError
 from reap.testing import Const, Count
-from tests.collectors.crews import (
+from tests.collectors.worker_kinds import (
     IDS,
     MASK,
     Gate,

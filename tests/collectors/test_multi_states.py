@@ -15,7 +15,7 @@ from reap.collectors import MultiSyncDataCollector
 from reap.errors import OptionError, SpecMismatch
 from reap.testing import Const, Count
 from reap.testing.marked import Drawing, Marked
-from tests.collectors.crews import (
+from tests.collectors.worker_kinds import (
     CLASSES,
     IDS,
     Recall,

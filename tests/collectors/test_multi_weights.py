@@ -22,7 +22,7 @@ from reap.collectors import (
 )
 from reap.errors import OptionError, SpecMismatch
 from reap.testing import BN, Const, Count
-from tests.collectors.crews import CLASSES, Gate, Gated, Uniform, take, workers_of
+from tests.collectors.worker_kinds import CLASSES, Gate, Gated, Uniform, take, workers_of
 
 pytestmark = pytest.mark.timeout(30)
 

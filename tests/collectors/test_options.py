@@ -12,7 +12,7 @@ import torch
 from tensordict.nn import InteractionType
 
 from reap.collectors import MultiSyncDataCollector, SyncDataCollector
-from reap.collectors.options import SWITCHES, CollectorOptions, SyncOptions, make_options
+from reap.collectors.options.collector import SWITCHES, CollectorOptions, SyncOptions, make_options
 from reap.envs import ExplorationType, GymEnv
 from reap.errors import OptionError
 from reap.testing import Const, Count

@@ -21,7 +21,7 @@ from reap.weight_update import MultiProcessWeightSyncScheme, NoWeightSyncScheme,
 from reap.weights.base import VanillaWeightUpdater
 from reap.weights.pending import PendingWeightUpdater
 from tests.collectors.buffers import Buffer, collecting
-from tests.collectors.crews import CLASSES, take
+from tests.collectors.worker_kinds import CLASSES, take
 from tests.interruptions import each_moment
 from tests.policy.forms import FORMS, Agent, Hiding, Player, a_closure, in_tensordict, itself
 

@@ -16,7 +16,7 @@ from reap.collectors import SyncDataCollector
 from reap.collectors.utils import split_trajectories
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError, SpecMismatch
-from reap.objects import from_state, to_state
+from reap.recording.objects import from_state, to_state
 from reap.specs import NonTensor
 from reap.testing import Const, Count, Masked
 from tests.envs.vector_envs import make_async

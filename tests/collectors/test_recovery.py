@@ -19,7 +19,7 @@ from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, aSy
 from reap.errors import OptionError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count
 from reap.weights.schemes import MultiProcessWeightSyncScheme, SharedMemWeightSyncScheme
-from tests.collectors.crews import Gate, nothing_left, pids_of
+from tests.collectors.worker_kinds import Gate, nothing_left, pids_of
 
 pytestmark = pytest.mark.timeout(60)
 

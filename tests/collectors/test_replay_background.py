@@ -18,7 +18,7 @@ from reap.envs import SerialEnv
 from reap.errors import SpecMismatch, WorkerDied, WorkerError, WorkerRaised
 from reap.testing import Const, Count
 from reap.testing.marked import Marked, Told
-from tests.collectors.crews import CLASSES, Gate, exists, pids_of
+from tests.collectors.worker_kinds import CLASSES, Gate, exists, pids_of
 from tests.collectors.replays import (
     EVERY,
     Failing,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reap.testing.marked import Told
-from tests.collectors.crews import CLASSES, Gate
+from tests.collectors.worker_kinds import CLASSES, Gate
 from tests.collectors.replays import GatedWrite, memory, require_each_once, singles
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]

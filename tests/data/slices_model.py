@@ -13,7 +13,7 @@ from tensordict import TensorDict
 
 from reap.data.episodes.index import EpisodeIndex
 from reap.data.replay import ReplayBuffer
-from reap.data.samplers.members import Members
+from reap.data.samplers.members import EligibleTrajectories
 
 Frame = tuple[int, ...]
 """Env, episode, step."""
@@ -75,7 +75,7 @@ def slices_within(frames: list[Frame], length: int) -> set[tuple[Frame, ...]]:
     return {run for run in runs if all(frame in there for frame in run)}
 
 
-def known_to(sampler: Any, storage: Any, length: int) -> tuple[EpisodeIndex, Members]:
+def known_to(sampler: Any, storage: Any, length: int) -> tuple[EpisodeIndex, EligibleTrajectories]:
     """What a sampler knows of trajectories, and those of them that are long enough."""
     index = sampler.updated(storage)
     return index, sampler._members.get(length) or sampler._new_members(index, length)

@@ -19,11 +19,11 @@ from reap.data import MultiStep
 from reap.data.replay import ReplayBuffer
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, lazy
 from reap.data.storages.bits import differing
-from reap.data.storages.once import Rebuilt
+from reap.data.storages.next_values import RebuildNext
 from reap.data.storages.side_store import RETURNED, TAKEN, SideStore, Sparse
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError
-from reap.layout import Field
+from reap.recording.layout import Field
 from tests.warm import Program
 
 Make = Callable[..., ReplayBuffer]
@@ -45,7 +45,7 @@ def ram(size: int, ndim: int = 1, *, once: bool = True) -> ReplayBuffer:
 
 def side_of(buffer: ReplayBuffer) -> SideStore:
     nexts = buffer.storage._nexts
-    assert isinstance(nexts, Rebuilt)
+    assert isinstance(nexts, RebuildNext)
     assert nexts._side is not None
     return nexts._side
 

@@ -310,7 +310,7 @@ import os, torch
 from tensordict import TensorDict
 from reap.data.replay import ReplayBuffer
 from reap.data.storages import LazyTensorStorage
-from reap.disk import free_space
+from reap.system.disk import free_space
 from reap.errors import DiskFull
 from pathlib import Path
 def buffer(value):

@@ -12,10 +12,10 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from reap import waits
 from reap.data.replay import ReplayBuffer
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
 from reap.errors import OptionError, SpecMismatch
+from reap.system import waits
 from tests.warm import Program
 
 WRITER = """

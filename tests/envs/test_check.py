@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from reap.collectors import SyncDataCollector
 from reap.envs import GymEnv, SerialEnv
-from reap.envs.check import check_observation, check_reset, check_step
+from reap.envs.gymnasium.first_check import check_observation, check_reset, check_step
 from reap.errors import SpecMismatch
 from reap.specs import NonTensor
 from reap.testing import Count

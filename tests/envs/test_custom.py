@@ -10,7 +10,7 @@ from tensordict import NonTensorStack, TensorDict, TensorDictBase
 
 from reap.collectors import SyncDataCollector
 from reap.envs import EnvBase, SerialEnv, check_env_specs, step_mdp
-from reap.envs.ends import Ends
+from reap.envs.faces.done_flags import Ends
 from reap.errors import SpecMismatch
 from reap.specs import Bounded, Categorical, Composite, NonTensor, Unbounded
 from reap.testing import Const, IdRows, check_env

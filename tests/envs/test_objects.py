@@ -20,7 +20,7 @@ from reap.collectors.utils import split_trajectories
 from reap.data import NonTensor, Unbounded
 from reap.envs import GymEnv, SerialEnv, check_env_specs
 from reap.errors import OptionError, SpecMismatch
-from reap.objects import copied, from_state, stacked, to_state, to_states, unstacked
+from reap.recording.objects import copied, from_state, stacked, to_state, to_states, unstacked
 from reap.testing import Const, Count
 from tests.envs.vector_envs import AutoresetMode, make_async, needs_modes
 

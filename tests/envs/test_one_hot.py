@@ -10,9 +10,9 @@ from gymnasium import spaces
 
 from reap.collectors import SyncDataCollector
 from reap.envs import GymEnv
-from reap.envs.one_hot import one_hot_rows
-from reap.envs.values import observation_leaves
-from reap.envs.vector_values import _encoder as vector_encoder  # pyright: ignore[reportPrivateUsage]
+from reap.envs.gymnasium.one_hot import one_hot_rows
+from reap.envs.gymnasium.values import observation_leaves
+from reap.envs.gymnasium.vector_values import _encoder as vector_encoder  # pyright: ignore[reportPrivateUsage]
 from tests.envs.test_values import Fixed
 
 PLACES = 5_000

@@ -20,12 +20,13 @@ from torch import nn
 
 import reap
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector
-from reap.envs import EnvCreator, GymEnv, ParallelEnv, SerialEnv, check_env_specs, parallel_board
-from reap.envs.parallel_board import ASKED
+from reap.envs import EnvCreator, GymEnv, ParallelEnv, SerialEnv, check_env_specs
+from reap.envs.parallel.board import ASKED
+from reap.envs.parallel.env import board as parallel_board
 from reap.errors import ClosedError, OptionError, SpecMismatch, WorkerRaised
 from reap.seeds import seed_chain
 from reap.testing import Const, Count, DiscreteCount, Id, Noise, check_collector, check_env
-from reap.workers import launch
+from reap.workers.processes import fork_client as launch
 from tests.collectors.kinds import made
 from tests.envs.parallel_kinds import KINDS, assert_same, factories
 from tests.workers.handlers import descriptors, have_ended, watch
@@ -404,7 +405,7 @@ def test_envs_that_differ() -> None:
 
 
 def test_memory_that_its_processes_cannot_write() -> None:
-    from reap.buffers import Slot, Stage
+    from reap.recording.buffers import Slot, Stage
 
     with ParallelEnv(2, lambda: Count(3)) as env:
         stage, slot = Stage(env.fields_of_stage(), (2,)), Slot(env.slot_fields(), (2,), 1)
@@ -426,7 +427,7 @@ def test_close() -> None:
     env.close()
     env.close()
     assert have_ended(processes, timeout=0)
-    for call in (env.reset, env.rand_step, partial(env.rollout, 2), partial(env.set_seed, 1), env.loop_face):
+    for call in (env.reset, env.rand_step, partial(env.rollout, 2), partial(env.set_seed, 1), env.row_stepper):
         with pytest.raises(ClosedError, match="^ParallelEnv is closed; build a new one$"):
             call()
     del env, call

@@ -18,7 +18,7 @@ from reap.collectors import MultiSyncDataCollector, SyncDataCollector
 from reap.envs import GymEnv, ParallelEnv, SerialEnv
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count, IdRows
-from reap.workers import launch
+from reap.workers.processes import fork_client as launch
 from tests.conftest import descendants
 from tests.envs.parallel_kinds import Deadly, Says, end
 from tests.workers.handlers import descriptors, have_ended, watch

@@ -466,7 +466,7 @@ def test_it_is_part_of_what_the_env_is_built_of(monkeypatch: pytest.MonkeyPatch)
     env = Overlapping(3, lambda: Count(3))
     assert repr(env) == repr(env.another()) == "ParallelEnv(3, num_processes=2, overlap=True)"
     with env:
-        assert [(half.rows, half.batch_shape) for half in env.loop_halves()] == [(range(2), (2,)), (range(2, 3), (1,))]
-        assert [half.actions.batch_size for half in env.loop_halves()] == [(2,), (1,)]
+        assert [(half.rows, half.batch_shape) for half in env.stepper_halves()] == [(range(2), (2,)), (range(2, 3), (1,))]
+        assert [half.actions.batch_size for half in env.stepper_halves()] == [(2,), (1,)]
         assert env.rollout(2)["observation"].squeeze(-1).tolist() == [[0, 1]] * 3
-    assert ParallelEnv(2, lambda: Count(3)).loop_halves() == ()
+    assert ParallelEnv(2, lambda: Count(3)).stepper_halves() == ()

@@ -234,7 +234,7 @@ def test_close() -> None:
     env.close()
     env.close()
     assert [each.closings for each in inner] == [1, 1]
-    for call in (env.reset, env.rand_step, lambda: env.rollout(2), lambda: env.set_seed(1), env.loop_face):
+    for call in (env.reset, env.rand_step, lambda: env.rollout(2), lambda: env.set_seed(1), env.row_stepper):
         with pytest.raises(ClosedError, match="^SerialEnv is closed; build a new one$"):
             call()
 

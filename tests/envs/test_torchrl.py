@@ -15,7 +15,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from reap.collectors import SyncDataCollector
 from reap.envs import GymEnv, SerialEnv, check_env_specs
 from reap.envs.adapters.torchrl import TorchRLEnv
-from reap.envs.build import build_env
+from reap.envs.make_env import build_env
 from reap.errors import OptionError, SpecMismatch
 from reap.testing import Id, IdRows, check_env
 from tests import warm

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from reap.collectors import SyncDataCollector
 from reap.envs import GymEnv, SerialEnv
-from reap.envs.values import action_leaves, assemble, observation_leaves
+from reap.envs.gymnasium.values import action_leaves, assemble, observation_leaves
 from reap.errors import OptionError, SpecMismatch
 from reap.testing import KeepActions
 

@@ -18,7 +18,7 @@ from gymnasium.wrappers import vector as wrappers
 from tensordict import TensorDictBase
 
 from reap import SyncDataCollector
-from reap.envs.vector_kinds import HAS_MODES, Mode
+from reap.envs.gymnasium.vector_kinds import HAS_MODES, Mode
 
 AutoresetMode: Any = gym.vector.AutoresetMode if HAS_MODES else Mode
 ROWS = 3

@@ -12,11 +12,11 @@ from tensordict import TensorDict
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
-from reap.buffers import Slot, Stage
 from reap.keys import Key, as_key
-from reap.layout import Field
-from reap.policy.base import KeptInputs, PolicyActor
+from reap.policy.base import PolicyActor, RetainedInputs
 from reap.policy.choose import choose_actor
+from reap.recording.buffers import Slot, Stage
+from reap.recording.layout import Field
 from reap.specs import Composite, Spec, Unbounded
 
 RANDOM = InteractionType.RANDOM
@@ -47,7 +47,7 @@ class Recording:
     interaction: InteractionType | None = RANDOM
     stage: Stage = field(init=False)
     actor: PolicyActor = field(init=False)
-    kept: KeptInputs | None = field(init=False)
+    kept: RetainedInputs | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.stage = Stage(self.fields, self.batch)

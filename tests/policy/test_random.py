@@ -9,13 +9,13 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from reap.buffers import Slot, Stage
 from reap.collectors import RandomPolicy, SyncDataCollector
 from reap.data import Binary, Bounded, Categorical, Composite, MultiOneHot, OneHot
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import SpecMismatch
-from reap.layout import Field
 from reap.policy.random import RandomActor
+from reap.recording.buffers import Slot, Stage
+from reap.recording.layout import Field
 from reap.testing import Count, DiscreteCount, Masked
 
 SPEC = Bounded(-1, 1, (2,))

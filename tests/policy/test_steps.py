@@ -41,7 +41,7 @@ from torchrl.modules import (
 from torchrl.modules.tensordict_module import SafeProbabilisticModule, SafeProbabilisticTensorDictSequential
 
 from reap.errors import SpecMismatch
-from reap.policy.steps import Plan, UnwrapError
+from reap.policy.steps import StepPlan, UnwrapError
 from tests.policy.policies import KNOWN, actor, chain, doubled, mod, net, normal_parts, prob, two_samples
 from tests.policy.recording import RANDOM, Recording, called, check
 
@@ -298,7 +298,7 @@ if not HAS_GENERATORS:
 @pytest.mark.parametrize(("make", "reason"), REFUSED.values(), ids=REFUSED)
 def test_refusals(make: Policy, reason: str) -> None:
     with pytest.raises(UnwrapError) as caught:
-        Plan(make(), KNOWN, RANDOM)
+        StepPlan(make(), KNOWN, RANDOM)
     assert reason in str(caught.value)
     check(make(), "tensordict")
 
@@ -307,28 +307,28 @@ def test_refusals(make: Policy, reason: str) -> None:
 def test_a_generator_of_the_policy_is_refused() -> None:
     policy = TensorDictSequential(mod("logits"), prob(generator=torch.Generator().manual_seed(0)))
     with pytest.raises(UnwrapError, match="_generator"):
-        Plan(policy, KNOWN, RANDOM)
+        StepPlan(policy, KNOWN, RANDOM)
     assert Recording(policy).actor.kind == "tensordict"
 
 
 def test_several_samples_are_refused() -> None:
     for options in ({"num_samples": 2}, {"num_samples": torch.Size(())}):
         with pytest.raises(UnwrapError, match="num_samples"):
-            Plan(ProbSequential(mod("logits"), prob(**options)), KNOWN, RANDOM)
+            StepPlan(ProbSequential(mod("logits"), prob(**options)), KNOWN, RANDOM)
     with pytest.raises(UnwrapError, match="2 samples"):
-        Plan(ProbSequential(mod("logits"), prob(out_keys=["a", "b"], return_log_prob=False)), KNOWN, RANDOM)
+        StepPlan(ProbSequential(mod("logits"), prob(out_keys=["a", "b"], return_log_prob=False)), KNOWN, RANDOM)
 
 
 def test_existing_outputs_are_skipped_by_the_policy_itself() -> None:
     with set_skip_existing(True), pytest.raises(UnwrapError, match="skip"):
-        Plan(mod(), KNOWN, RANDOM)
+        StepPlan(mod(), KNOWN, RANDOM)
 
 
 def test_hooks_for_all_modules_are_refused() -> None:
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
         with pytest.raises(UnwrapError, match="all modules"):
-            Plan(mod(), KNOWN, RANDOM)
+            StepPlan(mod(), KNOWN, RANDOM)
     finally:
         handle.remove()
 
@@ -337,19 +337,19 @@ def test_a_compiled_module_is_refused() -> None:
     policy = mod()
     policy._compiled_call_impl = policy.forward
     with pytest.raises(UnwrapError, match="_compiled_call_impl"):
-        Plan(policy, KNOWN, RANDOM)
+        StepPlan(policy, KNOWN, RANDOM)
 
 
 def test_a_class_under_a_borrowed_name_is_refused() -> None:
     fake = type("SafeModule", (TensorDictModule,), {"__module__": SafeModule.__module__})
     with pytest.raises(UnwrapError, match="SafeModule is no class"):
-        Plan(mod(cls=fake), KNOWN, RANDOM)
+        StepPlan(mod(cls=fake), KNOWN, RANDOM)
 
 
 def test_a_sample_that_is_drawn_before_is_refused() -> None:
     policy = ProbSequential(TensorDictModule(lambda x: (x, x), ["observation"], ["logits", "action"]), prob())
     with pytest.raises(UnwrapError, match="out_keys"):
-        Plan(policy, KNOWN, RANDOM)
+        StepPlan(policy, KNOWN, RANDOM)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_a_sample_that_is_drawn_before_is_refused() -> None:
 )
 def test_outputs_that_are_no_tensors_go_the_other_way(module: Callable[[Tensor], Any]) -> None:
     policy = TensorDictSequential(mod(), TensorDictModule(module, ["observation"], ["other"]))
-    plan = Plan(policy, KNOWN, RANDOM)
+    plan = StepPlan(policy, KNOWN, RANDOM)
     assert type(plan.run([torch.zeros(3, 4)])[-1]) is not Tensor
     try:
         recording = Recording(policy)

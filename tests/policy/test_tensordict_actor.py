@@ -13,8 +13,8 @@ from torch import nn
 
 from reap.errors import SpecMismatch
 from reap.keys import Key
-from reap.layout import Field
 from reap.policy.choose import choose_actor
+from reap.recording.layout import Field
 from reap.specs import Composite, Unbounded
 from tests.policy.recording import COLUMNS, OBSERVATION, Recording, check, check_rollout, inputs_of
 

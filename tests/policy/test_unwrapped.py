@@ -24,8 +24,8 @@ from torchrl.modules import (
 
 from reap.errors import SpecMismatch
 from reap.keys import Key
-from reap.layout import Field
 from reap.policy.unwrapped import UnwrappedActor
+from reap.recording.layout import Field
 from tests.policy.policies import actor, doubled, mod, net, prob
 from tests.policy.recording import COLUMNS, OBSERVATION, Recording, check, check_rollout, inputs_of
 

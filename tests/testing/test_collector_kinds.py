@@ -16,9 +16,9 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-from reap.buffers import after
 from reap.collectors import SyncDataCollector
 from reap.envs import EnvBase, GymEnv, SerialEnv
+from reap.recording.buffers import after
 from reap.specs import Composite, Unbounded
 from reap.testing import check_collector
 from reap.testing import collector_checks as facts

@@ -17,9 +17,9 @@ from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
 from tensordict import TensorDict, TensorDictBase
 
-from reap.buffers import after
 from reap.envs import EnvBase, GymEnv, SerialEnv, check_env_specs
 from reap.errors import SpecMismatch
+from reap.recording.buffers import after
 from reap.specs import Composite, Unbounded
 from reap.testing import DictCount, DiscreteCount, IdRows, Masked, check_env
 from tests.envs.vector_envs import CONTEXT, MODES, AutoresetMode, OneGenerator, Tagged, make_async

@@ -14,7 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from reap import MultiSyncDataCollector, SyncDataCollector, evaluate
 from reap.envs import EnvBase, GymEnv, SerialEnv
-from reap.envs.looks import Bounds, number_looks
+from reap.envs.checks.looks import Bounds, number_looks
 from reap.errors import BoundsWarning, OptionError, SpecMismatch
 from reap.specs import Bounded, Composite
 

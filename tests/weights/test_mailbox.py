@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import nn
 
-from reap import locks
 from reap.errors import ClosedError, OptionError, SpecMismatch
-from reap.weights import stored
+from reap.system import locks
+from reap.weights import half as stored
 from reap.weights.base import load_weights
 from reap.weights.mailbox import WeightMailbox, describe
 from reap.weights.messages import MessageMailbox
@@ -351,7 +351,7 @@ START = """
 import os, signal, sys, torch
 from torch import nn
 import reap.weights.mailbox
-import reap.weights.stored as module
+import reap.weights.half as module
 from reap.weights.mailbox import WeightMailbox, describe
 
 torch.set_num_threads(1)

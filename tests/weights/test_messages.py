@@ -15,9 +15,9 @@ from torch import nn
 
 from reap.errors import ClosedError, OptionError, SpecMismatch
 from reap.weights import messages
-from reap.weights.described import describe
+from reap.weights.half import WeightHalf
 from reap.weights.messages import MessageMailbox
-from reap.weights.stored import StoredWeights
+from reap.weights.weight_layout import describe
 from tests.warm import Program
 from tests.weights.receivers import values
 
@@ -60,8 +60,8 @@ def test_a_writer_never_waits_and_the_latest_wins(large: Ends, monkeypatch: pyte
         writer.write(net(float(version)), version)
     assert writer.version == 8, "nobody has read"
     loaded: list[int] = []
-    load = StoredWeights.load_into
-    monkeypatch.setattr(StoredWeights, "load_into", lambda own, policy: (loaded.append(int(own.record[0])), load(own, policy)))
+    load = WeightHalf.load_into
+    monkeypatch.setattr(WeightHalf, "load_into", lambda own, policy: (loaded.append(int(own.record[0])), load(own, policy)))
     policy = net(0.0)
     assert (reader.read_into(policy, 0), values(policy), reader.version) == (8, [8.0], 8)
     assert loaded[-1] == 8
@@ -195,7 +195,7 @@ def test_a_pipe_that_may_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 KILLED = """
 import os, signal, sys
 from reap.weights.messages import MessageMailbox
-from reap.weights.described import describe
+from reap.weights.weight_layout import describe
 from tests.weights.test_messages import LARGE, net
 
 fds = list(map(int, sys.argv[1:3]))

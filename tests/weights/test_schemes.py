@@ -24,7 +24,7 @@ from reap.weight_update import (
     SharedMemWeightSyncScheme,
     WeightSyncScheme,
 )
-from reap.weights.described import describe
+from reap.weights.weight_layout import describe
 from tests import warm
 from tests.weights.receivers import net, serve, values
 

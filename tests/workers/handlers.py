@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
-from reap.workers.process import ProcessGroup
+from reap.workers.processes.group import ProcessGroup
 
 
 class Doer:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 
 from reap.errors import ClosedError, WorkerDied, WorkerRaised
-from reap.workers import launch
-from reap.workers.process import ProcessGroup
+from reap.workers.processes import fork_client as launch
+from reap.workers.processes.group import ProcessGroup
 from tests.workers.handlers import (
     Doer,
     Dying,
@@ -188,7 +188,7 @@ def test_a_program_that_ignores_the_ends_of_children() -> None:
 import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 from reap.errors import WorkerDied
-from reap.workers.process import ProcessGroup
+from reap.workers.processes.group import ProcessGroup
 class Doer:
     def __init__(self, worker, control): ...
     def handle(self, code):

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(60)
 
 SET_UP = """
 import logging, os, sys, threading
-from reap.workers.process import ProcessGroup
+from reap.workers.processes.group import ProcessGroup
 
 class Loud(logging.Formatter):
     def format(self, record):

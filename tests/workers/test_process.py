@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
-from reap.workers import launch
 from reap.workers.base import Call
-from reap.workers.process import ProcessGroup
+from reap.workers.processes import fork_client as launch
+from reap.workers.processes.group import ProcessGroup
 from tests.workers.handlers import (
     Boss,
     Doer,

@@ -18,7 +18,7 @@ from reap.envs import GymEnv, ParallelEnv, SerialEnv
 from reap.errors import OptionError, WorkerRaised, add_note, headline, portable
 from reap.testing import Count
 from reap.workers import reports
-from reap.workers.process import ProcessGroup
+from reap.workers.processes.group import ProcessGroup
 from tests.collectors.buffers import wait_for_end
 from tests.workers.handlers import Doer, ask
 

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from reap.workers import stall
-from reap.workers.process import ProcessGroup
+from reap.workers.processes.group import ProcessGroup
 from reap.workers.stall import StallWatch
 from tests.workers.handlers import Doer, ask
 

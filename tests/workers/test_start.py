@@ -13,19 +13,19 @@ import pytest
 import torch
 
 from reap.errors import OptionError
-from reap.workers import launch
-from reap.workers.process import ProcessGroup
+from reap.workers.processes import fork_client as launch
+from reap.workers.processes.group import ProcessGroup
 from tests.workers.handlers import Doer, ask, exists
 from tests.workers.scripts import Script
 
 pytestmark = pytest.mark.timeout(30)
 
 SCRIPT = """
-from reap.workers import launch
+from reap.workers.processes import fork_client as launch
 launch.warm_up(())
 print("imported", flush=True)
 from reap.errors import WorkerRaised
-from reap.workers.process import ProcessGroup
+from reap.workers.processes.group import ProcessGroup
 
 class Unlucky(Exception):
     def __init__(self, number):
@@ -85,10 +85,10 @@ def test_a_program_with_flags(tmp_path: Path) -> None:
 
 def test_workers_print_where_their_parent_does() -> None:
     code = """
-from reap.workers import launch
+from reap.workers.processes import fork_client as launch
 launch.warm_up(())
 import os
-from reap.workers.process import ProcessGroup
+from reap.workers.processes.group import ProcessGroup
 class Doer:
     def __init__(self, worker, control):
         print("hello from a worker")
@@ -226,13 +226,13 @@ def test_the_server_has_one_thread_and_knows_what_workers_need() -> None:
     group.stop()
     assert (threads, modules) == (1, True)
     assert len(os.listdir(f"/proc/{pid}/task")) == 1
-    assert b"reap.workers.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert b"reap.workers.processes.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_warming_up_is_quick_and_imports_nothing_here() -> None:
     code = """
 import sys, time
-from reap.workers import launch
+from reap.workers.processes import fork_client as launch
 started = time.perf_counter()
 launch.warm_up()
 print(time.perf_counter() - started < 0.5, "torch" in sys.modules, "numpy" in sys.modules)
@@ -245,10 +245,10 @@ print(launch.server(()).pid != 0)
 
 def test_a_module_that_fails_to_be_imported_is_left_out() -> None:
     code = """
-from reap.workers import launch
+from reap.workers.processes import fork_client as launch
 launch.warm_up(("there_is_no_such_module", "colorsys"))
 import sys
-from reap.workers.process import ProcessGroup
+from reap.workers.processes.group import ProcessGroup
 class Doer:
     def __init__(self, worker, control): ...
     def handle(self, command): return command in sys.modules
@@ -263,10 +263,10 @@ print(group.ready({0}))
 
 def test_a_group_that_cannot_have_all_its_workers_has_none() -> None:
     code = """
-from reap.workers import launch
+from reap.workers.processes import fork_client as launch
 launch.warm_up(())
 import os, resource
-from reap.workers.process import ProcessGroup
+from reap.workers.processes.group import ProcessGroup
 class Doer:
     def __init__(self, worker, control): ...
     def handle(self, command): return command

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reap.errors import ClosedError
-from reap.workers.process import ProcessGroup
+from reap.workers.processes.group import ProcessGroup
 from tests.workers.handlers import (
     Doer,
     Telling,
@@ -226,10 +226,10 @@ def test_a_dropped_group_leaves_nothing(pipe: tuple[int, int]) -> None:
 # Whole processes
 
 GROUP = """
-from reap.workers import launch
+from reap.workers.processes import fork_client as launch
 launch.warm_up(())
 import os, sys
-from reap.workers.process import ProcessGroup
+from reap.workers.processes.group import ProcessGroup
 
 class Doer:
     def __init__(self, worker, control):
@@ -366,7 +366,7 @@ group.ready({0})
 
 def test_an_exception_in_close_is_shown() -> None:
     code = """
-from reap.workers.process import ProcessGroup
+from reap.workers.processes.group import ProcessGroup
 class Doer:
     def __init__(self, worker, control): ...
     def handle(self, command):

@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reap.buffers import after
 from reap.data.storages.bits import carried, differing
 from reap.data.storages.tensors import TensorStorage
 from reap.keys import Key
+from reap.recording.buffers import after
 
 MULTI_STEP: Key = ("steps_to_next_obs",)
 """Where this stands, `"next"` is what comes several steps later."""

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reap.buffers import IDS, IS_INIT, MASK
 from reap.data.storages.control import REPLACED, REPLACEMENT
 from reap.data.storages.ring import Pieces
 from reap.data.storages.tensors import TensorStorage
 from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, plain
+from reap.recording.buffers import IDS, IS_INIT, MASK
 
 EPISODE: Key = ("episode",)
 NEXT_DONE: Key = ("next", "done")

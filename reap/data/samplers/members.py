@@ -1,4 +1,4 @@
-"""`Members`: the trajectories that are long enough, in an order of which one can be chosen in no time."""
+"""`EligibleTrajectories`: the trajectories that are long enough, in an order of which one can be chosen in no time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reap.data.samplers.sum_tree import SumTree
 NOT_HERE = -1
 
 
-class Members:
+class EligibleTrajectories:
     """Trajectories of at least so many frames, side by side; one that leaves has the last one take its place.
 
     Args:

@@ -15,7 +15,7 @@ from reap.data.episodes.labels import GivenLabels, Labels
 from reap.data.episodes.trajectories import Numbers
 from reap.data.samplers.base import EMPTY, Draw, Sampler
 from reap.data.samplers.chosen import Slices, as_draw, cut_slices, whole_slices
-from reap.data.samplers.members import Members
+from reap.data.samplers.members import EligibleTrajectories
 from reap.data.samplers.span import GivenSpan, as_span
 from reap.data.storages.base import Storage, positive
 from reap.data.storages.bits import Mask
@@ -185,7 +185,7 @@ class SliceSampler(Sampler):
             self._resume(index, saved)
         return index
 
-    def members_of(self, index: EpisodeIndex, length: int) -> Members:
+    def members_of(self, index: EpisodeIndex, length: int) -> EligibleTrajectories:
         """The trajectories that slices of this length are taken from."""
         members = self._members.get(length)
         if members is None:
@@ -194,11 +194,13 @@ class SliceSampler(Sampler):
             raise _too_short(index, length)
         return members
 
-    def _new_members(self, index: EpisodeIndex, length: int) -> Members:
+    def _new_members(self, index: EpisodeIndex, length: int) -> EligibleTrajectories:
         def starts(lengths: Numbers) -> Numbers:
             return self.span.starts(lengths, length)
 
-        members = Members(index.table, length if self.strict_length else 1, starts if self.uniform_over == "frames" else None)
+        members = EligibleTrajectories(
+            index.table, length if self.strict_length else 1, starts if self.uniform_over == "frames" else None
+        )
         index.watchers.append(members)
         self._members[length] = members
         return members
@@ -249,7 +251,7 @@ class SliceSampler(Sampler):
     def empty(self) -> None:
         """Forget what was known of trajectories."""
         self._index: EpisodeIndex | None = None
-        self._members: dict[int, Members] = {}
+        self._members: dict[int, EligibleTrajectories] = {}
         self._saved: Mapping[str, Any] | None = None
         self.length = 0
 

@@ -35,10 +35,10 @@ from reap.data.saving.plain import decoded, encoded
 from reap.data.saving.reading import SavedFolder, whole
 from reap.data.storages.base import Storage
 from reap.data.writers import Writer
-from reap.disk import room
 from reap.errors import OptionError, ReapError, SpecMismatch, headline, text_of
 from reap.keys import Key
-from reap.shield import uninterrupted
+from reap.system.disk import room
+from reap.system.interrupts import deferring_interrupts
 
 log = logging.getLogger("reap.data")
 
@@ -98,7 +98,7 @@ class Checkpointed:
             SpecMismatch: it is that of another kind of buffer, or no state; nothing is changed.
             CallOrderError: somebody is writing.
         """
-        with uninterrupted(), self._at_rest() as parts, _refused("the state"):
+        with deferring_interrupts(), self._at_rest() as parts, _refused("the state"):
             self.set_rng(_restored(parts, state))
 
     def dumps(self, path: str | Path) -> None:
@@ -134,7 +134,7 @@ class Checkpointed:
         folder = real(path)
         with _refused(str(folder)):
             state = whole(folder, REST, partial(read_state, verify=verify))
-        with uninterrupted(), self._at_rest() as parts, _refused(str(folder)):
+        with deferring_interrupts(), self._at_rest() as parts, _refused(str(folder)):
             self.set_rng(_restored(parts, state))
 
     save, load = dumps, loads

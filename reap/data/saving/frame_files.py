@@ -14,9 +14,9 @@ from torch import Tensor
 
 from reap.data.saving.reading import PIECE, SavedFolder
 from reap.data.storages.schema import dtype_named
-from reap.disk import require_length, reserve
 from reap.errors import SpecMismatch
 from reap.keys import Key, nested
+from reap.system.disk import require_length, reserve
 from reap.tensordicts import make_tensordict
 
 

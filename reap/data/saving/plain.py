@@ -14,7 +14,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non
 
 from reap.data.storages.schema import known_class
 from reap.data.storages.trees import is_named
-from reap.objects import from_state, stacked, to_state, unstacked
+from reap.recording.objects import from_state, stacked, to_state, unstacked
 
 NO_CLASSES: Mapping[str, Any] = {}
 

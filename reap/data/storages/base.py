@@ -21,9 +21,9 @@ from reap.data.storages.ring import Ring
 from reap.data.storages.validity import Validity
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
-from reap.layout import Layout
-from reap.memory import available_memory, readable
-from reap.sending import SharedWhenSent
+from reap.recording.layout import Layout
+from reap.system.memory import available_memory, readable
+from reap.system.sending import SharedWhenSent
 
 Mark = Callable[[Leaves], None]
 """Changes what was taken, `[B, *item]` under each key, in place."""

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reap.buffers import DONE, REWARD, TERMINATED, TRUNCATED, after
 from reap.keys import Key
-from reap.layout import Field
+from reap.recording.buffers import DONE, REWARD, TERMINATED, TRUNCATED, after
+from reap.recording.layout import Field
 
 Mask = NDArray[np.bool_]
 

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reap.forks import Forked, ForkedLocks
-from reap.handles import Handle
 from reap.keys import Key
-from reap.layout import Block, Field, Layout
-from reap.locks import ProcessLock
+from reap.recording.layout import Block, Field, Layout
+from reap.system.forks import Forked, ForkedLocks
+from reap.system.handles import Handle
+from reap.system.locks import ProcessLock
 
 CLAIMED, WRITTEN, FLOOR, STREAMS, BUSY, EDITS, SCHEMA_SIZE, TRANSFORMS, BROKEN, RESERVED = range(10)
 """Places in the words: columns claimed so far; frames written so far; the first column that counts; streams so far; entries in

@@ -19,7 +19,7 @@ from torch import Tensor
 from reap.data.storages.trees import Form, Tree, as_leaf, is_container, is_same_class, tree_of
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
-from reap.layout import OBJECT, Field
+from reap.recording.layout import OBJECT, Field
 
 Leaves = dict[Key, Any]
 """Tensors `[*batch, *item]` by key, and stacks of objects `[*batch]`."""

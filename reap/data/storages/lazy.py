@@ -23,14 +23,14 @@ from reap.data.storages.ring import Ring
 from reap.data.storages.scratch import ONCE_FILE, Scratch
 from reap.data.storages.side_store import Sparse
 from reap.data.storages.tensors import TensorStorage
-from reap.disk import free_space, give_back, reserve, room
-from reap.endings import at_end
 from reap.errors import DiskFull, OptionError, SpecMismatch
-from reap.forks import Forked
-from reap.handles import Handle
 from reap.keys import Key, nested, plain
-from reap.layout import Block, Layout
-from reap.memory import available_memory, empty_memory, take_pages
+from reap.recording.layout import Block, Layout
+from reap.system.disk import free_space, give_back, reserve, room
+from reap.system.endings import at_end
+from reap.system.forks import Forked
+from reap.system.handles import Handle
+from reap.system.memory import available_memory, empty_memory, take_pages
 from reap.tensordicts import make_tensordict
 
 PIECE = 1 << 28

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reap.data.storages.ring import Pieces, columns_of
-from reap.layout import Array, numpy_dtype
+from reap.recording.layout import Array, numpy_dtype
 
 NUMPY_BYTES = 1 << 16
 """Up to so many bytes numpy is quicker: 1.2 µs for what torch needs 2.9 for; beyond, torch has threads."""

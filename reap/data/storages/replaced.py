@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reap.buffers import after
 from reap.data.storages.bits import carried, differing
 from reap.data.storages.items import Leaves
 from reap.keys import Key
-from reap.layout import Field
+from reap.recording.buffers import after
+from reap.recording.layout import Field
 
 if TYPE_CHECKING:
     from reap.data.storages.tensors import TensorStorage

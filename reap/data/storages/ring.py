@@ -37,8 +37,8 @@ from reap.data.storages.holes import Holes
 from reap.data.storages.reading import Reading
 from reap.data.storages.writer_table import WriterTable
 from reap.errors import CallOrderError
-from reap.layout import Array
-from reap.waits import Wait
+from reap.recording.layout import Array
+from reap.system.waits import Wait
 
 Pieces = Sequence[tuple[int, int]]
 """Where columns lie: from one place to another, in two pieces where they go round."""

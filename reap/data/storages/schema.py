@@ -20,8 +20,8 @@ from reap.data.storages.items import WHOLE, Leaves, fields_of, is_same_kind, kin
 from reap.data.storages.trees import Form, Tree, form_from
 from reap.errors import SpecMismatch
 from reap.keys import Key, nested, plain
-from reap.layout import OBJECT, Array, Field
-from reap.objects import fill
+from reap.recording.layout import OBJECT, Array, Field
+from reap.recording.objects import fill
 from reap.tensordicts import make_tensordict
 from reap.workers.pickling import pickled
 

@@ -20,9 +20,9 @@ from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 from uuid import uuid4
 
-from reap.disk import room
 from reap.errors import ClosedError, OptionError
-from reap.waits import described
+from reap.system.disk import room
+from reap.system.waits import described
 
 LOCK = "reap.lock"
 

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reap.data.storages.leaf import indexable
-from reap.disk import reserve
-from reap.endings import at_end
 from reap.keys import Key
-from reap.layout import Block, Field, Layout, private_memory
-from reap.memory import Bytes, readable
+from reap.recording.layout import Block, Field, Layout, private_memory
+from reap.system.disk import reserve
+from reap.system.endings import at_end
+from reap.system.memory import Bytes, readable
 
 Places = NDArray[np.int64]
 

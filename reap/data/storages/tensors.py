@@ -18,7 +18,7 @@ from torch import Tensor
 from reap.data.storages.base import Mark, Storage, require_dims
 from reap.data.storages.items import Leaves, checked_device, kind_of, leaves_of, require_device
 from reap.data.storages.leaf import Leaf, indexable
-from reap.data.storages.once import Rebuilt, Stored
+from reap.data.storages.next_values import RebuildNext, StoreNext
 from reap.data.storages.positions import by_position, index_of, places_of
 from reap.data.storages.replaced import replaced
 from reap.data.storages.ring import Claim, Pieces, Ring
@@ -27,9 +27,9 @@ from reap.data.storages.side_store import Sparse
 from reap.data.storages.validity import validity_in
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
-from reap.layout import Array, Layout
-from reap.memory import readable
-from reap.objects import stacked, to_state, unstacked
+from reap.recording.layout import Array, Layout
+from reap.recording.objects import stacked, to_state, unstacked
+from reap.system.memory import readable
 
 log = logging.getLogger("reap.data")
 
@@ -40,7 +40,7 @@ class TensorStorage(Storage):
     def __init__(self, max_size: int, *, ndim: int = 1, device: Any = "cpu", observations_once: bool = False) -> None:
         super().__init__(max_size, ndim=ndim)
         self.device = checked_device(device)
-        self._nexts: Stored = Rebuilt() if observations_once else Stored()
+        self._nexts: StoreNext = RebuildNext() if observations_once else StoreNext()
         self.schema: Schema | None = None
         self._accepted: Any = None
         self._leaves: dict[Key, Leaf] = {}

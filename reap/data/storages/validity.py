@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import torch
 
-from reap.buffers import MASK
 from reap.data.storages.bits import Mask
 from reap.data.storages.control import EDITS, Control
 from reap.data.storages.leaf import Leaf
 from reap.keys import Key
-from reap.layout import Array, Field
+from reap.recording.buffers import MASK
+from reap.recording.layout import Array, Field
 
 
 class Validity:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from reap.data.storages.control import BIRTH, BUSY, COUNT, NOBODY, PID, START, Control
-from reap.waits import described
+from reap.system.waits import described
 
 
 class WriterTable:

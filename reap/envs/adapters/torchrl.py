@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from reap.buffers import FLAGS, Slot, Stage, after
 from reap.envs.adapters.torchrl_specs import composite_from_torchrl
-from reap.envs.base import EnvBase, LoopFace
-from reap.envs.faces import TensorDictCalls, TensorDictFace
-from reap.envs.leaves import get_leaf
+from reap.envs.base import EnvBase, RowStepper
+from reap.envs.faces.faces import TensorDictAsRows, TensorDictCalls
+from reap.envs.faces.td_access import get_leaf
 from reap.errors import OptionError
 from reap.keys import Key, as_key, plain
+from reap.recording.buffers import FLAGS, Slot, Stage, after
 from reap.specs import Composite
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class TorchRLEnv(EnvBase):
             raise OptionError(f"{type(env).__name__}: observations {taken} have names that batches use; rename them")
         self._calls = TorchRLCalls(self)
 
-    def loop_face(self) -> LoopFace:
+    def row_stepper(self) -> RowStepper:
         """The face that the loop calls."""
         self.ensure_open()
         return self._made_face()
@@ -79,9 +79,9 @@ class TorchRLEnv(EnvBase):
         """Take the arrays that following calls read and write."""
         super().bind(stage, slot)
 
-    def _made_face(self) -> TensorDictFace:
+    def _made_face(self) -> TensorDictAsRows:
         if self._face is None:
-            self._face = PolicyFedFace(self, self._calls) if self._calls.wanted else TensorDictFace(self, self._calls)
+            self._face = PolicyFedFace(self, self._calls) if self._calls.wanted else TensorDictAsRows(self, self._calls)
         return self._face
 
     def _tensordict_calls(self) -> TensorDictCalls:
@@ -175,7 +175,7 @@ class TorchRLCalls:
         return get_leaf(stepped, "next"), self._env.step_mdp(stepped)
 
 
-class PolicyFedFace(TensorDictFace):
+class PolicyFedFace(TensorDictAsRows):
     """Gives the env also what the policy wrote beside the actions, where the env or one of its transforms reads it."""
 
     def __init__(self, env: TorchRLEnv, calls: TorchRLCalls) -> None:

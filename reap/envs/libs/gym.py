@@ -1,5 +1,5 @@
 """The documented import path of gymnasium's envs."""
 
-from reap.envs.gym import GymEnv, GymWrapper
+from reap.envs.gymnasium.env import GymEnv, GymWrapper
 
 __all__ = ["GymEnv", "GymWrapper"]

@@ -1,0 +1,205 @@
+"""`Writes`: what workers are told to write, and what of it is done.
+
+    add(worker, done) --> waiting --> under way --> done: the slot is free
+                           carry_out    finish
+
+What waits, or is under way, when Ctrl-C comes is taken up by the next call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from reap.collectors.background import fitting
+from reap.collectors.options.collector import CollectorOptions
+from reap.collectors.rollout_workers import Slots
+from reap.collectors.stats import Meter
+from reap.collectors.worker.buffer_writer import Write
+from reap.collectors.worker.handler import Done
+from reap.collectors.worker.worker import WorkerInfo
+from reap.errors import OptionError, WorkerError, WorkerRaised
+from reap.recording.buffers import MASK
+from reap.rollout.loop import PUBLISHED
+from reap.workers.processes.group import ProcessGroup
+
+log = logging.getLogger("reap.collectors")
+
+Recover = Callable[[WorkerError], None]
+"""Takes a worker's failure, and raises what cannot be mended."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Columns that a worker is to write.
+
+    Attributes:
+        worker: who.
+        slots: where its slots are.
+        slot: the number of the slot.
+        columns: how many columns, from the first.
+        frames: valid frames in them.
+    """
+
+    worker: int
+    slots: Slots
+    slot: int
+    columns: int
+    frames: int
+
+
+class Writes:
+    """Has workers write what they recorded, in the order in which it is added.
+
+    Args:
+        group: the workers.
+        meter: is told of frames that are not written.
+        at_once: writes that may be under way at the same time; with one, they come behind each other in the buffer as they
+            were added.
+        by_column: a rollout is written column by column, not in one write.
+    """
+
+    def __init__(self, group: ProcessGroup, meter: Meter, at_once: int, *, by_column: bool) -> None:
+        self._group, self._meter, self._at_once, self._by_column = group, meter, at_once, by_column
+        self._waiting: deque[Order] = deque()
+        self._under_way: dict[int, Order] = {}
+        self._uses: Counter[tuple[int, int]] = Counter()
+
+    @property
+    def are_left(self) -> bool:
+        """Whether something waits or is under way."""
+        return bool(self._waiting or self._under_way)
+
+    @property
+    def workers(self) -> list[int]:
+        """Workers that are writing."""
+        return list(self._under_way)
+
+    def add(self, worker: int, slots: Slots, done: Done, most: int | None) -> int:
+        """Have a rollout written, once its turn comes.
+
+        Args:
+            worker: who recorded it.
+            slots: where its slots are.
+            done: what it said of it; counted by the meter already.
+            most: frames that may be written; None for all.
+
+        Returns:
+            Frames that will be written.
+        """
+        columns, frames = done.columns, done.frames
+        if most is not None and most < frames:
+            columns, frames = fitting(_valid(worker, slots, done), most)
+            self._lose(worker, done.frames - frames)
+        self._uses[id(slots), done.slot] += 1
+        self._waiting.append(Order(worker, slots, done.slot, columns, frames))
+        return frames
+
+    def carry_out(self, recover: Recover) -> None:
+        """Tell the workers to write what waits; as many as may be under way are, when this returns."""
+        while self._waiting:
+            if not self._waiting[0].columns:
+                self._free(self._waiting.popleft())
+                continue
+            if len(self._under_way) >= self._at_once or self._waiting[0].worker in self._under_way:
+                self._receive(recover)
+                continue
+            order = self._waiting[0]
+            self._group.control(order.worker)[PUBLISHED] = 0
+            try:
+                self._group.request(order.worker, Write(order.slot, order.columns))
+                self._under_way[order.worker] = self._waiting.popleft()
+            except WorkerError as failure:
+                self.failed(failure, recover)
+
+    def finish(self, recover: Recover) -> None:
+        """Return when everything that was added is written."""
+        self.carry_out(recover)
+        while self._under_way:
+            self._receive(recover)
+
+    def _receive(self, recover: Recover) -> None:
+        try:
+            worker, _ = self._group.ready(self._under_way)
+            self.wrote(worker)
+        except WorkerError as failure:
+            self.failed(failure, recover)
+
+    def wrote(self, worker: int) -> bool:
+        """Take a worker's reply, if it was told to write; return whether it was."""
+        order = self._under_way.pop(worker, None)
+        if order is not None:
+            self._free(order)
+        return order is not None
+
+    def failed(self, failure: WorkerError, recover: Recover) -> None:
+        """Take a failure: frames whose write it ended are lost, but for those that the buffer has nevertheless.
+
+        Raises:
+            WorkerRaised: the user's code raised before the write, or in it.
+            WorkerError: what cannot be mended.
+        """
+        order = self._under_way.pop(failure.worker, None)
+        if order is not None:
+            self._lose(order.worker, order.frames - self._published(order))
+            self._free(order)
+            if isinstance(failure, WorkerRaised):  # the worker goes on
+                raise failure
+        recover(failure)
+
+    def _published(self, order: Order) -> int:
+        """Frames of an order that the buffer has, though the worker did not live to say so."""
+        published = self._group.control(order.worker)[PUBLISHED]
+        return min(order.frames, published) if self._by_column or not published else order.frames
+
+    def _lose(self, worker: int, frames: int) -> None:
+        self._meter.discard(frames, worker)
+        self._meter.frames -= frames
+
+    def _free(self, order: Order) -> None:
+        slots, slot = order.slots, order.slot
+        self._uses[id(slots), slot] -= 1
+        if not self._uses[id(slots), slot]:
+            slots.pool.give_back(slot)
+
+
+def end_for_workers(options: CollectorOptions, facts: Sequence[WorkerInfo], takes_parts: bool) -> Any:
+    """What workers write through; None where they cannot, and this process writes.
+
+    Args:
+        options: the collector's.
+        facts: what each worker told of itself.
+        takes_parts: the buffer takes what each of them recorded by itself.
+    """
+    buffer: Any = options.replay_buffer
+    has_objects = any(field.is_object for own in facts for field in own.fields.values())
+    if options.trajs_per_batch is not None:
+        reason = "trajs_per_batch takes turns among the episodes of all workers"
+    elif not takes_parts:
+        reason = "what is written is the batch of all workers"
+    elif not options.stores_here:
+        reason = f"batches are stored on {options.storing_device}"
+    elif has_objects:
+        reason = "batches hold Python objects"
+    elif not callable(getattr(buffer, "for_writers", None)):
+        reason = f"a {type(buffer).__name__} belongs to one process"
+    else:
+        try:
+            return buffer.for_writers()
+        except OptionError as error:
+            reason = str(error)
+    log.info("the collector writes to the replay buffer in place of its workers: %s", reason)
+    return None
+
+
+def _valid(worker: int, slots: Slots, done: Done) -> torch.Tensor:
+    """Which frames `[rows, columns]` of a rollout are valid."""
+    rows = slots.rows_of(worker, done.slot)
+    if MASK in rows:
+        return torch.from_numpy(rows[MASK][:, : done.columns])
+    return torch.ones(next(iter(rows.values())).shape[:2], dtype=torch.bool)[:, : done.columns]

@@ -1,0 +1,250 @@
+"""`EpisodeQueue`: whole episodes out of rollouts, without a bias to short ones.
+
+The k-th episode of each row is delivered before the k+1-th of any: rows take turns. If whichever episode is complete first were
+delivered first, short episodes would come too often, for a row that has one delivers it while the others still work on theirs.
+
+    rollouts   [E, T] -> chunks [E*T]       spans of each row's episodes: (chunk, start, stop), ...
+    delivery   the next n episodes in turn, gathered from the chunks by one index per leaf
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase, is_non_tensor
+
+from reap.collectors.delivery.steps import ndim_of
+from reap.collectors.options.collector import CollectorOptions
+from reap.collectors.state import as_state_dict_gave
+from reap.errors import OptionError
+from reap.recording.buffers import DONE, IDS, after
+from reap.recording.split import split_trajectories
+from reap.recording.trajectories import NO_ID
+from reap.system.interrupts import deferring_interrupts
+
+FORMATS = ("padded", "cat")
+
+
+@dataclass
+class Row:
+    """The episodes of one row.
+
+    Attributes:
+        complete: episodes that wait for delivery, each a list of spans `(chunk, start, stop)`.
+        open: spans of the episode under way.
+        id: its id.
+    """
+
+    complete: deque[list[tuple[int, int, int]]] = field(default_factory=deque[list[tuple[int, int, int]]])
+    open: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    id: int = NO_ID
+
+
+class EpisodeQueue:
+    """Takes rollouts, gives batches of exactly `count` complete episodes.
+
+    Args:
+        count: episodes of a batch.
+        form: "padded" `[count, T_max]` with a mask, or "cat" `[frames]`, one episode behind the other.
+        max_pending_frames: frames that may wait for delivery.
+
+    Raises:
+        OptionError: a count below 1, another format.
+    """
+
+    def __init__(self, count: int, form: str, max_pending_frames: int) -> None:
+        if isinstance(count, bool) or count < 1:
+            raise OptionError(f"trajs_per_batch: expected a positive number of episodes, got {count!r}")
+        if form not in FORMATS:
+            raise OptionError(f"traj_format: expected one of {FORMATS}, got {form!r}")
+        self._count, self._form, self._limit = count, form, max_pending_frames
+        self._rows: list[Row] = []
+        self._turn = 0
+        self._chunks: dict[int, TensorDictBase] = {}
+        self._uses: dict[int, int] = {}
+        self._number = 0
+        self._told = 0
+        self.pending_frames = 0
+
+    def expect(self, rows: int) -> None:
+        """Wait for episodes of so many rows, which come in rollouts of a part of them each."""
+        self._rows = [Row() for _ in range(rows)]
+
+    def add(self, rollout: TensorDictBase, first_row: int = 0) -> int:
+        """Take a rollout `[*P, T]`; return the frames of episodes that were broken off and are dropped.
+
+        Args:
+            rollout: the rollout.
+            first_row: the number of its first row, where a rollout holds a part of the rows.
+
+        Raises:
+            OptionError: more frames wait than may; the rollout is taken all the same.
+        """
+        columns = rollout.shape[-1]
+        ids = rollout.get(IDS).reshape(-1, columns).cpu().numpy()
+        done = rollout.get(after(DONE)).reshape(-1, columns).cpu().numpy()
+        self._rows = self._rows or [Row() for _ in range(len(ids))]
+        chunk, self._number = self._number, self._number + 1
+        self._chunks[chunk] = rollout.reshape(-1).clone()
+        self._uses[chunk] = 1
+        rows = self._rows[first_row : first_row + len(ids)]
+        dropped = sum(self._add_row(row, ids[b], done[b], chunk, b * columns) for b, row in enumerate(rows))
+        self._release([(chunk, 0, 0)])
+        if self.pending_frames > self._limit:
+            lengths = [len(row.complete) for row in self._rows]
+            late = lengths.index(min(lengths))
+            raise OptionError(
+                f"max_pending_frames={self._limit}: {self.pending_frames} frames wait for a long episode of row {late} "
+                f"(complete episodes that wait, by row: {lengths}); raise it, or limit episodes with max_frames_per_traj"
+            )
+        return dropped
+
+    def _add_row(self, row: Row, ids: np.ndarray, done: np.ndarray, chunk: int, offset: int) -> int:
+        cuts = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), len(ids)]
+        dropped = 0
+        for start, stop in pairwise(cuts):
+            number = int(ids[start])
+            # Where nothing was recorded an episode may be under way: it goes on behind.
+            if number == NO_ID:
+                continue
+            if number != row.id:
+                dropped += self._drop(row)
+                row.id = number
+            row.open.append((chunk, offset + start, offset + stop))
+            self._uses[chunk] += 1
+            self.pending_frames += stop - start
+            if done[stop - 1]:
+                row.complete.append(row.open)
+                row.open, row.id = [], NO_ID
+        return dropped
+
+    def is_ahead(self, rows: range, frames: int) -> bool:
+        """Whether these rows have the episodes of two batches, and so many frames of each, and wait for others."""
+        enough, own = 2 * -(-self._count // len(self._rows)), [self._rows[b].complete for b in rows]
+        waiting = sum(stop - start for episodes in own for spans in episodes for _, start, stop in spans)
+        return all(len(episodes) >= enough for episodes in own) and waiting >= frames
+
+    def _drop(self, row: Row) -> int:
+        frames = sum(stop - start for _, start, stop in row.open)
+        self.pending_frames -= frames
+        self._release(row.open)
+        row.open = []
+        return frames
+
+    def state(self) -> dict[str, Any] | None:
+        """The episodes that wait, complete or under way: tensors, numbers and lists; None where frames hold other objects."""
+        chunks: dict[int, list[tuple[Any, torch.Tensor]]] = {}
+        for number, frames in self._chunks.items():
+            if any(map(is_non_tensor, frames.values(include_nested=True))):
+                return None
+            leaves = frames.items(include_nested=True, leaves_only=True)
+            chunks[number] = [(key, value.clone()) for key, value in leaves]
+        rows = [{"id": row.id, "open": list(row.open), "complete": list(row.complete)} for row in self._rows]
+        return {"turn": self._turn, "number": self._number, "pending": self.pending_frames, "rows": rows, "chunks": chunks}
+
+    @as_state_dict_gave()
+    def read(self, state: Mapping[str, Any] | None) -> tuple[EpisodeQueue, bool]:
+        """A queue like this one in which the episodes of a state wait; none for None, and False with it."""
+        given = state or {"turn": 0, "number": 0, "pending": 0, "rows": [], "chunks": {}}
+        made = copy(self)
+        made._turn, made._number, made.pending_frames = map(int, (given["turn"], given["number"], given["pending"]))
+        made._rows = [Row(deque(row["complete"]), list(row["open"]), row["id"]) for row in given["rows"]] or [
+            Row() for _ in self._rows
+        ]
+        made._chunks = {}
+        for number, leaves in given["chunks"].items():
+            chunk = TensorDict({}, batch_size=[leaves[0][1].shape[0]])
+            for key, value in leaves:
+                chunk.set(key, value.clone())
+            made._chunks[number] = chunk
+        spans = [span for row in made._rows for episode in (*row.complete, row.open) for span in episode]
+        made._uses = dict(Counter(chunk for chunk, _, _ in spans))
+        if not made._uses.keys() <= made._chunks.keys():
+            raise KeyError("frames of an episode")
+        return made, state is not None
+
+    def left_over(self) -> int:
+        """Frames that wait where no more rollouts follow; those that were told before are not told again."""
+        frames, self._told = self.pending_frames - self._told, self.pending_frames
+        return frames
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a batch can be taken."""
+        rows = len(self._rows)
+        if not rows:
+            return False
+        whole, rest = divmod(self._count, rows)
+        extra = {(self._turn + i) % rows for i in range(rest)}
+        return all(len(row.complete) >= whole + (b in extra) for b, row in enumerate(self._rows))
+
+    def take(self) -> TensorDictBase:
+        """The next batch; `is_ready` comes first."""
+        spans: list[tuple[int, int, int]] = []
+        for _ in range(self._count):
+            spans.extend(self._rows[self._turn].complete.popleft())
+            self._turn = (self._turn + 1) % len(self._rows)
+        batch = self._gather(spans)
+        self.pending_frames -= batch.shape[0]
+        self._release(spans)
+        return split_trajectories(batch) if self._form == "padded" else batch
+
+    def _gather(self, spans: list[tuple[int, int, int]]) -> TensorDictBase:
+        used = sorted({chunk for chunk, _, _ in spans})
+        sizes = [self._chunks[chunk].shape[0] for chunk in used]
+        bases = dict(zip(used, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+        index = np.concatenate([np.arange(bases[chunk] + start, bases[chunk] + stop) for chunk, start, stop in spans])
+        chunks = [self._chunks[chunk] for chunk in used]
+        whole = TensorDict.cat(chunks, 0) if len(chunks) > 1 else chunks[0]
+        batch: Any = whole[torch.from_numpy(index)]
+        batch.names = ["time"]
+        return batch
+
+    def _release(self, spans: list[tuple[int, int, int]]) -> None:
+        for chunk, _, _ in spans:
+            self._uses[chunk] -= 1
+        for chunk in [chunk for chunk, uses in self._uses.items() if not uses]:
+            del self._chunks[chunk], self._uses[chunk]
+
+
+def make_queue(options: CollectorOptions) -> EpisodeQueue | None:
+    """The queue that these options ask for, if they do."""
+    if options.trajs_per_batch is None:
+        return None
+    # A buffer of frames has no room for padding.
+    form = "cat" if ndim_of(options.replay_buffer) == 1 else options.traj_format
+    return EpisodeQueue(options.trajs_per_batch, form, options.max_pending_frames)
+
+
+def next_episodes(
+    queue: EpisodeQueue,
+    next_rollout: Callable[[], TensorDictBase | None],
+    first_row: Callable[[], int],
+    discard: Callable[[int], None],
+) -> TensorDictBase | None:
+    """The next batch of a queue, filled by rollouts; None when there are no more of them.
+
+    Args:
+        queue: the queue.
+        next_rollout: gives a rollout, or None.
+        first_row: the number of that rollout's first row.
+        discard: is told of frames that are not delivered.
+    """
+    while not queue.is_ready:
+        rollout = next_rollout()
+        if rollout is None:
+            discard(queue.left_over())
+            return None
+        # Ctrl-C would leave a part of it.
+        with deferring_interrupts(), torch.inference_mode(mode=False):
+            discard(queue.add(rollout, first_row()))
+    # Ordinary tensors, whatever mode the caller is in.
+    with deferring_interrupts(), torch.inference_mode(mode=False):
+        return queue.take()

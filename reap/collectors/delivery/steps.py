@@ -1,0 +1,145 @@
+"""From a recorded batch to what the user gets: a tuple of functions fixed at construction, each TensorDict to TensorDict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from reap.collectors.options.collector import CollectorOptions
+from reap.errors import OptionError
+from reap.recording.buffers import DONE, MASK, TRUNCATED, after
+from reap.recording.split import split_trajectories
+
+Step = Callable[[TensorDictBase], Any]
+
+
+class Extendable(Protocol):
+    """What a replay buffer must offer."""
+
+    def extend(self, data: Any) -> Any:
+        """Write items along the first dimension."""
+        ...
+
+    def add(self, data: Any) -> Any:
+        """Write one item."""
+        ...
+
+
+def mark_truncated(batch: TensorDictBase) -> TensorDictBase:
+    """Mark the last valid frame of each row truncated and done; flags that are set stay."""
+    truncated, done = batch.get(after(TRUNCATED)), batch.get(after(DONE))
+    mask = batch.get(MASK, None)
+    if mask is None:
+        truncated[..., -1, :] = True
+        done[..., -1, :] = True
+        return batch
+    valid_from_here = mask.flip(-1).cumsum(-1).flip(-1)
+    last = (mask & (valid_from_here == 1)).unsqueeze(-1)
+    truncated.logical_or_(last)
+    done.logical_or_(last)
+    return batch
+
+
+def split(batch: TensorDictBase) -> TensorDictBase:
+    """The trajectories of a batch, as ordinary tensors whatever mode the caller is in."""
+    with torch.inference_mode(mode=False):
+        return split_trajectories(batch)
+
+
+def write_batch(buffer: Extendable, batch: TensorDictBase) -> None:
+    """Write a whole batch to a buffer."""
+    buffer.extend(batch)
+
+
+def write_columns(buffer: Extendable, batch: TensorDictBase) -> None:
+    """Write a batch to a buffer, one column after the other."""
+    if 1 < batch.ndim <= (ndim_of(buffer) or 1):  # the buffer keeps rows apart: a column is a batch of one time step
+        for column in batch.split(1, -1):
+            buffer.extend(column)
+        return
+    for column in batch.unbind(-1):
+        buffer.extend(column) if column.ndim else buffer.add(column)
+
+
+def ndim_of(buffer: Any) -> int | None:
+    """The dimensions that a buffer keeps apart; None if it does not say."""
+    return getattr(getattr(buffer, "storage", None), "ndim", None)
+
+
+def feeders_of(buffer: Any) -> Any:
+    """Where a buffer keeps those who fill it in the background; None if it has no such place."""
+    return getattr(buffer, "feeders", None)
+
+
+def register_feeder(buffer: Any, feeder: Any) -> None:
+    """Tell a buffer who fills it in the background, if it has a place for that."""
+    feeders = feeders_of(buffer)
+    if feeders is not None:
+        feeders.add(feeder)
+
+
+def in_parts(steps: Sequence[Step]) -> Step:
+    """These steps for each part of a batch that lies in its first dimension."""
+
+    def each(batch: TensorDictBase) -> None:
+        for part in batch.unbind(0):
+            take(steps, part)
+
+    return each
+
+
+def take(steps: Sequence[Step], batch: Any, buffer: Any = None) -> Any:
+    """What these steps make of a batch; where one fails, it is lost to this buffer."""
+    try:
+        for step in steps:
+            batch = step(batch)
+    except BaseException as error:
+        try:
+            break_trajectories(buffer)
+        except Exception as failure:  # noqa: BLE001  a buffer elsewhere, which may be what failed in the first place
+            error.add_note(f"reap: the replay buffer did not take note that a batch is lost: {failure!r}")
+        raise
+    return batch
+
+
+def break_trajectories(buffer: Any) -> None:
+    """Have what is written to a buffer next go on from nothing that was written before, if it knows of trajectories."""
+    breaks = getattr(buffer, "break_trajectories", None)
+    if breaks is not None:
+        breaks()
+
+
+def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:
+    """The steps that these options ask for; what is not asked for is absent.
+
+    Raises:
+        OptionError: a replay buffer that has no `extend`, or no `add` where columns are written.
+    """
+    steps: list[Step] = []
+    if options.set_truncated:
+        steps.append(mark_truncated)
+    if options.split_trajs:
+        steps.append(split)
+    if options.postproc is not None:
+        steps.append(options.postproc)
+    if options.storing_device is not None and not options.stores_here:
+        steps.append(partial(_to_device, options.storing_device))
+    if options.replay_buffer is not None:
+        wanted = ("extend",) if options.extend_buffer else ("extend", "add")
+        if not all(callable(getattr(options.replay_buffer, name, None)) for name in wanted):
+            raise OptionError(
+                f"replay_buffer: expected an object with {' and '.join(wanted)}, got {type(options.replay_buffer).__name__}"
+            )
+        steps.append(partial(write_batch if options.extend_buffer else write_columns, options.replay_buffer))
+        if options.reset_at_each_iter:
+            steps.append(lambda _: break_trajectories(options.replay_buffer))
+    return tuple(steps)
+
+
+def _to_device(device: torch.device, batch: TensorDict) -> TensorDictBase:
+    with torch.inference_mode(mode=False):
+        return batch.to(device)

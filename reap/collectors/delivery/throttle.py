@@ -1,0 +1,120 @@
+"""`Throttle`: holds a collector that is too far ahead of the learner.
+
+    written ---------|--- ahead ---|
+    learner ---------'             '-- may not go beyond max_frames_ahead: the collector waits until the learner samples
+
+The learner has come through the frames that it sampled, divided by how often each frame is to be sampled.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import warnings
+from collections.abc import Sequence
+
+from reap.collectors.delivery.steps import feeders_of
+from reap.collectors.options.collector import CollectorOptions
+from reap.errors import OptionError
+from reap.system.endings import at_end
+
+PATIENCE = 60.0
+"""Seconds for which a collector waits for the learner's first sample before it warns."""
+
+
+class Throttle:
+    """Waits for the learner.
+
+    Args:
+        limit: frames that may be written and that the learner has not come through.
+        samples_per_frame: how often each frame is to be sampled.
+        step: frames that are written at a time.
+        warm_up: the first frames, which need not wait.
+        patience: seconds after which a warning says that nothing was sampled at all, doubled for each further one.
+    """
+
+    def __init__(
+        self,
+        limit: float = math.inf,
+        samples_per_frame: float = 1.0,
+        step: int = 0,
+        warm_up: int = 0,
+        *,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._limit, self._per_frame, self._step, self._warm_up = limit, samples_per_frame, step, warm_up
+        self._patience = patience
+        self._sampled = self._start = 0
+        self._is_on = False
+        self._also: Sequence[int] = ()
+        self._event: int | None = None
+        if limit < math.inf:
+            self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            at_end(self, os.close, self._event)
+
+    def begin(self, frames: int, also: Sequence[int]) -> None:
+        """Count from here.
+
+        Args:
+            frames: frames that were written before.
+            also: descriptors that end a wait when they are readable.
+        """
+        self._also, self._sampled = also, 0
+        self._start = max(frames, self._warm_up)
+
+    def holds(self, frames: int) -> bool:
+        """Whether to wait before more is written than these frames."""
+        self._is_on = True  # a sample meanwhile wakes
+        ahead = frames + self._step - self._start - self._sampled / self._per_frame
+        self._is_on = ahead > self._limit
+        return self._is_on
+
+    def note_sampled(self, frames: int) -> None:
+        """The learner has sampled so many more frames."""
+        self._sampled += frames
+        if self._is_on:
+            self.wake()
+
+    def wait(self) -> None:
+        """Return at once, unless the last answer was to wait: then when something has happened."""
+        if self._event is None or not self._is_on:
+            return
+        waiting = select.poll()
+        for descriptor in (self._event, *self._also):
+            waiting.register(descriptor, select.POLLIN)
+        ready = waiting.poll(None if self._sampled else 1000 * self._patience)
+        if any(descriptor == self._event for descriptor, _ in ready):
+            os.eventfd_read(self._event)
+        if not ready:
+            warnings.warn(
+                f"the collector has waited for {self._patience:g} s: it may be {self._limit} frames ahead of the learner "
+                "(max_frames_ahead), and none was sampled yet. A learner that waits for more frames waits for ever",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._patience *= 2
+
+    def wake(self) -> None:
+        """End a wait, or the next one."""
+        if self._event is not None:
+            os.eventfd_write(self._event, 1)
+
+
+def make_throttle(options: CollectorOptions, frames_per_batch: int) -> Throttle:
+    """The brake that these options ask for; without them, one that never holds.
+
+    Raises:
+        OptionError: fewer frames than a batch has, or a buffer that does not say what was sampled from it.
+    """
+    limit, buffer = options.max_frames_ahead, options.replay_buffer
+    if limit is None:
+        return Throttle()
+    if limit < frames_per_batch:
+        raise OptionError(f"max_frames_ahead: expected at least the {frames_per_batch} frames of a batch, got {limit}")
+    if feeders_of(buffer) is None:
+        raise OptionError(
+            "max_frames_ahead: expected a replay buffer of reap, which says how many frames were sampled from it, got "
+            f"{type(buffer).__name__}"
+        )
+    return Throttle(limit, options.samples_per_frame, frames_per_batch, options.random_frames)

@@ -1,0 +1,256 @@
+"""What collectors with several workers can be told, and what of it each worker gets."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from inspect import isclass
+from typing import Any, SupportsIndex
+
+from reap.collectors.options.collector import CollectorOptions, SyncOptions, complete_options, made_scheme, make_options
+from reap.errors import OptionError, nearest
+from reap.weights.scheme import WeightSyncScheme
+from reap.weights.schemes import SharedMemWeightSyncScheme
+
+STACK = "stack"
+
+
+class MultiOptions(SyncOptions, total=False):
+    """Keywords of collectors with several workers; `WorkerOptions` gives the meaning of those that others have not."""
+
+    num_workers: int | None
+    cat_results: str | int
+    preemptive_threshold: float | None
+    num_threads: int | None
+    num_sub_threads: int
+    update_at_each_batch: bool
+    stall_after: float | None
+    on_worker_failure: str
+    collector_class: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """Options of the workers as a whole, with their defaults.
+
+    Attributes:
+        num_workers: number of workers, where one `create_env_fn` is given for all.
+        cat_results: "stack" puts the workers' results behind each other in a new first dimension; an integer joins them along
+            that dimension of the batch.
+        preemptive_threshold: share of the workers, 0 to 1, after whose end the others stop with the column under way;
+            0: all stop with their first column.
+        num_threads: torch threads of this process; None leaves them.
+        num_sub_threads: torch threads of each worker.
+        update_at_each_batch: send the policy's weights to the workers before each batch.
+        on_worker_failure: "raise" ends all workers when one fails; "restart" launches another in its place, which goes on
+            with new episodes in the column behind those that the failed one completed, the last of which is truncated. Raised
+            all the same, and the end of all: one that fails again before it completes a column, and a failure while its
+            successor starts. A failure in the middle of another call (`set_seed`, `call_env`, `state_dict`, ...) is raised by
+            it, for its answer is lost; the next call goes on.
+        collector_class: what each worker runs: a class derived from `SyncDataCollector`, whose `rollout()` is called, or
+            "single" for that one itself, or "sync" or "async" for a collector with processes of its own: an entry of
+            `create_env_fn` is then a list of env factories.
+        stall_after: seconds after which a worker that is stuck in one place is reported; None for never.
+    """
+
+    num_workers: int | None = None
+    cat_results: str | int = STACK
+    preemptive_threshold: float | None = None
+    num_threads: int | None = None
+    num_sub_threads: int | None = 1
+    update_at_each_batch: bool = False
+    stall_after: float | None = 60.0
+    on_worker_failure: str = "raise"
+    collector_class: Any = None
+
+    def __post_init__(self) -> None:
+        share = self.preemptive_threshold
+        if share is not None and not 0 <= share <= 1:
+            raise OptionError(f"preemptive_threshold: expected a share of the workers from 0 to 1, got {share!r}")
+        is_index = isinstance(self.cat_results, int) and not isinstance(self.cat_results, bool)
+        if self.cat_results != STACK and not is_index:
+            raise OptionError(f'cat_results: expected "stack" or a dimension of the batch, got {self.cat_results!r}')
+        self._check_class()
+        if self.on_worker_failure not in ("raise", "restart"):
+            raise OptionError(f'on_worker_failure: expected "raise" or "restart", got {self.on_worker_failure!r}')
+        for name in ("num_threads", "num_sub_threads"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise OptionError(f"{name}: expected a positive number of threads or None, got {value!r}")
+
+    def _check_class(self) -> None:
+        kind = self.collector_class
+        if kind is None or kind == "single":
+            return
+        if not isclass(kind) and kind not in ("sync", "async"):
+            raise OptionError(f'collector_class: expected a class, "single", "sync" or "async", got {kind!r}')
+        if self.restarts or self.preemptive_threshold is not None:
+            raise OptionError(
+                "collector_class: a worker with a collector of its own does not tell which column it is in; it excludes "
+                'on_worker_failure="restart" and preemptive_threshold'
+            )
+
+    @property
+    def restarts(self) -> bool:
+        """Whether workers that fail are restarted."""
+        return self.on_worker_failure == "restart"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a collector with several workers is built from.
+
+    Attributes:
+        factories: what makes the env, for each worker.
+        policy_factories: what makes the policy, for each worker, or None.
+        each: the options of each worker's rollouts.
+        keywords: the same as keywords, for workers with a collector of their own.
+        whole: the options of the collector.
+        crew: the options of the workers as a whole.
+        scheme: what carries weights to the workers.
+    """
+
+    factories: Sequence[Any]
+    policy_factories: Sequence[Callable[[], Any] | None]
+    each: Sequence[CollectorOptions]
+    keywords: Sequence[Mapping[str, Any]]
+    whole: CollectorOptions
+    crew: WorkerOptions
+    scheme: WeightSyncScheme
+
+
+def make_plan(create_env_fn: Any, given: Mapping[str, Any], interaction: Any, *, is_shared: bool) -> Plan:
+    """What each worker gets of a collector's options.
+
+    Args:
+        create_env_fn: one for each worker, or one with `num_workers`.
+        given: the keywords of the collector.
+        interaction: the enum of exploration types.
+        is_shared: `frames_per_batch` is the sum over the workers; otherwise each delivers that many by itself.
+
+    Raises:
+        OptionError: an unknown keyword, a value out of range, a list of another length than there are workers.
+    """
+    options = complete_options(given, interaction)
+    own = {field.name for field in fields(WorkerOptions)}
+    crew = WorkerOptions(**{name: options.pop(name) for name in own & options.keys()})
+    _refuse_unknown(options, own)
+    factories = _factories(create_env_fn, crew.num_workers)
+    count = len(factories)
+    spread = {name: _each(name, options.get(name), count, kinds) for name, kinds in LISTS.items() if name in options}
+    asked = options.get("frames_per_batch")
+    frames = _frames(asked, count, is_shared)
+    given_each = [{**options, **{name: values[w] for name, values in spread.items()}, **frames[w]} for w in range(count)]
+    each = [make_options(one, interaction) for one in given_each]
+    total = {"frames_per_batch": sum(asked) if is_shared else max(asked)} if isinstance(asked, list | tuple) else {}
+    whole = make_options({**options, **{name: values[0] for name, values in spread.items()}, **total}, interaction)
+    # Workers mark their own last frames: in a batch of several, they lie in its middle.
+    whole = replace(whole, set_truncated=False)
+    keywords = [_of_nested(one, count) for one in given_each]
+    makers, workers = [one.policy_factory for one in each], [_of_worker(one) for one in each]
+    scheme = made_scheme(whole.weight_sync_schemes, whole.weight_updater) or SharedMemWeightSyncScheme()
+    return Plan(factories, makers, workers, keywords, whole, crew, scheme)
+
+
+LISTS: dict[str, tuple[type, ...]] = {
+    "create_env_kwargs": (list, tuple),
+    "policy_factory": (list, tuple),
+    "device": (list, tuple),
+    "policy_device": (list, tuple),
+    "env_device": (list, tuple),
+    "storing_device": (list, tuple),
+}
+"""Options that may be a list with one entry for each worker."""
+
+
+def _refuse_unknown(options: Mapping[str, Any], own: set[str]) -> None:
+    known = [*[field.name for field in fields(CollectorOptions)], *own]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise OptionError(f"unknown option {unknown[0]!r}.{nearest(unknown[0], known)}")
+    if options.get("interruptor") is not None:
+        raise OptionError(
+            "interruptor: it works in SyncDataCollector only; preemptive_threshold ends rollouts of workers early"
+        )
+
+
+def _factories(create_env_fn: Any, num_workers: Any) -> list[Any]:
+    if isinstance(create_env_fn, list | tuple):
+        given: list[Any] = list(create_env_fn)
+        if not given:
+            raise OptionError("create_env_fn: expected at least one env factory, got an empty list")
+        if num_workers not in (None, len(given)):
+            raise OptionError(f"num_workers={num_workers} and {len(given)} entries in create_env_fn: give one of them")
+        return given
+    if num_workers is None:
+        raise OptionError("create_env_fn: expected a list with one entry for each worker, or one entry and num_workers=...")
+    if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
+        raise OptionError(f"num_workers: expected a positive number of workers, got {num_workers!r}")
+    return [create_env_fn] * num_workers
+
+
+def _each(name: str, value: Any, count: int, kinds: tuple[type, ...]) -> list[Any]:
+    if not isinstance(value, kinds):
+        return [value] * count
+    values: list[Any] = list(value)
+    if len(values) != count:
+        raise OptionError(f"{name}: expected one entry, or a list of {count}, one for each worker; got {len(values)}")
+    return values
+
+
+def _frames(value: Any, count: int, is_shared: bool) -> list[dict[str, int]]:
+    """The keyword of each worker; empty where the collector has none, which `make_options` complains about."""
+    if value is None:
+        return [{}] * count
+    if isinstance(value, list | tuple):
+        return [{"frames_per_batch": frames} for frames in _each("frames_per_batch", value, count, (list, tuple))]
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) <= 0:
+        raise OptionError(f"frames_per_batch: expected a positive integer, or one for each worker, got {value!r}")
+    frames = operator.index(value)
+    return [{"frames_per_batch": math.ceil(frames / count) if is_shared else frames}] * count
+
+
+NOT_NESTED = (
+    "policy_factory",
+    "total_frames",
+    "postproc",
+    "split_trajs",
+    "replay_buffer",
+    "extend_buffer",
+    "max_frames_ahead",
+    "samples_per_frame",
+    "storing_device",
+    "weight_updater",
+    "weight_sync_schemes",
+    "trajs_per_batch",
+    "traj_format",
+    "max_pending_frames",
+    "return_same_td",
+)
+"""Options of what comes after a rollout."""
+
+
+def _of_nested(given: Mapping[str, Any], count: int) -> Mapping[str, Any]:
+    keywords = {name: value for name, value in given.items() if name not in NOT_NESTED}
+    if isinstance(random := keywords.get("init_random_frames"), int):
+        keywords["init_random_frames"] = math.ceil(random / count)
+    return keywords
+
+
+def _of_worker(options: CollectorOptions) -> CollectorOptions:
+    """What a worker does of it: all that comes after the rollout is the collector's."""
+    return replace(
+        options,
+        policy_factory=None,
+        total_frames=-1,
+        postproc=None,
+        split_trajs=False,
+        replay_buffer=None,
+        storing_device=None,
+        weight_updater=None,
+        weight_sync_schemes=None,
+        trajs_per_batch=None,
+        return_same_td=False,
+    )

@@ -1,0 +1,30 @@
+"""The hand-over from random actions to a policy with a recurrent state, which begins new episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from reap.keys import Key
+from reap.recording.buffers import DONE, MASK, TRUNCATED, after
+from reap.recording.layout import Array
+
+
+def end_episodes(array: Callable[[Key], Array], *, has_mask: bool) -> None:
+    """Mark episodes that are under way at the end of a rollout, and do not go on, truncated and done with their last frame.
+
+    Args:
+        array: the rollout's values `[rows, columns, *value]` under a key.
+        has_mask: it may have frames that are not valid.
+    """
+    truncated, done = (array(after(key))[..., 0] for key in (TRUNCATED, DONE))
+    rows = np.arange(done.shape[0])
+    last = np.full(len(rows), done.shape[1] - 1)
+    if has_mask:
+        mask = array(MASK)
+        last -= np.argmax(mask[:, ::-1], axis=1)
+        rows, last = rows[mask.any(1)], last[mask.any(1)]
+    going_on = ~done[rows, last]
+    for flag in (truncated, done):
+        flag[rows[going_on], last[going_on]] = True

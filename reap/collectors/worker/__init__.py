@@ -1,0 +1,1 @@
+"""What a worker of a collector does, here or in another process."""

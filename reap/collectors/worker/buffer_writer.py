@@ -1,0 +1,96 @@
+"""Workers that write to the replay buffer themselves: the commands, and what carries them out in the worker.
+
+collector                                         worker
+  ConnectBuffer(buffer, postproc)  ------------------>  its end of the buffer
+  Collect(slot)              ------------------>  records
+                             <------------------  Done
+  Write(slot, columns)       ------------------>  the columns of its slot -> marked, split, postproc -> extend
+                             <------------------  written: the slot is free again
+
+No frame goes through the collector, which says only how many columns of which slot are written: so no rollout goes beyond the
+budget, and what a worker took over from a failed one lies in the slot before it is written.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from tensordict import TensorDict
+
+from reap.collectors.delivery.steps import break_trajectories, delivery_steps, take
+from reap.collectors.options.collector import CollectorOptions
+from reap.recording.buffers import Slot
+from reap.recording.pool import as_batch
+from reap.workers.pickling import dumps
+
+
+@dataclass(frozen=True)
+class ConnectBuffer:
+    """Write rollouts to a buffer from now on, when told to.
+
+    Attributes:
+        options: what is done with a rollout before the write; without the two that follow.
+        buffer: the worker's end of it, pickled.
+        postproc: pickled.
+    """
+
+    options: CollectorOptions
+    buffer: bytes
+    postproc: bytes
+
+
+@dataclass(frozen=True)
+class Write:
+    """Write the first columns of a slot; after an exception of the user's code the worker goes on."""
+
+    harmless: ClassVar[bool] = True
+    slot: int
+    columns: int
+
+
+class BufferWriter:
+    """Writes rollouts of one worker.
+
+    Args:
+        command: where to, and what is done before.
+        tally: a number to which the frames are added that the buffer has, at the moment at which it has them.
+    """
+
+    def __init__(self, command: ConnectBuffer, tally: memoryview) -> None:
+        postproc = pickle.loads(command.postproc)
+        self._buffer = pickle.loads(command.buffer)
+        self._buffer.storage.control.tally = tally
+        options = replace(command.options, replay_buffer=self._buffer, postproc=postproc)
+        self._steps, self._device = delivery_steps(options), options.storing_device
+        # It may keep what it gets, and the slot is recorded in again.
+        self._gives_away = postproc is not None
+
+    def write(self, slot: Slot, columns: int) -> None:
+        """Write the first columns of a slot: views of it, of which the buffer makes one copy per key."""
+        batch: Any = views_of(slot, self._device)
+        if columns < slot.columns:
+            batch = batch[..., :columns]
+        if self._gives_away:
+            batch = batch.clone()
+        take(self._steps, batch, self._buffer)
+
+    def break_trajectories(self) -> None:
+        """What is written next goes on from nothing that was written before."""
+        break_trajectories(self._buffer)
+
+
+def write_to(options: CollectorOptions, buffer: Any, postproc: Any) -> ConnectBuffer:
+    """The command for a worker with these options.
+
+    Raises:
+        OptionError: the buffer, or postproc, cannot be pickled.
+    """
+    return ConnectBuffer(options, dumps(buffer, "replay_buffer"), dumps(postproc, "postproc"))
+
+
+def views_of(slot: Slot, device: torch.device | None) -> TensorDict:
+    """What is recorded in a slot, `[*batch_shape, T]`, in the slot's memory."""
+    return as_batch({key: slot.tensor(key) for key in slot.fields}, (*slot.batch_shape, slot.columns), device)

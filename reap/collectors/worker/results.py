@@ -1,0 +1,61 @@
+"""Batches that wait for delivery as parts of a state: tensors, numbers, strings, lists and dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase, is_non_tensor
+
+from reap.collectors.worker.handler import Done
+from reap.recording.buffers import MASK
+from reap.recording.objects import fill, stacked, to_states, unstacked
+from reap.recording.trajectories import Episode
+
+NUMBERS = ("frames", "version", "env_seconds", "policy_seconds", "columns")
+
+
+def valid_frames(batch: TensorDictBase) -> int:
+    """Number of frames of a batch that were collected."""
+    mask = batch.get(MASK, None)
+    return batch.numel() if mask is None else int(mask.sum())
+
+
+def batch_state(batch: TensorDictBase) -> dict[str, Any]:
+    """A batch, copied; objects that are no plain data are left out."""
+    tensors: list[Any] = []
+    objects: list[Any] = []
+    for key, value in batch.items(include_nested=True):
+        if is_non_tensor(value):
+            states = to_states(unstacked(value, tuple(batch.shape)))
+            objects += [] if states is None else [(key, states)]
+        elif isinstance(value, torch.Tensor):
+            tensors.append((key, value.clone()))
+    return {"leaves": tensors, "objects": objects, "shape": list(batch.shape), "names": list(batch.names)}
+
+
+def batch_from(state: Mapping[str, Any]) -> TensorDict:
+    """The batch of which `batch_state` was given."""
+    batch = TensorDict({}, batch_size=state["shape"])
+    for key, value in state["leaves"]:
+        batch.set(key, value.clone())
+    for key, states in state["objects"]:
+        objects = np.empty(tuple(state["shape"]), object)
+        fill(objects, states)
+        batch.set(key, stacked(objects))
+    batch.names = state["names"]
+    return batch
+
+
+def done_state(done: Done) -> dict[str, Any]:
+    """What a worker says of a rollout."""
+    episodes = [tuple(episode) for episode in done.episodes]
+    return {"episodes": episodes, **{name: getattr(done, name) for name in NUMBERS}}
+
+
+def done_from(state: Mapping[str, Any]) -> Done:
+    """What `done_state` was given; its slot is no more."""
+    episodes = [Episode(*episode) for episode in state["episodes"]]
+    return Done(slot=-1, episodes=episodes, **{name: state[name] for name in NUMBERS})

@@ -1,0 +1,153 @@
+"""Choices: discrete actions read from arrays, looked at before an env steps with them, and discrete observations.
+
+A row that is one-hot is the same, byte for byte, as the row of an identity matrix at the place of its greatest number. To
+compare the bytes costs less than to count ones and zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from reap.errors import SpecMismatch
+from reap.keys import Key, plain
+from reap.recording.layout import Array
+from reap.specs.fits import as_array, as_dtype, describe_choices
+
+INT64, BOOL = np.dtype(np.int64), np.dtype(bool)
+
+FEW = 64
+"""Choices up to which there is an identity matrix: its size grows with the square of their number."""
+
+FEW_COLUMNS = 4096
+"""Different columns up to which those that came are kept."""
+
+Readers = tuple[Callable[[Array], int], Callable[[Array], list[int]]]
+"""What reads the choice of one row, and the choices of a column of rows."""
+
+
+def one_hot_readers(count: int, key: Key) -> Readers:
+    """Readers of one-hot rows of int64, `[n]` and `[E, n]`, which raise SpecMismatch for any other row."""
+    if count > FEW:
+        return _place_among_many(key), _places_among_many(key)
+    zeros = count - 1
+    identity = np.eye(count, dtype=np.int64)
+    # Columns that were right once, by their bytes, and their places: with few choices and rows they come again and again, and
+    # looking one up takes a third of the time of `argmax` alone.
+    known: dict[bytes, list[int]] = {}
+
+    def place(row: Array) -> int:
+        numbers = row.tolist()
+        if numbers.count(1) == 1 and numbers.count(0) == zeros:
+            return numbers.index(1)
+        raise no_choice(row, key, ONE_HOT)
+
+    def places(rows: Array) -> list[int]:
+        data = rows.tobytes()
+        before = known.get(data)
+        if before is not None:
+            return before
+        found = rows.argmax(-1)
+        if identity.take(found, 0).tobytes() != data:
+            raise _not_one_hot(rows, key)
+        chosen: list[int] = found.tolist()
+        if count ** len(rows) <= FEW_COLUMNS:
+            known[data] = chosen
+        return chosen
+
+    return place, places
+
+
+def _not_one_hot(rows: Array, key: Key) -> SpecMismatch:
+    return no_choice(rows, key, ONE_HOT, is_not_one_hot(rows))
+
+
+def is_not_one_hot(rows: Array) -> Array:
+    """Which rows `[..., n]` are not exactly one 1 and else zeros, bool `[...]`."""
+    return ((rows == 1).sum(-1) != 1) | ((rows != 0).sum(-1) != 1)
+
+
+ONE_HOT = "exactly one 1 and else zeros"
+
+
+def _place_among_many(key: Key) -> Callable[[Array], int]:
+    places = _places_among_many(key)
+    return lambda row: places(row[None])[0]
+
+
+def _places_among_many(key: Key) -> Callable[[Array], list[int]]:
+    def places(rows: Array) -> list[int]:
+        numbers, found = rows.nonzero()
+        if len(numbers) == len(rows) and (numbers == np.arange(len(rows))).all() and (rows[numbers, found] == 1).all():
+            return found.tolist()
+        raise _not_one_hot(rows, key)
+
+    return places
+
+
+def index_readers(count: int, key: Key) -> Readers:
+    """Readers of indices below `count`, `[]` and `[E]`, which raise SpecMismatch for any other number."""
+    expected = f"an integer from 0 to {count - 1}"
+
+    def index(row: Array) -> int:
+        found = int(row)
+        if 0 <= found < count:
+            return found
+        raise no_choice(row, key, expected)
+
+    def indices(rows: Array) -> list[int]:
+        found = rows.tolist()
+        if min(found) >= 0 and max(found) < count:
+            return found
+        raise no_choice(rows, key, expected, (rows < 0) | (rows >= count))
+
+    return index, indices
+
+
+def no_choice(rows: Array, key: Key, expected: str, wrong: Any = None) -> SpecMismatch:
+    """The error for an action that is none of the choices.
+
+    Args:
+        rows: the action, or those of all rows.
+        key: its key.
+        expected: what it should be.
+        wrong: of all rows, which are wrong, bool `[E]`; the first of them is named.
+    """
+    if wrong is None:
+        return SpecMismatch(f"policy: {plain(key)!r}: expected {expected}, found {describe_choices(rows)}")
+    b = int(np.flatnonzero(wrong)[0])
+    return no_choice(rows[b], key, expected).at(f"row {b}")
+
+
+def choices(value: Any, offset: Array, counts: Array, key: Key) -> Array:
+    """Choices counted from 0, int64 of the shape of `counts`.
+
+    Raises:
+        SpecMismatch: they have another shape, are no integers, or one is outside of its range.
+    """
+    array = as_array(value)
+    fitting = None if array is None or array.shape != counts.shape else as_dtype(array, INT64)
+    if fitting is not None:
+        places = fitting.astype(np.int64) - offset
+        if not ((places < 0) | (places >= counts)).any():
+            return places
+    last = offset + counts - 1
+    raise SpecMismatch(
+        f"{plain(key)!r}: expected integers of shape {counts.shape}, from {offset.tolist()} to {last.tolist()}, found "
+        f"{describe_choices(value)}; correct the values, or the nvec of the MultiDiscrete space"
+    )
+
+
+def switches(value: Any, shape: tuple[int, ...], key: Key) -> Array:
+    """Zeros and ones, int8 of a shape.
+
+    Raises:
+        SpecMismatch: they have another shape, or are something else.
+    """
+    array = as_array(value)
+    fitting = None if array is None or array.shape != shape else as_dtype(array, BOOL)
+    if fitting is None:
+        raise SpecMismatch(f"{plain(key)!r}: expected zeros and ones of shape {shape}, found {describe_choices(value)}")
+    return fitting

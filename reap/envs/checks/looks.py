@@ -1,0 +1,228 @@
+"""What is looked at in whole columns: whether numbers are NaN or outside of their bounds, and whether choices are ones.
+
+A look at a column that is right costs a few passes over it; which frame is wrong, and in what, is asked only where one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from reap.envs.checks.choices import is_not_one_hot
+from reap.envs.checks.rounding import ROUNDING
+from reap.recording.layout import Array
+from reap.specs import Binary, Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, Spec, Unbounded
+
+Mask = NDArray[np.bool_]
+
+SPREAD_BYTES = 256
+"""Bounds of values up to this size are spread over all frames, for rows of a few numbers are compared slowly."""
+
+
+class Look(Protocol):
+    """Looks at the values of one key, arrays `[..., *value]`."""
+
+    def is_fine(self, array: Array) -> bool:
+        """Whether there is nothing wrong in any of them."""
+        ...
+
+    def wrong(self, array: Array) -> Mask:
+        """Which frames `[...]` are wrong."""
+        ...
+
+    def words(self, value: Array, row: int) -> tuple[str, str]:
+        """What was expected of a wrong value of this row, and what was found."""
+        ...
+
+
+class Numbers:
+    """That no number is NaN.
+
+    Args:
+        ndim: dimensions of a value.
+    """
+
+    def __init__(self, ndim: int) -> None:
+        self._ndim = ndim
+
+    def is_fine(self, array: Array) -> bool:
+        """Whether no number is NaN."""
+        return not array.size or not np.isnan(array.min())
+
+    def wrong(self, array: Array) -> Mask:
+        """Which frames have one that is."""
+        return any_of_frame(np.isnan(array), self._ndim)
+
+    def words(self, value: Array, row: int) -> tuple[str, str]:
+        """Where it is NaN."""
+        return "numbers", f"NaN{_at(np.isnan(value))}"
+
+
+class Bounds:
+    """That numbers lie between their bounds, up to one part in a million.
+
+    Args:
+        low: the least values, `[E, *value]`, or `[*value]` for a single env.
+        high: the greatest values.
+        ndim: dimensions of a value.
+    """
+
+    def __init__(self, low: Array, high: Array, ndim: int) -> None:
+        self._low, self._high, self._ndim = low, high, ndim
+        self._least, self._most = _with_slack(low, -1), _with_slack(high, 1)
+        self._is_uniform = bool((self._least == self._least.flat[0]).all() and (self._most == self._most.flat[0]).all())
+        self._spread: tuple[Any, Array, Array] = (None, low, high)
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether any number lies between them."""
+        low, high = self._low, self._high
+        if low.dtype.kind == "b":
+            return True
+        least, most = (-np.inf, np.inf) if low.dtype.kind == "f" else (np.iinfo(low.dtype).min, np.iinfo(low.dtype).max)
+        return bool((low == least).all() and (high == most).all())
+
+    def is_fine(self, array: Array) -> bool:
+        """Whether all lie between them; NaN does not."""
+        if not array.size:
+            return True
+        if self._is_uniform:
+            return bool(array.min() >= self._least.flat[0] and array.max() <= self._most.flat[0])
+        least, most = self._ends(array)
+        return bool((array >= least).all() and (array <= most).all())
+
+    def wrong(self, array: Array) -> Mask:
+        """Which frames have one that is outside; NaN is not."""
+        least, most = self._ends(array)
+        return any_of_frame((array < least) | (array > most), self._ndim)
+
+    def words(self, value: Array, row: int) -> tuple[str, str]:
+        """The bounds, and the number that is outside."""
+        low, high = (end[row] if end.ndim > self._ndim else end for end in (self._low, self._high))
+        outside = (value < _with_slack(low, -1)) | (value > _with_slack(high, 1))
+        index = tuple(int(i) for i in np.argwhere(outside)[0])
+        return f"values in [{low[index]}, {high[index]}]", f"{value[index]}{_at(outside)}"
+
+    def _ends(self, array: Array) -> tuple[Array, Array]:
+        """The bounds, as they are compared with an array `[E, T, *value]` or `[T, *value]`."""
+        if self._spread[0] != array.shape:
+            ends = (self._least, self._most)
+            lead = ends[0].ndim - self._ndim  # dimensions of rows in front of the columns
+            rows = [np.expand_dims(end, tuple(range(lead, lead + array.ndim - end.ndim))) for end in ends]
+            if array.itemsize * int(np.prod(array.shape[array.ndim - self._ndim :])) <= SPREAD_BYTES:
+                rows = [np.broadcast_to(end, array.shape).copy() for end in rows]
+            self._spread = (array.shape, *rows)
+        return self._spread[1:]
+
+
+class Choices:
+    """That indices lie within their range.
+
+    Args:
+        counts: the number of choices of each, `[*value]` or `[]`.
+        ndim: dimensions of a value.
+    """
+
+    def __init__(self, counts: Array, ndim: int) -> None:
+        self._counts, self._ndim = counts, ndim
+
+    def is_fine(self, array: Array) -> bool:
+        """Whether all do."""
+        return not self._outside(array).any()
+
+    def wrong(self, array: Array) -> Mask:
+        """Which frames have one that does not."""
+        return any_of_frame(self._outside(array), self._ndim)
+
+    def words(self, value: Array, row: int) -> tuple[str, str]:
+        """The greatest indices, and what was found."""
+        return f"integers from 0 to {(self._counts - 1).tolist()}", str(value.tolist())
+
+    def _outside(self, array: Array) -> Mask:
+        return (array < 0) | (array >= self._counts)
+
+
+class HotPlaces:
+    """That blocks of the last dimension are one-hot.
+
+    Args:
+        sizes: the lengths of the blocks.
+        ndim: dimensions of a value.
+    """
+
+    def __init__(self, sizes: Iterable[int], ndim: int) -> None:
+        self._sizes, self._ndim = list(sizes), ndim
+        self._cuts = np.cumsum(self._sizes)[:-1]
+
+    def is_fine(self, array: Array) -> bool:
+        """Whether all are."""
+        return not self.wrong(array).any()
+
+    def wrong(self, array: Array) -> Mask:
+        """Which frames have one that is not."""
+        blocks = np.split(array, self._cuts, axis=-1)
+        return any_of_frame(np.logical_or.reduce(list(map(is_not_one_hot, blocks))), self._ndim - 1)
+
+    def words(self, value: Array, row: int) -> tuple[str, str]:
+        """The blocks, and what was found."""
+        blocks = f" in each of the blocks {self._sizes}" if len(self._sizes) > 1 else ""
+        return f"exactly one 1 and else zeros{blocks}", str(value.tolist())
+
+
+def number_looks(spec: Spec, lead: int) -> tuple[Numbers | None, Bounds | None]:
+    """What is looked at in the numbers of a spec whose first `lead` dimensions are those of the env's rows."""
+    if not isinstance(spec, Bounded | Unbounded) or spec.dtype.is_complex:
+        return None, None
+    ndim = spec.ndim - lead
+    bounds = Bounds(_rows(spec.low, lead), _rows(spec.high, lead), ndim) if isinstance(spec, Bounded) else None
+    numbers = Numbers(ndim) if spec.dtype.is_floating_point else None
+    return numbers, None if bounds is None or bounds.is_endless else bounds
+
+
+def choice_look(spec: Spec, lead: int) -> Look | None:
+    """What is looked at in the choices of a spec; None for one of something else."""
+    ndim = spec.ndim - lead
+    if isinstance(spec, OneHot):
+        return HotPlaces([spec.n], ndim)
+    if isinstance(spec, MultiOneHot):
+        return HotPlaces(spec.nvec.tolist(), ndim)
+    if isinstance(spec, MultiCategorical):
+        return Choices(spec.nvec.numpy(), ndim)
+    if isinstance(spec, Categorical | Binary):
+        return Choices(np.asarray(2 if isinstance(spec, Binary) else spec.n), ndim)
+    return None
+
+
+def as_numpy(value: torch.Tensor) -> Array:
+    """The numbers of a tensor; those of a dtype that numpy lacks as float32."""
+    wide = value.detach().cpu()
+    return (wide.float() if wide.dtype.is_floating_point and wide.dtype.itemsize < 4 else wide).numpy()
+
+
+def any_of_frame(wrong: Array, ndim: int) -> Mask:
+    """Of flags `[..., *value]`, whether any is set, for each frame `[...]`."""
+    return np.asarray(wrong.any(tuple(range(wrong.ndim - ndim, wrong.ndim)))) if ndim else wrong
+
+
+def _rows(bound: torch.Tensor, lead: int) -> Array:
+    """A bound `[*batch, *value]` as `[E, *value]`, or as `[*value]` where it is the same for all rows."""
+    value, array = bound.shape[lead:], as_numpy(bound)
+    rows = array.reshape(-1, *value) if lead else array[None]
+    same = bool((rows == rows[:1]).all())
+    return rows[0] if same else rows
+
+
+def _with_slack(bound: Array, sign: int) -> Array:
+    if bound.dtype.kind != "f":
+        return bound
+    size = np.where(np.isfinite(bound), np.maximum(1.0, np.abs(bound)), 0.0)
+    return (bound + sign * ROUNDING * size).astype(bound.dtype)
+
+
+def _at(wrong: Array) -> str:
+    index = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return f" at index {index}" if index else ""

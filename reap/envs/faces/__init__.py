@@ -1,0 +1,1 @@
+"""The two faces of an env, each derived from the other: TensorDicts and arrays."""

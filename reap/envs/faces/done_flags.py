@@ -1,0 +1,150 @@
+"""Done flags: which rows' episodes ended, and what flags that were left out are.
+
+done                   decides alone where it stands at the root
+agents / a / done      without one at the root, any leaf ends the episode of its row
+agents / b / done
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from reap.envs.faces.td_access import get_leaf
+from reap.errors import SpecMismatch
+from reap.keys import Key, plain
+from reap.recording.buffers import FLAGS
+from reap.specs.tensor_fits import tensor_as_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensordict import TensorDictBase
+
+    from reap.envs.specs import EnvSpecs
+
+Flags = NDArray[Any]
+
+
+class Ends:
+    """Reads from what a step returned which rows ended, and how.
+
+    Args:
+        env: the env's specs.
+        complete: every `done` of the spec is there, so that the others are read only where one is True.
+    """
+
+    def __init__(self, env: EnvSpecs, *, complete: bool = False) -> None:
+        self._rows = max(1, env.batch_size.numel())
+        groups = deciding_groups([key for key, _ in env.full_done_spec.leaves()])
+        given = {prefix: (*names, *(flag[-1] for flag in FLAGS)) for prefix, names in groups.items()}
+        self._groups = [[(name, plain((*prefix, name))) for name in dict.fromkeys(names)] for prefix, names in given.items()]
+        keys = [key for group in self._groups for name, key in group if not complete or name == "done"]
+        self._any = keys or [key for group in self._groups for _, key in group]
+        has_one = all(spec.shape.numel() == 1 for _, spec in env.full_done_spec.leaves())
+        self._is_any: Callable[[torch.Tensor], Any] = torch.Tensor.item if has_one else torch.Tensor.any
+        self._where = f"{type(env).__name__}._step"
+        self._sizes = {plain(key): spec.shape for key, spec in env.full_done_spec.leaves()}
+
+    def read(self, td: TensorDictBase) -> tuple[Flags, Flags] | None:
+        """Terminated and truncated `[E]` of the rows, or None where no flag is True."""
+        for key in self._any:
+            value = get_leaf(td, key)
+            if value is None:
+                continue
+            shape = self._sizes.get(key)
+            if value.dtype is not torch.bool or (shape is not None and value.numel() != shape.numel()):
+                value = checked_flag(value, value.shape if shape is None else shape, f"{self._where}: {key!r}")
+            if self._is_any(value):
+                break
+        else:
+            return None
+        terminated, truncated = np.zeros(self._rows, bool), np.zeros(self._rows, bool)
+        for group in self._groups:
+            ended = self._read_group({name: value for name, key in group if (value := get_leaf(td, key)) is not None})
+            terminated |= ended[0]
+            truncated |= ended[1]
+        return terminated, truncated
+
+    def _read_group(self, found: Mapping[str, torch.Tensor]) -> tuple[Flags, Flags]:
+        rows = {name: self._any_of_row(value) for name, value in found.items()}
+        none = np.zeros(self._rows, bool)
+        terminated, truncated = rows.pop("terminated", none), rows.pop("truncated", none)
+        done: Flags = none
+        for flags in rows.values():
+            done = done | flags
+        rest = done & ~(terminated | truncated)
+        if "terminated" in found and "truncated" not in found:
+            return terminated, truncated | rest
+        return terminated | rest, truncated
+
+    def _any_of_row(self, flags: torch.Tensor) -> Flags:
+        return np.logical_or.reduce(flags.detach().cpu().numpy().reshape(self._rows, -1), axis=1)
+
+
+def deciding_groups(keys: Sequence[Key]) -> dict[Key, list[str]]:
+    """Where flags stand that end a row's episode: at the root if there is any, else everywhere.
+
+    Example:
+        >>> deciding_groups([("done",), ("agents", "done")]), deciding_groups([("a", "done"), ("b", "done")])
+        ({(): ['done']}, {('a',): ['done'], ('b',): ['done']})
+    """
+    groups: dict[Key, list[str]] = {}
+    for key in keys:
+        groups.setdefault(key[:-1], []).append(key[-1])
+    return {(): groups[()]} if () in groups else groups
+
+
+def shape_flags(env: EnvSpecs, result: TensorDictBase, call: str) -> None:
+    """Give done flags the shape of their spec, which an env may have left the last dimension out of.
+
+    Raises:
+        SpecMismatch: a flag has another number of values, or is no tensor of booleans.
+    """
+    for key, spec in env.full_done_spec.leaves():
+        value = result.get(plain(key), None)
+        if value is None:
+            continue
+        flag = checked_flag(value, spec.shape, f"{type(env).__name__}.{call}: {plain(key)!r}")
+        if flag is not value:
+            result.set(plain(key), flag)
+
+
+def checked_flag(value: Any, shape: torch.Size, where: str) -> torch.Tensor:
+    """A done flag of this shape, bool; given as such, or as the integers 0 and 1.
+
+    Raises:
+        SpecMismatch: it has another number of values, or others.
+    """
+    fitting = tensor_as_dtype(value, torch.bool) if isinstance(value, torch.Tensor) else None
+    if fitting is None:
+        found = f"dtype {value.dtype}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+        raise SpecMismatch(f"{where}: expected a tensor of dtype torch.bool, found {found}; write flags as value.bool()")
+    if fitting.numel() != shape.numel():
+        raise SpecMismatch(f"{where}: expected shape {tuple(shape)}, found {tuple(value.shape)}; give one flag for each row")
+    return fitting if fitting.dtype == torch.bool and fitting.shape == shape else fitting.bool().reshape(shape)
+
+
+def complete_flags(env: EnvSpecs, result: TensorDictBase) -> None:
+    """Fill in done flags that a step left out, so that `done == terminated | truncated`."""
+    leaves = list(env.full_done_spec.leaves())
+    given = {key: value for key, _ in leaves if (value := result.get(plain(key), None)) is not None}
+    for key, spec in leaves:
+        if key not in given:
+            result.set(plain(key), _completed(key, given, spec.zero()))
+
+
+def _completed(key: Key, given: Mapping[Key, torch.Tensor], none: torch.Tensor) -> torch.Tensor:
+    """A flag that was left out, from those beside it; as `Ends` reads them."""
+    done, terminated, truncated = (given.get((*key[:-1], *flag)) for flag in FLAGS)
+    if key[-1] == "done":
+        known = [flag for flag in (terminated, truncated) if flag is not None]
+        return torch.stack(known).any(0) if known else none
+    if done is None or (key[-1] == "truncated" and terminated is None):
+        return none
+    other = truncated if key[-1] == "terminated" else terminated
+    return done if other is None else done & ~other

@@ -1,0 +1,153 @@
+"""Resets and steps by TensorDicts: what an env returns is completed, a rollout, the way from one step to the next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from reap.envs.faces.done_flags import Ends, complete_flags
+from reap.envs.faces.results import check_result, clear_flags, merge_rows
+from reap.errors import SpecMismatch
+from reap.keys import NestedKey
+from reap.optional import tensordict as load_tensordict
+from reap.recording.buffers import after
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+    from reap.envs.base import EnvBase
+    from reap.envs.specs import EnvSpecs
+
+
+ROOT_FLAGS: Sequence[NestedKey] = ["done", "terminated", "truncated"]
+
+
+def step_mdp(
+    tensordict: TensorDictBase,
+    next_tensordict: TensorDictBase | None = None,
+    keep_other: bool = True,
+    exclude_reward: bool = True,
+    exclude_done: bool = False,
+    exclude_action: bool = True,
+    reward_keys: NestedKey | Sequence[NestedKey] = "reward",
+    done_keys: NestedKey | Sequence[NestedKey] = ROOT_FLAGS,
+    action_keys: NestedKey | Sequence[NestedKey] = "action",
+) -> TensorDictBase:
+    """The root of the next step: what is under `"next"` moves to the root.
+
+    Args:
+        tensordict: a step's result `[*batch_size]`.
+        next_tensordict: where the result goes; None: a new TensorDict.
+        keep_other: keep root keys that have no successor under `"next"`.
+        exclude_reward: leave the reward behind.
+        exclude_done: leave the done flags behind.
+        exclude_action: leave the action behind.
+        reward_keys: a key or a list of keys; a tuple of names is one nested key.
+        done_keys: likewise, and the three flags at the root unless given.
+        action_keys: likewise.
+    """
+    gone: list[NestedKey] = []
+    for is_gone, keys in ((exclude_reward, reward_keys), (exclude_done, done_keys), (exclude_action, action_keys)):
+        gone.extend(_key_list(keys) if is_gone else ())
+    result = tensordict.exclude("next").copy() if keep_other else tensordict.select()
+    result.update(tensordict.get("next").copy())
+    result = result.exclude(*gone)
+    return result if next_tensordict is None else next_tensordict.update(result)
+
+
+def _key_list(keys: Any) -> list[NestedKey]:
+    return [keys] if isinstance(keys, str | tuple) else list(keys)
+
+
+def rollout(
+    env: EnvBase,
+    max_steps: int,
+    policy: Callable[[TensorDictBase], TensorDictBase | None] | None,
+    start: TensorDictBase | None,
+    break_when_any_done: bool,
+    set_truncated: bool,
+) -> TensorDictBase:
+    """Stack up to `max_steps` steps along a last dimension named `"time"`."""
+    current = env.empty_tensordict() if start is None else start
+    steps: list[TensorDictBase] = []
+    ends = Ends(env)
+    while len(steps) < max_steps:
+        acted = env.rand_action(current) if policy is None else policy(current)
+        stepped = env.step(current if acted is None else acted)
+        steps.append(stepped.copy())
+        ended = ends.read(stepped.get("next"))
+        if len(steps) == max_steps or (break_when_any_done and ended is not None):
+            break
+        current = step_mdp(stepped, reward_keys=env.reward_keys, action_keys=env.action_keys)
+        if ended is not None:
+            done = torch.from_numpy(ended[0] | ended[1])
+            current = env.reset(current.set("_reset", done.view(*env.batch_size, 1)))
+    stacked = load_tensordict().stack(steps, len(env.batch_size))
+    stacked.refine_names(..., "time")
+    if set_truncated:
+        last = (*(slice(None),) * len(env.batch_size), -1)
+        for key, _ in env.full_done_spec.leaves():
+            if key[-1] != "terminated":
+                stacked.get(after(key))[last] = True
+    return stacked
+
+
+def with_own_mask(env: EnvSpecs, given: TensorDictBase | None) -> tuple[TensorDictBase | None, torch.Tensor | None]:
+    """What `_reset` is given, with a copy of the mask in it, and the mask `[*batch_size, 1]`; None where there is none.
+
+    Raises:
+        SpecMismatch: a mask of another size or dtype.
+    """
+    mask = None if given is None else given.get("_reset", None)
+    if given is None or mask is None:
+        return given, None
+    shape = (*env.batch_size, 1)
+    if mask.dtype != torch.bool or mask.numel() != math.prod(shape):
+        raise SpecMismatch(
+            f"{type(env).__name__}.reset: '_reset': expected shape {shape} and dtype bool, found {tuple(mask.shape)} and "
+            f"{mask.dtype}; give one flag for each row"
+        )
+    own = mask.reshape(shape).clone()
+    return given.copy().set("_reset", own.clone()), own
+
+
+def finish_reset(
+    env: EnvSpecs, given: TensorDictBase | None, begun: TensorDictBase | None, mask: torch.Tensor | None
+) -> TensorDictBase:
+    """What `reset` returns: what it was given, the reset rows in it replaced, with all done flags of the env.
+
+    Args:
+        env: the env.
+        given: what `reset` was given.
+        begun: what `_reset` returned; None where no row was to be reset.
+        mask: the rows `[*batch_size, 1]` that were to be reset; None for all.
+
+    Raises:
+        SpecMismatch: `_reset` returned something else than its specs say.
+    """
+    result = env.empty_tensordict() if given is None else given.copy()
+    result.pop("_reset", None)
+    if begun is not None:
+        check_result(env, begun, "_reset", by_hand=True)
+        new = env.empty_tensordict().update(begun)
+        new.pop("_reset", None)
+        clear_flags(env, new)
+        result = result.update(new) if mask is None or bool(mask.all()) else merge_rows(result, new, mask)
+    clear_flags(env, result)
+    return result
+
+
+def finish_step(env: EnvSpecs, given: TensorDictBase, result: TensorDictBase) -> TensorDictBase:
+    """Put what a step returned under `"next"`, with all done flags of the env.
+
+    Raises:
+        SpecMismatch: `_step` returned something else than its specs say.
+    """
+    check_result(env, result, "_step", by_hand=True)
+    if result is given:
+        result = result.copy()
+    complete_flags(env, result)
+    return given.set("next", result)

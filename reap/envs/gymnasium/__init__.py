@@ -1,0 +1,1 @@
+"""gymnasium's envs and vector envs."""

@@ -1,0 +1,333 @@
+"""`GymEnv`: a gymnasium env with specs, for the step loop and for use by TensorDicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+
+from reap.envs.base import EnvBase
+from reap.envs.gymnasium.any_shape import with_any_shape
+from reap.envs.gymnasium.make import Wrapping, build
+from reap.envs.gymnasium.rows import Env, GymCalls, GymRow, GymRows, RowFormat
+from reap.envs.gymnasium.state import env_state, load_env_state
+from reap.envs.gymnasium.values import ObservationLeaf, action_leaves, cell, observation_leaves
+from reap.envs.gymnasium.vector import VectorRows
+from reap.envs.gymnasium.vector_calls import VectorCalls
+from reap.envs.gymnasium.vector_kinds import VectorKind, count_rows, is_vector_env, kind_of, layers, single_spaces
+from reap.envs.gymnasium.vector_values import batched_format
+from reap.envs.rows import RowsEnv
+from reap.errors import OptionError, SpecMismatch
+from reap.keys import Key
+from reap.seeds import seed_chain
+from reap.specs import Composite, Spec, Unbounded, spec_from_space
+from reap.specs.fits import Check
+
+RESERVED = frozenset({"action", "reward", "done", "terminated", "truncated", "next", "collector", "is_init", "step_count"})
+InfoKeys = Sequence[str] | Mapping[str, Spec]
+
+
+class GymEnv(RowsEnv):
+    """A gymnasium env, or a vector env: gymnasium's, or EnvPool's made with `env_type="gymnasium"`.
+
+    Observations: Box as they are; Discrete one-hot int64, or indices int64 with `categorical_action_encoding`;
+    MultiDiscrete and MultiBinary likewise; the entries of a Dict at the root under their own names, nested ones nested; those
+    of a Tuple under `("observation", "0")`, .... Actions the same under `"action"`. What has no fixed shape or dtype (Text,
+    Graph, Sequence, OneOf, infos whose spec is `NonTensor`) is kept as Python objects, in a `NonTensorStack`.
+
+    The rows of a vector env are its envs, batch size `[n]`. Rows that ended are reset alone where the class is known to do
+    that: `SyncVectorEnv`, `AsyncVectorEnv`, EnvPool, also under most of gymnasium's wrappers. Other classes reset their rows in
+    the way they do: in same-step mode nothing is lost; in next-step mode the reset step stays as a frame that is not valid
+    (mask False, id -1, not counted), and rows cannot be limited or reset alone. `repr` of the env names the way.
+
+    Args:
+        env: an id, or an env or vector env that is used as it is.
+        categorical_action_encoding: discrete actions and observations as indices, not one-hot.
+        dtype: dtype for float observations, which MuJoCo has as float64; cast when they are written.
+        info_keys: values of `info` kept as observations: names (scalars, float32), or name to spec; zeros where absent or None.
+        from_pixels: render each step, as `"pixels"` `[height, width, 3]` uint8.
+        pixels_only: with `from_pixels`, leave out the env's own observation.
+        frame_skip: times that each action is repeated; rewards are summed.
+        device: device of the env's TensorDicts.
+        num_envs: with an id, a vector env of so many: a `SyncVectorEnv`, whose data are those of a `SerialEnv` of the same
+            envs. `vectorization_mode="async"` steps them in processes of their own, `"vector_entry_point"` is the vector env
+            that the id may have; `vector_kwargs` go to the vector env. 0: a single env.
+        **kwargs: passed to `gymnasium.make` with an id.
+
+    Raises:
+        OptionError: unknown id, an observation key that collides with a key of the batch, a space that cannot be used, a vector
+            env that does not say how it resets rows.
+
+    Example:
+        >>> env = GymEnv("CartPole-v1")
+        >>> env.observation_spec["observation"].shape, env.action_spec.shape
+        (torch.Size([4]), torch.Size([2]))
+        >>> env.rollout(3).batch_size
+        torch.Size([3])
+        >>> GymEnv("CartPole-v1", num_envs=2).rollout(3).batch_size
+        torch.Size([2, 3])
+    """
+
+    checks_choices = True
+
+    def __init__(
+        self,
+        env: str | Env | VectorEnv[Any, Any, Any],
+        *,
+        categorical_action_encoding: bool = False,
+        dtype: torch.dtype | None = None,
+        info_keys: InfoKeys | None = None,
+        from_pixels: bool = False,
+        pixels_only: bool = True,
+        frame_skip: int | None = None,
+        device: torch.device | str | None = None,
+        num_envs: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        _check_dtype(dtype)
+        options: dict[str, Any] = {
+            "categorical_action_encoding": categorical_action_encoding,
+            "dtype": dtype,
+            "info_keys": info_keys,
+            "from_pixels": from_pixels,
+            "pixels_only": pixels_only,
+            "frame_skip": frame_skip,
+            "device": device,
+            "num_envs": num_envs,
+        }
+        self._recipe = (env, {**options, **kwargs})
+        wrapping = Wrapping(from_pixels, pixels_only, frame_skip)
+        self.wrapped: Any = build(env, num_envs, wrapping, kwargs)
+        self._is_vector = is_vector_env(self.wrapped)
+        kind = kind_of(self.wrapped) if self._is_vector and type(self.wrapped) is not SyncVectorEnv else None
+        super().__init__(device=device, batch_size=(count_rows(self.wrapped),) if self._is_vector else ())
+        name = "pixels" if from_pixels and pixels_only else "observation"
+        spaces = single_spaces(self.wrapped)
+        self._make_form = partial(_row_format, name=name, categorical=categorical_action_encoding, infos=_info_specs(info_keys))
+        self.form = self._make_form(self.wrapped, *spaces)
+        self._set_specs(categorical_action_encoding, dtype, info_keys)
+        self.row: GymRow | GymRows | VectorRows = self._make_rows(kind, name, info_keys, categorical_action_encoding)
+
+    def _make_rows(
+        self, kind: VectorKind | None, name: str, info_keys: InfoKeys | None, categorical: bool
+    ) -> GymRow | GymRows | VectorRows:
+        env, form = self.wrapped, self.form
+        if not self._is_vector:
+            return GymRow(GymCalls(env), form)
+        if kind is None:
+            # A SyncVectorEnv loops over its envs as we do; done here, rows can be stepped alone too.
+            return GymRows([GymRow(GymCalls(single), form) for single in env.envs])
+        self.resets_rows, self.steps_rows, self.resets_itself = kind.takes_mask, kind.takes_ids, kind.resets_itself
+        space, _ = single_spaces(env)
+        count = self.batch_size.numel()
+        every = batched_format(form, name, space, _info_specs(info_keys), categorical=categorical, count=count)
+        return VectorRows(VectorCalls(env, kind), every, form)
+
+    def set_check(self, check: Check) -> None:
+        """Check values so closely from now on; see `EnvBase`."""
+        super().set_check(check)
+        self.row.check = check
+        for calls in [self.row.calls] if isinstance(self.row, VectorRows) else self._calls():
+            calls.refuses_bounds = check != "types"
+
+    def let_shapes_change(self) -> None:
+        """Let observations of Box spaces, but action masks, take any shape: each becomes an object, a tensor of its own.
+
+        Raises:
+            OptionError: a vector env that has the observations of all rows in one array.
+        """
+        calls = self._calls()
+        if not calls:
+            raise OptionError(
+                f"use_buffers=False: {self!r} returns the observations of all rows in one array, where they have one shape; "
+                "use a SerialEnv, or a SyncVectorEnv"
+            )
+        _, options = self._recipe
+        observation_space, action_space = single_spaces(self.wrapped)
+        space = with_any_shape(observation_space, options["dtype"])
+        self.form = self._make_form(self.wrapped, space, action_space)
+        self._set_specs(options["categorical_action_encoding"], options["dtype"], options["info_keys"])
+        for one in calls:
+            one.expect(space)
+        rows = [GymRow(one, self.form) for one in calls]
+        self.row = GymRows(rows) if self._is_vector else rows[0]
+        self.set_check(self.check)
+
+    def _set_specs(self, categorical: bool, dtype: torch.dtype | None, info_keys: InfoKeys | None) -> None:
+        found: dict[Key, Spec] = {}
+        for leaf in self.form.observations:
+            found[leaf.key] = spec_from_space(leaf.space, categorical=categorical, dtype=dtype)
+        infos = _info_specs(info_keys)
+        _refuse_twice({key[0] for key in found}, infos)
+        found.update({(name,): spec for name, spec in infos.items()})
+        _refuse_reserved(found, self.wrapped)
+        # Expanded here: an observation as long as the batch would pass for one that has the batch dimension.
+        size = self.batch_size
+        self.observation_spec = _tree(found).expand(*size)
+        actions = {leaf.key: spec_from_space(leaf.space, categorical=categorical) for leaf in self.form.actions}
+        self.action_spec = _tree(actions).expand(*size)
+        self.reward_spec = Composite(reward=Unbounded((1,), dtype=torch.float32)).expand(*size)
+        self.add_truncated_keys()
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Give each row the next seed of the chain; return the one behind the last.
+
+        A vector env with one generator for all its rows takes the first.
+
+        Raises:
+            OptionError: an EnvPool, which takes seeds only where it is made.
+        """
+        self.ensure_open()
+        *seeds, following = seed_chain(seed, max(1, self.batch_size.numel()), static=static_seed)
+        self.row.seed(seeds)
+        return following
+
+    def get_attribute(self, name: str) -> Any:
+        """An attribute of the gymnasium env, looked for through its wrappers; of a vector env, a list of the envs' own."""
+        if not self._is_vector:
+            return self.wrapped.get_wrapper_attr(name)
+        envs = layers(self.wrapped)[-1]
+        return list(envs.get_attr(name)) if hasattr(envs, "get_attr") else getattr(self.wrapped, name)
+
+    def call(self, name: str, *args: Any) -> Any:
+        """Call a method of the gymnasium env, looked for through its wrappers; of a vector env, that of each env."""
+        if not self._is_vector:
+            return self.wrapped.get_wrapper_attr(name)(*args)
+        envs = layers(self.wrapped)[-1]
+        return list(envs.call(name, *args)) if hasattr(envs, "get_attr") else getattr(self.wrapped, name)(*args)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """The state of each env, where the env itself keeps one: `state_dict()` and `load_state_dict(state)`; else None."""
+        states = [env_state(calls) for calls in self._calls()]
+        return {"envs": states} if states and all(state is not None for state in states) else None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        for calls, own in zip(self._calls(), state["envs"], strict=True):
+            load_env_state(calls, own)
+
+    def _calls(self) -> Sequence[GymCalls]:
+        """The calls of the envs that are reset and stepped alone."""
+        row = self.row
+        return row.calls if isinstance(row, GymRows) else [row.calls] if isinstance(row, GymRow) else ()
+
+    def close(self) -> None:
+        """Close the gymnasium env; a second call does nothing."""
+        if not self.closed:
+            self.wrapped.close()
+        super().close()
+
+    def another(self) -> EnvBase:
+        """A new env of the same id and options; an env that was given as an object cannot be built again."""
+        env, options = self._recipe
+        return _rebuild(type(self), env, options) if isinstance(env, str) else super().another()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        env, options = self._recipe
+        return _rebuild, (type(self), env, options)
+
+    def __repr__(self) -> str:
+        env, options = self._recipe
+        spec = getattr(self.wrapped, "spec", None)
+        name = env if isinstance(env, str) else getattr(spec, "id", None) or type(layers(self.wrapped)[-1]).__name__
+        if not self._is_vector:
+            return f"{type(self).__name__}({name if isinstance(env, str) or spec else self.wrapped})"
+        way = self.row.calls.kind.way if isinstance(self.row, VectorRows) else "rows reset alone"
+        return f"{type(self).__name__}({name}, num_envs={options['num_envs'] or self.batch_size.numel()}, {way})"
+
+
+class GymWrapper(GymEnv):
+    """A gymnasium env that exists already; the options are those of `GymEnv`."""
+
+
+def _check_dtype(dtype: Any) -> None:
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise OptionError(f"dtype: expected a floating torch.dtype, for float observations, got {dtype!r}")
+
+
+def _rebuild(cls: type[GymEnv], env: Any, options: dict[str, Any]) -> GymEnv:
+    return cls(env, **options)
+
+
+def _info_specs(info_keys: InfoKeys | None) -> dict[str, Spec]:
+    if info_keys is None:
+        return {}
+    if isinstance(info_keys, str):
+        raise OptionError(f"info_keys: expected a list of names or a dict of specs, got the string {info_keys!r}")
+    if isinstance(info_keys, Mapping):
+        return dict(info_keys)
+    return {name: Unbounded((), dtype=torch.float32) for name in info_keys}
+
+
+def _info_leaf(name: str, spec: Spec) -> ObservationLeaf:
+    if spec.dtype is None:
+        return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cell(_info_value(info, name)), is_checked=True)
+    zero: Any = spec.zero().numpy()
+
+    def read(info: Any) -> Any:
+        value = _info_value(info, name)
+        if value is None:
+            return zero
+        # A number is one, in whatever array it is.
+        return np.reshape(value, zero.shape) if zero.size == 1 == np.size(value) else value
+
+    return ObservationLeaf((name,), gym.spaces.Space(), read)
+
+
+def _info_value(info: Any, name: str) -> Any:
+    try:
+        return info.get(name)
+    except AttributeError:
+        raise SpecMismatch(
+            f"info_keys: {name!r} is looked for in the info of each reset and step: expected a dict, found "
+            f"{type(info).__name__}: {info!r}; let the env return {{}} where it has nothing to tell"
+        ) from None
+
+
+def _row_format(
+    env: Any,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    *,
+    name: str,
+    categorical: bool,
+    infos: Mapping[str, Spec],
+) -> RowFormat:
+    form = RowFormat(
+        observations=tuple(observation_leaves(observation_space, (name,), categorical=categorical)),
+        infos=tuple(_info_leaf(key, spec) for key, spec in infos.items()),
+        actions=tuple(action_leaves(action_space, ("action",), categorical=categorical)),
+        action_space=action_space,
+    )
+    if not form.observations and not form.infos:
+        raise OptionError(f"{env}: expected an observation space that holds something, got {observation_space}")
+    if not form.actions:
+        raise OptionError(f"{env}: expected an action space that holds something, got {action_space}")
+    return form
+
+
+def _tree(leaves: Mapping[Key, Spec]) -> Composite:
+    tree = Composite()
+    for key, spec in leaves.items():
+        tree = tree.with_(key, spec)
+    return tree
+
+
+def _refuse_twice(names: set[str], infos: Mapping[str, Spec]) -> None:
+    taken = sorted(names & infos.keys())
+    if taken:
+        raise OptionError(f"info_keys: {taken} are observations of the env already; leave them out or rename the observation")
+
+
+def _refuse_reserved(keys: Mapping[Key, Spec], env: Any) -> None:
+    taken = sorted({key[0] for key in keys} & RESERVED)
+    if taken:
+        raise OptionError(
+            f"{env}: observation keys {taken} collide with keys of every batch; rename them, e.g. with "
+            "gymnasium.wrappers.TransformObservation"
+        )

@@ -1,0 +1,104 @@
+"""The check of what an env's first reset and first step return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from reap.envs.checks.rounding import ROUNDING
+from reap.envs.gymnasium.values import contains
+from reap.errors import SpecMismatch
+from reap.specs.fits import as_array, as_dtype, describe, expected_and_found, one_flag, one_number
+
+RESET_VALUES = "(observation, info)"
+STEP_VALUES = "(observation, reward, terminated, truncated, info)"
+
+
+def check_reset(result: Any, space: gym.Space[Any], *, bounds: bool = True) -> None:
+    """Raise SpecMismatch unless a reset returned an observation of the space and an info."""
+    check_values(result, "env.reset", RESET_VALUES)
+    check_observation(result[0], space, "env.reset", bounds=bounds)
+
+
+def check_step(result: Any, space: gym.Space[Any], *, bounds: bool = True) -> bool:
+    """Raise SpecMismatch unless a step returned what gymnasium says.
+
+    Returns:
+        Whether reward and flags are numbers as they are; otherwise they are arrays of one element each.
+    """
+    check_values(result, "env.step", STEP_VALUES)
+    check_observation(result[0], space, "env.step", bounds=bounds)
+    _, reward, terminated, truncated, _ = result
+    one_number(reward)
+    one_flag(terminated, "terminated")
+    one_flag(truncated, "truncated")
+    return all(np.ndim(value) == 0 for value in (reward, terminated, truncated))
+
+
+def check_values(result: Any, where: str, expected: str) -> None:
+    """Raise SpecMismatch unless a call returned as many values as gymnasium says."""
+    count = expected.count(",") + 1
+    if not isinstance(result, tuple | list) or len(result) != count:
+        found = f"{len(result)} values" if isinstance(result, tuple) else describe(result)
+        raise SpecMismatch(
+            f"{where}: expected {expected}, found {found}; an env of the old gym interface is wrapped by the shimmy package"
+        )
+
+
+def check_observation(value: Any, space: gym.Space[Any], where: str, path: str = "observation", *, bounds: bool = True) -> None:
+    """Raise SpecMismatch unless a value fits the space that the env declares; see `reap.specs.fits`.
+
+    Args:
+        value: the observation.
+        space: the space.
+        where: the call that returned it, for the error.
+        path: the part of the observation, for the error.
+        bounds: whether numbers have to lie within the bounds of a Box, up to one part in a million.
+    """
+    if isinstance(space, spaces.Dict):
+        entries: list[tuple[Any, gym.Space[Any]]] = list(space.spaces.items())
+        if not isinstance(value, dict) or set(value) != set(space.spaces):
+            found = sorted(value) if isinstance(value, dict) else describe(value)
+            raise _mismatch(where, path, f"a dict with keys {sorted(space.spaces)}", found)
+    elif isinstance(space, spaces.Tuple):
+        entries = list(enumerate(space.spaces))
+        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+            raise _mismatch(where, path, f"a tuple of {len(space.spaces)}", describe(value))
+    else:
+        _check_leaf(value, space, where, path, bounds)
+        return
+    for index, sub in entries:
+        check_observation(value[index], sub, where, f"{path}[{index!r}]", bounds=bounds)
+
+
+def _check_leaf(value: Any, space: gym.Space[Any], where: str, path: str, bounds: bool) -> None:
+    if not isinstance(space, spaces.Box):
+        if not contains(space, value):
+            raise _mismatch(where, path, str(space), describe(value))
+        return
+    array = as_array(value)
+    if array is None or array.shape != space.shape or as_dtype(array, space.dtype) is None:
+        raise _mismatch(where, path, *expected_and_found(value, space.shape, space.dtype))
+    numbers = array.astype(np.float64)
+    if np.isnan(numbers).any():
+        raise _mismatch(where, path, "numbers", f"NaN at {_first(np.isnan(numbers))}")
+    slack = ROUNDING * np.maximum(1.0, np.abs(np.where(np.isfinite(numbers), numbers, 0.0)))
+    outside = (array < space.low - slack) | (array > space.high + slack)
+    if bounds and outside.any():
+        index = _first(outside)
+        expected = f"values in [{space.low[index]}, {space.high[index]}]"
+        raise _mismatch(where, path, expected, f"{array[index]} at index {index}")
+
+
+def _first(mask: Any) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.argwhere(mask)[0])
+
+
+def _mismatch(where: str, path: str, expected: str, found: object) -> SpecMismatch:
+    return SpecMismatch(
+        f"{where}: {path} does not fit the env's own observation_space: expected {expected}, found {found}; "
+        "correct the space or the value (gymnasium.wrappers.TransformObservation changes either)"
+    )

@@ -1,0 +1,274 @@
+"""Values of gymnasium spaces to and from rows of arrays.
+
+`observation_leaves` says how an observation is taken apart: for each key a function from the observation to what is written
+into the row. `action_decoder` says how a column of actions becomes the actions of the envs, always as copies, for envs may
+keep what they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from reap.envs.checks.choices import ONE_HOT, choices, index_readers, is_not_one_hot, no_choice, one_hot_readers, switches
+from reap.envs.gymnasium.any_shape import AnyShape
+from reap.envs.gymnasium.one_hot import one_hot_rows
+from reap.errors import OptionError, SpecMismatch
+from reap.keys import Key, plain
+from reap.recording.layout import Array
+from reap.recording.objects import copied
+from reap.specs.fits import describe, one_choice
+
+Read = Callable[[Any], Any]
+Decode = Callable[[Sequence[Array]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class ObservationLeaf:
+    """One array of an observation.
+
+    Attributes:
+        key: where it goes.
+        space: its space.
+        read: from the whole observation to what is written into the row.
+        is_checked: what `read` returns fits the row; otherwise that is looked at before it is written.
+    """
+
+    key: Key
+    space: gym.Space[Any]
+    read: Read
+    is_checked: bool = False
+
+
+def identity(value: Any) -> Any:
+    """The value itself."""
+    return value
+
+
+def observation_leaves(
+    space: gym.Space[Any], key: Key, *, categorical: bool, encoder: Callable[[gym.Space[Any], bool, Key], Read] | None = None
+) -> list[ObservationLeaf]:
+    """The arrays of an observation: one, or for Dict and Tuple spaces one per entry.
+
+    Args:
+        space: the observation space.
+        key: key of an observation that is not a Dict; a Dict's entries lie under their own names.
+        categorical: discrete values are written as indices, otherwise one-hot.
+        encoder: from a space without parts, `categorical` and the key to what is written of its values, which is the value
+            itself or fits; one row's by default.
+    """
+    root = () if isinstance(space, spaces.Dict) else key
+    return _leaves(space, root, identity, lambda space, key: (encoder or _encoder)(space, categorical, key))
+
+
+def _leaves(
+    space: gym.Space[Any], key: Key, read: Read, encoder: Callable[[gym.Space[Any], Key], Read]
+) -> list[ObservationLeaf]:
+    if isinstance(space, spaces.Dict):
+        entries = [(str(name), name, sub) for name, sub in space.spaces.items()]
+    elif isinstance(space, spaces.Tuple):
+        entries = [(str(i), i, sub) for i, sub in enumerate(space.spaces)]
+    else:
+        encode = encoder(space, key)
+        return [ObservationLeaf(key, space, _compose(encode, read), encode is not identity)]
+    found: list[ObservationLeaf] = []
+    for name, index, sub in entries:
+        found.extend(_leaves(sub, (*key, name), _compose(itemgetter(index), read), encoder))
+    return found
+
+
+def _compose(outer: Read, inner: Read) -> Read:
+    if inner is identity:
+        return outer
+    if outer is identity:
+        return inner
+    return lambda value: outer(inner(value))
+
+
+def _encoder(space: gym.Space[Any], categorical: bool, key: Key) -> Read:
+    if isinstance(space, spaces.Discrete):
+        return _discrete_encoder(int(space.start), int(space.n), key, categorical)
+    if isinstance(space, spaces.MultiDiscrete):
+        return _multi_discrete_encoder(np.asarray(space.start), np.asarray(space.nvec), key, categorical)
+    if isinstance(space, spaces.MultiBinary):
+        return lambda value: switches(value, space.shape, key)
+    if isinstance(space, spaces.Box):
+        return identity
+    write = space.cell if isinstance(space, AnyShape) else cell
+    return lambda value: write(contained(value, space, key))
+
+
+def _discrete_encoder(start: int, count: int, key: Key, categorical: bool) -> Read:
+    if categorical:
+        return lambda value: one_choice(value, start, count, key)
+    rows = one_hot_rows(count)
+    return lambda value: rows[one_choice(value, start, count, key)]
+
+
+def _multi_discrete_encoder(offset: Array, counts: Array, key: Key, categorical: bool) -> Read:
+    if categorical:
+        return lambda value: choices(value, offset, counts, key)
+    places = np.concatenate(([0], np.cumsum(counts.reshape(-1))[:-1]))
+    width = int(counts.sum())
+    return lambda value: _many_hot(choices(value, offset, counts, key), places, width)
+
+
+def contained(value: Any, space: gym.Space[Any], key: Key) -> Any:
+    """The value, which the space says to be one of its own.
+
+    Raises:
+        SpecMismatch: it is not.
+    """
+    if not contains(space, value):
+        raise SpecMismatch(f"{plain(key)!r}: expected {space}, found {describe(value)}")
+    return value
+
+
+def contains(space: gym.Space[Any], value: Any) -> bool:
+    """Whether a value is in a space.
+
+    Raises:
+        OptionError: the space does not say which values are in it.
+    """
+    try:
+        return bool(space.contains(value))
+    except NotImplementedError as error:
+        raise OptionError(
+            f"observation space {space} of {type(space)}: expected a space that says which values are in it; define its "
+            "contains(value), or wrap the env with one of gymnasium's spaces"
+        ) from error
+
+
+def cell(value: Any) -> Array:
+    """An object as it is written into an array of objects: a copy, for envs may go on to change what they returned."""
+    written = np.empty(1, object)
+    written[0] = copied(value)
+    return written
+
+
+def _many_hot(value: Array, places: Array, width: int) -> Array:
+    row = np.zeros(width, np.int64)
+    row[value.reshape(-1) + places] = 1
+    return row
+
+
+def action_decoder(
+    space: gym.Space[Any], key: Key, *, categorical: bool
+) -> tuple[Callable[[Array], Any], Callable[[Array], Any]]:
+    """How actions are read from an array: a function for one env's row, and one for a column of rows.
+
+    Both return copies, and raise SpecMismatch for what is no choice. What the second returns has one action per row when
+    indexed.
+    """
+    if isinstance(space, spaces.Discrete):
+        return _discrete_decoder(int(space.start), int(space.n), key, categorical)
+    if isinstance(space, spaces.MultiDiscrete):
+        return _multi_discrete_decoder(space, key, categorical)
+    if isinstance(space, spaces.MultiBinary):
+        decode = _binary_decoder(key, space.shape)
+        return decode, decode
+    if isinstance(space, spaces.Box):
+        return np.array, np.array if space.shape else _arrays
+    raise OptionError(
+        f"action space {space}: expected Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of these; "
+        "wrap the env so that its actions are one of them"
+    )
+
+
+def _arrays(rows: Array) -> list[Array]:
+    """An array without dimensions for each row; an index would give numbers, which are not in a Box."""
+    return [np.array(row) for row in rows]
+
+
+def _discrete_decoder(
+    start: int, count: int, key: Key, categorical: bool
+) -> tuple[Callable[[Array], Any], Callable[[Array], Any]]:
+    one, many = (index_readers if categorical else one_hot_readers)(count, key)
+    if not start:
+        return one, many
+    return (lambda row: one(row) + start), (lambda rows: [place + start for place in many(rows)])
+
+
+def _multi_discrete_decoder(
+    space: spaces.MultiDiscrete, key: Key, categorical: bool
+) -> tuple[Callable[[Array], Any], Callable[[Array], Any]]:
+    offset, dtype, counts = np.asarray(space.start), space.dtype, np.asarray(space.nvec)
+    if categorical:
+
+        def shift(rows: Array) -> Array:
+            wrong = (rows < 0) | (rows >= counts)
+            if wrong.any():
+                raise no_choice(rows, key, f"integers from 0 to {(counts - 1).tolist()}", _of_rows(wrong, counts.ndim))
+            return (rows + offset).astype(dtype)
+
+        return shift, shift
+    cuts = np.cumsum(counts.reshape(-1))[:-1]
+
+    def decode(rows: Array) -> Array:
+        parts = np.split(rows, cuts, axis=-1)
+        wrong = sum(map(is_not_one_hot, parts))
+        if np.any(wrong):
+            blocks = f"{ONE_HOT} in each of the blocks {counts.reshape(-1).tolist()}"
+            raise no_choice(rows, key, blocks, _of_rows(wrong, 0))
+        places = np.stack([part.argmax(-1) for part in parts], -1)
+        return (places.reshape((*rows.shape[:-1], *counts.shape)) + offset).astype(dtype)
+
+    return decode, decode
+
+
+def _of_rows(wrong: Any, inner: int) -> Any:
+    """Of values `[E, *inner]`, whether any is wrong, for each row; None for the values of one row."""
+    array = np.asarray(wrong)
+    return array.any(tuple(range(1, array.ndim))) if array.ndim > inner else None
+
+
+def _binary_decoder(key: Key, shape: tuple[int, ...]) -> Callable[[Array], Any]:
+    def decode(rows: Array) -> Array:
+        wrong = (rows != 0) & (rows != 1)
+        if wrong.any():
+            raise no_choice(rows, key, "zeros and ones", _of_rows(wrong, len(shape)))
+        return np.array(rows)
+
+    return decode
+
+
+@dataclass(frozen=True)
+class ActionLeaf:
+    """One array of an action and how it is read, from one row and from a column of rows."""
+
+    key: Key
+    space: gym.Space[Any]
+    one: Callable[[Array], Any]
+    many: Callable[[Array], Any]
+
+
+def action_leaves(space: gym.Space[Any], key: Key, *, categorical: bool) -> list[ActionLeaf]:
+    """The arrays of an action: one, or for Dict and Tuple spaces one per entry, under `key`."""
+    if isinstance(space, spaces.Dict):
+        entries = [(str(name), sub) for name, sub in space.spaces.items()]
+    elif isinstance(space, spaces.Tuple):
+        entries = [(str(i), sub) for i, sub in enumerate(space.spaces)]
+    else:
+        one, many = action_decoder(space, key, categorical=categorical)
+        return [ActionLeaf(key, space, one, many)]
+    return [leaf for name, sub in entries for leaf in action_leaves(sub, (*key, name), categorical=categorical)]
+
+
+def assemble(space: gym.Space[Any], leaves: Sequence[Any]) -> Any:
+    """One env's action from the values of its leaves, in the order of `action_leaves`."""
+    values = iter(leaves)
+
+    def build(space: gym.Space[Any]) -> Any:
+        if isinstance(space, spaces.Dict):
+            return {name: build(sub) for name, sub in space.spaces.items()}
+        if isinstance(space, spaces.Tuple):
+            return tuple(build(sub) for sub in space.spaces)
+        return next(values)
+
+    return build(space)

@@ -1,0 +1,151 @@
+"""Values of vector envs: batched observations, infos and actions, to and from columns of arrays.
+
+The functions of `values` take apart one row; those here all rows at once, for each key by one array operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from reap.envs.checks.choices import choices, switches
+from reap.envs.gymnasium.rows import RowFormat
+from reap.envs.gymnasium.values import ActionLeaf, ObservationLeaf, Read, contained, identity, observation_leaves
+from reap.errors import SpecMismatch, located
+from reap.keys import Key
+from reap.recording.layout import Array
+from reap.recording.objects import copied
+from reap.specs import Spec
+from reap.specs.fits import Fit, as_array
+
+
+def batched_format(
+    form: RowFormat, name: str, space: gym.Space[Any], infos: Mapping[str, Spec], *, categorical: bool, count: int
+) -> RowFormat:
+    """The format of all rows at once.
+
+    Args:
+        form: the format of one row.
+        name: key of an observation that is not a Dict.
+        space: observation space of one row.
+        infos: values of the info that are kept, with their specs.
+        categorical: discrete values are indices, otherwise one-hot.
+        count: number of rows.
+    """
+    return RowFormat(
+        observations=tuple(observation_leaves(space, (name,), categorical=categorical, encoder=_encoder)),
+        infos=tuple(_info_leaf(key, spec, count) for key, spec in infos.items()),
+        actions=tuple(replace(leaf, many=_action_decoder(leaf)) for leaf in form.actions),
+        action_space=form.action_space,
+    )
+
+
+def _encoder(space: gym.Space[Any], categorical: bool, key: Key) -> Read:
+    if isinstance(space, spaces.Discrete):
+        start, count = int(space.start), int(space.n)
+        offset, counts = np.asarray(start), np.asarray(count)
+        if categorical:
+            return lambda values: choices_of_rows(values, offset, counts, key)
+        every = np.arange(count)
+        return lambda values: np.equal(choices_of_rows(values, offset, counts, key)[:, None], every)
+    if isinstance(space, spaces.MultiDiscrete):
+        offset, counts = np.asarray(space.start), np.asarray(space.nvec)
+        if categorical:
+            return lambda values: choices_of_rows(values, offset, counts, key)
+        # Every choice of every part beside each other: which part it belongs to, and its value.
+        sizes = counts.reshape(-1)
+        part = np.repeat(np.arange(len(sizes)), sizes)
+        value = np.concatenate([np.arange(n) for n in sizes])
+        return lambda values: np.equal(choices_of_rows(values, offset, counts, key).reshape(len(values), -1)[:, part], value)
+    if isinstance(space, spaces.MultiBinary):
+        return lambda values: switches(values, (len(values), *space.shape), key)
+    return identity if isinstance(space, spaces.Box) else partial(_contained_cells, space=space, key=key)
+
+
+def choices_of_rows(values: Any, offset: Array, counts: Array, key: Key) -> Array:
+    """Choices of all rows counted from 0, int64 `[E, *counts.shape]`; an error names the row.
+
+    Raises:
+        SpecMismatch: see `choices`.
+    """
+    array = as_array(values)
+    if array is None or array.ndim != counts.ndim + 1:
+        return choices(values, offset, counts, key)
+    try:
+        return choices(array, np.broadcast_to(offset, array.shape), np.broadcast_to(counts, array.shape), key)
+    except (SpecMismatch, ValueError):
+        for b, value in enumerate(array):
+            with located(f"row {b}"):
+                choices(value, offset, counts, key)
+        raise
+
+
+def _contained_cells(values: Any, space: gym.Space[Any], key: Key) -> Array:
+    for b, value in enumerate(values):
+        with located(f"row {b}"):
+            contained(value, space, key)
+    return cells(values)
+
+
+def cells(values: Any) -> Array:
+    """Objects, one for each row, as they are written into a column of objects."""
+    written = np.empty((len(values), 1), object)
+    for b, value in enumerate(values):
+        written[b, 0] = copied(value)
+    return written
+
+
+def _info_leaf(name: str, spec: Spec, count: int) -> ObservationLeaf:
+    if spec.dtype is None:
+        return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cells(_info_objects(info, name, count)), True)
+    zero = np.asarray(spec.zero().numpy())
+    nothing, mask_name = np.broadcast_to(zero, (count, *zero.shape)), "_" + name
+
+    def read(info: Any) -> Array:
+        value, mask = info.get(name), info.get(mask_name)
+        if value is None:
+            return nothing
+        if mask is None or mask.all():
+            return np.stack(value) if value.dtype == object else value
+        values = np.array(nothing)
+        for b in np.flatnonzero(mask):
+            values[b] = fit.take(value[b])
+        return values
+
+    fit = Fit((name,), zero.shape, zero.dtype)
+    return ObservationLeaf((name,), gym.spaces.Space(), read)
+
+
+def _info_objects(info: Any, name: str, count: int) -> list[Any]:
+    value, mask = info.get(name), info.get("_" + name)
+    if value is None:
+        return [None] * count
+    return [_of_row(value, b) if mask is None or mask[b] else None for b in range(count)]
+
+
+def _of_row(value: Any, b: int) -> Any:
+    """One row's part of an info; gymnasium makes one dict of the rows' dicts, with masks beside the values."""
+    if not isinstance(value, dict):
+        return value[b]
+    masks = {"_" + str(name) for name in value}
+    present = {name: value.get(f"_{name}") for name in value if name not in masks}
+    return {name: _of_row(value[name], b) for name, mask in present.items() if mask is None or mask[b]}
+
+
+def _action_decoder(leaf: ActionLeaf) -> Callable[[Array], Any]:
+    space = leaf.space
+    if isinstance(space, spaces.Discrete):
+        return _discrete_decoder(space, leaf.many)
+    # One row of a Box without dimensions is a number; `ActionLeaf.many` makes a list of such rows.
+    return leaf.many if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary) else np.array
+
+
+def _discrete_decoder(space: spaces.Discrete[Any], many: Callable[[Array], Any]) -> Callable[[Array], Any]:
+    dtype = space.dtype
+    return lambda rows: np.array(many(rows), dtype)

@@ -1,0 +1,1 @@
+"""`ParallelEnv`: envs in processes."""

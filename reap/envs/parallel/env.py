@@ -1,0 +1,350 @@
+"""`ParallelEnv`: several envs as one batch, stepped by several processes that write straight into the caller's rows.
+
+stage, slot of the caller (shared memory)
+rows 0..3  <==== process 0: envs 0..3, one after the other    first half  } with overlap=True the policy serves one half
+rows 4..7  <==== process 1: envs 4..7                         second half } while the processes of the other one step
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from reap.envs.base import EnvBase, RowStepper, StepperHalf
+from reap.envs.make_env import is_env, refuse_instances
+from reap.envs.parallel.child import Share
+from reap.envs.parallel.processes import Processes
+from reap.envs.parallel.rows import ByBoard, ByChannel, ProcessRows
+from reap.envs.rows import RowsEnv
+from reap.envs.serial import each_of, require_equal
+from reap.errors import OptionError, SpecMismatch, nearest
+from reap.recording.buffers import Slot, Stage
+from reap.specs.fits import Check
+
+Factory = Callable[..., Any]
+
+TRANSPORT = (
+    "allow_step_when_done",
+    "consolidate",
+    "daemon",
+    "memmap",
+    "metadata_from_workers",
+    "mp_start_method",
+    "non_blocking",
+    "num_sub_threads",
+    "num_threads",
+    "pin_memory",
+    "policy_proof",
+    "serial_for_single",
+    "share_individual_td",
+    "shared_memory",
+    "shutdown_timeout",
+    "use_buffers",
+)
+"""Options of torchrl's class that say how data travels: here it does not."""
+
+OWN = ("create_env_kwargs", "num_processes", "device", "overlap", "stall_after")
+
+_FROM_PROCESSES = frozenset({"batch_size", "_observation", "_action", "_reward", "_done"})
+
+_built = count()
+
+
+class ParallelEnv(RowsEnv):
+    """A batch of envs of one kind, of batch size `[num_workers, *batch size of one]`, stepped in processes.
+
+    The processes start when the specs or data are first asked for: one that is only sent elsewhere, as a factory of the
+    workers of a collector, starts none here.
+
+    Args:
+        num_workers: number of envs.
+        create_env_fn: an env factory, a gymnasium id, or a list of one per env.
+        create_env_kwargs: keywords for the factory, or a list of one dict per env.
+        num_processes: number of processes, each of which steps several envs one after the other; by default as many as
+            there are cores, or envs if they are fewer.
+        device: device of the env's TensorDicts.
+        overlap: in a collector, let the policy serve one half of the envs while the other half steps in its processes: worth it
+            where policy and envs do not wait for the same cores. The policy is called for each half by itself, so that a
+            batch has the data of one collected without only if what the policy computes for a row does not depend on how many
+            rows there are. Needs two envs and two processes; an odd number makes halves of unequal size. Random actions, and
+            an env in another one (`SerialEnv`, transforms), are stepped as without it.
+        stall_after: seconds after which a warning says which process has not moved while it was waited for, and in what it has
+            been since; None for never. Nothing else comes of it.
+        **transport: options of torchrl's class that say how data travels are accepted, with a warning, and have no effect.
+
+    Raises:
+        OptionError: a number of envs or processes that cannot be, or be halved, an unknown option, an env that exists in this
+            process only, a factory that cannot be sent to a process or returns no env.
+        SpecMismatch: envs of different specs.
+        WorkerRaised: a factory, or an env, raised an exception.
+        WorkerDied: a process ended.
+
+    Example:
+        >>> with ParallelEnv(2, "CartPole-v1") as env:
+        ...     env.batch_size, env.rollout(3, break_when_any_done=False).batch_size
+        (torch.Size([2]), torch.Size([2, 3]))
+    """
+
+    shares_memory = True
+
+    def __init__(
+        self,
+        num_workers: int,
+        create_env_fn: Factory | str | Sequence[Factory | str],
+        *,
+        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        num_processes: int | None = None,
+        device: torch.device | str | None = None,
+        overlap: bool = False,
+        stall_after: float | None = 60.0,
+        **transport: Any,
+    ) -> None:
+        _warn_of(transport)
+        self._factories = each_of(num_workers, create_env_fn, "create_env_fn")
+        self._kwargs = each_of(num_workers, create_env_kwargs, "create_env_kwargs")
+        refuse_instances(self._factories, "processes")
+        _require_another(self._factories)
+        self._num_processes = _number_of_processes(num_processes, num_workers, least=2 if _is_switch(overlap) else 1)
+        self._overlap, self._stall_after = overlap, _checked_seconds(stall_after)
+        self._build_again = partial(
+            type(self),
+            num_workers,
+            create_env_fn,
+            create_env_kwargs=create_env_kwargs,
+            num_processes=num_processes,
+            device=device,
+            overlap=overlap,
+            stall_after=stall_after,
+        )
+        self._processes: Processes | None = None
+        super().__init__(device=device)
+        for name in _FROM_PROCESSES:
+            delattr(self, name)
+
+    # What only the processes know
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in _FROM_PROCESSES or "_processes" not in self.__dict__:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            self._started()
+            return self.__dict__[name]
+
+    @property
+    def resets_itself(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  known when the envs are built
+        """Whether rows that end are reset by the envs, with the step after the end, which is then no valid frame."""
+        return self._started().facts[0].resets_itself
+
+    @property
+    def resets_rows(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether any row can be reset alone."""
+        return all(facts.resets_rows for facts in self._started().facts)
+
+    @property
+    def steps_rows(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether some rows can be stepped while others wait."""
+        return all(facts.steps_rows for facts in self._started().facts)
+
+    def _started(self) -> Processes:
+        if self._processes is None:
+            super().ensure_open()
+            processes = Processes(self._groups, self._stall_after)
+            try:
+                for share, facts in zip(self._groups, processes.facts, strict=True):
+                    require_equal(processes.facts[0], facts, share.first)
+                self._take_facts(processes)
+            except BaseException:
+                processes.close()
+                raise
+            self._processes = processes
+        return self._processes
+
+    @cached_property
+    def _groups(self) -> list[Share]:
+        """Contiguous groups of envs, whose sizes differ by one at the most."""
+        total, groups = len(self._factories), self._num_processes
+        firsts = [-(-total * group // groups) for group in range(groups + 1)]
+        entropy = np.random.SeedSequence(torch.initial_seed() % 2**63, spawn_key=(next(_built),))
+        seeds = entropy.generate_state(groups, np.uint64)
+        return [
+            Share(self._factories[first:stop], self._kwargs[first:stop], first, total, int(seed >> 1))
+            for first, stop, seed in zip(firsts, firsts[1:], seeds, strict=False)
+        ]
+
+    def _take_facts(self, processes: Processes) -> None:
+        """Specs of the batch from what the processes tell of one env each."""
+        first = processes.facts[0]
+        size = self.batch_size = torch.Size((len(self._factories), *first.batch_shape))
+        self._observation = first.observation_spec.expand(*size)
+        self._action = first.full_action_spec.expand(*size)
+        self._reward = first.full_reward_spec.expand(*size)
+        self._done = first.full_done_spec.expand(*size)
+        has_objects = any(field.is_object for field in self.fields_of_stage().values())
+        carrier = ByChannel(processes) if has_objects else ByBoard(processes)
+        self.row = ProcessRows(carrier, [facts.rows for facts in processes.facts])
+
+    @property
+    def checks_choices(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether all envs look at discrete observations and actions themselves."""
+        return all(facts.checks_choices for facts in self._started().facts)
+
+    def set_check(self, check: Check) -> None:
+        """Check the values of all envs so closely from now on; see `EnvBase`."""
+        if check != self.check:
+            self._started().ask("set_check", check)
+        super().set_check(check)
+
+    def let_shapes_change(self) -> None:
+        """Let the observations of all envs change their shapes."""
+        processes = self._started()
+        processes.ask("let_shapes_change")
+        processes.describe()
+        self._take_facts(processes)
+
+    # Array face
+
+    def row_stepper(self) -> RowStepper:
+        """The rows of all processes, which step loops call themselves."""
+        self.ensure_open()
+        self._started()
+        return self.row
+
+    def stepper_halves(self) -> Sequence[StepperHalf]:
+        """Two halves of the rows, each of whole processes, with `overlap=True`."""
+        if not self._overlap:
+            return ()
+        first = self._started().facts[0]
+        of_one = math.prod(first.batch_shape)
+        halves: list[StepperHalf] = []
+        for face, rows in self.row.halves():
+            shape = (len(rows) // of_one, *first.batch_shape)
+            halves.append(StepperHalf(face, rows, shape, first.full_action_spec.expand(*shape)))
+        return halves
+
+    def bind(self, stage: Stage, slot: Slot) -> None:
+        """Take the arrays that following calls read and write; both in memory that can be shared."""
+        self.row_stepper().bind(stage, slot)
+
+    # Life
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Give each env the next seed of the chain; return the one behind the last."""
+        self.ensure_open()
+        return self._started().ask_along("set_seed", seed, static_seed)
+
+    def get_attribute(self, name: str) -> list[Any]:
+        """The attribute of each env; it has to be one that can be sent here."""
+        return _joined(self._started().ask("get_attribute", name))
+
+    def call(self, name: str, *args: Any) -> list[Any]:
+        """What the method of each env returns; arguments and results are sent."""
+        return _joined(self._started().ask("call", name, *args))
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """The states of all envs, as a SerialEnv has them; None if any of them has none."""
+        return self._states("state_dict")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let each env go on from its state."""
+        self._load("load_state_dict", state)
+
+    def loop_state(self) -> dict[str, Any] | None:
+        """The states of all envs in a loop, as a SerialEnv has them; None if any of them has none."""
+        return self._states("loop_state")
+
+    def load_loop_state(self, state: Mapping[str, Any]) -> None:
+        """Let each env go on from its state."""
+        self._load("load_loop_state", state)
+
+    def _states(self, name: str) -> dict[str, Any] | None:
+        states = self._started().ask(name)
+        return None if any(state is None for state in states) else {"envs": _joined([state["envs"] for state in states])}
+
+    def _load(self, name: str, state: Mapping[str, Any]) -> None:
+        envs = list(state["envs"])
+        if len(envs) != len(self._factories):
+            raise SpecMismatch(f"state: expected the states of {len(self._factories)} envs, found {len(envs)}")
+        stops = [share.first + len(share.factories) for share in self._groups]
+        self._started().ask_each(name, [({"envs": envs[a:b]},) for a, b in zip([0, *stops], stops, strict=False)])
+
+    def ensure_open(self) -> None:
+        """Raise ClosedError after `close`, or after a process has failed."""
+        super().ensure_open()
+        if self._processes is not None:
+            self._processes.check()
+
+    def close(self) -> None:
+        """Close all envs and end the processes; a second call does nothing."""
+        if self._processes is not None:
+            self._processes.close()
+        super().close()
+
+    def another(self) -> EnvBase:
+        """A new batch of envs from the same factories."""
+        return self._build_again()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._build_again, ()
+
+    def __repr__(self) -> str:
+        known = "" if self._processes is None else f", {self._processes.facts[0]!r}"
+        overlap = ", overlap=True" if self._overlap else ""
+        return f"{type(self).__name__}({len(self._factories)}{known}, num_processes={self._num_processes}{overlap})"
+
+
+def _joined(lists: Sequence[Sequence[Any]]) -> list[Any]:
+    return [value for values in lists for value in values]
+
+
+def _warn_of(transport: Mapping[str, Any]) -> None:
+    for name in transport:
+        if name not in TRANSPORT:
+            raise OptionError(f"ParallelEnv: unknown option {name!r}.{nearest(name, (*OWN, *TRANSPORT))}")
+    if transport:
+        warnings.warn(
+            f"ParallelEnv: options {sorted(transport)} say how data travels, and have no effect: processes write straight into "
+            "the collector's memory",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+
+
+def _require_another(factories: Sequence[Any]) -> None:
+    """Raise OptionError for one env that stands for several and cannot be built again."""
+    for place, factory in enumerate(factories):
+        if is_env(factory) and any(factory is other for other in factories[:place]):
+            factory.another().close()
+
+
+def _number_of_processes(asked: int | None, envs: int, *, least: int) -> int:
+    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise OptionError(f"num_processes: expected a positive number of processes or None, got {asked!r}")
+    number = min(envs, max(least, len(os.sched_getaffinity(0))) if asked is None else asked)
+    if number < least:
+        raise OptionError(
+            f"overlap=True: expected at least two envs and two processes, one for each half, got num_workers={envs}, "
+            f"num_processes={asked}"
+        )
+    return number
+
+
+def _is_switch(overlap: Any) -> bool:
+    if not isinstance(overlap, bool):
+        raise OptionError(f"overlap: expected a bool, got {overlap!r}")
+    return overlap
+
+
+def _checked_seconds(stall_after: Any) -> float | None:
+    is_number = isinstance(stall_after, int | float) and not isinstance(stall_after, bool)
+    if stall_after is not None and not (is_number and stall_after > 0):
+        raise OptionError(f"stall_after: expected a positive number of seconds or None, got {stall_after!r}")
+    return stall_after

@@ -1,0 +1,1 @@
+"""Where frames lie: layouts, blocks, slots and their pool, trajectories."""

@@ -1,0 +1,231 @@
+"""Where values lie in memory: a `Layout` describes a `Block`, one piece of memory that holds many arrays.
+
+    offset 0          64-byte aligned                                    nbytes
+    | observation     | action | done | terminated | truncated | ids ... |
+    '---- key: shape, dtype ---'
+
+One block can be shared between processes, sent, pinned or mapped to a file as a whole, whatever the number of keys in it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from reap.keys import Key
+from reap.system.endings import at_end
+from reap.system.memory import Bytes, physical_memory, readable, require_memory, shared_memory
+
+ALIGNMENT = 64
+SHOWN = 5
+"""Fields named in an error about memory."""
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """Shape and dtype of one value.
+
+    Attributes:
+        shape: its shape.
+        dtype: its dtype.
+        is_object: the value is a Python object, kept in an array of objects beside the block; shape and dtype mean nothing.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    is_object: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one value."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def lead(self, *shape: int) -> Field:
+        """The field of an array of such values: `shape` comes before the value's own."""
+        return Field((*shape, *self.shape), self.dtype, self.is_object)
+
+
+OBJECT = Field((1,), torch.uint8, is_object=True)
+"""The field of strings, graphs and whatever else has no fixed shape or dtype."""
+
+
+@cache
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """The numpy dtype with the same bytes; unsigned integers where numpy lacks the dtype: good for copies only.
+
+    Example:
+        >>> numpy_dtype(torch.float32), numpy_dtype(torch.bfloat16)
+        (dtype('float32'), dtype('uint16'))
+    """
+    try:
+        return torch.zeros((), dtype=dtype).numpy().dtype
+    except TypeError:
+        return np.dtype(f"u{dtype.itemsize}")
+
+
+class Layout(Mapping[Key, Field]):
+    """Key to shape, dtype and offset; every field starts on a multiple of 64 bytes, in the order given.
+
+    Example:
+        >>> layout = Layout({("a",): Field((3,), torch.float32), ("b",): Field((), torch.bool)})
+        >>> layout.offset(("b",)), layout.nbytes
+        (64, 128)
+    """
+
+    def __init__(self, fields: Mapping[Key, Field]) -> None:
+        self._fields = dict(fields)
+        self._offsets: dict[Key, int] = {}
+        end = 0
+        for key, field in self._fields.items():
+            self._offsets[key] = end
+            end += -(-field.nbytes // ALIGNMENT) * ALIGNMENT
+        self.nbytes = end
+
+    def __getitem__(self, key: Key) -> Field:
+        return self._fields[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other layout places the same fields at the same offsets."""
+        return isinstance(other, Layout) and list(self.items()) == list(other.items())
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.items()))
+
+    def __repr__(self) -> str:
+        rows = (f"{self._offsets[k]:>10}  {'.'.join(k)}  {f.shape}  {f.dtype}" for k, f in self._fields.items())
+        return "\n".join(("Layout", *rows, f"{self.nbytes:>10}  end"))
+
+    def offset(self, key: Key) -> int:
+        """Distance of the field from the start of the block, in bytes."""
+        return self._offsets[key]
+
+    def span(self, keys: Iterable[Key]) -> slice:
+        """The bytes from the first of these fields to the end of the last."""
+        chosen = tuple(keys)
+        first = min(self._offsets[key] for key in chosen)
+        return slice(first, max(self._offsets[key] + self._fields[key].nbytes for key in chosen))
+
+
+def private_memory(nbytes: int) -> Bytes:
+    """Memory of this process, zeroed, its start aligned to 64 bytes."""
+    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+class Block:
+    """One piece of memory and the arrays that a layout places in it.
+
+    Attributes:
+        layout: where the arrays lie.
+        memory: the bytes.
+        fd: descriptor of memory that can be shared, open as long as the block lives; None for memory of this process.
+    """
+
+    def __init__(self, layout: Layout, memory: Bytes, fd: int | None = None) -> None:
+        self.layout = layout
+        self.memory = memory
+        self.fd = fd
+        if fd is not None:
+            at_end(self, os.close, fd)
+
+    @classmethod
+    def private(cls, layout: Layout) -> Block:
+        """A block in memory of this process, zeroed.
+
+        Raises:
+            MemoryError: the layout does not fit into the memory of this machine; the text names its largest fields.
+        """
+        require_private(layout)
+        try:
+            return cls(layout, private_memory(layout.nbytes))
+        except MemoryError as error:
+            raise MemoryError(_too_large(layout, physical_memory())) from error
+
+    @classmethod
+    def shared(cls, layout: Layout, fd: int | None = None) -> Block:
+        """A block that several processes map: one memfd, whatever the number of fields.
+
+        Args:
+            layout: where the arrays lie.
+            fd: descriptor of a block of this layout that another process made; it belongs to the new block.
+
+        Raises:
+            MemoryError: the layout does not fit into what the machine, or the container, has left; the text names its
+                largest fields.
+        """
+        with _naming_largest(layout):
+            return cls(layout, *shared_memory(layout.nbytes, fd))
+
+    def array(self, key: Key) -> Array:
+        """The field as a numpy array over the block's memory."""
+        field, start = self.layout[key], self.layout.offset(key)
+        return self.memory[start : start + field.nbytes].view(numpy_dtype(field.dtype)).reshape(field.shape)
+
+    def tensor(self, key: Key, memory: Bytes | None = None) -> torch.Tensor:
+        """The field as a tensor with a storage of its own over the block's memory.
+
+        Args:
+            key: the field.
+            memory: the object whose life the tensor prolongs; the block's memory unless a lease on it is given.
+        """
+        field = self.layout[key]
+        count = math.prod(field.shape)
+        if not count:
+            return torch.empty(field.shape, dtype=field.dtype)
+        source = self.memory if memory is None else memory
+        flat = torch.frombuffer(source, dtype=field.dtype, count=count, offset=self.layout.offset(key))
+        # No view: those refuse detach_(), which people call on batches.
+        return flat.resize_(field.shape)
+
+
+def require_private(layout: Layout) -> None:
+    """Raise MemoryError where a block of this process does not fit into the memory of this machine."""
+    limit = physical_memory()
+    if layout.nbytes > limit:
+        raise MemoryError(_too_large(layout, limit))
+
+
+def require_shared(layouts: Sequence[Layout]) -> None:
+    """Raise MemoryError where shared blocks of these layouts do not fit into what is available."""
+    with _naming_largest(max(layouts, key=lambda layout: layout.nbytes)):
+        require_memory(sum(layout.nbytes for layout in layouts))
+
+
+@contextmanager
+def _naming_largest(layout: Layout) -> Generator[None]:
+    try:
+        yield
+    except MemoryError as error:
+        raise MemoryError(f"{error}\n{_largest(layout)}") from error
+
+
+def _too_large(layout: Layout, limit: float) -> str:
+    machine = "" if math.isinf(limit) else f" of this machine, which has {readable(limit)}"
+    text = f"{readable(layout.nbytes)} in one block, of {len(layout)} fields, do not fit into the memory{machine}."
+    return f"{text} {_largest(layout)}"
+
+
+def _largest(layout: Layout) -> str:
+    """The largest fields of a layout, and what to do if they are too large."""
+    largest = sorted(layout.items(), key=lambda item: -item[1].nbytes)[:SHOWN]
+    rows = (f"  {'.'.join(key)}: {field.shape} {field.dtype}, {readable(field.nbytes)}" for key, field in largest)
+    advice = "Use fewer frames per batch or fewer envs, smaller values or a smaller dtype, or keep fewer batches alive."
+    return "\n".join(("Largest:", *rows, advice))

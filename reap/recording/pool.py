@@ -1,0 +1,195 @@
+"""`SlotPool`: slots that are recorded, lent to the user with a batch, and come back by themselves.
+
+    take() -> slot -> recorded -> deliver() -> TensorDict --- last reference to any leaf dropped ---.
+      ^                                                                                             |
+      '---------------------------------------------------------------------------------------------'
+
+Fields that are small per frame are cloned into tensors of their own, so that keeping the rewards of a batch does not keep its
+pixels; the others are lent. A lease is a numpy array over the slot's memory that every lent tensor holds on to: through the
+`memoryview` numpy keeps the lease itself as the base of what is derived from it, and its end gives the slot back: a reference
+with the slot's number is then put among the free ones, by a function written in C (`reap.system.endings`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from reap.keys import Key, nested
+from reap.recording.buffers import SMALL, Slot, slot_layout
+from reap.recording.layout import Block, Field, Layout
+from reap.recording.objects import copies_of, stacked
+from reap.system.endings import Numbered, numbered
+from reap.tensordicts import make_tensordict
+
+Node = tuple[TensorDict, dict[str, Any]]
+Shape = tuple[int, ...]
+
+
+class SlotPool:
+    """Slots of one layout, made as they are needed.
+
+    Args:
+        fields: shape and dtype of one frame's value under each key, in the order of delivery.
+        batch_shape: batch dimensions of the env.
+        columns: time steps of a rollout.
+        device: what the batches give as their device, or None.
+        same: deliver the same TensorDict over the same memory each time.
+        limit: slots at the most: a batch that would take the last free one is copied, not lent. None for no limit.
+        make_block: makes the memory of a slot.
+
+    Attributes:
+        slots: the slots made so far, by number.
+        fields: shape and dtype of one frame's value under each key.
+        columns: time steps of a rollout.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[Key, Field],
+        batch_shape: tuple[int, ...],
+        columns: int,
+        *,
+        device: torch.device | None = None,
+        same: bool = False,
+        limit: int | None = None,
+        make_block: Callable[[Layout], Block] = Block.private,
+    ) -> None:
+        self.slots: list[Slot] = []
+        # A function, no bound method: that would be a cycle, and keep the slots until the garbage collector runs.
+        self._deliver = SlotPool._deliver_same if same else SlotPool._deliver_lease
+        self._same: dict[int, list[Node]] = {}
+        self._limit, self._make_block = limit, make_block
+        self._free: list[Numbered[Any]] = []
+        self._own: list[Numbered[Slot]] = []
+        self._leases: dict[int, Numbered[Any]] = {}
+        self._sources: list[dict[Key, torch.Tensor]] = []  # per slot, the fields that are cloned
+        self.fields, self.columns = dict(fields), columns
+        self._batch_shape, self._device = batch_shape, device
+        tensors = {key: field for key, field in fields.items() if not field.is_object}
+        self._small = [key for key, field in tensors.items() if field.nbytes <= SMALL]
+        self._large = [key for key, field in tensors.items() if field.nbytes > SMALL]
+        self._objects = [key for key in fields if key not in tensors]
+
+    @property
+    def lent(self) -> int:
+        """The number of slots that are taken, or of which the user keeps a piece."""
+        return len(self.slots) - len(self._free)
+
+    def take(self) -> int:
+        """The number of a free slot; a new one if all are lent.
+
+        Raises:
+            MemoryError: there is no memory for another slot.
+        """
+        if self._free:
+            return self._free.pop().number
+        try:
+            slot = Slot(self.fields, self._batch_shape, self.columns, self._make_block)
+        except MemoryError as error:
+            if self.slots:
+                error.add_note(f"reap: {len(self.slots)} earlier batches are still kept, each in a block of this size")
+            raise
+        with torch.inference_mode(False):
+            self._sources.append({key: slot.tensor(key) for key in self._small})
+        self._own.append(numbered(slot, len(self.slots)))
+        self.slots.append(slot)
+        return len(self.slots) - 1
+
+    @property
+    def layout(self) -> Layout:
+        """Where the fields of each slot lie in its memory."""
+        return slot_layout(self.fields, math.prod(self._batch_shape), self.columns)
+
+    @property
+    def _can_lend(self) -> bool:
+        """Whether a slot is left for the next rollout when this one is lent."""
+        return self._limit is None or bool(self._free) or len(self.slots) < self._limit
+
+    def give_back(self, index: int) -> None:
+        """Return a slot that was taken and is not delivered."""
+        self._free.append(self._own[index])
+
+    def clear(self) -> None:
+        """Have no slots any more: the memory of those that are lent goes with the last piece of their batches, the rest now."""
+        for kept in (self.slots, self._sources, self._same, self._free, self._own, self._leases):
+            kept.clear()
+
+    def deliver(self, index: int) -> TensorDict:
+        """The batch recorded in a slot that was taken: ordinary tensors, whatever mode the caller is in."""
+        with torch.inference_mode(False):
+            return self._deliver(self, index)
+
+    def _deliver_lease(self, index: int) -> TensorDict:
+        slot = self.slots[index]
+        try:
+            leaves: dict[Key, Any] = {key: source.clone() for key, source in self._sources[index].items()}
+            leaves.update({key: objects_of(slot, key) for key in self._objects})
+        except BaseException:
+            self.give_back(index)
+            raise
+        if self._large and not self._can_lend:
+            leaves.update({key: slot.tensor(key).clone() for key in self._large})
+            self.give_back(index)
+        elif self._large:
+            memory: Any = slot.block.memory
+            lease: Any = np.frombuffer(memoryview(memory), np.uint8)
+            self._leases[index] = numbered(lease, index, self._free.append)
+            leaves.update({key: slot.tensor(key, lease) for key in self._large})
+        else:
+            self.give_back(index)
+        return self._tensordict({key: leaves[key] for key in self.fields})
+
+    def _deliver_same(self, index: int) -> TensorDict:
+        self.give_back(index)
+        nodes = self._same.get(index)
+        if nodes is None:
+            slot = self.slots[index]
+            tensors = {key: slot.tensor(key) for key in self.fields if key not in self._objects}
+            nodes = self._same[index] = _nodes(self._tensordict(tensors))
+        for node, entries in nodes:
+            # What the user put in place of our tensors, or beside them, belongs to the last batch.
+            own = node._tensordict  # pyright: ignore[reportPrivateUsage]  a locked node refuses every other way
+            own.clear()
+            own.update(entries)
+        for key in self._objects:
+            nodes[0][0].set(key, objects_of(self.slots[index], key))
+        return nodes[0][0]
+
+    def _tensordict(self, leaves: Mapping[Key, Any]) -> TensorDict:
+        return as_batch(leaves, (*self._batch_shape, self.columns), self._device)
+
+
+def as_batch(leaves: Mapping[Key, Any], shape: Shape, device: torch.device | None) -> TensorDict:
+    """The batch of leaves `[*batch_shape, T, *value]`.
+
+    Args:
+        leaves: values by key.
+        shape: `[*batch_shape, T]`.
+        device: what the batch gives as its device, or None.
+    """
+    return make_tensordict(nested(leaves), torch.Size(shape), names=[*[None] * (len(shape) - 1), "time"], device=device)
+
+
+def objects_of(slot: Slot, key: Key) -> Any:
+    """A column of objects as `[*batch_shape, T]`.
+
+    Those under `"next"` are copied: the stage and the next frame's root have the same objects.
+    """
+    objects = slot.by_row(key)
+    if key[0] == "next":
+        objects = copies_of(objects)
+    return stacked(objects.reshape((*slot.batch_shape, slot.columns)))
+
+
+def _nodes(tensordict: TensorDict) -> list[Node]:
+    """A TensorDict and those nested in it, each with its entries."""
+    entries: dict[str, Any] = dict(tensordict.items())
+    inner = (_nodes(value) for value in entries.values() if isinstance(value, TensorDict))
+    return [(tensordict, entries), *chain.from_iterable(inner)]

@@ -1,0 +1,234 @@
+"""`TrajectoryTracker`: ids, step counts, limits and finished episodes.
+
+Nothing is written per frame. A row's *segment* is what it recorded of one episode in one rollout; the loop only notes where
+segments begin and where episodes end, and all of them are written at the end of the rollout by a few array operations:
+
+    column        0 . . . 4 5 . . . . . . . 13 14 . . T
+    row b         id 7    | id 9               | id 12 ->     goes on in the next rollout, after `count` steps
+
+Places are flat, `b * T + column`, so that the segments of all rows, sorted, cover the slot without a gap. Frames that are not
+valid belong to segments with id -1.
+
+Ids are `leaf << 40 | k`: `k` counts the episodes begun by this tracker, `leaf` is the number of the worker, so that ids are
+unique without a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reap.keys import Key
+from reap.recording.buffers import DONE, IDS, REWARD, STEP_COUNT, TERMINATED, TRUNCATED, Slot, after
+
+LEAF_SHIFT = 40
+NO_LIMIT = 1 << 62
+NO_ID = -1
+
+Indices = NDArray[np.int64]
+
+
+class Episode(NamedTuple):
+    """A finished episode: the sum of its rewards, and its length in frames."""
+
+    reward: float
+    length: int
+
+
+TrackerState = TypedDict("TrackerState", {"begun": int, "ids": list[int], "count": list[int], "return": list[float]})
+
+
+class TrajectoryTracker:
+    """Follows the episodes of all rows through the rollouts.
+
+    Args:
+        rows: number of rows.
+        leaf: number of the worker, the upper bits of every id.
+        limit: frames after which an episode is truncated; None for no limit.
+        rewards: keys of the slot whose numbers make up a frame's reward; their sum counts where there are several.
+        writes_counts: write step counts; False where the env has an observation of that name.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        *,
+        leaf: int = 0,
+        limit: int | None = None,
+        rewards: Sequence[Key] = (after(REWARD),),
+        writes_counts: bool = True,
+    ) -> None:
+        self.due = NO_LIMIT
+        """The first column in which a row may reach the limit."""
+        self.finished: list[Episode] = []
+        self._rows = range(rows)
+        self._rewards = tuple(rewards)
+        self._writes_counts = writes_counts
+        self._limit = NO_LIMIT if limit is None else limit
+        self._leaf = leaf << LEAF_SHIFT
+        self._begun = 0
+        # Per row, at the end of the last rollout: id, frames and reward of the episode under way.
+        self._ids = [NO_ID] * rows
+        self._count = np.zeros(rows, np.int64)
+        self._return = np.zeros(rows, np.float64)
+        # Per row: the column with which the present episode reaches the limit.
+        self._last = [NO_LIMIT] * rows
+        # In this rollout: places where segments begin, their ids, and places where episodes end.
+        self._starts: list[int] = []
+        self._start_ids: list[int] = []
+        self._ends: list[int] = []
+        self._columns = 0
+
+    def bind(self, slot: Slot) -> None:
+        """Start a rollout that is recorded in `slot`; episodes go on from before, or were begun in column 0."""
+        self._slot = slot
+        self._columns = slot.columns
+        self._starts = [b * slot.columns for b in self._rows]
+        self._start_ids = list(self._ids)
+        self._ends = []
+        self._truncated = slot.by_row(after(TRUNCATED))
+        # What a rollout that is never closed would lack: the first id of each segment, and the steps before it.
+        self._first_ids = slot.by_row(IDS)
+        self._first_ids[:, 0] = self._ids
+        if self._writes_counts and STEP_COUNT in slot.fields:
+            slot.by_row(STEP_COUNT)[:, 0, 0] = self._count
+        if self._limit < NO_LIMIT:
+            waiting = (self._limit - self._count - 1).tolist()
+            self._last = [NO_LIMIT if i == NO_ID else last for i, last in zip(self._ids, waiting, strict=True)]
+            self.due = min(self._last)
+
+    def skip_to(self, column: int) -> None:
+        """Nothing is recorded before this column: another tracker's frames are there, which the caller puts back."""
+        self._starts += [b * self._columns + column for b in self._rows]
+        self._start_ids = [*[NO_ID] * len(self._rows), *self._ids]
+        self._first_ids[:, column] = self._ids
+        self._last = [last if last == NO_LIMIT else last + column for last in self._last]
+        self.due = min(self._last)
+
+    def begin(self, rows: Iterable[int], column: int) -> None:
+        """New episodes whose first frame is recorded in `column`; in column 0 they begin before `bind`.
+
+        An episode of which no frame was recorded leaves its id to the next.
+        """
+        for b in rows:
+            number = self._ids[b]
+            if number == NO_ID or self._count[b]:
+                number = self._ids[b] = self._leaf | self._begun
+                self._begun += 1
+            self._last[b] = column + self._limit - 1
+            if column:
+                self._starts.append(b * self._columns + column)
+                self._start_ids.append(number)
+                self._first_ids[b, column] = number
+            else:
+                self._count[b] = 0
+                self._return[b] = 0.0
+        self.due = min(self.due, column + self._limit - 1)
+
+    def reach_limit(self, ended: Sequence[int] | None, t: int, among: range) -> Sequence[int] | None:
+        """Truncate those of some rows that reach the limit with column `t`; return them together with those that ended."""
+        reached = [b for b in among if self._last[b] == t]
+        for b in reached:
+            self._last[b] = NO_LIMIT
+        self.due = min(self._last)
+        if not reached:
+            return ended
+        self._truncated[reached, t] = True
+        return reached if ended is None else sorted({*ended, *reached})
+
+    def end(self, rows: Iterable[int], t: int) -> None:
+        """Episodes that ended with column `t`; the rows are idle until they begin anew."""
+        for b in rows:
+            place = b * self._columns + t
+            self._ends.append(place)
+            self._ids[b] = NO_ID
+            self._last[b] = NO_LIMIT
+            if t + 1 < self._columns:
+                self._starts.append(place + 1)
+                self._start_ids.append(NO_ID)
+                self._first_ids[b, t + 1] = NO_ID
+
+    @property
+    def ended(self) -> int:
+        """The number of episodes that have ended in this rollout."""
+        return len(self._ends)
+
+    def rows_ended(self, first: int) -> list[int]:
+        """The rows of the episodes that have ended in this rollout, in that order, from one of them on."""
+        return [place // self._columns for place in self._ends[first:]]
+
+    @property
+    def idle(self) -> list[int]:
+        """Rows whose episode ended and that have not begun another."""
+        return [b for b in self._rows if self._ids[b] == NO_ID]
+
+    @property
+    def begun(self) -> list[int]:
+        """Rows of whose present episode frames are recorded, in rollouts that are closed, and rows that are idle."""
+        return [b for b in self._rows if self._ids[b] == NO_ID or self._count[b]]
+
+    def take_finished(self) -> list[Episode]:
+        """The episodes that ended since the last call, in the order in which they ended."""
+        finished, self.finished = self.finished, []
+        return finished
+
+    def close(self, columns: int) -> None:
+        """The rollout has ended before `columns`: write ids, step counts and done flags, note finished episodes."""
+        if columns < self._columns:
+            self._starts.extend(b * self._columns + columns for b in self._rows)
+            self._start_ids.extend([NO_ID] * len(self._rows))
+        slot, size = self._slot, len(self._rows) * self._columns
+        order = np.argsort(np.asarray(self._starts), kind="stable")
+        starts, ids = np.asarray(self._starts)[order], np.asarray(self._start_ids)[order]
+        lengths = np.diff(starts, append=size)
+        slot.by_row(IDS).reshape(-1)[...] = np.repeat(ids, lengths)
+        np.logical_or(slot.by_row(after(TERMINATED)), self._truncated, out=slot.by_row(after(DONE)))
+        counts, returns = lengths.copy(), np.add.reduceat(self._frame_rewards(slot), starts, dtype=np.float64)
+        returns[lengths == 0] = 0.0
+        # A row's first segment carries on what was under way before.
+        firsts = np.searchsorted(starts, np.arange(0, size, self._columns))
+        counts[firsts] += self._count
+        returns[firsts] += self._return
+        if self._writes_counts and STEP_COUNT in slot.fields:
+            self._write_counts(slot, counts, lengths)
+        self._carry_on(firsts, ids, counts, returns)
+        ended = np.searchsorted(starts, np.asarray(self._ends, np.int64), side="right") - 1
+        self.finished.extend(map(Episode, returns[ended].tolist(), counts[ended].tolist()))
+
+    def state(self) -> TrackerState:
+        """What an episode under way needs to go on: a copy."""
+        return {"begun": self._begun, "ids": list(self._ids), "count": self._count.tolist(), "return": self._return.tolist()}
+
+    def restore(self, state: TrackerState, *, going_on: bool) -> None:
+        """Take over a state; unless episodes go on, only that later ids are new ones."""
+        self._begun = state["begun"]
+        rows = len(self._rows)
+        self._ids = list(state["ids"]) if going_on else [NO_ID] * rows
+        self._count = np.asarray(state["count"] if going_on else [0] * rows, np.int64)
+        self._return = np.asarray(state["return"] if going_on else [0.0] * rows, np.float64)
+
+    def _frame_rewards(self, slot: Slot) -> NDArray[np.floating[Any]]:
+        """The reward of each frame of the slot, row after row."""
+        size = slot.rows * slot.columns
+        arrays = [slot.by_row(key) for key in self._rewards]
+        if len(arrays) == 1 and arrays[0].size == size:
+            return arrays[0].reshape(-1)
+        return sum((array.reshape(size, -1).sum(1, dtype=np.float64) for array in arrays), np.zeros(size))
+
+    def _write_counts(self, slot: Slot, counts: Indices, lengths: Indices) -> None:
+        # A segment's last frame is followed by step `counts`; those before it count down.
+        stops = np.cumsum(lengths)
+        following = np.arange(1, stops[-1] + 1) + np.repeat(counts - stops, lengths)
+        slot.by_row(after(STEP_COUNT)).reshape(-1)[...] = following
+        slot.by_row(STEP_COUNT).reshape(-1)[...] = following - 1
+
+    def _carry_on(self, firsts: Indices, ids: Indices, counts: Indices, returns: NDArray[np.float64]) -> None:
+        """Keep frames and reward of the episodes under way: those of each row's last segment that is valid."""
+        lasts = np.append(firsts[1:], len(counts)) - 1
+        lasts -= ids[lasts] == NO_ID
+        going_on = np.asarray(self._ids) != NO_ID
+        self._count = np.where(going_on, counts[lasts], 0)
+        self._return = np.where(going_on, returns[lasts], 0.0)

@@ -1,0 +1,184 @@
+"""Room on a disk, taken before it is written to.
+
+A write to a mapped file for which the disk has no room left kills the process (SIGBUS). So the blocks are taken beforehand,
+where their lack is an error that can be caught.
+
+    reserve(file, offset, nbytes, what)   the file has these bytes now, or DiskFull and it is as it was
+    give_back(file, offset, nbytes)       the disk may have them again; they read as zeros
+
+The system call itself is used: `os.posix_fallocate` writes into each block where a file system cannot reserve any.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reap.errors import DiskFull
+from reap.system.memory import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # FALLOC_FL_*
+
+_PIECE, _LEAST = 1 << 28, 1 << 20
+"""Bytes that one call takes. A signal breaks a call off, which then begins anew: with fewer, so that it comes to an end."""
+
+_UNKNOWN = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM})
+"""What a file system answers, or a sandbox, that cannot reserve anything."""
+
+_FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the user's quota is used up",
+    errno.EFBIG: "the file would be larger than a file may be there (see ulimit -f)",
+}
+"""What a system answers where there is no room, in words."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_call: Any = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
+if _call is not None:
+    _call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+def reserve(file: int | Path, offset: int, nbytes: int, what: str) -> None:
+    """Have the disk hold bytes of a file, so that no write to them finds it full; the file grows to their end.
+
+    Where the file system cannot reserve, what it has free is compared, which others may take before these bytes are written.
+
+    Args:
+        file: a descriptor, open for writing, or a path of a file that is there.
+        offset: the first byte.
+        nbytes: how many. Nothing that is wanted lies there yet: where there is no room, these bytes are given back.
+        what: what they are for, the first words of the error.
+
+    Raises:
+        DiskFull: there is no room for them; the file has the size that it had, and holds no more of the disk.
+        OSError: the disk fails in another way.
+    """
+    if nbytes <= 0:
+        return
+    with _opened(file) as fd:
+        before, taken = os.fstat(fd).st_size, 0
+        try:
+            taken = _take(fd, offset, nbytes)
+        except OSError as error:
+            give_back(fd, offset, nbytes)
+            os.ftruncate(fd, before)
+            if error.errno in _FULL:
+                raise disk_full(error, _path(file), nbytes, what) from None
+            raise
+        if taken < nbytes:
+            _compare(fd, max(before, offset + nbytes), nbytes - taken, what, _path(file))
+
+
+def give_back(file: int | Path, offset: int, nbytes: int) -> None:
+    """Let the disk have bytes of a file again, which read as zeros then; its size stays. Some file systems keep them."""
+    with _opened(file) as fd:
+        _fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, offset, nbytes)
+
+
+def free_space(path: Path) -> float:
+    """Bytes that the file system of a file or folder, there or still to be made, has left; infinite where it does not say."""
+    status = os.statvfs(next(place for place in (path, *path.absolute().parents) if place.exists()))
+    return status.f_bavail * status.f_frsize if status.f_blocks else math.inf
+
+
+def require_length(folder: Path, nbytes: int) -> None:
+    """Raise OSError for a file longer than the system lets one be in this folder."""
+    fd, name = tempfile.mkstemp(dir=folder)
+    try:
+        os.ftruncate(fd, nbytes)
+    finally:
+        os.close(fd)
+        os.unlink(name)
+
+
+def disk_full(error: OSError | None, path: Path, nbytes: int, what: str) -> DiskFull:
+    """The error that says what the system's left out: how much was needed, how much is free, and what to do."""
+    number = error.errno if error and error.errno else errno.ENOSPC
+    why = _FULL[number] if error else "too little"
+    return DiskFull(
+        f"{what}: expected room for {readable(nbytes)} at {path}, found {readable(free_space(path))} free: {why}. "
+        "Remove something there, or choose a folder on another disk",
+        number,
+    )
+
+
+@contextmanager
+def room(path: Path, nbytes: int | Callable[[], int], what: str) -> Generator[None]:
+    """Where the body finds no room for what it writes, the error says how much all of it is.
+
+    Args:
+        path: where it is written; the body has removed what it had written when it raises.
+        nbytes: how many bytes that is in all, or says it once that is known.
+        what: what is written, the first words of the error.
+
+    Raises:
+        DiskFull: there is no room for it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise disk_full(error, path, nbytes() if callable(nbytes) else nbytes, what) from error
+
+
+def _take(fd: int, offset: int, nbytes: int) -> int:
+    """Reserve bytes piece by piece; how many were, which is fewer where the file system cannot."""
+    taken, piece = 0, _PIECE
+    while taken < nbytes:
+        count = min(piece, nbytes - taken)
+        number = _fallocate(fd, 0, offset + taken, count)
+        if number == errno.EINTR:
+            piece = max(_LEAST, piece // 2)
+        elif number in _UNKNOWN:
+            break
+        elif number:
+            raise OSError(number, os.strerror(number))
+        else:
+            taken += count
+    return taken
+
+
+def _fallocate(fd: int, mode: int, offset: int, nbytes: int) -> int:
+    """The system call; the number of its error, 0 for none."""
+    if _call is None:
+        return errno.ENOSYS
+    return ctypes.get_errno() if _call(fd, mode, offset, nbytes) else 0
+
+
+def _compare(fd: int, size: int, nbytes: int, what: str, path: Path) -> None:
+    if nbytes > free_space(path):
+        raise disk_full(None, path, nbytes, what)
+    if os.fstat(fd).st_size < size:
+        os.ftruncate(fd, size)
+
+
+@contextmanager
+def _opened(file: int | Path) -> Generator[int]:
+    if isinstance(file, int):
+        yield file
+        return
+    fd = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _path(file: int | Path) -> Path:
+    """Where a file lies; of one that was removed, where its descriptor does."""
+    if isinstance(file, Path):
+        return file
+    link = Path(f"/proc/self/fd/{file}")
+    path = link.readlink() if link.is_symlink() else link
+    return path if path.exists() else link

@@ -1,0 +1,180 @@
+"""`ProcessLock`: excludes processes, and threads, that share a piece of memory; the kernel frees it when its owner is killed.
+
+A semaphore in that memory would stay taken for ever. What the owner was changing is then as it left it: whoever uses this lock
+writes in an order that leaves nothing half done.
+
+    ProcessLock ──┐
+    ProcessLock ──┴── Description: one for each piece of memory in a process; a lock for threads, and an open file
+
+The kernel's lock belongs to that open file (F_OFD_SETLK), not to the process: it stays when other descriptors of the memory are
+closed. A fork opens a file of its own: by the inherited one it would have what its parent has.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from fcntl import F_OFD_SETLK, F_UNLCK, F_WRLCK, fcntl
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from reap.system.endings import WeakValues, at_end
+from reap.system.forks import Forked, ForkedLocks
+from reap.system.interrupts import deferring_interrupts, interrupts_allowed
+from reap.system.waits import Wait, described
+
+_FLOCK = struct.Struct("hhqqi0q")
+"""`struct flock`: kind, where its start counts from, start, length (0: all of it), process (0, as the kernel wants it here)."""
+_TAKE, _FREE = (_FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0) for kind in (F_WRLCK, F_UNLCK))
+
+_forked_locks = ForkedLocks()
+_making = ForkedLocks().add(threading.Lock())
+_forked: Forked[Description] = Forked(lambda description: description.begin_anew())
+
+_descriptions: WeakValues[tuple[int, int], Description] = WeakValues()
+"""By device and inode: several objects of one process may map one piece of memory."""
+
+
+class Description:
+    """What this process has of the lock on a piece of memory.
+
+    Args:
+        fd: a descriptor of the memory.
+
+    Attributes:
+        threads: the lock for the threads of this process.
+        depth: how often the thread that has it has taken it.
+        fd: the descriptor of a file that is open for the lock alone.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.threads: Any = _forked_locks.add(threading.RLock())
+        self.depth = 0
+        self.fd = _opened_again(fd)
+        at_end(self, os.close, self.fd)
+        _forked.add(self)
+
+    def begin_anew(self) -> None:
+        """Have a file of its own under the same number: this is a fork."""
+        own = _opened_again(self.fd)
+        os.dup2(own, self.fd, inheritable=False)
+        os.close(own)
+        if not self.threads._is_owned():
+            self.depth = 0  # of a thread that is not here
+
+    def try_to_take(self) -> bool:
+        """Take it from other processes if none has it; whether that was so."""
+        try:
+            fcntl(self.fd, F_OFD_SETLK, _TAKE)
+        except BlockingIOError:
+            return False
+        return True
+
+    def holder(self) -> str:
+        """Who has it, in words."""
+        status = os.fstat(self.fd)
+        found = next(_holders(status.st_dev, status.st_ino), None)
+        return "another process, which this user may not ask" if found is None else described(found)
+
+
+def _description_of(fd: int) -> Description:
+    status = os.fstat(fd)
+    key = status.st_dev, status.st_ino
+    with _making:
+        found = _descriptions.get(key)
+        if found is None:
+            found = _descriptions.setdefault(key, Description(fd))
+    return found
+
+
+class ProcessLock:
+    """A lock of the kernel's on a descriptor, and with it a lock for the threads of this process.
+
+    A thread that has it may take it again. Ctrl-C waits for the end of the body: a lock that it left taken would have other
+    processes wait for ever. Who waits for long is told for whom.
+
+    Args:
+        fd: descriptor of the memory; it may be closed, and others of that memory.
+
+    Attributes:
+        threads: the lock for threads alone.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._held = _description_of(fd)
+        self.threads: Any = self._held.threads
+        self._deferring: list[deferring_interrupts] = []
+
+    def __enter__(self) -> None:
+        deferring = deferring_interrupts()
+        deferring.__enter__()
+        try:
+            if not self._is_free():
+                self._wait()
+        except BaseException:
+            deferring.__exit__()
+            raise
+        self._deferring.append(deferring)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        deferring = self._deferring.pop()
+        self._give_back()
+        deferring.__exit__()
+
+    def _is_free(self) -> bool:
+        """Take both locks, if nobody has them."""
+        held = self._held
+        if not held.threads.acquire(blocking=False):
+            return False
+        if not held.depth:
+            try:
+                fcntl(held.fd, F_OFD_SETLK, _TAKE)
+            except OSError:
+                held.threads.release()
+                return False
+        held.depth += 1
+        return True
+
+    def _wait(self) -> None:
+        """Wait for both locks, neither of which this thread has; Ctrl-C may come meanwhile."""
+        held = self._held
+        try:
+            with interrupts_allowed():
+                held.threads.acquire()
+                wait = Wait(lambda: f"{held.holder()}: it has the lock of memory that it shares with this process")
+                while not held.try_to_take():
+                    wait.rest()
+        except BaseException:
+            if held.threads._is_owned():
+                fcntl(held.fd, F_OFD_SETLK, _FREE)
+                held.threads.release()
+            raise
+        held.depth = 1
+
+    def _give_back(self) -> None:
+        held = self._held
+        held.depth -= 1
+        try:
+            if not held.depth:
+                fcntl(held.fd, F_OFD_SETLK, _FREE)
+        finally:
+            held.threads.release()
+
+
+def _opened_again(fd: int) -> int:
+    """A descriptor of another open file of the same memory."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+
+
+def _holders(device: int, inode: int) -> Iterator[int]:
+    """The processes of this user that have a lock on a file: the kernel says so of each of their open files."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            status = link.stat()
+            said = link.parent.parent / "fdinfo" / link.name
+            if (status.st_dev, status.st_ino) == (device, inode) and "\nlock:" in said.read_text():
+                yield int(link.parts[2])

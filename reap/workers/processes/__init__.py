@@ -1,0 +1,1 @@
+"""Workers in child processes of this machine."""

@@ -1,0 +1,178 @@
+"""Messages over a stream socket: a header (kind, length), a pickle, and descriptors with the header if there are any.
+
+        parent                                     child
+        Outgoing --- COMMAND, descriptors --->     Channel.receive
+        Message  <-- STARTED | REPLY | RAISED ---  Channel.send
+
+The child's end blocks. The parent's never does: it has many channels to look after, and both sides may be in the
+middle of a long message at once.
+"""
+
+from __future__ import annotations
+
+import array
+import enum
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+HEADER = struct.Struct("<IIQ")
+"""MessageKind, nothing, length."""
+DESCRIPTORS = 253
+"""As many as the kernel takes with one message."""
+PIECE = 1 << 20
+
+
+class MessageKind(enum.IntEnum):
+    """What a message is."""
+
+    COMMAND = 0
+    STARTED = 1
+    REPLY = 2
+    RAISED = 3
+
+
+class Channel:
+    """The child's end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.setblocking(True)
+
+    def send(self, kind: MessageKind, body: bytes = b"") -> None:
+        """Send a message; returns when the kernel has all of it.
+
+        Raises:
+            OSError: the parent is gone.
+        """
+        header = HEADER.pack(kind, 0, len(body))
+        sent = self._socket.sendmsg([header, body])
+        if sent < len(header) + len(body):  # a signal came in between
+            self._socket.sendall(memoryview(header + body)[sent:])
+
+    def receive(self) -> tuple[bytearray, list[int]] | None:
+        """The next message and its descriptors, which the receiver owns; None if the parent is gone."""
+        try:
+            header, descriptors, *_ = socket.recv_fds(self._socket, HEADER.size, DESCRIPTORS)
+            header += self._exactly(HEADER.size - len(header)) if header else b""
+            if not header:
+                return None
+            return self._exactly(HEADER.unpack(header)[2]), list(descriptors)
+        except (OSError, EOFError):
+            return None
+
+    def _exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            got = self._socket.recv_into(view)
+            if not got:
+                raise EOFError
+            view = view[got:]
+        return data
+
+
+class Message:
+    """A message at the parent's end, whole or in the making.
+
+    Attributes:
+        order: messages are numbered in the order in which they became whole.
+        is_taken: whether the user has it.
+    """
+
+    def __init__(self) -> None:
+        self.order = 0
+        self.is_taken = False
+        self._parts: list[bytes] = []
+
+    @property
+    def kind(self) -> MessageKind:
+        """What it is."""
+        return MessageKind(HEADER.unpack_from(self._head())[0])
+
+    @property
+    def body(self) -> memoryview:
+        """Its pickle."""
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+        return memoryview(self._parts[0])[HEADER.size :]
+
+    def receive(self, end: socket.socket) -> bool:
+        """Read what has arrived of it.
+
+        One call both reads from the socket and keeps what it read, so that Ctrl-C cannot come between the two and the
+        stream stays in step.
+
+        Returns:
+            Whether it is whole.
+
+        Raises:
+            EOFError: the child is gone.
+        """
+        while missing := self._missing():
+            try:
+                self._parts.extend(map(end.recv, (min(missing, PIECE),)))
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise EOFError from error
+            if not self._parts[-1]:
+                raise EOFError
+        return True
+
+    def _head(self) -> bytes:
+        return self._parts[0] if len(self._parts[0]) >= HEADER.size else b"".join(self._parts)
+
+    def _missing(self) -> int:
+        got = sum(map(len, self._parts))
+        if got < HEADER.size:
+            return HEADER.size - got
+        return HEADER.size + HEADER.unpack_from(self._head())[2] - got
+
+
+class Outgoing:
+    """A command at the parent's end: to be sent, being sent, sent, answered.
+
+    Attributes:
+        answer: the message that answers it.
+        is_sent: whether all of it is sent.
+        is_abandoned: whether nobody wants the answer.
+    """
+
+    def __init__(self, body: bytes, descriptors: Sequence[int]) -> None:
+        self._header = memoryview(HEADER.pack(MessageKind.COMMAND, 0, len(body)))
+        self._body = memoryview(body)
+        self._size = HEADER.size + len(body)
+        self._descriptors = array.array("i", descriptors)
+        self._sent: list[int] = []
+        self.answer: Message | None = None
+        self.is_sent = self.is_abandoned = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether some of it is on its way."""
+        return bool(self._sent)
+
+    def send(self, end: socket.socket) -> bool:
+        """Send what the socket takes now; as with `Message.receive`, Ctrl-C cannot lose count.
+
+        Returns:
+            Whether all of it is sent.
+
+        Raises:
+            ConnectionError: the child is gone.
+            OSError: a descriptor cannot be sent.
+        """
+        while (sent := sum(self._sent)) < self._size:
+            ancillary: list[Any] = []
+            if self._descriptors and not self._sent:
+                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, self._descriptors)]
+            rest = (self._header[sent:], self._body[max(0, sent - HEADER.size) :])
+            try:
+                self._sent.extend(map(end.sendmsg, (rest,), (ancillary,)))
+            except BlockingIOError:
+                return False
+        self.is_sent = True
+        self._body = memoryview(b"")
+        return True

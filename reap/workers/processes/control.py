@@ -1,0 +1,61 @@
+"""A few int32 per worker in memory that the worker and its parent both see."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+
+from reap.system.endings import at_end
+
+CACHE_LINE = 64
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+class ControlBlock:
+    """Control ints of all workers of a group, each worker's in cache lines of its own.
+
+    Args:
+        workers: number of workers.
+        ints: int32 per worker.
+        descriptor: of a block that exists; None makes a new one.
+
+    Attributes:
+        descriptor: of the memfd; the views outlive it.
+    """
+
+    def __init__(self, workers: int, ints: int, descriptor: int | None = None) -> None:
+        self._ints = ints
+        self._stride = -(-ints * 4 // CACHE_LINE) * CACHE_LINE
+        size = max(1, workers) * self._stride
+        if descriptor is None:
+            descriptor = os.memfd_create("reap-control", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, size)
+        self.descriptor = descriptor
+        self._bytes = _mapped(descriptor, size)
+
+    def of(self, worker: int) -> memoryview:
+        """A worker's ints; valid for as long as it is held, after `close` too."""
+        start = worker * self._stride
+        return self._bytes[start : start + 4 * self._ints].cast("i")
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def _mapped(descriptor: int, size: int) -> memoryview:
+    """Shared memory that is unmapped when its last view is gone; `mmap.mmap` would hold a descriptor until then."""
+    address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+    if address in {None, ctypes.c_void_p(-1).value}:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    at_end(memory, _libc.munmap, address, size)
+    return memoryview(memory).cast("B")

@@ -1,0 +1,171 @@
+"""`Throttle` alone, and collectors that wait for the learner."""
+
+from __future__ import annotations
+
+import os
+import signal
+from threading import Thread
+from typing import Any
+
+import pytest
+from tests.collectors.worker_kinds import LIMIT, pids_of
+
+from reap.collectors import MultiaSyncDataCollector, SyncDataCollector
+from reap.collectors.delivery.throttle import Throttle
+from reap.errors import OptionError, WorkerDied
+from reap.testing.marked import Told
+from tests.collectors.replays import EVERY, memory, require_each_once, singles, wait_for_end, wait_for_frames, wait_until
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_it_holds_what_is_too_far_ahead() -> None:
+    brake = Throttle(20, 2.0, step=5, warm_up=10)
+    brake.begin(0, ())
+    assert not brake.holds(25), "15 behind the warm-up, and 5 more, are 20"
+    assert brake.holds(26)
+    brake.note_sampled(2)
+    assert not brake.holds(26), "2 samples are 1 frame"
+    brake.begin(100, ())
+    assert not brake.holds(115), "it counts from where it began"
+    assert brake.holds(116)
+
+
+def test_a_wait_ends_with_a_sample_or_a_word() -> None:
+    for end in (lambda brake: brake.note_sampled(1), lambda brake: brake.wake()):
+        brake = Throttle(10)
+        brake.begin(0, ())
+        brake.wait()
+        assert brake.holds(11)
+        thread = Thread(target=brake.wait)
+        thread.start()
+        end(brake)
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+
+
+def test_a_wait_ends_with_news() -> None:
+    reader, writer = os.pipe()
+    brake = Throttle(10)
+    brake.begin(0, [reader])
+    assert brake.holds(11)
+    os.write(writer, b".")
+    brake.wait()
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize("frames", range(3))
+def test_without_a_limit_it_never_holds(frames: int) -> None:
+    brake = Throttle()
+    brake.begin(0, ())
+    assert not brake.holds(10**frames)
+    brake.wake()
+    brake.wait()
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"max_frames_ahead": 3}, "expected at least the 4 frames of a batch, got 3"),
+        ({"max_frames_ahead": 4, "replay_buffer": None}, "expected a replay buffer of reap"),
+        ({"max_frames_ahead": "4"}, "expected an integer or None"),
+        ({"max_frames_ahead": 4, "samples_per_frame": 0}, "samples_per_frame: expected a positive number"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], match: str) -> None:
+    given: Any = {"frames_per_batch": 4, "replay_buffer": memory(), **options}
+    with pytest.raises(OptionError, match=match):
+        SyncDataCollector(singles(1)[0], **given)
+
+
+def holding(collector: Any) -> None:
+    """Wait until the collector waits."""
+    wait_until(lambda: collector._throttle._is_on and not collector._background._is_busy, "it did not wait for the learner")
+    with collector.pause():
+        assert collector._throttle._is_on
+
+
+CLASSES = ["Sync", *(pytest.param(name, marks=pytest.mark.processes) for name in EVERY if name != "Sync")]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_d14_each_frame_is_waited_for(name: str) -> None:
+    """The collector is never more than the limit ahead, and goes on as far as the learner does."""
+    buffer = memory()
+    options: Any = {"frames_per_batch": 12, "total_frames": 96, "max_frames_ahead": 24, "replay_buffer": buffer}
+    with EVERY[name](singles(), Told(), samples_per_frame=2, **options) as collector:
+        collector.start()
+        for come in range(24, 96, 12):
+            wait_for_frames(buffer, come)
+            holding(collector)
+            assert buffer.write_count == come
+            assert collector.is_running()
+            buffer.sample(24)
+        wait_for_end(collector)
+        assert buffer.write_count == 96
+    require_each_once(buffer, 96)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_warm_up_need_not_wait(name: str) -> None:
+    buffer = memory()
+    options: Any = {"frames_per_batch": 12, "init_random_frames": 60, "max_frames_ahead": 12, "replay_buffer": buffer}
+    with EVERY[name](singles(), Told(), **options) as collector:
+        collector.start()
+        holding(collector)
+        assert buffer.write_count == 72
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_wait_ends_with_the_collector(name: str) -> None:
+    buffer = memory()
+    collector = EVERY[name](singles(), Told(), frames_per_batch=12, max_frames_ahead=12, replay_buffer=buffer)
+    collector.start()
+    holding(collector)
+    state = collector.state_dict()
+    assert state["counters"]["frames"] == buffer.write_count == 12
+    collector.async_shutdown()
+    assert not collector.is_running()
+    require_each_once(buffer, 12)
+
+
+def test_the_end_of_the_budget_is_not_waited_for() -> None:
+    buffer = memory()
+    options: Any = {"frames_per_batch": 12, "total_frames": 24, "max_frames_ahead": 24, "replay_buffer": buffer}
+    with SyncDataCollector(singles(1)[0], Told(), **options) as collector:
+        collector.start()
+        wait_for_end(collector)
+    assert len(buffer) == 24
+
+
+def test_iteration_does_not_wait() -> None:
+    buffer = memory()
+    options: Any = {"frames_per_batch": 12, "total_frames": 48, "max_frames_ahead": 12, "replay_buffer": buffer}
+    with SyncDataCollector(singles(1)[0], Told(), **options) as collector:
+        assert list(collector) == [None] * 4
+
+
+@pytest.mark.processes
+def test_a_wait_ends_when_a_worker_dies() -> None:
+    buffer = memory()
+    options: Any = {"frames_per_batch": 12, "max_frames_ahead": 12, "replay_buffer": buffer}
+    with MultiaSyncDataCollector(singles(), Told(), **options) as collector:
+        collector.start()
+        holding(collector)
+        os.kill(pids_of(collector)[1], signal.SIGKILL)
+        wait_for_end(collector)
+        with pytest.raises(WorkerDied) as caught:
+            buffer.sample(4)
+        assert caught.value.worker == 1
+        assert buffer.sample(4).shape == (4,)
+
+
+def test_it_warns_of_a_learner_that_never_samples() -> None:
+    brake = Throttle(10, patience=0.01)
+    brake.begin(0, ())
+    assert brake.holds(11)
+    with pytest.warns(RuntimeWarning, match="may be 10 frames ahead of the learner .* none was sampled yet"):
+        brake.wait()
+    brake.note_sampled(1)
+    brake.wait()
