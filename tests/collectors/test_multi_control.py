@@ -6,6 +6,12 @@ from functools import partial
 
 import pytest
 import torch
+
+from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
+from reap.envs import GymEnv, SerialEnv
+from reap.errors import ClosedError, OptionError
+from reap.seeds import next_seed, seed_chain
+from reap.testing import Const, Count
 from tests.collectors.worker_kinds import (
     CLASSES,
     VERSION,
@@ -16,12 +22,6 @@ from tests.collectors.worker_kinds import (
     take,
     workers_of,
 )
-
-from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
-from reap.envs import GymEnv, SerialEnv
-from reap.errors import ClosedError, OptionError
-from reap.seeds import next_seed, seed_chain
-from reap.testing import Const, Count
 
 pytestmark = pytest.mark.timeout(30)
 

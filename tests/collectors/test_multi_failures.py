@@ -13,6 +13,10 @@ from threading import Thread
 from typing import Any
 
 import pytest
+
+from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
+from reap.errors import ClosedError, WorkerDied, WorkerRaised
+from reap.testing import Const, Count
 from tests.collectors.worker_kinds import (
     CLASSES,
     LIMIT,
@@ -28,10 +32,6 @@ from tests.collectors.worker_kinds import (
     steps,
     take,
 )
-
-from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
-from reap.errors import ClosedError, WorkerDied, WorkerRaised
-from reap.testing import Const, Count
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(30)]
 

@@ -14,6 +14,8 @@ from weakref import ref
 
 import pytest
 import torch
+
+from reap.collectors import MultiSyncDataCollector, SyncDataCollector
 from tests.collectors.worker_kinds import (
     CLASSES,
     Pixels,
@@ -24,8 +26,6 @@ from tests.collectors.worker_kinds import (
     pids_of,
     take,
 )
-
-from reap.collectors import MultiSyncDataCollector, SyncDataCollector
 
 pytestmark = pytest.mark.timeout(30)
 

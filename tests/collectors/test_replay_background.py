@@ -18,7 +18,6 @@ from reap.envs import SerialEnv
 from reap.errors import SpecMismatch, WorkerDied, WorkerError, WorkerRaised
 from reap.testing import Const, Count
 from reap.testing.marked import Marked, Told
-from tests.collectors.worker_kinds import CLASSES, Gate, exists, pids_of
 from tests.collectors.replays import (
     EVERY,
     Failing,
@@ -36,6 +35,7 @@ from tests.collectors.replays import (
     wait_for_frames,
     wait_until,
 )
+from tests.collectors.worker_kinds import CLASSES, Gate, exists, pids_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from reap.testing.marked import Told
-from tests.collectors.worker_kinds import CLASSES, Gate
 from tests.collectors.replays import GatedWrite, memory, require_each_once, singles
+from tests.collectors.worker_kinds import CLASSES, Gate
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 

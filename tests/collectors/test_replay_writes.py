@@ -16,8 +16,8 @@ from reap.envs import GymEnv
 from reap.errors import OptionError
 from reap.testing import Const, Count
 from reap.testing.marked import Marked, Told
-from tests.collectors.worker_kinds import CLASSES, Text, pids_of
 from tests.collectors.replays import EVERY, STORAGES, equal, memory, places, require_each_once, serials, singles
+from tests.collectors.worker_kinds import CLASSES, Text, pids_of
 
 pytestmark = pytest.mark.timeout(60)
 

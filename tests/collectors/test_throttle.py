@@ -8,13 +8,13 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from tests.collectors.worker_kinds import LIMIT, pids_of
 
 from reap.collectors import MultiaSyncDataCollector, SyncDataCollector
 from reap.collectors.delivery.throttle import Throttle
 from reap.errors import OptionError, WorkerDied
 from reap.testing.marked import Told
 from tests.collectors.replays import EVERY, memory, require_each_once, singles, wait_for_end, wait_for_frames, wait_until
+from tests.collectors.worker_kinds import LIMIT, pids_of
 
 pytestmark = pytest.mark.timeout(60)
 
