@@ -25,8 +25,7 @@ from reap.collectors.worker.handler import Done
 from reap.collectors.worker.worker import WorkerInfo
 from reap.errors import OptionError, WorkerError, WorkerRaised
 from reap.recording.buffers import MASK
-from reap.rollout.loop import PUBLISHED
-from reap.workers.processes.group import ProcessGroup
+from reap.workers.base import WorkerGroup
 
 log = logging.getLogger("reap.collectors")
 
@@ -64,7 +63,7 @@ class Writes:
         by_column: a rollout is written column by column, not in one write.
     """
 
-    def __init__(self, group: ProcessGroup, meter: Meter, at_once: int, *, by_column: bool) -> None:
+    def __init__(self, group: WorkerGroup, meter: Meter, at_once: int, *, by_column: bool) -> None:
         self._group, self._meter, self._at_once, self._by_column = group, meter, at_once, by_column
         self._waiting: deque[Order] = deque()
         self._under_way: dict[int, Order] = {}
@@ -110,7 +109,7 @@ class Writes:
                 self._receive(recover)
                 continue
             order = self._waiting[0]
-            self._group.control(order.worker)[PUBLISHED] = 0
+            self._group.clear_published(order.worker)
             try:
                 self._group.request(order.worker, Write(order.slot, order.columns))
                 self._under_way[order.worker] = self._waiting.popleft()
@@ -154,7 +153,8 @@ class Writes:
 
     def _published(self, order: Order) -> int:
         """Frames of an order that the buffer has, though the worker did not live to say so."""
-        published = self._group.control(order.worker)[PUBLISHED]
+        progress = self._group.progress(order.worker)
+        published = progress.published if progress else 0
         return min(order.frames, published) if self._by_column or not published else order.frames
 
     def _lose(self, worker: int, frames: int) -> None:

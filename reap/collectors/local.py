@@ -28,7 +28,7 @@ from reap.recording.buffers import MASK
 from reap.recording.layout import Field, require_private, require_shared
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.weights.pending import PendingWeightUpdater
-from reap.workers.base import InlineGroup
+from reap.workers.inline import InlineGroup
 
 
 class SyncDataCollector(DataCollectorBase):

@@ -19,7 +19,6 @@ from reap.collectors.schedule import Gather
 from reap.collectors.worker.handler import Done
 from reap.collectors.worker.results import batch_from, batch_state, done_from, done_state
 from reap.errors import OptionError, WorkerError
-from reap.rollout.loop import STOP
 
 
 class MultiSyncDataCollector(ProcessCollector):
@@ -187,7 +186,7 @@ class MultiSyncDataCollector(ProcessCollector):
 
     def _stop_early(self, worker: int) -> None:
         """End the rollout of this worker with the column under way."""
-        self._crew.group.control(worker)[STOP] = 1
+        self._crew.group.stop_early(worker)
 
     def _settle(self) -> None:
         super()._settle()

@@ -45,7 +45,7 @@ from reap.weights.base import WeightUpdaterBase, chosen_workers
 from reap.weights.remote import MultiProcessedWeightUpdater
 from reap.weights.weight_layout import extra_states
 from reap.workers.base import Call
-from reap.workers.processes.group import STOP_TIMEOUT
+from reap.workers.group import STOP_TIMEOUT
 
 Shape = tuple[int, ...]
 

@@ -30,12 +30,13 @@ from reap.keys import Key
 from reap.policy.held import Held, held_by
 from reap.recording.buffers import DONE, MASK, STEP_COUNT, TRUNCATED, Slot, after
 from reap.recording.layout import Block, Field
-from reap.rollout.loop import PHASE, PUBLISHED, STOP, Phase
+from reap.rollout.loop import Phase
 from reap.seeds import seed_generators
 from reap.specs import Spec
 from reap.weights.attributes import applied_attributes, loaded, plain_attributes, set_attributes
 from reap.weights.base import check_weights, load_weights
 from reap.weights.weight_layout import describe
+from reap.workers.progress import PHASE, PUBLISHED, STOP
 
 NEVER = 2**62
 """Newer than any version: what a mailbox gives is then what was written since it was read last."""
