@@ -56,9 +56,9 @@ class MultiSyncDataCollector(ProcessCollector):
             self._steps = (in_parts(self._steps),)
 
     def _set_up(self) -> int:
-        crew, options = self._crew, self._plan.crew
+        crew, options = self._crew, self._plan.workers
         crew.require_equal()
-        shapes = [(*facts.batch_shape, facts.columns) for facts in crew.facts]
+        shapes = [(*facts.batch_shape, facts.columns) for facts in crew.infos]
         # Episodes in turn need the rows apart.
         kind = "stack" if self._plan.whole.trajs_per_batch is not None else options.cat_results
         dim = self._dim = checked_dim(kind, shapes)
@@ -79,7 +79,7 @@ class MultiSyncDataCollector(ProcessCollector):
             shape = self._shape if in_place else torch.Size(joined_shape(None, shapes))
             self._join = None if in_place else self._join
             self._all_slots = [self._slots(workers, tuple(shape[:-1]), shape[-1])]
-        return sum(facts.frames for facts in crew.facts)
+        return sum(facts.frames for facts in crew.infos)
 
     def _next_batch(self) -> TensorDictBase | None:
         batch = super()._next_batch()
@@ -165,7 +165,7 @@ class MultiSyncDataCollector(ProcessCollector):
         self._finish_writes()
         self._before_batch()
         numbers = [slots.take() for slots in self._all_slots]
-        share = self._plan.crew.preemptive_threshold
+        share = self._plan.workers.preemptive_threshold
         needed = self.num_workers if share is None else ceil(share * self.num_workers)
         for worker in range(self.num_workers):
             self._crew.clear_control(worker)

@@ -69,12 +69,12 @@ class MultiaSyncDataCollector(ProcessCollector):
         super().__init__(create_env_fn, policy, options)
         self._starts = self._crew.starts()
         if self._queue is not None:
-            self._queue.expect(sum(facts.rows for facts in self._crew.facts))
+            self._queue.expect(sum(facts.rows for facts in self._crew.infos))
 
     def _set_up(self) -> int:
-        if self._plan.crew.preemptive_threshold is not None:
+        if self._plan.workers.preemptive_threshold is not None:
             raise OptionError("preemptive_threshold: it belongs to MultiSyncDataCollector, whose batches wait for all workers")
-        facts = self._crew.facts
+        facts = self._crew.infos
         self._own_slots = [self._slots([worker], own.batch_shape, own.columns) for worker, own in enumerate(facts)]
         return max(own.frames for own in facts)
 
@@ -134,12 +134,12 @@ class MultiaSyncDataCollector(ProcessCollector):
 
     def _is_ahead(self, worker: int) -> bool:
         """Whether what a worker recorded waits for episodes of others: those of all are delivered in turn."""
-        facts, first = self._crew.facts[worker], self._starts[worker]
+        facts, first = self._crew.infos[worker], self._starts[worker]
         return self._queue is not None and self._queue.is_ahead(range(first, first + facts.rows), 2 * facts.frames)
 
     def _expected(self) -> int:
         """Frames delivered, recorded or under way."""
-        under_way = sum(self._crew.facts[worker].frames for worker in self._working)
+        under_way = sum(self._crew.infos[worker].frames for worker in self._working)
         return self._meter.frames + sum(result.done.frames for result in self._arrived) + under_way
 
     @property
@@ -246,7 +246,7 @@ class MultiaSyncDataCollector(ProcessCollector):
         Raises:
             TypeError: there is no end, or the workers' batches have different numbers of frames.
         """
-        if len({facts.frames for facts in self._crew.facts}) > 1:
+        if len({facts.frames for facts in self._crew.infos}) > 1:
             raise TypeError(
                 "a collector whose workers deliver different numbers of frames has no length: it depends on which are first"
             )
@@ -255,7 +255,7 @@ class MultiaSyncDataCollector(ProcessCollector):
     @property
     def batch_size(self) -> torch.Size:
         """Shape of a batch of the first worker."""
-        facts = self._crew.facts[0]
+        facts = self._crew.infos[0]
         return torch.Size((*facts.batch_shape, facts.columns))
 
 

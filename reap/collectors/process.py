@@ -69,8 +69,8 @@ class ProcessCollector(DataCollectorBase):
         plan = make_plan(create_env_fn, options, InteractionType, is_shared=self._is_shared)
         if policy is not None and any(plan.policy_factories):
             raise OptionError("policy and policy_factory: expected one of them, got both")
-        if plan.crew.num_threads is not None:
-            torch.set_num_threads(plan.crew.num_threads)
+        if plan.workers.num_threads is not None:
+            torch.set_num_threads(plan.workers.num_threads)
         policy = as_policy(policy)
         self._plan, self._policy, self._held = plan, policy, held_by(policy)
         # What Ctrl-C kept from being handed out.
@@ -98,7 +98,7 @@ class ProcessCollector(DataCollectorBase):
         """The slots that this worker records in."""
 
     def _make_recovery(self) -> Recovery | None:
-        if not self._plan.crew.restarts:
+        if not self._plan.workers.restarts:
             return None
         for slots in self._crew.slots:
             slots.make_all()
@@ -109,7 +109,7 @@ class ProcessCollector(DataCollectorBase):
         whole = self._plan.whole
         if whole.replay_buffer is None:
             return None
-        end = end_for_workers(whole, self._crew.facts, self._takes_parts())
+        end = end_for_workers(whole, self._crew.infos, self._takes_parts())
         if end is None:
             return None
         own = [replace(one, split_trajs=whole.split_trajs, storing_device=whole.storing_device) for one in self._plan.each]
@@ -151,7 +151,7 @@ class ProcessCollector(DataCollectorBase):
 
     def _hand_over(self, worker: int, done: Done) -> None:
         """The policy acts next in this worker: if it begins new episodes, those under way have ended with this rollout."""
-        if self._crew.facts[worker].remembers:
+        if self._crew.infos[worker].remembers:
             arrays = self._slots_of(worker).rows_of(worker, done.slot)
             end_episodes(arrays.__getitem__, has_mask=MASK in arrays)
 
@@ -176,7 +176,7 @@ class ProcessCollector(DataCollectorBase):
     @property
     def _least_frames(self) -> int:
         least = super()._least_frames
-        return least if self._writes is None else min(facts.rows for facts in self._crew.facts)
+        return least if self._writes is None else min(facts.rows for facts in self._crew.infos)
 
     @contextmanager
     def pause(self) -> Generator[None]:
@@ -212,7 +212,7 @@ class ProcessCollector(DataCollectorBase):
             return None
         updater: WeightUpdaterBase = self._plan.scheme.updater(source, boxes) if given is None else made_updater(given)
         if isinstance(updater, MultiProcessedWeightUpdater):
-            updater.serve(source, boxes, agreed(facts.attributes for facts in self._crew.facts))
+            updater.serve(source, boxes, agreed(facts.attributes for facts in self._crew.infos))
         return updater
 
     def _slots(self, workers: Sequence[int], batch_shape: Shape, columns: int) -> Slots:
@@ -221,7 +221,7 @@ class ProcessCollector(DataCollectorBase):
         return Slots(self._crew, workers, batch_shape, columns, device=device, same=whole.return_same_td)
 
     def _before_batch(self) -> None:
-        if self._plan.crew.update_at_each_batch:
+        if self._plan.workers.update_at_each_batch:
             self.update_policy_weights_()
 
     def rollout(self) -> TensorDictBase:
@@ -285,13 +285,13 @@ class ProcessCollector(DataCollectorBase):
         self._ensure_open()
         rows = None if index is None else checked_rows(index)
         starts = self._crew.starts()
-        total = starts[-1] + self._crew.facts[-1].rows
+        total = starts[-1] + self._crew.infos[-1].rows
         unknown = [row for row in rows or () if not 0 <= row < total]
         if unknown:
             raise OptionError(f"reset: expected rows from 0 to {total - 1}, got {unknown}")
         with self._between_rollouts():
             self._settle()
-            counts = [facts.rows for facts in self._crew.facts]
+            counts = [facts.rows for facts in self._crew.infos]
             shares = [[row - a for row in rows or () if a <= row < a + n] for a, n in zip(starts, counts, strict=True)]
             self._send_each([Reset(None if rows is None else share) for share in shares])
             if rows is None:
@@ -371,7 +371,7 @@ class ProcessCollector(DataCollectorBase):
     @property
     def frame_fields(self) -> Mapping[Key, Field]:
         """Shape and dtype of one frame's value under each key of a batch."""
-        return self._crew.facts[0].fields
+        return self._crew.infos[0].fields
 
     @property
     def env(self) -> None:
@@ -379,10 +379,10 @@ class ProcessCollector(DataCollectorBase):
         return
 
     def _spec(self, name: str) -> Any:
-        return self._crew.facts[0].specs[name]
+        return self._crew.infos[0].specs[name]
 
     def __repr__(self) -> str:
-        facts = self._crew.facts[0]
+        facts = self._crew.infos[0]
         name = "random" if self._policy is None else type(self._policy).__name__
         return (
             f"{type(self).__name__}({self.num_workers} x {facts.env}, policy={name} ({facts.actor_kind}), "

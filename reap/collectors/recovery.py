@@ -73,7 +73,7 @@ class Recovery:
             return self._restart(failure, command)
 
     def _restart(self, failure: WorkerError, command: Collect | None) -> Done | None:
-        worker, columns = failure.worker, self._crew.facts[failure.worker].columns
+        worker, columns = failure.worker, self._crew.infos[failure.worker].columns
         if self._begun.get(worker) is not failure:
             self._take_over(failure, command)
         self._revive(failure)
@@ -89,7 +89,7 @@ class Recovery:
     def _take_over(self, failure: WorkerError, command: Collect | None) -> None:
         """Keep what a worker had completed, once for each of its failures."""
         worker = failure.worker
-        columns = completed_columns(self._crew.group.control(worker), self._crew.facts[worker])
+        columns = completed_columns(self._crew.group.control(worker), self._crew.infos[worker])
         kept = self._kept.pop(worker, None)
         if kept is not None and columns <= kept.columns:
             raise failure
@@ -108,7 +108,7 @@ class Recovery:
         del self._begun[failure.worker]
 
     def _keep(self, worker: int, command: Collect, columns: int, before: SalvagedColumns | None) -> SalvagedColumns:
-        facts = self._crew.facts[worker]
+        facts = self._crew.infos[worker]
         arrays = self._slots(worker).rows_of(worker, command.slot)
         if any(field.is_object for field in facts.fields.values()):
             columns = 0  # objects were in the memory of the dead

@@ -51,7 +51,7 @@ class RolloutWorkers:
 
     Attributes:
         group: the processes.
-        facts: what each told of itself.
+        infos: what each told of itself.
         mailboxes: by worker, for policies with weights.
         slots: all slots that they record in.
         restarts: workers that were replaced so far.
@@ -74,13 +74,13 @@ class RolloutWorkers:
                 name=name,
                 setup=[registry_entries()],
                 control_ints=CONTROL_INTS,
-                stall_after=plan.crew.stall_after,
-                on_failure="report" if plan.crew.restarts else "terminate",
+                stall_after=plan.workers.stall_after,
+                on_failure="report" if plan.workers.restarts else "terminate",
             )
         try:
             # What is wrong with an option, a policy or an env is said as a collector in this process says it.
             with in_own_words(OptionError, SpecMismatch):
-                self.facts: list[WorkerInfo] = gather_all(self.group, DescribeWorker())
+                self.infos: list[WorkerInfo] = gather_all(self.group, DescribeWorker())
             self.mailboxes = self._make_mailboxes()
         except BaseException:
             self.group.stop(0)
@@ -88,14 +88,14 @@ class RolloutWorkers:
 
     def _maker(self, worker: int, recipe: WorkerSpec) -> Any:
         """What makes a worker in its process."""
-        kind = self._plan.crew.collector_class
+        kind = self._plan.workers.collector_class
         if kind in (None, "single"):
             return partial(make_worker, recipe)
         return partial(make_nested, recipe, kind, self._plan.keywords[worker])
 
     def _make_mailboxes(self) -> dict[int, Any]:
         make = self._scheme.mailbox.for_weights
-        boxes = {w: make(facts.weights) for w, facts in enumerate(self.facts) if facts.weights is not None}
+        boxes = {w: make(facts.weights) for w, facts in enumerate(self.infos) if facts.weights is not None}
         for worker, box in boxes.items():
             self._attach_weights(worker, box)
         for _ in boxes:
@@ -149,8 +149,8 @@ class RolloutWorkers:
         successor = replace(recipe, leaf=self.group.size + self.restarts, seed=successors_seed(recipe.seed, number))
         self.group.replace(worker, self._maker(worker, successor))
         facts = ask_one(self.group, worker, DescribeWorker())
-        if facts.fields != self.facts[worker].fields or facts.batch_shape != self.facts[worker].batch_shape:
-            raise SpecMismatch(f"worker {worker}, restarted: expected {self.facts[worker]}, found {facts}")
+        if facts.fields != self.infos[worker].fields or facts.batch_shape != self.infos[worker].batch_shape:
+            raise SpecMismatch(f"worker {worker}, restarted: expected {self.infos[worker]}, found {facts}")
         for slots in self.slots:
             slots.attach_again(worker)
         if worker in self.mailboxes:
@@ -165,8 +165,8 @@ class RolloutWorkers:
 
     def require_equal(self) -> None:
         """Raise SpecMismatch unless all workers record the same keys with the same shapes and dtypes."""
-        first = self.facts[0]
-        for worker, facts in enumerate(self.facts):
+        first = self.infos[0]
+        for worker, facts in enumerate(self.infos):
             for key in {**first.fields, **facts.fields}:
                 expected, found = first.fields.get(key), facts.fields.get(key)
                 if expected != found:
@@ -178,7 +178,7 @@ class RolloutWorkers:
 
     def starts(self) -> list[int]:
         """The first row of each worker, where the rows of all are counted."""
-        return np.cumsum([0, *(facts.rows for facts in self.facts[:-1])]).tolist()
+        return np.cumsum([0, *(facts.rows for facts in self.infos[:-1])]).tolist()
 
 
 class Slots:
@@ -203,7 +203,7 @@ class Slots:
         device: torch.device | None,
         same: bool,
     ) -> None:
-        self._group, self._workers, self._facts = crew.group, workers, [crew.facts[w] for w in workers]
+        self._group, self._workers, self._facts = crew.group, workers, [crew.infos[w] for w in workers]
         self._starts = np.cumsum([0, *(facts.rows for facts in self._facts)]).tolist()
         self._attached = 0
         crew.slots.append(self)
@@ -272,7 +272,7 @@ def successors_seed(seed: int, number: int = 1) -> int:
 def recipes(plan: Plan, held: Held) -> list[WorkerSpec]:
     """What each worker is built from."""
     seeds = np.random.SeedSequence(torch.initial_seed() % 2**63).generate_state(len(plan.factories), np.uint64)
-    stops_early = plan.crew.preemptive_threshold is not None
+    stops_early = plan.workers.preemptive_threshold is not None
     # Once for all: restarted workers begin with these weights too.
     sent = None if held.policy is None else dumps(on_cpu(held), "policy")
     makers = [None if maker is None else dumps(maker, "policy_factory") for maker in plan.policy_factories]
@@ -283,7 +283,7 @@ def recipes(plan: Plan, held: Held) -> list[WorkerSpec]:
             makers[leaf],
             plan.each[leaf],
             leaf,
-            plan.crew.num_sub_threads,
+            plan.workers.num_sub_threads,
             int(seeds[leaf] >> 1),
             stops_early,
         )
