@@ -18,7 +18,7 @@ import torch
 from tensordict import TensorDict
 
 from reap.collectors.options.multi import Plan
-from reap.collectors.schedule import ask_one, gather_all, scatter
+from reap.collectors.requests import ask_one, gather_all, scatter
 from reap.collectors.worker.buffer_writer import ConnectBuffer
 from reap.collectors.worker.handler import Done, Seed
 from reap.collectors.worker.nested import make_nested
@@ -226,6 +226,10 @@ class Slots:
                 self.pool.give_back(slot)
                 raise
         return slot
+
+    def give_back(self, slot: int) -> None:
+        """Return a slot that was taken and is not delivered."""
+        self.pool.give_back(slot)
 
     def make_all(self) -> None:
         """Have all slots made and mapped now."""

@@ -9,7 +9,7 @@ import torch
 from tensordict.nn import TensorDictModule
 
 from reap.collectors import SyncDataCollector
-from reap.collectors.background import cut
+from reap.collectors.delivery.cut import cut
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.testing import Const, Count, IdRows

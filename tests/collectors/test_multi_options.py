@@ -25,6 +25,7 @@ from tests.collectors.worker_kinds import (
     pairs,
     steps,
     take,
+    under_way,
 )
 
 pytestmark = pytest.mark.timeout(30)
@@ -134,7 +135,7 @@ def test_async_budgets(name: str) -> None:
         assert [batch.batch_size for batch in collector] == [(4,)] * 5
         assert collector.stats().frames == 20
         assert collector.next() is None
-        assert not collector._working, "nothing is recorded that nobody gets"
+        assert not under_way(collector), "nothing is recorded that nobody gets"
 
 
 def test_a15_batched_envs_and_len() -> None:

@@ -178,7 +178,7 @@ def test_a_successor_has_the_latest_weights() -> None:
         agent.eps = 0.5
         collector.update_policy_weights_()
         collector.update_policy_weights_(agent.state_dict())
-        os.kill(collector._group.pids[1], signal.SIGKILL)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        os.kill(collector._workers.group.pids[1], signal.SIGKILL)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
         assert actions(collector) == [2.5, 2.5]
         assert collector.stats().restarts == 1
 
