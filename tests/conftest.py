@@ -42,7 +42,9 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     """Every test starts from the same torch generator, whichever tests ran before it."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # `torch.manual_seed` writes the stack down three times, for devices to come
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
 
 
 @pytest.fixture(autouse=True)
