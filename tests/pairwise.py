@@ -39,6 +39,4 @@ def pairwise(*options: Sequence[Any], possible: Callable[..., bool] = lambda *ro
 
 
 def _pairs(row: tuple[int, ...]) -> frozenset[Pair]:
-    return frozenset(
-        (first, row[first], second, row[second]) for first, second in itertools.combinations(range(len(row)), 2)
-    )
+    return frozenset((first, row[first], second, row[second]) for first, second in itertools.combinations(range(len(row)), 2))
