@@ -21,6 +21,7 @@ from reap.weights import stored
 from reap.weights.base import load_weights
 from reap.weights.mailbox import WeightMailbox, describe
 from reap.weights.messages import MessageMailbox
+from tests.pairwise import pairwise
 from tests.warm import Program
 
 LIMIT = 30
@@ -79,8 +80,11 @@ DTYPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (7,), (2, 3, 5), (3, 0)])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "shape", "both"),
+    pairwise(DTYPES, [(), (0,), (7,), (2, 3, 5), (3, 0)], [WeightMailbox, MessageMailbox]),
+    indirect=["both"],
+)
 def test_every_dtype_arrives_bit_by_bit(dtype: torch.dtype, shape: tuple[int, ...], both: Pair) -> None:
     count = int(np.prod(shape)) * dtype.itemsize
     data = torch.arange(1, count + 1, dtype=torch.uint8) % (2 if dtype is torch.bool else 251)
