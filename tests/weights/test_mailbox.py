@@ -392,7 +392,7 @@ def line_of(process: Program) -> str:
 READ_ALL = """
 policy, version, reads, seen = filled(net(), 0.0), 0, 0, 0
 print("ready", flush=True)
-while version < 10_000:
+while version < LAST:
     newest = box.version
     assert newest >= seen, (newest, seen)
     seen = newest
@@ -407,25 +407,27 @@ print(reads, flush=True)
 
 
 @pytest.mark.timeout(120)
-def test_no_read_is_torn() -> None:
+@pytest.mark.parametrize("versions", [2_000, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_no_read_is_torn(versions: int) -> None:
     writer, source = WeightMailbox.for_weights(describe(net())), net()
-    with other_process(writer, READ_ALL) as process:
+    with other_process(writer, READ_ALL.replace("LAST", str(versions))) as process:
         assert line_of(process) == "ready"
-        for version in range(1, 10_001):
+        for version in range(1, versions + 1):
             writer.write(filled(source, float(version % 1000)), version)
         assert int(line_of(process)) > 1
         assert process.wait(LIMIT) == 0
 
 
 @pytest.mark.timeout(120)
-def test_no_read_is_torn_between_threads(both: Pair) -> None:
+@pytest.mark.parametrize("versions", [500, pytest.param(2_000, marks=pytest.mark.soak)])
+def test_no_read_is_torn_between_threads(both: Pair, versions: int) -> None:
     policy = net()
     writer, reader = both(policy)
     torn: list[Any] = []
 
     def read() -> None:
         version = 0
-        while version < 2_000:
+        while version < versions:
             version = reader.read_into(policy, version)
             if version and values(policy) != [version % 1000]:
                 torn.append(version)
@@ -433,7 +435,7 @@ def test_no_read_is_torn_between_threads(both: Pair) -> None:
     thread = threading.Thread(target=read)
     thread.start()
     source = net()
-    for version in range(1, 2_001):
+    for version in range(1, versions + 1):
         writer.write(filled(source, float(version % 1000)), version)
     thread.join(LIMIT)
     assert not thread.is_alive()
