@@ -32,7 +32,7 @@ OBSERVATION: Key = ("observation",)
 COLUMNS = {1: 1000, 8: 125, 64: 50}
 """Time steps of a rollout for each number of envs."""
 
-ROLLOUTS = 2
+ROLLOUTS = 1
 
 
 def calls_per_frame(rollout: Callable[[], int]) -> float:

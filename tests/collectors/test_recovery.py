@@ -233,7 +233,7 @@ def drawn(folder: Path, seed: int, static: bool = False) -> list[list[float]]:
     return batch["observation"][..., 1].tolist()
 
 
-@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("static", [False, pytest.param(True, marks=pytest.mark.processes)])
 def test_successors_are_seeded_each_anew_and_the_same_each_time(tmp_path: Path, static: bool) -> None:
     first = drawn(tmp_path / "first", 7, static)
     assert drawn(tmp_path / "again", 7, static) == first
@@ -275,7 +275,7 @@ def test_workers_that_fail_at_the_same_time(tmp_path: Path, kind: Any) -> None:
         lambda collector: collector.call_env("_observation"),
     ],
 )
-@pytest.mark.parametrize("kind", [MultiSyncDataCollector, MultiaSyncDataCollector])
+@pytest.mark.parametrize("kind", [MultiSyncDataCollector, pytest.param(MultiaSyncDataCollector, marks=pytest.mark.processes)])
 def test_a_death_that_another_call_sees_first_is_mended_too(kind: Any, call: Callable[[Any], Any]) -> None:
     with kind([Fragile, Fragile], frames_per_batch=24, on_worker_failure="restart") as collector:
         collector.next()
