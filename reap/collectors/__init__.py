@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from reap.collectors.local import SyncDataCollector
     from reap.collectors.multi import MultiSyncDataCollector
     from reap.collectors.multi_async import MultiaSyncDataCollector, aSyncDataCollector
-    from reap.policy.random import RandomPolicy
+    from reap.policy.actors.random import RandomPolicy
     from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
     from reap.weights.remote import MultiProcessedWeightUpdater
 
@@ -26,7 +26,7 @@ _HOMES = {
     "reap.collectors.local": ("SyncDataCollector",),
     "reap.collectors.multi": ("MultiSyncDataCollector",),
     "reap.collectors.multi_async": ("MultiaSyncDataCollector", "aSyncDataCollector"),
-    "reap.policy.random": ("RandomPolicy",),
+    "reap.policy.actors.random": ("RandomPolicy",),
     "reap.weights.base": ("VanillaWeightUpdater", "WeightUpdaterBase"),
     "reap.weights.remote": ("MultiProcessedWeightUpdater",),
 }

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from reap.collectors.options.collector import CollectorOptions
-from reap.policy.held import Held
+from reap.policy.contents.held import Held
 from reap.specs import Composite, Spec
 from reap.weights.base import WeightUpdaterBase
 from reap.workers.base import WorkerGroup

@@ -23,7 +23,7 @@ from reap.envs.make_env import build_env, is_env
 from reap.envs.own_policy import as_policy
 from reap.errors import OptionError
 from reap.keys import Key
-from reap.policy.private import private_copy
+from reap.policy.contents.private import private_copy
 from reap.recording.buffers import MASK
 from reap.recording.layout import Field, require_private, require_shared
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase

@@ -36,7 +36,7 @@ from reap.collectors.worker.worker import CheckState
 from reap.envs.own_policy import as_policy
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
 from reap.keys import Key
-from reap.policy.held import held_by
+from reap.policy.contents.held import held_by
 from reap.recording.buffers import MASK
 from reap.recording.layout import Field, require_shared
 from reap.system.interrupts import deferring_interrupts

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from reap.envs.base import Rows, StepperHalf
-from reap.policy.halves import HalvesActor
+from reap.policy.actors.halves import HalvesActor
 from reap.recording.buffers import Slot
 from reap.rollout.loop import COLUMN, PHASE, POLICY, STEP, Hook, Pairs, Rollout
 

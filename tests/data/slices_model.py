@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.episodes.index import EpisodeIndex
-from reap.data.replay import ReplayBuffer
 from reap.data.samplers.members import EligibleTrajectories
 
 Frame = tuple[int, ...]

@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from reap.data.storages.control import BIRTH, BUSY, CLAIMED, COUNT, PID, START, WRITERS, Control
-from reap.data.storages.ring import Ring
+from reap.data.storages.ring.control import BIRTH, BUSY, CLAIMED, COUNT, PID, START, WRITERS, Control
+from reap.data.storages.ring.ring import Ring
 from reap.system import waits
 from tests.data.claims import claimed
 

@@ -27,7 +27,7 @@ from reap.collectors.worker.handler import Collect, Done, GetState, Reset, Seed,
 from reap.envs.make_env import build_env
 from reap.errors import shown
 from reap.keys import Key
-from reap.policy.held import Held, held_by
+from reap.policy.contents.held import Held, held_by
 from reap.recording.buffers import DONE, MASK, STEP_COUNT, TRUNCATED, Slot, after
 from reap.recording.layout import Block, Field
 from reap.rollout.loop import PHASE, PUBLISHED, STOP, Phase

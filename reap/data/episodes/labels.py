@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reap.data.storages.control import REPLACED, REPLACEMENT
-from reap.data.storages.ring import Pieces
+from reap.data.storages.ring.control import REPLACED, REPLACEMENT
+from reap.data.storages.ring.ring import Pieces
 from reap.data.storages.tensors import TensorStorage
 from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, plain

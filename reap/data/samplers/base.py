@@ -13,7 +13,7 @@ from torch import Tensor
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
-from reap.data.storages.reading import Reading
+from reap.data.storages.ring.reading import Reading
 from reap.errors import CallOrderError, ReapError
 from reap.keys import Key
 

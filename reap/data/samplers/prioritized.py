@@ -75,7 +75,7 @@ class PrioritizedSampler(Sampler):
         OptionError: an argument that cannot work.
 
     Example:
-        >>> from reap.data.replay import ReplayBuffer
+        >>> from reap.data.buffers.replay import ReplayBuffer
         >>> buffer = ReplayBuffer(sampler=PrioritizedSampler(1_000, alpha=1.0, beta=1.0, eps=0.0))
         >>> index = buffer.extend(torch.tensor([10, 11, 12]))
         >>> buffer.update_priority(index, torch.tensor([0.0, 1.0, 3.0]))

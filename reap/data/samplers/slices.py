@@ -65,7 +65,7 @@ class SliceSampler(Sampler):
 
     Example:
         >>> from tensordict import TensorDict
-        >>> from reap.data.replay import ReplayBuffer
+        >>> from reap.data.buffers.replay import ReplayBuffer
         >>> from reap.data.storages import LazyTensorStorage
         >>> buffer = ReplayBuffer(storage=LazyTensorStorage(10), sampler=SliceSampler(slice_len=3), batch_size=6)
         >>> _ = buffer.extend(TensorDict({"episode": [1] * 5 + [2] * 5, "step": [0, 1, 2, 3, 4] * 2}, [10]))

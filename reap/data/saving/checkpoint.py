@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reap.data.prefetch import Prefetcher, Sample
+from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.samplers.base import Sampler
 from reap.data.saving.folders import real, replaced
 from reap.data.saving.frame_files import mapped_frames, write_frames

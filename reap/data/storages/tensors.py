@@ -18,12 +18,12 @@ from torch import Tensor
 from reap.data.storages.base import Mark, Storage, require_dims
 from reap.data.storages.items import Leaves, checked_device, kind_of, leaves_of, require_device
 from reap.data.storages.leaf import Leaf, indexable
-from reap.data.storages.next_values import RebuildNext, StoreNext
+from reap.data.storages.next_values.rebuild import RebuildNext, StoreNext
+from reap.data.storages.next_values.side_store import Sparse
 from reap.data.storages.positions import by_position, index_of, places_of
 from reap.data.storages.replaced import replaced
-from reap.data.storages.ring import Claim, Pieces, Ring
+from reap.data.storages.ring.ring import Claim, Pieces, Ring
 from reap.data.storages.schema import Schema, objects_of, schema_from, schema_of
-from reap.data.storages.side_store import Sparse
 from reap.data.storages.validity import validity_in
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain

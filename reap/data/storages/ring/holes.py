@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reap.data.storages.control import BROKEN, HOLE, Control
+from reap.data.storages.ring.control import BROKEN, HOLE, Control
 
 if TYPE_CHECKING:
-    from reap.data.storages.ring import Pieces, Ring
+    from reap.data.storages.ring.ring import Pieces, Ring
 
 
 class Holes:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reap.data.storages.control import (
+from reap.data.storages.ring.control import (
     BROKEN,
     BUSY,
     CLAIMED,
@@ -33,9 +33,9 @@ from reap.data.storages.control import (
     WRITTEN,
     Control,
 )
-from reap.data.storages.holes import Holes
-from reap.data.storages.reading import Reading
-from reap.data.storages.writer_table import WriterTable
+from reap.data.storages.ring.holes import Holes
+from reap.data.storages.ring.reading import Reading
+from reap.data.storages.ring.writer_table import WriterTable
 from reap.errors import CallOrderError
 from reap.recording.layout import Array
 from reap.system.waits import Wait

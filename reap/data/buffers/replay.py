@@ -17,10 +17,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from reap.data.buffers.feeders import Feeders
+from reap.data.buffers.parts import sampler_of, storage_of, writer_of
+from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.consistent_sample import pinned, spread, take_sample
-from reap.data.feeders import Feeders
-from reap.data.parts import sampler_of, storage_of, writer_of
-from reap.data.prefetch import Prefetcher, Sample
 from reap.data.rows import checked_time, time_behind, valid_rows
 from reap.data.samplers.base import Sampler
 from reap.data.saving.checkpoint import Checkpointed, Parts

@@ -23,8 +23,8 @@ from torch import Tensor
 from reap.data.storages.bits import Mask, carried, differing
 from reap.data.storages.items import Leaves
 from reap.data.storages.leaf import indexable
-from reap.data.storages.ring import Claim
-from reap.data.storages.side_store import Places, SideStore, Sparse
+from reap.data.storages.next_values.side_store import Places, SideStore, Sparse
+from reap.data.storages.ring.ring import Claim
 from reap.keys import Key
 from reap.recording.buffers import after
 from reap.recording.layout import Field

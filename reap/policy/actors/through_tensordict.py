@@ -11,8 +11,8 @@ from tensordict import TensorDictBase
 
 from reap.errors import SpecMismatch
 from reap.keys import Key, as_key, nested
+from reap.policy.actors.plain import name_of
 from reap.policy.base import Outputs, OutputWriter
-from reap.policy.plain import name_of
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Field
 from reap.tensordicts import make_tensordict

@@ -18,8 +18,8 @@ from tensordict.nn import InteractionType, TensorDictSequential
 from torch import nn
 
 from reap.keys import Key
+from reap.policy.actors.steps import HOOKS, StepPlan, UnwrapError, getter
 from reap.policy.base import Outputs, OutputWriter, PolicyActor
-from reap.policy.steps import HOOKS, StepPlan, UnwrapError, getter
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Field
 

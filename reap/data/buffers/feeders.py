@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 from weakref import ref
 
-from reap.data.prefetch import is_ahead
+from reap.data.buffers.prefetch import is_ahead
 
 
 class Feeder(Protocol):
