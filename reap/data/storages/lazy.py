@@ -107,7 +107,7 @@ class LazyTensorStorage(TensorStorage):
         self.control = self.control.shared()
         self._ring = Ring(self.control, self._ring.capacity)
         schema, old, nexts = self.schema, self._leaves, self._nexts
-        self._nexts = nexts.anew()
+        self._nexts = nexts.fresh()
         if schema is not None:
             self._take(schema, self._allocate)
             self._nexts.copy_from(nexts)

@@ -1,155 +1,84 @@
-"""`RebuildNext` stores observations once and rebuilds those under `"next"` from the frame after; `StoreNext` stores all.
+"""`RebuildNext` stores observations once: those under `"next"` are rebuilt from the root of the following frame.
 
-    column        c      c+1     c+2 | c+3          written as one piece: c to c+2
+    column        c      c+1     c+2 | c+3          columns c to c+2 are one write
     root          o0     o1      o2  | o3
     next          o1     END     o3  |              END: the last observation of an episode
-    stored        -      slot    slot until o3 is written behind it
-                                                    slot: in a `SideStore`, for END is not o2, and behind o2 lies nothing yet
+    stored        -      slot    slot until o3 is written
+                                                    slot: in a `SideStore`, since END is not o2, and nothing follows o2 yet
 
-Bytes decide, no flags: a value that is not that of the root behind it has a slot. The frame behind was written later, so it is
-overwritten later: what a frame is rebuilt from stays as long as the frame.
+Bytes decide, not flags: a value that differs from the root of the following frame has a slot. The following frame was written
+later, so it is overwritten later: the source of a rebuilt value lives as long as its frame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from reap.data.storages.bits import Mask, carried, differing
+from reap.data.storages.frame_store import FrameStore
 from reap.data.storages.items import Leaves
 from reap.data.storages.leaf import indexable
 from reap.data.storages.next_values.side_store import Places, SideStore, Sparse
+from reap.data.storages.next_values.store import StoreNext
 from reap.data.storages.ring.ring import Claim
 from reap.keys import Key
 from reap.recording.buffers import after
 from reap.recording.layout import Field
 
-if TYPE_CHECKING:
-    from reap.data.storages.tensors import TensorStorage
-
 SMALLEST = 9
-"""Bytes of a value from which on it is worth it: the tables of the side store take 8 for each frame."""
-
-
-class StoreNext:
-    """All values are stored as they come."""
-
-    def anew(self) -> StoreNext:
-        """The same for a storage that holds nothing yet."""
-        return StoreNext()
-
-    def stored(self, fields: Mapping[Key, Field]) -> Mapping[Key, Field]:
-        """The fields that are stored."""
-        return fields
-
-    def place(self, fields: Mapping[Key, Field], places: int, make: Callable[[int], Sparse]) -> None:
-        """Take memory for what is kept beside.
-
-        Args:
-            fields: shape and dtype of all values.
-            places: frames at the most.
-            make: makes memory.
-        """
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are kept beside."""
-        return 0
-
-    def ends(self, storage: TensorStorage, leaves: Leaves, skipped: int) -> Any:
-        """What must be known of data before they are written.
-
-        Args:
-            storage: where to.
-            leaves: `[*rows, columns, *item]`.
-            skipped: first columns that are left out.
-
-        Raises:
-            MemoryError: there is no room for what must be kept beside.
-        """
-
-    def write(self, storage: TensorStorage, leaves: Leaves, claim: Claim, ends: Any) -> None:
-        """Keep beside what cannot be rebuilt, after all else was written to claimed columns."""
-
-    def taken(self, storage: TensorStorage, places: Tensor, leaves: Leaves) -> Leaves:
-        """What is stored of frames at these places, made complete."""
-        return leaves
-
-    def edited(self, storage: TensorStorage, places: Tensor, leaves: Leaves) -> AbstractContextManager[None]:
-        """In the body, what is stored at these places is changed to these values `[B, *item]`."""
-        return nullcontext()
-
-    def contents(self, storage: TensorStorage, columns: int) -> dict[Key, Tensor]:
-        """The values that are not stored, `[*rows, columns, *item]`."""
-        return {}
-
-    def at(self, storage: TensorStorage, index: Any) -> Any:
-        """What lies at an index of any kind that a tensor takes."""
-        return storage.viewed(index)
-
-    def load(self, storage: TensorStorage, frames: Mapping[Key, Tensor], ends: Any, claimed: int) -> None:
-        """Hold frames of another storage, after what is stored of them was copied.
-
-        Args:
-            storage: that which loads.
-            frames: `[*rows, columns, *item]` under each key, by place.
-            ends: what `ends` said of them.
-            claimed: columns that were claimed there.
-        """
-
-    def copy_from(self, other: Any) -> None:
-        """Hold what is kept beside by another."""
+"""Smallest value in bytes that is rebuilt: the tables of the side store take 8 for each frame."""
 
 
 class RebuildNext(StoreNext):
-    """Values under `"next"` are rebuilt from the root of the frame behind, where there are such of the same shape and dtype."""
+    """Rebuilds values under `"next"` from the root of the following frame, if it has the key with the same shape and dtype."""
 
     def __init__(self) -> None:
         self.roots: dict[Key, Key] = {}
         self._side: SideStore | None = None
 
-    def anew(self) -> RebuildNext:
-        """The same for a storage that holds nothing yet."""
+    def fresh(self) -> RebuildNext:
+        """An equal object for a storage that is still empty."""
         return RebuildNext()
 
-    def stored(self, fields: Mapping[Key, Field]) -> Mapping[Key, Field]:
-        """The fields that are stored: all but those that are rebuilt."""
+    def stored_fields(self, fields: Mapping[Key, Field]) -> Mapping[Key, Field]:
+        """All fields but those that are rebuilt."""
         self.roots = {after(key): key for key in carried(fields) if fields[key].nbytes >= SMALLEST}
         return {key: field for key, field in fields.items() if key not in self.roots}
 
-    def place(self, fields: Mapping[Key, Field], places: int, make: Callable[[int], Sparse]) -> None:
-        """Take memory for the side store; see `StoreNext`."""
+    def allocate(self, fields: Mapping[Key, Field], places: int, make: Callable[[int], Sparse]) -> None:
+        """Allocate the side store; see `StoreNext`."""
         if self.roots:
             self._side = SideStore({key: fields[key] for key in self.roots}, places, make)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept beside."""
+        """Bytes that are kept apart."""
         return self._side.nbytes if self._side else 0
 
     # ------------------------------------------------------------------ writing
 
-    def ends(self, storage: TensorStorage, leaves: Leaves, skipped: int) -> Mask:
+    def prepare(self, storage: FrameStore, leaves: Leaves, skipped: int) -> Mask:
         """Which frames `[rows, columns]` need a slot; see `StoreNext`."""
         rows, dims = storage.rows, storage.ndim
         columns = next(iter(leaves.values())).shape[dims - 1]
         mask = np.zeros((rows, columns), np.bool_)
         for key, root in self.roots.items():
-            ours, behind = leaves[key].flatten(0, dims - 1), leaves[root].flatten(0, dims - 1)
-            mask.reshape(-1)[:-1] |= differing(ours[:-1], behind[1:])
+            ours, roots = leaves[key].flatten(0, dims - 1), leaves[root].flatten(0, dims - 1)
+            mask.reshape(-1)[:-1] |= differing(ours[:-1], roots[1:])
         mask[:, -1:] = True
         if self._side is not None:
             with storage.control.lock:
                 self._side.reserve(int(mask[:, skipped:].sum()))
         return mask[:, skipped:]
 
-    def write(self, storage: TensorStorage, leaves: Leaves, claim: Claim, ends: Mask) -> None:
-        """Give slots to the frames that need one, and the last of the write before its slot back; see `StoreNext`."""
+    def write(self, storage: FrameStore, leaves: Leaves, claim: Claim, prepared: Mask) -> None:
+        """Give slots to the frames that need one, and free those before them that can be rebuilt now; see `StoreNext`."""
         side, capacity = self._side, storage.ring.capacity
         if side is None or not claim.columns:
             return
@@ -157,8 +86,8 @@ class RebuildNext(StoreNext):
         places = np.arange(storage.rows)[:, None] * capacity + columns
         with storage.control.lock:
             side.give_back(places.reshape(-1))
-            slots = side.take(places[ends])
-        rows, at = ends.nonzero()
+            slots = side.take(places[prepared])
+        rows, at = prepared.nonzero()
         for key in self.roots:
             skipped = leaves[key].shape[storage.ndim - 1] - claim.columns
             flat = torch.from_numpy(rows * (skipped + claim.columns) + skipped + at)
@@ -166,26 +95,26 @@ class RebuildNext(StoreNext):
         with storage.control.lock:
             self._join(storage, side, claim.start)
 
-    def _join(self, storage: TensorStorage, side: SideStore, start: int) -> None:
-        """Rebuild the frames before a column from those in it, where they are the same; with the lock held."""
+    def _join(self, storage: FrameStore, side: SideStore, start: int) -> None:
+        """Free the slots of the frames before a column whose values are the roots of those in it; with the lock held."""
         ring = storage.ring
         if start - 1 < ring.oldest or not ring.filled(start - 1, start).all():
             return
         first = np.arange(storage.rows) * ring.capacity
-        places, behind = first + (start - 1) % ring.capacity, first + start % ring.capacity
+        places, following = first + (start - 1) % ring.capacity, first + start % ring.capacity
         slots = side.slots(places)
         held = slots >= 0
         if not held.any():
             return
-        places, behind, slots = places[held], torch.from_numpy(behind[held]).to(storage.device), slots[held]
+        places, following, slots = places[held], torch.from_numpy(following[held]).to(storage.device), slots[held]
         same = np.ones(len(slots), np.bool_)
         for key, root in self.roots.items():
-            same &= ~differing(side.get(key, slots), storage.leaf(root).index_select(0, behind).to("cpu"))
+            same &= ~differing(side.get(key, slots), storage.leaf(root).index_select(0, following).to("cpu"))
         side.give_back(places[same])
 
     @contextmanager
-    def edited(self, storage: TensorStorage, places: Tensor, leaves: Leaves) -> Generator[None]:
-        """Give slots to frames whose own value changes, and to those before one whose root changes; see `StoreNext`."""
+    def editing(self, storage: FrameStore, places: Tensor, leaves: Leaves) -> Generator[None]:
+        """Give slots to frames whose value changes, and to those before a frame whose root changes; see `StoreNext`."""
         side, capacity = self._side, storage.ring.capacity
         if side is None:
             yield
@@ -200,14 +129,14 @@ class RebuildNext(StoreNext):
         self._keep(side, before, self._values(storage, side, torch.from_numpy(before)))
         yield
         differs = np.zeros(len(places), np.bool_)
-        behind = torch.from_numpy(_moved(at, 1, capacity))
+        following = torch.from_numpy(_moved(at, 1, capacity))
         for key, root in self.roots.items():
-            differs |= differing(leaves[key], storage.leaf(root)[behind])
+            differs |= differing(leaves[key], storage.leaf(root)[following])
         held = differs | (side.slots(at) >= 0)
         self._keep(side, at[held], {key: leaves[key][torch.from_numpy(held)] for key in self.roots})
 
     def _keep(self, side: SideStore, places: Places, values: Mapping[Key, Tensor]) -> None:
-        """Have values `[n, *item]` in slots of these places; with the lock held."""
+        """Put values `[n, *item]` into the slots of these places, which get one if they have none; with the lock held."""
         side.take(np.unique(places[side.slots(places) < 0]))
         slots = side.slots(places)
         for key, value in values.items():
@@ -215,23 +144,23 @@ class RebuildNext(StoreNext):
 
     # ------------------------------------------------------------------ reading
 
-    def taken(self, storage: TensorStorage, places: Tensor, leaves: Leaves) -> Leaves:
-        """What is stored of frames at these places, and their values under `"next"`; see `StoreNext`."""
+    def complete(self, storage: FrameStore, places: Tensor, leaves: Leaves) -> Leaves:
+        """Add the values under `"next"` to those that were taken from these places; see `StoreNext`."""
         if self._side is None:
             return leaves
         complete = leaves | self._values(storage, self._side, places)
         return {key: complete[key] for key in storage.keys}
 
-    def _values(self, storage: TensorStorage, side: SideStore, places: Tensor) -> dict[Key, Tensor]:
+    def _values(self, storage: FrameStore, side: SideStore, places: Tensor) -> dict[Key, Tensor]:
         """The values that are not stored, `[B, *item]`.
 
-        A slot may be given back meanwhile, and be another frame's: the value is taken again then.
+        If a slot was given to another frame in the meantime, its value is taken again.
         """
         at = places.cpu().numpy()
-        behind = torch.from_numpy(_moved(at, 1, storage.ring.capacity)).to(places.device)
+        following = torch.from_numpy(_moved(at, 1, storage.ring.capacity)).to(places.device)
         while True:
             slots = side.slots(at)
-            values = {key: storage.leaf(root).index_select(0, behind) for key, root in self.roots.items()}
+            values = {key: storage.leaf(root).index_select(0, following) for key, root in self.roots.items()}
             if len(held := (slots >= 0).nonzero()[0]):
                 rows = torch.from_numpy(held).to(places.device)
                 for key, value in values.items():
@@ -239,7 +168,7 @@ class RebuildNext(StoreNext):
             if (side.slots(at) == slots).all():
                 return values
 
-    def contents(self, storage: TensorStorage, columns: int) -> dict[Key, Tensor]:
+    def contents(self, storage: FrameStore, columns: int) -> dict[Key, Tensor]:
         """Copies of the values that are not stored, `[*rows, columns, *item]`; see `StoreNext`."""
         if self._side is None:
             return {}
@@ -247,31 +176,31 @@ class RebuildNext(StoreNext):
         values = self._values(storage, self._side, places.reshape(-1))
         return {key: value.unflatten(0, (*storage.row_shape, columns)) for key, value in values.items()}
 
-    def at(self, storage: TensorStorage, index: Any) -> Any:
-        """A copy of what lies at an index; see `StoreNext`."""
+    def at(self, storage: FrameStore, index: Any) -> Any:
+        """A copy of the frames at an index; see `StoreNext`."""
         return storage.copied(index)
 
     # ------------------------------------------------------------------ moving
 
-    def load(self, storage: TensorStorage, frames: Mapping[Key, Tensor], ends: Mask, claimed: int) -> None:
-        """Hold frames of another storage; see `StoreNext`. With the lock held."""
+    def load(self, storage: FrameStore, frames: Mapping[Key, Tensor], prepared: Mask, claimed: int) -> None:
+        """Take over the frames of another storage; see `StoreNext`. With the lock held."""
         if self._side is None:
             return
         self._side.empty()
-        columns, capacity = ends.shape[1], storage.ring.capacity
-        ends[:, (claimed - 1) % capacity : (claimed - 1) % capacity + 1] = True
-        rows, at = ends.nonzero()
+        columns, capacity = prepared.shape[1], storage.ring.capacity
+        prepared[:, (claimed - 1) % capacity : (claimed - 1) % capacity + 1] = True
+        rows, at = prepared.nonzero()
         flat = torch.from_numpy(rows * columns + at)
         values = {key: frames[key].flatten(0, storage.ndim - 1)[flat] for key in self.roots}
         self._keep(self._side, rows * capacity + at, values)
 
     def copy_from(self, other: RebuildNext) -> None:
-        """Hold what is kept beside by another."""
+        """Take over the values that another such object keeps apart."""
         if self._side is not None and other._side is not None:
             self._side.copy_from(other._side)
 
 
 def _moved(places: Places, by: int, capacity: int) -> Places:
-    """The places so many columns further on, in the same rows."""
+    """The places `by` columns later in the same rows."""
     columns = places % capacity
     return places - columns + (columns + by) % capacity
