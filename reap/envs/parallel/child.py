@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from reap.envs.base import Rows
 from reap.envs.parallel.board import ASKED, COLUMN, LEAVE, SLOT, STAGE, Ints, Waiter, boards, boards_size, read_rows
+from reap.envs.row_stepper import Rows
 from reap.envs.serial import SerialEnv
 from reap.errors import shown
 from reap.keys import Key
