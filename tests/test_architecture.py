@@ -106,7 +106,7 @@ BAD: dict[Rule, list[tuple[str, str, str]]] = {
         ("reap.recording.layout", "from reap import collectors", "reap.collectors"),
         ("reap.recording.layout", "from .. import rollout", "imports reap.rollout (row 6)"),
         ("reap.recording.layout", "def f():\n    import reap.envs", "line 2"),
-        ("reap.envs.gymnasium.env", "from ..policy import Actor", "reap.policy.Actor"),
+        ("reap.envs.gymnasium.env", "from ...policy import Actor", "reap.policy.Actor"),
         ("reap.envs.__init__", "from ..policy import Actor", "reap.policy.Actor"),
         ("reap.data.buffers.replay", "if TYPE_CHECKING:\n    from reap.envs import EnvBase", "line 2"),
         ("reap.workers.base", "from reap.data.buffers.replay import ReplayBuffer", "reap.data"),
