@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from reap.envs.adapters.as_torchrl import as_torchrl
+from reap.envs.adapters.into_torchrl import as_torchrl
 from reap.envs.faces.episodes import finish_reset, finish_step, rollout, with_own_mask
 from reap.envs.faces.rows_as_tensordict import RowsAsTensorDict
 from reap.envs.faces.tensordict_as_rows import OwnCalls, TensorDictAsRows, TensorDictCalls

@@ -202,7 +202,7 @@ class PrioritizedSampler(Sampler):
         _set_valid(tree, at, values, storage)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Sum up the priorities anew; see `Sampler`."""
         if self._tree is not None:
             self._tree = SumTree.of(self._tree.values)

@@ -16,13 +16,13 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from reap.data.storages.base import Mark, Storage, require_dims
+from reap.data.storages.frame_identity import replaced_places
 from reap.data.storages.items import Leaves, checked_device, kind_of, leaves_of, require_device
 from reap.data.storages.leaf import Leaf, indexable
 from reap.data.storages.next_values.rebuild import RebuildNext
 from reap.data.storages.next_values.side_store import Sparse
 from reap.data.storages.next_values.store import StoreNext
 from reap.data.storages.positions import by_position, index_of, places_of
-from reap.data.storages.replaced import replaced
 from reap.data.storages.ring.columns import Pieces
 from reap.data.storages.ring.ring import Claim, Ring
 from reap.data.storages.schema import Schema, objects_of, schema_from, schema_of
@@ -244,7 +244,7 @@ class TensorStorage(Storage):
         """Write data `[B]` in the place of what lies there."""
         leaves = leaves_of(data)
         self._known().check(kind_of(data), leaves, 1)
-        with self.ring.editing(replaced(self, places, leaves)), self._nexts.editing(self, places, leaves):
+        with self.ring.editing(replaced_places(self, places, leaves)), self._nexts.editing(self, places, leaves):
             for key, leaf in self._leaves.items():
                 leaf.put(places.to(self.device), leaves[key])
             for key, objects in self._objects.items():

@@ -20,7 +20,7 @@ from reap.recording.buffers import after
 from reap.recording.layout import Field
 
 
-def replaced(storage: FrameStore, places: Tensor, leaves: Leaves) -> NDArray[np.int64]:
+def replaced_places(storage: FrameStore, places: Tensor, leaves: Leaves) -> NDArray[np.int64]:
     """Those of some places whose frames are replaced by others.
 
     Args:
