@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reap.collectors.interruptor import Interruptor
     from reap.collectors.local import SyncDataCollector
     from reap.collectors.multi import MultiaSyncDataCollector, MultiSyncDataCollector, aSyncDataCollector
-    from reap.policy.random import RandomPolicy
+    from reap.policy.actors.random import RandomPolicy
     from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
     from reap.weights.remote import MultiProcessedWeightUpdater
 
@@ -24,7 +24,7 @@ _HOMES = {
     "reap.collectors.interruptor": ("Interruptor",),
     "reap.collectors.local": ("SyncDataCollector",),
     "reap.collectors.multi": ("MultiSyncDataCollector", "MultiaSyncDataCollector", "aSyncDataCollector"),
-    "reap.policy.random": ("RandomPolicy",),
+    "reap.policy.actors.random": ("RandomPolicy",),
     "reap.weights.base": ("VanillaWeightUpdater", "WeightUpdaterBase"),
     "reap.weights.remote": ("MultiProcessedWeightUpdater",),
 }

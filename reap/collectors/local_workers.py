@@ -17,8 +17,8 @@ from reap.envs.make_env import build_env, is_env
 from reap.envs.own_policy import as_policy
 from reap.errors import OptionError, WorkerError
 from reap.keys import Key
-from reap.policy.held import Held
-from reap.policy.private import private_copy
+from reap.policy.contents.held import Held
+from reap.policy.contents.private import private_copy
 from reap.recording.layout import Array, require_private, require_shared
 from reap.recording.pool import SlotPool
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase

@@ -18,7 +18,7 @@ from reap.collectors.worker.handler import Collect, Done, SetState
 from reap.collectors.worker.worker import CheckState, WorkerInfo
 from reap.envs.own_policy import as_policy
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
-from reap.policy.held import held_by
+from reap.policy.contents.held import held_by
 from reap.recording.layout import require_shared
 from reap.weights.attributes import ATTRIBUTES, agreed, loaded
 from reap.weights.base import WeightUpdaterBase

@@ -27,9 +27,9 @@ from reap.envs.gymnasium.registry import registry_entries
 from reap.envs.make_env import refuse_instances
 from reap.errors import OptionError, SpecMismatch, in_own_words
 from reap.keys import Key, plain
-from reap.policy.held import Held
-from reap.policy.plain import name_of
-from reap.policy.private import private_copy
+from reap.policy.actors.plain import name_of
+from reap.policy.contents.held import Held
+from reap.policy.contents.private import private_copy
 from reap.recording.layout import Array, Block
 from reap.recording.pool import SlotPool
 from reap.rollout.loop import COLUMN, CONTROL_INTS, STOP, Phase

@@ -11,7 +11,7 @@ from reap.collectors.worker.handler import Collect, Done
 from reap.collectors.worker.worker import WorkerInfo
 from reap.errors import WorkerError
 from reap.keys import Key
-from reap.policy.held import Held
+from reap.policy.contents.held import Held
 from reap.recording.layout import Array
 from reap.weights.base import WeightUpdaterBase
 from reap.weights.pending import PendingWeightUpdater

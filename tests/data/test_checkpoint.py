@@ -16,8 +16,8 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict, TensorDictBase, tensorclass
 
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.max_value import TensorDictMaxValueWriter
-from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
@@ -636,7 +636,7 @@ import os, signal, sys, torch
 from pathlib import Path
 from tensordict import TensorDict
 from reap.data.saving import folders, checkpoint
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement

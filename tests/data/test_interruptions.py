@@ -24,7 +24,7 @@ from reap.data import (
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
 )
-from reap.data.storages.control import COUNT
+from reap.data.storages.ring.control import COUNT
 from tests.interruptions import CtrlC, moments_of
 
 pytestmark = pytest.mark.timeout(120)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tensordict import TensorDict, tensorclass
 
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.slices import SliceSampler
 from reap.data.storages import LazyTensorStorage
 from reap.errors import CallOrderError, OptionError

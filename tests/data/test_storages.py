@@ -12,7 +12,7 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict, lazy_stack, tensorclass
 
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
 from reap.data.storages import lazy as storages
 from reap.data.storages.base import Storage
@@ -218,7 +218,7 @@ def test_a_temporary_folder_goes_with_its_process_and_not_with_a_fork(tmp_path: 
 import os, sys, tempfile, warnings
 tempfile.tempdir = sys.argv[1]
 import torch
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.storages import LazyMemmapStorage
 storage = LazyMemmapStorage(4)
 buffer = ReplayBuffer(storage=storage)

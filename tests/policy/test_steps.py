@@ -41,7 +41,7 @@ from torchrl.modules import (
 from torchrl.modules.tensordict_module import SafeProbabilisticModule, SafeProbabilisticTensorDictSequential
 
 from reap.errors import SpecMismatch
-from reap.policy.steps import StepPlan, UnwrapError
+from reap.policy.actors.steps import StepPlan, UnwrapError
 from tests.pairwise import pairwise
 from tests.policy.policies import KNOWN, actor, chain, doubled, mod, net, normal_parts, prob, two_samples
 from tests.policy.recording import RANDOM, Recording, called, check

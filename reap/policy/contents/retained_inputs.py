@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from reap.policy.held import held_by
+from reap.policy.contents.held import held_by
 
 MUTABLE = (list, deque, set, dict)
 

@@ -16,7 +16,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from reap import optional
-from reap.data.replay import Index, ReplayBuffer
+from reap.data.buffers.replay import Index, ReplayBuffer
 from reap.errors import ClosedError
 
 

@@ -17,13 +17,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from reap.data.buffers.feeders import Feeders
+from reap.data.buffers.parts import sampler_of, storage_of, writer_of
+from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.consistent_sample import pinned, spread, take_sample
-from reap.data.feeders import Feeders
-from reap.data.parts import sampler_of, storage_of, writer_of
-from reap.data.prefetch import Prefetcher, Sample
 from reap.data.rows import checked_time, time_behind, valid_rows
 from reap.data.samplers.base import Sampler
-from reap.data.saving.checkpoint import Checkpointed, Parts
+from reap.data.saving.checkpoint import BufferParts, Checkpointed
 from reap.data.storages.base import Storage, positive, require_dims
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
@@ -368,10 +368,10 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
             yield
 
     @contextmanager
-    def _at_rest(self) -> Generator[Parts]:
+    def _at_rest(self) -> Generator[BufferParts]:
         prefetcher = self._prefetcher or Prefetcher(self._sample, 0)
         with prefetcher.at_rest(), self._lock:
-            yield Parts(self._storage, self._sampler, self._writer, self._generator, prefetcher)
+            yield BufferParts(self._storage, self._sampler, self._writer, self._generator, prefetcher)
             if prefetcher.made()[1]:
                 self._prefetcher = prefetcher
 

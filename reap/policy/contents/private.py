@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from reap.errors import OptionError
-from reap.policy.held import Held, Search
-from reap.policy.parts import HIDDEN, Step, fixed_with, is_fixed, put, twin
-from reap.policy.plain import name_of
+from reap.policy.actors.plain import name_of
+from reap.policy.contents.held import Held, Search
+from reap.policy.contents.parts import HIDDEN, Step, fixed_with, is_fixed, put, twin
 from reap.workers.pickling import calls_function, give_attributes
 
 

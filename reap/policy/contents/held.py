@@ -1,7 +1,7 @@
 """`Held`: the weights that a policy holds, wherever in it they are, each under a name.
 
 What has weights is every module, parameter and buffer that the pickler which ships the policy meets (`reap.workers.met`); its
-name is the way to it (`reap.policy.parts`), the shortest one:
+name is the way to it (`reap.policy.contents.parts`), the shortest one:
 
     nn.Module                       net.weight              as in its state_dict()
     agent.act                       net.weight              of the object behind a bound method all is held
@@ -22,8 +22,8 @@ import torch
 from torch import nn
 
 from reap.errors import OptionError
-from reap.policy.parts import HIDDEN, Step, follow, is_inert, is_plain_object, parts_of
-from reap.policy.plain import name_of
+from reap.policy.actors.plain import name_of
+from reap.policy.contents.parts import HIDDEN, Step, follow, is_inert, is_plain_object, parts_of
 from reap.workers.met import ATOMS, Met, is_weight, meet
 
 Steps = tuple[Step, ...]

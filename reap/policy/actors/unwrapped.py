@@ -18,8 +18,8 @@ from tensordict.nn import InteractionType, TensorDictSequential
 from torch import nn
 
 from reap.keys import Key
+from reap.policy.actors.steps import HOOKS, StepPlan, UnwrapError, getter
 from reap.policy.base import Outputs, OutputWriter, PolicyActor
-from reap.policy.steps import HOOKS, StepPlan, UnwrapError, getter
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Field
 
@@ -55,7 +55,7 @@ class UnwrappedActor:
         self.reads: Sequence[Key] = tuple(plan.reads)
         self.outputs: Mapping[Key, Field] = {}
         self._plan = plan
-        self._parts = Parts(plan.parts)
+        self._changes = ModuleChanges(plan.parts)
         self._steps = tuple(plan.steps)
         inputs = [stage.tensors[key] for key in plan.reads]
         self._inputs: Callable[[], list[Any]] = inputs.copy
@@ -85,7 +85,7 @@ class UnwrappedActor:
 
     def bind(self, slot: Slot) -> None:
         """Take the slot that following calls write; leave it to the policy itself as long as that is changed."""
-        if self._parts.changed():
+        if self._changes.found():
             self._fallback.bind(slot)
             self.kind, self.act = self._fallback.kind, self._fallback.act
         else:
@@ -105,7 +105,7 @@ class UnwrappedActor:
         copy_all([views[t] for views in self._views], results)
 
 
-class Parts:
+class ModuleChanges:
     """Tells whether TensorDict modules are no longer what they were."""
 
     def __init__(self, modules: Sequence[Any]) -> None:
@@ -117,7 +117,7 @@ class Parts:
         self._children = [vars(module)["_modules"] for module in (*modules, *sequences)]
         self._before = self._state()
 
-    def changed(self) -> bool:
+    def found(self) -> bool:
         """Whether an attribute, a network or a module of a sequence is another one, or there is a hook."""
         if any(self._hooks) or nn.modules.module._has_any_global_hook():  # pyright: ignore[reportPrivateUsage]
             return True

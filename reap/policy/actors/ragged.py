@@ -14,9 +14,9 @@ import torch
 from tensordict import TensorDictBase
 
 from reap.keys import Key, nested
+from reap.policy.actors.plain import as_outputs
+from reap.policy.actors.states import read_keys
 from reap.policy.base import Outputs, OutputWriter
-from reap.policy.plain import as_outputs
-from reap.policy.states import read_keys
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Field
 from reap.recording.objects import copied, copies_of, stacked

@@ -4,15 +4,15 @@
     copy     without a lock: several writers at the same time
     publish  under the lock, last: the columns can be read           written += frames
 
-Columns are counted on for ever; column c lies at c % capacity. A reader notes how far the ring was, takes its frames, and looks
-again: what lay in columns that somebody claimed meanwhile, or was writing before, is drawn again. The columns of a write that
-was broken off become holes: they are never read, and are free when the ring comes round to them. A writer that is killed leaves
-its entry in the table behind, which is a hole as soon as somebody needs the entry or the columns.
+The count of columns never starts over; column c is at place c % capacity. A reader notes the state of the ring, takes its
+frames, and looks again: frames from columns that were being written, or were claimed in the meantime, are drawn again. The
+columns of an unfinished write become holes: they are never read, and are overwritten in the next round. The entry of a writer
+that is killed stays in the table, and becomes a hole as soon as somebody needs the entry or its columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
@@ -21,35 +21,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reap.data.storages.control import (
-    BROKEN,
-    BUSY,
-    CLAIMED,
-    EDITS,
-    FLOOR,
-    REPLACED,
-    REPLACEMENT,
-    STREAMS,
-    WRITTEN,
-    Control,
-)
-from reap.data.storages.holes import Holes
-from reap.data.storages.reading import Reading
-from reap.data.storages.writer_table import WriterTable
+from reap.data.storages.ring.columns import Pieces, pieces_of, window_of
+from reap.data.storages.ring.control import BROKEN, BUSY, CLAIMED, EDITS, FLOOR, REPLACEMENT, STREAMS, WRITTEN, Control
+from reap.data.storages.ring.holes import Holes
+from reap.data.storages.ring.origins import Origins
+from reap.data.storages.ring.reading import Reading
+from reap.data.storages.ring.writer_table import WriterTable
 from reap.errors import CallOrderError
-from reap.recording.layout import Array
 from reap.system.waits import Wait
-
-Pieces = Sequence[tuple[int, int]]
-"""Where columns lie: from one place to another, in two pieces where they go round."""
 
 
 class Claim(NamedTuple):
     """Columns that a writer may write.
 
     Attributes:
-        start: the first of them, counted for ever.
-        columns: how many.
+        start: the first of them.
+        columns: number of columns.
         entry: the writer's entry in the table.
     """
 
@@ -58,18 +45,15 @@ class Claim(NamedTuple):
     entry: int
 
 
-def columns_of(array: Array, pieces: Pieces) -> Array:
-    """Columns of an array `[rows, columns, ...]`: a view if they lie in one piece."""
-    parts = [array[:, first:end] for first, end in pieces]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
-
-
 class Ring:
     """Columns written in a ring by one process or several.
 
     Args:
-        control: the numbers that they agree by.
-        capacity: columns that there is room for.
+        control: the shared counters and tables.
+        capacity: number of columns.
+
+    Attributes:
+        origins: which stream wrote each column.
 
     Example:
         >>> ring = Ring(Control(10), capacity=10)
@@ -84,7 +68,8 @@ class Ring:
     def __init__(self, control: Control, capacity: int) -> None:
         self.capacity = capacity
         self.control = control
-        self._words, self._table, self._holes = control.words, WriterTable(control), Holes(control)
+        self.origins = Origins(control, capacity)
+        self._words, self._table, self._holes = control.words, WriterTable(control), Holes(control, capacity)
         self._claims: dict[int, Claim] = {}  # by thread: what this process is writing
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -92,19 +77,18 @@ class Ring:
 
     @property
     def claimed(self) -> int:
-        """Columns claimed so far: the first that nobody has claimed."""
+        """Columns claimed so far, which is the number of the next one."""
         return self._words[CLAIMED]
 
     @property
     def oldest(self) -> int:
-        """The first column that still holds what was written to it."""
-        return self.window[0]
+        """The first column whose data were not overwritten."""
+        return window_of(self._words, self.capacity)[0]
 
     @property
     def window(self) -> tuple[int, int]:
         """`oldest` and `claimed` at one moment, whoever is writing."""
-        claimed = self._words[CLAIMED]
-        return min(claimed, max(self._words[FLOOR], claimed - self.capacity)), claimed
+        return window_of(self._words, self.capacity)
 
     @property
     def written(self) -> int:
@@ -112,7 +96,7 @@ class Ring:
         return self._words[WRITTEN]
 
     def places(self, start: int, columns: int) -> NDArray[np.int64]:
-        """Where so many columns lie, from this one on, `[columns]`."""
+        """The places of consecutive columns, `[columns]`."""
         first = start % self.capacity
         places = np.arange(first, first + columns)
         if first + columns > self.capacity:
@@ -120,31 +104,12 @@ class Ring:
         return places
 
     def pieces(self, start: int, stop: int) -> Pieces:
-        """Where the columns from `start` to `stop` lie."""
-        first, columns = start % self.capacity, stop - start
-        behind = first + columns - self.capacity
-        return [(first, first + columns)] if behind <= 0 else [(first, self.capacity), (0, behind)]
-
-    def origins(self, pieces: Pieces) -> NDArray[np.int32]:
-        """Of which streams these columns are, and where writes begin; see `Control`."""
-        return columns_of(self.control.origins[None], pieces)[0]
-
-    def replaced(self, pieces: Pieces, rows: int) -> NDArray[np.bool_] | None:
-        """Which frames of these columns were put in the place of others, `[rows, n]`; None if none was."""
-        if self._words[EDITS] < REPLACEMENT:
-            return None
-        marks = columns_of(self.control.origins[: rows * self.capacity].reshape(rows, -1), pieces) & REPLACED
-        return marks != 0 if marks.any() else None
-
-    def note_origins(self, first: int, end: int, origins: Any, rows: int) -> None:
-        """Note of which streams what is written from one place to another is, in the place of what was there."""
-        self.control.origins[first:end] = origins
-        if rows > 1 and self._words[EDITS] >= REPLACEMENT:
-            self.control.origins[self.capacity : rows * self.capacity].reshape(rows - 1, -1)[:, first:end] = 0
+        """The places of the columns from `start` to `stop`."""
+        return pieces_of(start, stop, self.capacity)
 
     @property
     def readable(self) -> int:
-        """Columns that hold something and are not being written."""
+        """Number of columns that are written and not being overwritten."""
         oldest, claimed = self.window
         ends = ((max(start, oldest), min(start + columns, claimed)) for start, columns in self.under_way())
         hidden = sum(max(0, end - start) for start, end in ends)
@@ -153,25 +118,24 @@ class Ring:
     # ------------------------------------------------------------------ writers
 
     def new_streams(self, count: int) -> int:
-        """The first of so many numbers for streams: what one env says, frame after frame."""
+        """Reserve numbers for `count` streams, each the frames of one env in order; return the first."""
         with self.control.lock:
             first = self._words[STREAMS]
             self._words[STREAMS] = first + count
         return first
 
     def claim(self, columns: int, prepare: Callable[[int], None] | None = None) -> Claim:
-        """Columns to write, at most `capacity`; waits for writers that are slower than the ring is long.
+        """Claim the next columns; wait for a writer that is still busy with data a whole round older.
 
-        A wait that takes long says for whom: a process that is stopped in the middle of a write may go on with it.
+        A long wait warns with the name of that writer: a process that is stopped in the middle of a write may resume.
 
         Args:
-            columns: how many.
-            prepare: called with the number of places, from the first on, in which something lies then; nothing is claimed
-                where it raises.
+            columns: number of columns, at most `capacity`.
+            prepare: called with the number of places in use after the write; nothing is claimed if it raises.
 
         Raises:
-            CallOrderError: nothing can be written here.
-            RuntimeError: there are more writers at the same time than the table has entries.
+            CallOrderError: this process may not write.
+            RuntimeError: all write slots are in use.
         """
         self._refuse()
         self.give_up_broken()
@@ -192,11 +156,11 @@ class Ring:
             raise CallOrderError(self.control.refusal)
 
     def _slow_writer(self, end: int) -> int | None:
-        """The entry of one who is still writing what lies in the place of the columns before `end`."""
+        """The entry of a writer that is still busy with columns that columns before `end` would overwrite."""
         overwritten, claimed, entries = end - self.capacity, self._words[CLAIMED], self._table.entries()
-        self._words[BUSY] = len(entries)  # of a writer that was killed while it counted
+        self._words[BUSY] = len(entries)  # a writer that was killed may not have counted itself
         for entry, start, _ in entries:
-            if start < overwritten or start >= claimed:  # the latter of one that was killed while it claimed
+            if start < overwritten or start >= claimed:  # >=: it was killed while it claimed
                 if start < claimed and self._table.is_alive(entry):
                     return entry
                 self._make_hole(entry)
@@ -212,7 +176,7 @@ class Ring:
         return claim
 
     def _free_entry(self) -> int:
-        """An entry that nobody uses; those of writers that are gone are made free where there is no other."""
+        """An entry that is not in use; those of dead writers are freed if there is no other."""
         table = self._table
         if (free := table.free()) is not None:
             return free
@@ -221,12 +185,12 @@ class Ring:
                 self._make_hole(entry)
         if (free := table.free()) is not None:
             return free
-        raise RuntimeError(f"replay buffer: expected at most {len(table)} writes at the same time, found as many under way")
+        raise RuntimeError(f"replay buffer: all {len(table)} concurrent write slots are in use")
 
     def _make_hole(self, entry: int) -> None:
-        """Have the columns of a write that was broken off never read, and its entry free; with the lock held.
+        """Turn the columns of an unfinished write into a hole and free its entry; with the lock held.
 
-        In this order: whoever does not see the entry any more sees the hole.
+        In this order, so that a reader sees the entry or the hole.
         """
         words, (start, columns) = self._words, self._table.columns(entry)
         first, end = max(start, words[CLAIMED] - self.capacity), min(start + columns, words[CLAIMED])
@@ -235,11 +199,11 @@ class Ring:
         self._table.leave(entry)
 
     def publish(self, claim: Claim, frames: int) -> None:
-        """Let readers have what was written.
+        """Make claimed columns readable.
 
         Args:
             claim: the columns.
-            frames: how many frames that were.
+            frames: number of frames written to them.
         """
         with self.control.lock:
             self._table.leave(claim.entry)
@@ -249,34 +213,34 @@ class Ring:
         self._claims.pop(get_ident(), None)
 
     def give_up(self, claim: Claim) -> None:
-        """Leave claimed columns unwritten: nobody will read them."""
+        """Leave claimed columns unwritten; nobody will read them."""
         with self.control.lock:
             if self._table.is_own(claim.entry, claim.start, claim.columns):
                 self._make_hole(claim.entry)
         self._claims.pop(get_ident(), None)
 
     def give_up_broken(self) -> None:
-        """Give up a write of this thread that an exception broke off, wherever it came: the thread is not writing now."""
+        """Give up a write of this thread that an exception interrupted; the thread must not be writing now."""
         claim = self._claims.get(get_ident())
         if claim is not None:
             self.give_up(claim)
 
     def count(self, frames: int) -> None:
-        """Count frames that were written in the place of others."""
+        """Count frames that replaced others."""
         with self.control.lock:
             self._words[WRITTEN] += frames
 
     def under_way(self) -> Iterator[tuple[int, int]]:
-        """First column and number of columns of each write that is not published, also of those that were broken off."""
+        """First column and number of columns of each write that is not published, unfinished ones included."""
         words = self._words
-        if words[BUSY]:  # before the holes: an entry may become one
+        if words[BUSY]:  # before the holes: an entry may become a hole
             yield from [(start, columns) for _, start, columns in self._table.entries()]
         if words[BROKEN]:
-            yield from self._holes.held(self)
+            yield from self._holes.held()
 
     @property
     def settled(self) -> int:
-        """The first column that somebody is writing, or else `claimed`; writers that are gone do not count."""
+        """The first column that a living writer is writing, or else `claimed`."""
         claimed = self.claimed
         if not self._words[BUSY]:
             return claimed
@@ -286,11 +250,11 @@ class Ring:
 
     @property
     def is_being_written(self) -> bool:
-        """Whether somebody is writing now."""
+        """Whether a living writer is writing now."""
         return self.settled < self.claimed
 
     def empty(self, *, forget_written: bool = True) -> None:
-        """Begin anew at the first place: nothing that was written can be read any more."""
+        """Restart at the first place; nothing written so far can be read any more."""
         with self.control.lock:
             start = -(-self._words[CLAIMED] // self.capacity) * self.capacity
             self._words[CLAIMED] = self._words[FLOOR] = start
@@ -299,25 +263,25 @@ class Ring:
 
     @contextmanager
     def editing(self, replaced: NDArray[np.int64] | None = None) -> Generator[None]:
-        """In the body the caller changes frames in place; readers take theirs again.
+        """A context in which the caller changes frames in place; readers take theirs again.
 
         Args:
-            replaced: places where other frames come in the place of those that are there.
+            replaced: places of frames that are replaced by others.
         """
         self._refuse()
         replaces = replaced is not None and len(replaced) > 0
         with self.control.lock:
             self._words[EDITS] |= 1
             try:
-                if replaces:
-                    self.control.origins[replaced] |= REPLACED
+                if replaced is not None:
+                    self.origins.mark_replaced(replaced)
                 yield
             finally:
                 self._words[EDITS] += 1 + REPLACEMENT * replaces
 
     @contextmanager
     def replacing(self) -> Generator[None]:
-        """In the body the caller puts a state in the place of all of it; nobody is writing then, and nobody begins to.
+        """A context in which the caller loads a state; nobody writes meanwhile.
 
         Raises:
             CallOrderError: somebody is writing.
@@ -336,39 +300,39 @@ class Ring:
     # ------------------------------------------------------------------ readers
 
     def begin_reading(self) -> Reading:
-        """How far the ring is, before frames are taken."""
+        """The state of the ring before frames are taken."""
         words = self._words
         claimed = words[CLAIMED]
         return Reading(claimed, words[EDITS], tuple(self.under_way()) if words[BUSY] or words[BROKEN] else ())
 
     def is_untouched(self, reading: Reading) -> bool:
-        """Whether nothing was being written when the reader began, or was begun since."""
+        """Whether no write was under way when the reader began, and none has begun since."""
         claimed, edits, writing = reading
         return not writing and self._words[CLAIMED] == claimed and self._words[EDITS] == edits and not edits & 1
 
     def is_edited(self, reading: Reading) -> bool:
-        """Whether frames were changed in place since the reader began, or while it did."""
+        """Whether frames were being changed in place when the reader began, or have been changed since."""
         return bool(reading.edits & 1) or self._words[EDITS] != reading.edits
 
     def touched(self, places: NDArray[np.int64], reading: Reading) -> NDArray[np.bool_]:
-        """Which places `[...]` are not to be trusted, as a mask `[...]`.
+        """Which places `[...]` may have been written while they were read, as a mask `[...]`.
 
         Args:
             places: columns from 0 to `capacity`.
-            reading: what `begin_reading` returned before the frames there were taken.
+            reading: the result of `begin_reading` before the frames were taken.
         """
         last = self._words[CLAIMED] - 1
         return reading.touched(last - (last - places) % self.capacity)
 
     def whole(self) -> slice | NDArray[np.int64]:
-        """Where columns lie that hold something and are not being written, in the order of the places.
+        """The places of columns that are written and not being overwritten, in ascending order.
 
-        Nobody begins to write, nor to change frames, while the lock is held: then it stays so.
+        The answer stays true while the lock is held.
 
         Returns:
-            One piece if they are one, else each of them, `[n]`.
+            A slice if they are one piece, else each place, `[n]`.
         """
-        oldest, claimed = self.window  # before the writes: those of all columns before `claimed` are seen, or are published
+        oldest, claimed = self.window  # read before the writes, so that each column before `claimed` is published or among them
         if not any(start < claimed and start + columns > oldest for start, columns in self.under_way()):
             return slice(0, claimed - oldest)
         filled = self.filled(oldest, claimed)
@@ -379,9 +343,9 @@ class Ring:
         return slice(first, last + 1) if last - first < len(places) else places
 
     def filled(self, start: int, end: int, *lead: int) -> NDArray[np.bool_]:
-        """Which of the columns from `start` to `end` hold something, `[*lead, n]`: their writer has published them."""
+        """Which of the columns from `start` to `end` are published, `[*lead, n]`."""
         filled = np.empty((*lead, end - start), np.bool_)
-        filled.fill(True)  # a quarter of what np.ones takes
+        filled.fill(True)  # np.ones takes four times as long
         for first, columns in self.under_way():
             filled[..., max(0, first - start) : max(0, first + columns - start)] = False
         return filled

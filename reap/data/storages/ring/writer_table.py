@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reap.data.storages.control import BIRTH, BUSY, COUNT, NOBODY, PID, START, Control
+from reap.data.storages.ring.control import BIRTH, BUSY, COUNT, NOBODY, PID, START, Control
 from reap.system.waits import described
 
 

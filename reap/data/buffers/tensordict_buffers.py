@@ -15,8 +15,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from reap.data.buffers.replay import Index, ReplayBuffer
 from reap.data.consistent_sample import spread
-from reap.data.replay import Index, ReplayBuffer
 from reap.data.samplers.base import Sampler
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.storages.items import Items

@@ -11,8 +11,8 @@ from tensordict import TensorDictBase
 
 from reap.errors import SpecMismatch
 from reap.keys import Key, as_key, nested
-from reap.policy.base import Outputs, OutputWriter
-from reap.policy.plain import name_of
+from reap.policy.actors.plain import name_of
+from reap.policy.base import Outputs, OutputWriter, StrictWriter
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Field
 from reap.tensordicts import make_tensordict
@@ -46,6 +46,7 @@ class TensorDictActor:
         self._policy = policy
         self._stage = stage
         self.writer = OutputWriter({})
+        self._refuses_news = False
         # The names that may be under each path of the policy's TensorDict.
         self._names: dict[Key, set[str]] = {}
         tensors = partial(make_tensordict, nested(stage.tensors), torch.Size(stage.batch_shape), device=device)
@@ -62,7 +63,7 @@ class TensorDictActor:
 
     def fix_outputs(self, writer: OutputWriter) -> None:
         """Take what writes the outputs that the probe found."""
-        self.outputs, self.writer = writer.outputs, writer
+        self.outputs, self.writer, self._refuses_news = writer.outputs, writer, isinstance(writer, StrictWriter)
         known = (*writer.keys, *self._stage.fields)
         paths = {key[:length] for key in known for length in range(len(key))}
         self._names = {path: {key[len(path)] for key in known if key[: len(path)] == path != key} for path in paths}
@@ -80,7 +81,7 @@ class TensorDictActor:
         """Call the policy and write column `t`."""
         result = self._call()
         values = {key: value for key in self.writer.keys if (value := result.get(key, None)) is not None}
-        if self.writer.is_strict:
+        if self._refuses_news:
             values.update(self._news(result))
         self.writer.write(t, values)
 

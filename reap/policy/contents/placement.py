@@ -11,8 +11,8 @@ from tensordict import TensorDictBase
 from tensordict.nn import CudaGraphModule
 
 from reap.errors import OptionError
-from reap.policy.held import Held, held_by
-from reap.policy.private import private_copy
+from reap.policy.contents.held import Held, held_by
+from reap.policy.contents.private import private_copy
 
 Arguments = bool | Mapping[str, Any]
 

@@ -1,15 +1,12 @@
-"""One face of an env derived from the other.
-
-`TensorDictAsRows` gives the array face to an env that works on TensorDicts; `RowsAsTensorDict` gives `_reset` and `_step` to
-an env that writes the array face.
+"""`TensorDictAsRows`: the array face of an env that works on TensorDicts.
 
     column t    slot action[t] --> | td: what the env returned last, |
-                                   | observations, state, flags      | --> calls.step --> what follows --> slot next[t]
+                                   | observations, state, flags      | --> calls.step --> result --> slot next[t]
                                    '---------------------------------'          |
                                                    ^----------------------------' td of the next column
 
-The TensorDict that an env steps from is the one that it returned: whatever an env keeps in it, under keys of its specs or
-others, is there in the next step.
+An env steps from the TensorDict that it returned last: everything that it keeps there, under keys of its specs or others, is
+there in the next step.
 """
 
 from __future__ import annotations
@@ -21,14 +18,14 @@ import numpy as np
 import torch
 
 from reap.envs.checks.looks import Look, choice_look
-from reap.envs.faces.done_flags import Ends, Flags, complete_flags, shape_flags
+from reap.envs.faces.done_flags import DoneFlags, Flags, complete_flags, shape_flags
 from reap.envs.faces.results import check_result, clear_flags, merge_rows
 from reap.envs.faces.td_access import get_leaf, set_leaf
 from reap.errors import SpecMismatch
 from reap.keys import Key, NestedKey, plain
-from reap.recording.buffers import FLAGS, TERMINATED, TRUNCATED, Slot, Stage, after
+from reap.recording.buffers import TERMINATED, TRUNCATED, Slot, Stage, after
 from reap.recording.layout import Field
-from reap.recording.objects import copies_of, stacked, unstacked
+from reap.recording.objects import copies_of, unstacked
 from reap.specs.tensor_fits import LooseTensorFits, TensorFits
 
 if TYPE_CHECKING:
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
 
     from tensordict import TensorDictBase
 
-    from reap.envs.base import EnvBase
     from reap.envs.specs import EnvSpecs
     from reap.recording.layout import Array
 
@@ -130,7 +126,7 @@ class TensorDictAsRows:
         self._calls = calls
         self._name = type(env).__name__
         self._lead = len(env.batch_size)
-        self._ends = Ends(env, complete=calls.resets_ended)
+        self._done_flags = DoneFlags(env, complete=calls.resets_ended)
         self._current: TensorDictBase = env.empty_tensordict()
         self._observed = env.fields_of_stage()
         self._following = {**self._observed, **env.fields(env.full_reward_spec)}
@@ -254,7 +250,7 @@ class TensorDictAsRows:
             copy_all([views[t] for views in self._views], values)
             for key, array in self._next_objects:
                 array[t] = self._objects(following, key).reshape(array[t].shape)
-            ends = self._ends.read(following)
+            ends = self._done_flags.read(following)
         return None if ends is None else self._write_ends(ends, rows, t)
 
     def _no_choice(self, key: Key, column: Array, look: Look, rows: Sequence[int] | None, t: int) -> SpecMismatch:
@@ -276,63 +272,3 @@ class TensorDictAsRows:
         for array, values in zip(self._flags, (terminated, truncated), strict=True):
             array[t] = values.reshape(array[t].shape)
         return ended
-
-
-class RowsAsTensorDict:
-    """A stage and a slot of one column of its own, so that an env by arrays can be used by TensorDicts."""
-
-    def __init__(self, env: EnvBase) -> None:
-        self._env = env
-        batch = tuple(env.batch_size)
-        self._stage = Stage(env.fields_of_stage(), batch, env.make_block)
-        self._slot = Slot(env.slot_fields(), batch, 1, env.make_block)
-        self._objects = [key for key, field in self._stage.fields.items() if field.is_object]
-        # Flags that every slot has, and the env's specs have not.
-        self._unknown = [flag[0] for flag in FLAGS if flag not in env.full_done_spec]
-
-    def reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
-        """Reset all rows, or those of the mask `"_reset"`, and return the observations of all."""
-        rows = None
-        env = self._env
-        if tensordict is not None and "_reset" in tensordict:
-            mask = tensordict.get("_reset").reshape(-1)
-            rows = None if bool(mask.all()) else torch.nonzero(mask).flatten().tolist()
-            for key, view in self._stage.tensors.items():
-                view.copy_(tensordict.get(plain(key), view))
-            for key in self._objects:
-                if (held := tensordict.get(plain(key), None)) is not None:
-                    array = self._stage.arrays[key]
-                    array[...] = unstacked(held, self._stage.batch_shape).reshape(array.shape)
-        env.bind(self._stage, self._slot)
-        if rows is None or rows:
-            env.reset_rows(rows, 0)
-        td = env.empty_tensordict()
-        for key, view in self._stage.tensors.items():
-            td.set(plain(key), view.clone())
-        for key in self._objects:
-            td.set(plain(key), self._stacked(self._stage.arrays[key]))
-        return td
-
-    def _stacked(self, column: Array) -> Any:
-        """One column of objects; copies, for the stage goes on."""
-        return stacked(copies_of(column).reshape(self._stage.batch_shape))
-
-    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """One column: the action goes in, what follows comes out at the root of a new TensorDict."""
-        env, slot = self._env, self._slot
-        slot.clear_flags()
-        actions = env.fields(env.full_action_spec)
-        shapes = [torch.Size((*env.batch_size, *field.shape)) for field in actions.values()]
-        fits = TensorFits([plain(key) for key in actions], shapes, [field.dtype for field in actions.values()])
-        given = fits.take([tensordict.get(plain(key), None) for key in actions], type(env).__name__, "step")
-        for key, value in zip(actions, given, strict=True):
-            slot.views(key)[0].copy_(value)
-        env.bind(self._stage, slot)
-        env.step_rows(None, 0)
-        td = env.empty_tensordict()
-        for key in (*self._stage.tensors, *env.fields(env.full_reward_spec), TERMINATED, TRUNCATED):
-            td.set(plain(key), slot.views(after(key))[0].clone())
-        for key in self._objects:
-            td.set(plain(key), self._stacked(slot.by_column(after(key))[0]))
-        td.set("done", td.get("terminated") | td.get("truncated"))
-        return td.exclude(*self._unknown) if self._unknown else td

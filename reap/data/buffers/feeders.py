@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 from weakref import ref
 
-from reap.data.prefetch import is_ahead
+from reap.data.buffers.prefetch import is_ahead
 
 
-class Feeder(Protocol):
+class BufferFeeder(Protocol):
     """Somebody who fills a buffer in the background."""
 
     @property
@@ -29,9 +29,9 @@ class Feeders:
     """The feeders of a buffer, in the process in which it is read; none of them is kept alive."""
 
     def __init__(self) -> None:
-        self._held: list[ref[Feeder]] = []
+        self._held: list[ref[BufferFeeder]] = []
 
-    def add(self, feeder: Feeder) -> None:
+    def add(self, feeder: BufferFeeder) -> None:
         """Have one more, unless it is here."""
         if not any(held is feeder for held in self._alive()):
             self._held.append(ref(feeder, self._held.remove))
@@ -53,7 +53,7 @@ class Feeders:
         for feeder in self._alive():
             feeder.note_sampled(frames)
 
-    def _alive(self) -> list[Feeder]:
+    def _alive(self) -> list[BufferFeeder]:
         return [feeder for held in self._held.copy() if (feeder := held()) is not None]
 
     def __reduce__(self) -> tuple[type[Feeders], tuple[()]]:
