@@ -18,7 +18,7 @@ from reap.workers.process import ProcessGroup
 from tests.workers.handlers import Doer, ask, exists
 from tests.workers.scripts import Script
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 
 SCRIPT = """
 from reap.workers import launch
