@@ -22,7 +22,7 @@ from reap.collectors.options.collector import CollectorOptions, warn_of_rounding
 from reap.collectors.schedule import ExclusiveCall, scatter
 from reap.collectors.state import STATE_FORMAT, check_state, checked_rows, checked_seed, policy_state
 from reap.collectors.stats import CollectorStats, Meter
-from reap.collectors.worker.handler import Collect, GetState, Reset, Seed, SetState
+from reap.collectors.worker.commands import Collect, GetState, Reset, Seed, SetState
 from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.weights.base import WeightUpdaterBase, breaking_off, load_weights
 from reap.workers.base import Call, WorkerGroup

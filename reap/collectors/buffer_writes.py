@@ -18,11 +18,9 @@ import torch
 
 from reap.collectors.background import fitting
 from reap.collectors.options.collector import CollectorOptions
-from reap.collectors.rollout_workers import Slots
+from reap.collectors.slots import Slots
 from reap.collectors.stats import Meter
-from reap.collectors.worker.buffer_writer import Write
-from reap.collectors.worker.handler import Done
-from reap.collectors.worker.worker import WorkerInfo
+from reap.collectors.worker.commands import Done, WorkerInfo, Write
 from reap.errors import OptionError, WorkerError, WorkerRaised
 from reap.recording.buffers import MASK
 from reap.rollout.loop import PUBLISHED

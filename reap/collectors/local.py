@@ -17,7 +17,7 @@ from reap.collectors.options.collector import CollectorOptions, SyncOptions, mad
 from reap.collectors.random_ends import end_episodes
 from reap.collectors.schedule import gather_all
 from reap.collectors.worker.assembly import Assembly, assemble, made_by
-from reap.collectors.worker.handler import Collect
+from reap.collectors.worker.commands import Collect
 from reap.envs.base import EnvBase
 from reap.envs.make_env import build_env, is_env
 from reap.envs.own_policy import as_policy
@@ -92,12 +92,12 @@ class SyncDataCollector(DataCollectorBase):
 
     def _prepare_background(self) -> None:
         assembly = self._assembly
-        assembly.handler.is_in_thread = True
+        assembly.recorder.is_in_thread = True
         if not assembly.held:
             return
         private = private_copy(assembly.held)
         actor, kept = assembly.actor_for(private)
-        assembly.handler.act_with(actor, kept, private.policy)
+        assembly.recorder.act_with(actor, kept, private.policy)
         if self._options.weight_updater is None and isinstance(self._updater, VanillaWeightUpdater):
             source = assembly.source
             # A copy on another device may lack what was changed since the last update.
@@ -140,7 +140,7 @@ class SyncDataCollector(DataCollectorBase):
         """All that a collector needs to go on; see `DataCollectorBase`."""
         with self.pause():
             if self._is_lost:
-                self._assembly.handler.rollout.restart()
+                self._assembly.recorder.rollout.restart()
             return super().state_dict()
 
     def rollout(self) -> TensorDictBase:
@@ -168,7 +168,7 @@ class SyncDataCollector(DataCollectorBase):
         pool = self._assembly.pool
         slot = pool.take()
         if self._is_lost:
-            self._assembly.handler.rollout.restart()
+            self._assembly.recorder.rollout.restart()
             break_trajectories(self._options.replay_buffer)
         self._is_lost = True
         command = self._command(slot)
@@ -178,12 +178,12 @@ class SyncDataCollector(DataCollectorBase):
             pool.give_back(slot)
             raise
         count_rollout(self._meter, done, staleness=0 if self._updater is None else self._version - done.version)
-        if command.random and self._assembly.handler.remembers and self._meter.frames >= self._options.random_frames:
+        if command.random and self._assembly.recorder.remembers and self._meter.frames >= self._options.random_frames:
             end_episodes(pool.slots[slot].by_row, has_mask=MASK in pool.fields)
         return pool.deliver(slot)
 
     def _release(self, timeout: float | None, close_env: bool) -> None:
-        self._assembly.handler.close_env = close_env
+        self._assembly.recorder.close_env = close_env
         self._group.stop(timeout)
         self._assembly.pool.clear()  # not with the collector: its parts refer to each other
 

@@ -14,9 +14,9 @@ from reap.collectors.delivery.join import Joiner, checked_dim, joined_shape, joi
 from reap.collectors.delivery.steps import in_parts, ndim_of
 from reap.collectors.options.multi import MultiOptions
 from reap.collectors.process import ProcessCollector
-from reap.collectors.rollout_workers import Slots
 from reap.collectors.schedule import Gather
-from reap.collectors.worker.handler import Done
+from reap.collectors.slots import Slots
+from reap.collectors.worker.commands import Done
 from reap.collectors.worker.results import batch_from, batch_state, done_from, done_state
 from reap.errors import OptionError, WorkerError
 from reap.rollout.loop import STOP

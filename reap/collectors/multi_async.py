@@ -20,8 +20,8 @@ from tensordict import TensorDictBase
 from reap.collectors.buffer_writes import Writes
 from reap.collectors.options.multi import MultiOptions
 from reap.collectors.process import ProcessCollector
-from reap.collectors.rollout_workers import Slots
-from reap.collectors.worker.handler import Collect, Done
+from reap.collectors.slots import Slots
+from reap.collectors.worker.commands import Collect, Done
 from reap.collectors.worker.results import batch_from, batch_state, done_from, done_state
 from reap.errors import OptionError, WorkerError
 

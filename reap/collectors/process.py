@@ -25,14 +25,14 @@ from reap.collectors.options.collector import made_updater
 from reap.collectors.options.multi import make_plan
 from reap.collectors.random_ends import end_episodes
 from reap.collectors.recovery import Recovery
-from reap.collectors.rollout_workers import RolloutWorkers, Slots
+from reap.collectors.rollout_workers import RolloutWorkers
 from reap.collectors.schedule import ask_one
+from reap.collectors.slots import Slots
 from reap.collectors.state import check_state, checked_rows, checked_seed
 from reap.collectors.stats import Meter
 from reap.collectors.worker.buffer_writer import write_to
-from reap.collectors.worker.handler import Done, Reset
+from reap.collectors.worker.commands import CheckState, Done, Reset
 from reap.collectors.worker.results import batch_from, batch_state, valid_frames
-from reap.collectors.worker.worker import CheckState
 from reap.envs.own_policy import as_policy
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
 from reap.keys import Key
@@ -202,8 +202,8 @@ class ProcessCollector(DataCollectorBase):
             self._renew_mailbox(failure.worker)  # also where Ctrl-C came when it had another one
 
     def _complete(self, worker: int, done: Done) -> Done:
-        """The reply of a worker with what it took over from a failed one."""
-        return done if self._recovery is None else self._recovery.completed(worker, done)
+        """A worker's reply, when its rollout is in the slot, with the columns of one that failed."""
+        return self._crew.land(worker, done) if self._recovery is None else self._recovery.completed(worker, done)
 
     def _make_updater(self) -> WeightUpdaterBase | None:
         given, boxes = self._plan.whole.weight_updater, self._crew.mailboxes
@@ -218,7 +218,7 @@ class ProcessCollector(DataCollectorBase):
     def _slots(self, workers: Sequence[int], batch_shape: Shape, columns: int) -> Slots:
         whole = self._plan.whole
         device = whole.storing_device if whole.stores_here else None
-        return Slots(self._crew, workers, batch_shape, columns, device=device, same=whole.return_same_td)
+        return self._crew.slots_for(workers, batch_shape, columns, device=device, same=whole.return_same_td)
 
     def _before_batch(self) -> None:
         if self._plan.workers.update_at_each_batch:
@@ -302,6 +302,7 @@ class ProcessCollector(DataCollectorBase):
         with self._between_rollouts():
             return {
                 **super().state_dict(),
+                "next_leaf": self._crew.next_leaf,
                 "ready": None if self._ready is None else batch_state(self._ready),
                 "results": self._results(),
             }
@@ -326,7 +327,7 @@ class ProcessCollector(DataCollectorBase):
                 attributes = {ATTRIBUTES: loaded(own.get("attributes", {}))}
                 box.write(own["policy"], max(1, own["version"]), extra={**extra_states(own["policy"]), **attributes})
             super().load_state_dict(state)
-            self._crew.go_on(self._meter.restarts, state["workers"])
+            self._crew.go_on(self._meter.restarts, state["workers"], state.get("next_leaf"))
             self._ready = None if state["ready"] is None else batch_from(state["ready"])
             break_trajectories(self._options.replay_buffer)
             self._take_results(state["results"])
