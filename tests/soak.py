@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from reap.collectors.slots import SLOTS
+from reap.collectors.exchange.slots import SLOTS
 from tests.collectors.worker_kinds import CLASSES, Pixels, pids_of
 
 STRETCH = 1_000
@@ -132,7 +132,7 @@ def soak(name: str, batches: int) -> Soak:
     kept: deque[Any] = deque(maxlen=2)
     with CLASSES[name]([partial(Pixels, 7)] * 2, Brightness(), frames_per_batch=16) as collector:
         held: list[Any] = []
-        while any(len(slots.pool.slots) < SLOTS for slots in collector._crew.slots):
+        while any(len(slots.pool.slots) < SLOTS for slots in collector._workers._own.slots):
             held.append(collector.next())  # until all slots are made that there may be
         del held
         train(collector, STRETCH, kept)

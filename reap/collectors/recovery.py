@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from reap.collectors.rollout_workers import RolloutWorkers, Slots
+from reap.collectors.exchange.slots import Slots
+from reap.collectors.rollout_workers import RolloutWorkers
 from reap.collectors.worker.commands import Collect, Done, WorkerInfo
 from reap.errors import ReapError, SpecMismatch, WorkerError
 from reap.keys import Key

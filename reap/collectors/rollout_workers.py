@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,19 +19,19 @@ import torch
 
 from reap.collectors.exchange.base import Exchange, columns_reached
 from reap.collectors.exchange.shared import SharedExchange
+from reap.collectors.exchange.slots import Slots
 from reap.collectors.options.multi import Plan
-from reap.collectors.schedule import ask_one, gather_all, scatter
-from reap.collectors.slots import Slots
+from reap.collectors.requests import ask_one, gather_all, scatter
 from reap.collectors.worker.commands import ConnectBuffer, DescribeWorker, Done, Seed, WorkerInfo
 from reap.collectors.worker.worker import WorkerSpec, make_worker
 from reap.envs.gymnasium.registry import registry_entries
 from reap.envs.make_env import refuse_instances
 from reap.errors import OptionError, SpecMismatch, in_own_words
 from reap.keys import plain
-from reap.policy.held import Held
-from reap.policy.plain import name_of
-from reap.policy.private import private_copy
-from reap.rollout.loop import COLUMN, STOP, Phase
+from reap.policy.actors.plain import name_of
+from reap.policy.contents.held import Held
+from reap.policy.contents.private import private_copy
+from reap.rollout.loop import Phase
 from reap.workers.pickling import blaming, dumps
 from reap.workers.processes.group import ProcessGroup
 
@@ -142,15 +141,11 @@ class RolloutWorkers:
 
     def completed_columns(self, worker: int) -> int:
         """The columns of the rollout under way that a worker which has failed left in its slot."""
-        return self._exchange.completed_columns(self._progress(worker), self.infos[worker])
+        return self._exchange.completed_columns(self.group.progress(worker), self.infos[worker])
 
     def columns_reached(self, worker: int) -> int:
         """The columns of that rollout that it had completed, as far as is known here."""
-        return columns_reached(self._progress(worker), self.infos[worker].columns)
-
-    def _progress(self, worker: int) -> Any:
-        control = self.group.control(worker)
-        return SimpleNamespace(phase=control[0], column=control[1])
+        return columns_reached(self.group.progress(worker), self.infos[worker].columns)
 
     def close(self, timeout: float | None) -> None:
         """End the workers, and release what carried weights to them; a second call does nothing."""
@@ -165,11 +160,6 @@ class RolloutWorkers:
         self._buffers = buffers
         scatter(self.group, buffers)
 
-    def clear_control(self, worker: int) -> None:
-        """No column is recorded yet, and none is to be the last: before a rollout is asked for."""
-        control = self.group.control(worker)
-        control[COLUMN], control[STOP] = -1, 0
-
     def seed(self, worker: int, seed: int, static: bool) -> int:
         """Seed a worker, and with others those that are launched in its place; the seed that follows in the chain."""
         following = ask_one(self.group, worker, Seed(seed, static))
@@ -182,11 +172,13 @@ class RolloutWorkers:
         Args:
             restarts: workers that had been replaced.
             states: their states, by worker.
-            next_leaf: as it was; None, in states that do not have it: more than any worker can have had.
+            next_leaf: as it was; None for the least that is more than the number of any worker there has been: the last one
+                launched is among these, unless there are fewer workers now.
         """
         seeds = {worker: (own.get("following_seed"), own.get("static_seed", False)) for worker, own in enumerate(states)}
+        following = max([len(states) + restarts, *(own.get("leaf", 0) + 1 for own in states)])
         self.restarts = restarts
-        self.next_leaf = max(self.next_leaf, len(states) + restarts if next_leaf is None else next_leaf)
+        self.next_leaf = max(self.next_leaf, following if next_leaf is None else next_leaf)
         self._seeds = {worker: Seed(seed, static) for worker, (seed, static) in seeds.items() if seed is not None}
 
     def replace_worker(self, worker: int) -> None:

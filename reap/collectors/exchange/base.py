@@ -22,6 +22,7 @@ from reap.recording.buffers import Slot
 from reap.recording.layout import Array, Block, Field, Layout
 from reap.rollout.loop import Phase
 from reap.weights.mailbox_protocol import Mailbox
+from reap.workers.progress import Progress
 
 Rows = Mapping[Key, Array]
 """A worker's rows of a slot, `[rows, T, *value]` under each key; objects are `[rows, T, 1]`."""
@@ -100,7 +101,7 @@ class Exchange(Protocol):
         """
         ...
 
-    def completed_columns(self, progress: Any, info: WorkerInfo) -> int:
+    def completed_columns(self, progress: Progress | None, info: WorkerInfo) -> int:
         """The columns of the rollout under way that a worker which has failed left in the collector's slot.
 
         Args:
@@ -136,7 +137,7 @@ class OwnSlots:
         return done
 
 
-def columns_reached(progress: Any, columns: int) -> int:
+def columns_reached(progress: Progress | None, columns: int) -> int:
     """The columns of a rollout that a worker had completed when it failed.
 
     Args:

@@ -22,6 +22,7 @@ from reap.recording.layout import Block, Field, Layout
 from reap.weights.copied_mailbox import CopiedMailbox
 from reap.weights.mailbox_protocol import Mailbox
 from reap.weights.no_weights import NoMailbox
+from reap.workers.progress import Progress
 
 
 class CopiedEnd:
@@ -117,7 +118,7 @@ class CopiedExchange:
         put_objects(done, rows)
         return replace(done, block=None, objects=None)
 
-    def completed_columns(self, progress: Any, info: WorkerInfo) -> int:
+    def completed_columns(self, progress: Progress | None, info: WorkerInfo) -> int:
         """None: they were in the memory of the worker."""
         return 0
 

@@ -8,18 +8,17 @@ A rollout is in the collector's slot when it is recorded, column by column: of a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from reap.collectors.exchange.base import MakeEnd, Rows, columns_reached, objects_in, put_objects
 from reap.collectors.worker.commands import AttachSlot, AttachWeights, Done, WorkerInfo
 from reap.keys import Key
-from reap.recording.buffers import Slot
+from reap.recording.buffers import Slot, map_slot
 from reap.recording.layout import Block, Field, Layout
 from reap.weights.mailbox_protocol import Mailbox
+from reap.workers.progress import Progress
 
 
 class SharedEnd:
@@ -37,9 +36,8 @@ class SharedEnd:
 
     def attach(self, command: AttachSlot, descriptor: int) -> None:
         """Map the next slot; the descriptor belongs to it from now on."""
-        whole = Slot(self._fields, (command.rows,), self._columns, partial(Block.shared, fd=descriptor))
-        stop = command.first_row + math.prod(self._batch_shape)
-        self._slots.append(whole.part(command.first_row, stop, self._batch_shape))
+        rows, first_row = command.rows, command.first_row
+        self._slots.append(map_slot(descriptor, self._fields, rows, self._columns, first_row, self._batch_shape))
 
     def slot(self, number: int) -> Slot:
         """The worker's rows of a slot."""
@@ -99,7 +97,7 @@ class SharedExchange:
         put_objects(done, rows)
         return replace(done, objects=None)
 
-    def completed_columns(self, progress: Any, info: WorkerInfo) -> int:
+    def completed_columns(self, progress: Progress | None, info: WorkerInfo) -> int:
         """The columns that the worker had completed; see `Exchange`."""
         has_objects = any(field.is_object for field in info.fields.values())  # they were in the memory of the worker
         return 0 if has_objects else columns_reached(progress, info.columns)

@@ -18,13 +18,13 @@ from reap.collectors.worker.recorder import Fill, RolloutRecorder
 from reap.envs.base import EnvBase
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
+from reap.policy.actors.halves import join_halves
+from reap.policy.actors.random import RandomActor, RandomPolicy
+from reap.policy.actors.states import read_keys, written_keys
 from reap.policy.base import PolicyActor, RetainedInputs
 from reap.policy.choose import choose_actor
-from reap.policy.halves import join_halves
-from reap.policy.held import Held, held_by
-from reap.policy.placement import Placement, place
-from reap.policy.random import RandomActor, RandomPolicy
-from reap.policy.states import read_keys, written_keys
+from reap.policy.contents.held import Held, held_by
+from reap.policy.contents.placement import Placement, place
 from reap.recording.buffers import FLAGS, IDS, IS_INIT, MASK, REWARD, STEP_COUNT, VERSION, Slot, Stage, after
 from reap.recording.layout import Field
 from reap.recording.pool import SlotPool

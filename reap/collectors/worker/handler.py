@@ -34,8 +34,9 @@ from reap.collectors.worker.commands import (
 )
 from reap.collectors.worker.policy_copy import PolicyCopy
 from reap.recording.buffers import Slot
-from reap.rollout.loop import PHASE, PUBLISHED, Phase
+from reap.rollout.loop import Phase
 from reap.workers.base import Call
+from reap.workers.progress import PHASE, PUBLISHED, Control
 
 
 class Recorder(Protocol):
@@ -100,7 +101,7 @@ class WorkerHandler:
         self,
         recorder: Recorder,
         end: WorkerEnd,
-        control: memoryview,
+        control: Control,
         policy: PolicyCopy | None = None,
         seed_process: Callable[[int], Any] | None = None,
     ) -> None:

@@ -23,7 +23,7 @@ from reap.collectors.worker.commands import Collect, Done, WorkerInfo
 from reap.collectors.worker.recorder import SPECS
 from reap.errors import BoundsWarning, OptionError, SpecMismatch, shown
 from reap.keys import Key, plain
-from reap.policy.held import held_by
+from reap.policy.contents.held import held_by
 from reap.recording.buffers import IDS, MASK, Slot
 from reap.recording.layout import Field
 from reap.recording.trajectories import LEAF_SHIFT, NO_ID

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reap.collectors.state import policy_state
-from reap.policy.held import Held
+from reap.policy.contents.held import Held
 from reap.recording.layout import Field
 from reap.weights.attributes import applied_attributes, loaded, set_attributes
 from reap.weights.base import check_weights, load_weights

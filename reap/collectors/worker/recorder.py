@@ -14,9 +14,9 @@ from reap.collectors.worker.last_frames import mark_last
 from reap.envs.base import EnvBase
 from reap.errors import shown
 from reap.keys import Key
+from reap.policy.actors.random import RandomActor
 from reap.policy.base import PolicyActor, RetainedInputs
-from reap.policy.random import RandomActor
-from reap.policy.retained_inputs import detach_inference_tensors
+from reap.policy.contents.retained_inputs import detach_inference_tensors
 from reap.recording.buffers import STEP_COUNT, VERSION, Slot
 from reap.recording.layout import Field
 from reap.rollout.loop import Rollout

@@ -17,10 +17,10 @@ from reap.collectors.worker.nested import NestedRecorder
 from reap.collectors.worker.policy_copy import PolicyCopy
 from reap.collectors.worker.recorder import RolloutRecorder
 from reap.envs.make_env import build_env
-from reap.policy.held import Held, held_by
-from reap.rollout.loop import STOP
+from reap.policy.contents.held import Held, held_by
 from reap.seeds import seed_generators
 from reap.weights.attributes import plain_attributes
+from reap.workers.progress import STOP, Control
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ class WorkerSpec:
 class Stopper:
     """Ends a rollout when the control block says so."""
 
-    control: memoryview
+    control: Control
 
     def collection_stopped(self) -> bool:
         """Whether to end the rollout with this column."""
         return self.control[STOP] != 0
 
 
-def make_worker(spec: WorkerSpec, number: int, control: memoryview) -> WorkerHandler:  # noqa: ARG001  the spec holds it
+def make_worker(spec: WorkerSpec, number: int, control: Control) -> WorkerHandler:  # noqa: ARG001  the spec holds it
     """A worker, where it runs.
 
     Args:
@@ -93,7 +93,7 @@ def make_worker(spec: WorkerSpec, number: int, control: memoryview) -> WorkerHan
     return WorkerHandler(recorder, end, control, policy, seed_generators if spec.owns_process else None)
 
 
-def _with_env(spec: WorkerSpec, control: memoryview) -> tuple[RolloutRecorder, PolicyCopy]:
+def _with_env(spec: WorkerSpec, control: Control) -> tuple[RolloutRecorder, PolicyCopy]:
     options = replace(spec.options, interruptor=Stopper(control)) if spec.stops_early else spec.options
     env = build_env(pickle.loads(spec.create_env_fn), options.create_env_kwargs)
     try:
@@ -108,7 +108,7 @@ def _with_env(spec: WorkerSpec, control: memoryview) -> tuple[RolloutRecorder, P
     return recorder, PolicyCopy(assembly.held, attributes)
 
 
-def _with_collector(spec: WorkerSpec, _control: memoryview) -> tuple[NestedRecorder, PolicyCopy]:
+def _with_collector(spec: WorkerSpec, _control: Control) -> tuple[NestedRecorder, PolicyCopy]:
     policy, attributes = spec.make_policy()
     held: Held = held_by(policy)
     recorder = NestedRecorder(
