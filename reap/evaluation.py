@@ -135,7 +135,7 @@ def evaluate(
                 interruptor=quota,
             )
             workers: Any = collector._workers  # pyright: ignore[reportPrivateUsage]
-            quota.tracker = workers.assembly.handler.rollout.tracker
+            quota.tracker = workers.assembly.recorder.rollout.tracker
             if seed is not None:
                 collector.set_seed(seed)
             # Nothing to shut down: the collector holds no more than the env, which is closed below or stays open.
