@@ -134,7 +134,7 @@ def evaluate(
                 return_same_td=True,
                 interruptor=quota,
             )
-            quota.tracker = collector._assembly.handler.rollout.tracker  # pyright: ignore[reportPrivateUsage]
+            quota.tracker = collector._workers.assembly.handler.rollout.tracker  # pyright: ignore[reportPrivateUsage]
             if seed is not None:
                 collector.set_seed(seed)
             # Nothing to shut down: the collector holds no more than the env, which is closed below or stays open.

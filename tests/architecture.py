@@ -44,7 +44,7 @@ UTILS_DOORS = frozenset({"reap.collectors.utils", "reap.envs.utils"})
 
 LOOP_CODE: dict[str, tuple[str, ...]] = {
     "reap.rollout.loop": ("Rollout.fill",),
-    "reap.collectors.schedule": (),  # all of it
+    "reap.collectors.schedules.together": (),  # all of it
     "reap.rollout.halves": (),
     "reap.recording.trajectories": ("TrajectoryTracker",),
 }

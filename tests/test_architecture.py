@@ -133,8 +133,8 @@ BAD: dict[Rule, list[tuple[str, str, str]]] = {
         ("reap.recording.layout", IMPORT_IN_METHOD_IN_FUNCTION, "line 5"),
     ],
     no_type_questions_in_the_loop: [
-        ("reap.collectors.schedule", "def f(x): return isinstance(x, int)", "isinstance()"),
-        ("reap.collectors.schedule", "x = getattr(y, 'z', None)", "getattr()"),
+        ("reap.collectors.schedules.together", "def f(x): return isinstance(x, int)", "isinstance()"),
+        ("reap.collectors.schedules.together", "x = getattr(y, 'z', None)", "getattr()"),
         ("reap.rollout.loop", "def fill(slot): ...", "LOOP_CODE"),
         ("reap.rollout.loop", TYPE_QUESTION_IN_FILL, "line 5: asks hasattr()"),
         ("reap.recording.trajectories", TYPE_QUESTION_IN_TRACKER, "line 4"),

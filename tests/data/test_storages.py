@@ -63,13 +63,13 @@ DTYPES = [
 
 @anywhere
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(), (1,), (2, 3), (0,), (2, 0)], ids=str)
-def test_every_dtype_and_shape(kind: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    values = torch.arange(3).view(3, *[1] * len(shape)).expand(3, *shape).to(dtype)
-    held, (sample, index) = round_trip(kind, values)
-    assert held.dtype == sample.dtype == dtype
-    assert torch.equal(held, values)
-    assert torch.equal(sample, values[index])
+def test_every_dtype_and_shape(kind: str, dtype: torch.dtype) -> None:
+    for shape in ((), (1,), (2, 3), (0,), (2, 0)):
+        values = torch.arange(3).view(3, *[1] * len(shape)).expand(3, *shape).to(dtype)
+        held, (sample, index) = round_trip(kind, values)
+        assert held.dtype == sample.dtype == dtype, shape
+        assert torch.equal(held, values), shape
+        assert torch.equal(sample, values[index]), shape
 
 
 @anywhere

@@ -51,6 +51,25 @@ class Assembly:
         """The policy that acts."""
         return self.held.policy
 
+    def info(self, weights=None, attributes=None):
+        from reap.collectors.worker.worker import SPECS, WorkerInfo
+        from reap.errors import shown
+
+        env = self.env
+        return WorkerInfo(
+            self.pool.fields,
+            tuple(env.batch_size),
+            self.pool.columns,
+            {n: getattr(env, n) for n in SPECS},
+            shown(env),
+            self.actor_kind,
+            weights,
+            attributes or {},
+            STEP_COUNT in self.pool.fields and STEP_COUNT not in env.fields_of_stage(),
+            env.resets_itself,
+            self.handler.remembers,
+        )
+
     def actor_for(self, policy: Held) -> tuple[PolicyActor | None, RetainedInputs | None]:
         """An actor for another policy of the same kind, a copy for example."""
         return _actor(_place(policy, self.options), self.env, self.handler.rollout.stage, self.options)

@@ -98,7 +98,7 @@ class Link:
         watched: another descriptor to wait on: it is readable when a process failed.
         check: called when that is readable; raises if one did.
         stall: warns of processes that are waited for and do not move.
-        describe: returns a process's activity, and its pid.
+        describe: returns the activity of a process, and its location.
 
     Attributes:
         boards: one for each process.
@@ -111,7 +111,7 @@ class Link:
         watched: int,
         check: Callable[[], Any],
         stall: StallWatch,
-        describe: Callable[[int], tuple[str, int]],
+        describe: Callable[[int], tuple[str, str]],
     ) -> None:
         self._opened: list[int] = []
         self._owner = os.getpid()
