@@ -27,6 +27,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
+__all__ = [
+    "BoundsWarning",
+    "CallOrderError",
+    "ClosedError",
+    "DiskFull",
+    "OptionError",
+    "ReapError",
+    "SpecMismatch",
+    "WorkerDied",
+    "WorkerError",
+    "WorkerRaised",
+]
+
 _SIGNAL_CAUSES = {
     "SIGKILL": (
         "Likely causes: the kernel's out-of-memory killer (see dmesg, or memory.events of the container; use fewer "
@@ -52,6 +65,10 @@ _EXIT_CAUSE = (
     "descriptors which are not its own (os.closerange)."
 )
 _LOST_CAUSE = "Its connection broke and no exit code is known: its machine or its network may be down."
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 class ReapError(Exception):
