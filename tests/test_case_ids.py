@@ -12,7 +12,7 @@ USED = {found for text in TESTS for found in re.findall(r"def test_([a-z]\d+)_",
 
 
 def test_each_id_in_a_name_of_a_test_is_in_the_legend() -> None:
-    assert USED == {found for found, _ in LEGEND}
+    assert {found for found, _ in LEGEND} == USED
 
 
 def test_the_legend_says_one_thing_of_each_id_in_order() -> None:
