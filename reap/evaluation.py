@@ -26,7 +26,7 @@ from reap.collectors.local import SyncDataCollector
 from reap.envs.make_env import build_env, is_env
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import plain
-from reap.policy.held import Held, held_by
+from reap.policy.contents.held import Held, held_by
 from reap.recording.buffers import DONE, MASK, REWARD, after
 from reap.recording.trajectories import TrajectoryTracker
 from reap.specs.fits import Check
@@ -134,7 +134,7 @@ def evaluate(
                 return_same_td=True,
                 interruptor=quota,
             )
-            quota.tracker = collector._assembly.handler.rollout.tracker  # pyright: ignore[reportPrivateUsage]
+            quota.tracker = collector._workers.assembly.handler.rollout.tracker  # pyright: ignore[reportPrivateUsage]
             if seed is not None:
                 collector.set_seed(seed)
             # Nothing to shut down: the collector holds no more than the env, which is closed below or stays open.

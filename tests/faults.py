@@ -203,7 +203,7 @@ from tests.collectors.worker_kinds import CLASSES, Pixels
 from functools import partial
 collector = CLASSES[sys.argv[1]]([partial(Pixels, 5)] * 2, frames_per_batch=int(sys.argv[2]))
 collector.next()
-print(*collector._crew.group.pids, flush=True)
+print(*collector._workers.group.pids, flush=True)
 deadline = time.monotonic() + float(sys.argv[3])
 while time.monotonic() < deadline:
     collector.next()

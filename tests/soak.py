@@ -132,7 +132,7 @@ def soak(name: str, batches: int) -> Soak:
     kept: deque[Any] = deque(maxlen=2)
     with CLASSES[name]([partial(Pixels, 7)] * 2, Brightness(), frames_per_batch=16) as collector:
         held: list[Any] = []
-        while any(len(slots.pool.slots) < SLOTS for slots in collector._crew.slots):
+        while any(len(slots.pool.slots) < SLOTS for slots in collector._workers._own.slots):
             held.append(collector.next())  # until all slots are made that there may be
         del held
         train(collector, STRETCH, kept)

@@ -67,8 +67,15 @@ def found_in(expected: list[str], printed: list[str]) -> bool:
     return all(line in rest for line in expected)
 
 
+GUIDES = [page for page in PAGES[1:] if blocks(page, "python").strip()]
+
+
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python").strip()], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [PAGES[0], *(pytest.param(page, marks=pytest.mark.processes) for page in GUIDES)],
+    ids=lambda page: page.name,
+)
 def test_examples_run_and_print_what_they_say(page: Path, tmp_path: Path) -> None:
     """In a process of their own, as a reader runs them; warnings are errors."""
     code = blocks(page, "python")

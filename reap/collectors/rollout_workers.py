@@ -18,7 +18,7 @@ import torch
 from tensordict import TensorDict
 
 from reap.collectors.options.multi import Plan
-from reap.collectors.schedule import ask_one, gather_all, scatter
+from reap.collectors.requests import ask_one, gather_all, scatter
 from reap.collectors.worker.buffer_writer import ConnectBuffer
 from reap.collectors.worker.handler import Done, Seed
 from reap.collectors.worker.nested import make_nested
@@ -27,9 +27,9 @@ from reap.envs.gymnasium.registry import registry_entries
 from reap.envs.make_env import refuse_instances
 from reap.errors import OptionError, SpecMismatch, in_own_words
 from reap.keys import Key, plain
-from reap.policy.held import Held
-from reap.policy.plain import name_of
-from reap.policy.private import private_copy
+from reap.policy.actors.plain import name_of
+from reap.policy.contents.held import Held
+from reap.policy.contents.private import private_copy
 from reap.recording.layout import Array, Block
 from reap.recording.pool import SlotPool
 from reap.rollout.loop import COLUMN, CONTROL_INTS, STOP, Phase
@@ -226,6 +226,10 @@ class Slots:
                 self.pool.give_back(slot)
                 raise
         return slot
+
+    def give_back(self, slot: int) -> None:
+        """Return a slot that was taken and is not delivered."""
+        self.pool.give_back(slot)
 
     def make_all(self) -> None:
         """Have all slots made and mapped now."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from reap.data.samplers.base import Draw, Sampler, refuse_if_hidden, unbroken
 from reap.data.storages.base import Storage
-from reap.data.storages.reading import Reading
+from reap.data.storages.ring.reading import Reading
 from reap.data.storages.trees import holds_tensors_only, tree_of
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from reap.data.reductions import REDUCTIONS, Reduction, checked_reduction
 from reap.data.storages.base import Storage
 from reap.data.storages.items import leaves_of, whole
-from reap.data.storages.reading import Reading
+from reap.data.storages.ring.reading import Reading
 from reap.data.storages.trees import Tree
 from reap.data.writers import Writer
 from reap.errors import OptionError, SpecMismatch
@@ -50,7 +50,7 @@ class TensorDictMaxValueWriter(Writer):
 
     Example:
         >>> from tensordict import TensorDict
-        >>> from reap.data.replay import ReplayBuffer
+        >>> from reap.data.buffers.replay import ReplayBuffer
         >>> from reap.data.storages import LazyTensorStorage
         >>> buffer = ReplayBuffer(storage=LazyTensorStorage(2), writer=TensorDictMaxValueWriter("score"))
         >>> buffer.extend(TensorDict({"score": torch.tensor([3, 1, 2])}, [3]))

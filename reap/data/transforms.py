@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from reap.data.storages.base import Storage
-from reap.data.storages.control import TRANSFORMS
 from reap.data.storages.items import as_given
+from reap.data.storages.ring.control import TRANSFORMS
 from reap.errors import OptionError
 
 Function = Callable[[Any], Any]

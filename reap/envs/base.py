@@ -16,66 +16,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from reap.envs.adapters.as_torchrl import as_torchrl
+from reap.envs.adapters.into_torchrl import as_torchrl
 from reap.envs.faces.episodes import finish_reset, finish_step, rollout, with_own_mask
-from reap.envs.faces.faces import OwnCalls, RowsAsTensorDict, TensorDictAsRows, TensorDictCalls
+from reap.envs.faces.rows_as_tensordict import RowsAsTensorDict
+from reap.envs.faces.tensordict_as_rows import OwnCalls, TensorDictAsRows, TensorDictCalls
 from reap.envs.own_policy import as_policy
+from reap.envs.row_stepper import Rows, RowStepper, StepperHalf
 from reap.envs.specs import EnvSpecs
 from reap.errors import ClosedError, OptionError
 from reap.keys import Key
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Block, Layout
 from reap.seeds import next_seed
-from reap.specs import Composite, random_actions
+from reap.specs import random_actions
 from reap.specs.fits import Check
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
-
-Rows = Sequence[int]
-StepRows = Callable[[Rows | None, int], Rows | None]
-
-
-class RowStepper(Protocol):
-    """The array face; `EnvBase` explains each method."""
-
-    step_rows: StepRows
-
-    def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write."""
-        ...
-
-    def reset_rows(self, rows: Rows | None, t: int) -> None:
-        """Begin new episodes."""
-        ...
-
-    def send(self, rows: Rows | None, t: int) -> None:
-        """Give the actions of a column."""
-        ...
-
-    def receive(self) -> Rows | None:
-        """Write what followed."""
-        ...
-
-
-class StepperHalf(NamedTuple):
-    """One half of an env's rows, which a step loop may step while the other is at work.
-
-    Attributes:
-        face: its face; rows are numbered as in the whole.
-        rows: its rows.
-        batch_shape: their batch dimensions.
-        actions: specs of their actions.
-    """
-
-    face: RowStepper
-    rows: range
-    batch_shape: tuple[int, ...]
-    actions: Composite
 
 
 class EnvBase(EnvSpecs):
@@ -217,7 +178,7 @@ class EnvBase(EnvSpecs):
 
     def _own_arrays(self) -> RowsAsTensorDict:
         if self._exclusive is None:
-            self._exclusive = RowsAsTensorDict(self)
+            self._exclusive = RowsAsTensorDict(self, self, self.make_block)
         return self._exclusive
 
     def reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
@@ -269,7 +230,17 @@ class EnvBase(EnvSpecs):
         """
         self.ensure_open()
         start = self.reset(tensordict) if auto_reset else tensordict
-        return rollout(self, max_steps, as_policy(policy), start, break_when_any_done, set_truncated)
+        act = as_policy(policy) or self.rand_action
+        return rollout(
+            self,
+            self.reset,
+            self.step,
+            act,
+            start,
+            max_steps,
+            break_when_any_done=break_when_any_done,
+            set_truncated=set_truncated,
+        )
 
     def as_torchrl(self) -> Any:
         """The env as an instance of `torchrl.envs.EnvBase`, so that torchrl's transforms can be put around it.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reap.envs.base import EnvBase, Rows
+from reap.envs.base import EnvBase
+from reap.envs.row_stepper import Rows
 from reap.recording.buffers import Slot, Stage
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from reap.envs.base import EnvBase, Rows, RowStepper, StepRows
+from reap.envs.base import EnvBase
 from reap.envs.gymnasium.env import GymEnv
 from reap.envs.gymnasium.rows import GymRow, GymRows, name_env
 from reap.envs.make_env import build_env, is_env
+from reap.envs.row_stepper import Rows, RowStepper, StepRows
 from reap.envs.rows import RowsEnv
 from reap.errors import OptionError, SpecMismatch, add_note
 from reap.recording.buffers import Slot, Stage

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from reap.envs.checks.looks import Bounds, Numbers, number_looks
+from reap.envs.checks.looks import Bounds, NoNaN, number_looks
 from reap.errors import OptionError
 from reap.keys import Key, NestedKey, plain
 from reap.optional import tensordict as load_tensordict
@@ -43,9 +43,9 @@ class EnvSpecs:
         """How closely values are checked."""
         self.left_bounds: set[Key] = set()
         """Keys under which numbers were told to lie outside of their bounds."""
-        self._looks: dict[Key, tuple[Spec, tuple[Numbers | None, Bounds | None]]] = {}
+        self._looks: dict[Key, tuple[Spec, tuple[NoNaN | None, Bounds | None]]] = {}
 
-    def looks_of(self, key: Key, spec: Spec) -> tuple[Numbers | None, Bounds | None]:
+    def looks_of(self, key: Key, spec: Spec) -> tuple[NoNaN | None, Bounds | None]:
         """What is looked at in the numbers of one of the env's specs."""
         known = self._looks.get(key)
         if known is None or known[0] is not spec:

@@ -69,8 +69,6 @@ class OutputWriter:
         outputs: one row's shape and dtype under each key of the slot.
     """
 
-    is_strict = False
-
     def __init__(self, outputs: Mapping[Key, Field]) -> None:
         self.outputs = outputs
         self.forms: list[tuple[torch.Size, torch.dtype]] = []
@@ -101,8 +99,6 @@ class StrictWriter(OutputWriter):
         one_hot: keys of choices that may come in any dtype, as exact zeros and ones.
         policy: what the policy is called in errors.
     """
-
-    is_strict = True
 
     def __init__(
         self, outputs: Mapping[Key, Field], batch_shape: tuple[int, ...], one_hot: Collection[Key], policy: str

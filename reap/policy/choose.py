@@ -14,16 +14,16 @@ from torch import nn
 
 from reap.errors import SpecMismatch
 from reap.keys import Key
+from reap.policy.actors.plain import PlainActor, argument_keys, match_arguments, name_of, optional_arguments
+from reap.policy.actors.ragged import RaggedActor, object_inputs, reads_objects
+from reap.policy.actors.states import add_shown_states, add_states, check_states, missing_states, no_initial_state, read_keys
+from reap.policy.actors.steps import StepPlan
+from reap.policy.actors.through_tensordict import TensorDictActor
+from reap.policy.actors.unwrapped import UnwrappedActor, unwrap
 from reap.policy.base import OutputWriter, PolicyActor, RetainedInputs, StrictWriter
-from reap.policy.held import Held, held_by
-from reap.policy.plain import PlainActor, argument_keys, match_arguments, name_of, optional_arguments
+from reap.policy.contents.held import Held, held_by
 from reap.policy.probe import explained, output_fields
-from reap.policy.ragged import RaggedActor, object_inputs, reads_objects
-from reap.policy.states import add_shown_states, add_states, check_states, missing_states, no_initial_state, read_keys
-from reap.policy.steps import StepPlan
-from reap.policy.through_tensordict import TensorDictActor
 from reap.policy.trial import Trial
-from reap.policy.unwrapped import UnwrappedActor, unwrap
 from reap.recording.buffers import FLAGS, Stage
 from reap.recording.layout import Field
 from reap.specs import Composite, MultiOneHot, OneHot

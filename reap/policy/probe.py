@@ -12,7 +12,7 @@ from torch import nn
 from reap.errors import SpecMismatch, add_note, telling, text_of
 from reap.keys import Key, plain
 from reap.policy.base import Outputs
-from reap.policy.held import Held
+from reap.policy.contents.held import Held
 from reap.recording.buffers import Stage
 from reap.recording.layout import Field
 from reap.specs import Bounded, Categorical, Composite, MultiOneHot, OneHot, Spec

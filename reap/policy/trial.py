@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from reap.keys import Key
 from reap.policy.base import Outputs
-from reap.policy.held import Held
+from reap.policy.contents.held import Held
 from reap.policy.probe import untouched
 from reap.recording.buffers import Stage
 

@@ -11,7 +11,9 @@ batch, and come back when the last piece of that batch is dropped (`SlotPool`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -265,3 +267,20 @@ class Slot:
         part._rowwise = {key: array[start:stop] for key, array in self._rowwise.items()}
         part._flags = [array for key, array in part._rowwise.items() if key[-1:] in FLAGS]
         return part
+
+
+def map_slot(
+    fd: int, fields: Mapping[Key, Field], rows: int, columns: int, first_row: int, batch_shape: tuple[int, ...]
+) -> Slot:
+    """Map a slot that another process has made, and return the part that holds the rows of this process.
+
+    Args:
+        fd: descriptor of its memory; it is closed with the slot.
+        fields: shape and dtype of one frame's value under each key.
+        rows: number of rows of the whole slot.
+        columns: number of time steps.
+        first_row: the first row of this process.
+        batch_shape: batch dimensions of the rows of this process.
+    """
+    whole = Slot(fields, (rows,), columns, partial(Block.shared, fd=fd))
+    return whole.part(first_row, first_row + math.prod(batch_shape), batch_shape)

@@ -15,7 +15,7 @@ from reap.specs.faults import shape_text
 Sizes = Sequence[int] | Sequence[Sequence[int]] | torch.Tensor
 
 
-class Choices(TensorSpec):
+class ChoiceSpec(TensorSpec):
     """Choices drawn together: `_sizes` says among how many each one is.
 
     `_lead` is the shape in front of the dimensions that hold one set of choices.

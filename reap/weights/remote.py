@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from reap.errors import OptionError
-from reap.policy.held import Held, held_by
+from reap.policy.contents.held import Held, held_by
 from reap.system.interrupts import deferring_interrupts
 from reap.weights.attributes import ATTRIBUTES, Changes
 from reap.weights.base import WeightUpdaterBase, as_held, load_weights

@@ -26,7 +26,7 @@ from tensordict import TensorDict
 
 from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.keys import nested
-from reap.policy.held import held_by
+from reap.policy.contents.held import held_by
 from reap.tensordicts import make_tensordict
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.weights.remote import MultiProcessedWeightUpdater

@@ -88,7 +88,11 @@ class InlineGroup:
         """Carry out the command."""
         if self._stopped:
             raise ClosedError("these workers are stopped")
-        self._replies.append((worker, self._handlers[worker].handle(command)))
+        from reap.system.interrupts import interrupts_allowed
+
+        with interrupts_allowed():
+            reply = self._handlers[worker].handle(command)
+        self._replies.append((worker, reply))
 
     def ready(self, among: Collection[int]) -> tuple[int, Reply]:
         """The earliest reply of these workers."""
@@ -102,6 +106,31 @@ class InlineGroup:
     def abandon(self, workers: Collection[int]) -> None:
         """Drop the replies of these workers."""
         self._replies = deque(reply for reply in self._replies if reply[0] not in workers)
+
+    def stop_early(self, worker):
+        pass
+
+    def clear(self, worker):
+        pass
+
+    def clear_published(self, worker):
+        pass
+
+    def poll(self, among):
+        return None
+
+    def failures(self):
+        return []
+
+    def ensure_own(self):
+        pass
+
+    def fileno(self):
+        import os
+
+        if not hasattr(self, "_fd"):
+            self._fd = os.eventfd(0)
+        return self._fd
 
     def stop(self, timeout: float | None = None) -> None:
         """Close the handlers."""

@@ -11,8 +11,8 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase, tensorclass
 
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.max_value import TensorDictMaxValueWriter
-from reap.data.replay import ReplayBuffer
 from reap.data.storages import LazyTensorStorage, ListStorage
 from reap.data.writers import ImmutableDatasetWriter, RoundRobinWriter, TensorDictRoundRobinWriter
 from reap.errors import OptionError, SpecMismatch

@@ -10,7 +10,7 @@ from tensordict import NonTensorStack, TensorDict, TensorDictBase
 
 from reap.collectors import SyncDataCollector
 from reap.envs import EnvBase, SerialEnv, check_env_specs, step_mdp
-from reap.envs.faces.done_flags import Ends
+from reap.envs.faces.done_flags import DoneFlags
 from reap.errors import SpecMismatch
 from reap.specs import Bounded, Categorical, Composite, NonTensor, Unbounded
 from reap.testing import Const, IdRows, check_env
@@ -199,7 +199,7 @@ def test_a_rollout_of_nested_dones_resets_rows_as_a_whole(size: tuple[int, ...])
 
 
 def test_ends_of_groups() -> None:
-    ends = Ends(Team((2,)))
+    ends = DoneFlags(Team((2,)))
     none = torch.zeros(2, 1, dtype=torch.bool)
     first, both = torch.tensor([[True], [False]]), torch.ones(2, 1, dtype=torch.bool)
 

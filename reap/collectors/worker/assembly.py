@@ -16,13 +16,13 @@ from reap.collectors.worker.handler import CollectHandler, Fill
 from reap.envs.base import EnvBase
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
+from reap.policy.actors.halves import join_halves
+from reap.policy.actors.random import RandomActor, RandomPolicy
+from reap.policy.actors.states import read_keys, written_keys
 from reap.policy.base import PolicyActor, RetainedInputs
 from reap.policy.choose import choose_actor
-from reap.policy.halves import join_halves
-from reap.policy.held import Held, held_by
-from reap.policy.placement import Placement, place
-from reap.policy.random import RandomActor, RandomPolicy
-from reap.policy.states import read_keys, written_keys
+from reap.policy.contents.held import Held, held_by
+from reap.policy.contents.placement import Placement, place
 from reap.recording.buffers import FLAGS, IDS, IS_INIT, MASK, REWARD, STEP_COUNT, VERSION, Slot, Stage, after
 from reap.recording.layout import Field
 from reap.recording.pool import SlotPool
@@ -50,6 +50,25 @@ class Assembly:
     def policy(self) -> Callable[..., Any]:
         """The policy that acts."""
         return self.held.policy
+
+    def info(self, weights=None, attributes=None):
+        from reap.collectors.worker.worker import SPECS, WorkerInfo
+        from reap.errors import shown
+
+        env = self.env
+        return WorkerInfo(
+            self.pool.fields,
+            tuple(env.batch_size),
+            self.pool.columns,
+            {n: getattr(env, n) for n in SPECS},
+            shown(env),
+            self.actor_kind,
+            weights,
+            attributes or {},
+            STEP_COUNT in self.pool.fields and STEP_COUNT not in env.fields_of_stage(),
+            env.resets_itself,
+            self.handler.remembers,
+        )
 
     def actor_for(self, policy: Held) -> tuple[PolicyActor | None, RetainedInputs | None]:
         """An actor for another policy of the same kind, a copy for example."""

@@ -12,9 +12,9 @@ import torch
 from reap.collectors.state import as_state_dict_gave
 from reap.envs.base import EnvBase
 from reap.keys import Key
+from reap.policy.actors.random import RandomActor
 from reap.policy.base import PolicyActor, RetainedInputs
-from reap.policy.random import RandomActor
-from reap.policy.retained_inputs import detach_inference_tensors
+from reap.policy.contents.retained_inputs import detach_inference_tensors
 from reap.recording.buffers import VERSION, Slot
 from reap.recording.layout import Array
 from reap.recording.trajectories import Episode

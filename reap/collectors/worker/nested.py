@@ -34,7 +34,7 @@ from reap.collectors.worker.worker import (
 )
 from reap.errors import BoundsWarning, OptionError, SpecMismatch, shown
 from reap.keys import Key, plain
-from reap.policy.held import held_by
+from reap.policy.contents.held import held_by
 from reap.recording.buffers import IDS, MASK
 from reap.recording.layout import Field
 from reap.recording.trajectories import LEAF_SHIFT, NO_ID

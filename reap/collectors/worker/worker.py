@@ -9,11 +9,9 @@ collector                                   worker
 
 from __future__ import annotations
 
-import math
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,9 +25,9 @@ from reap.collectors.worker.handler import Collect, Done, GetState, Reset, Seed,
 from reap.envs.make_env import build_env
 from reap.errors import shown
 from reap.keys import Key
-from reap.policy.held import Held, held_by
-from reap.recording.buffers import DONE, MASK, STEP_COUNT, TRUNCATED, Slot, after
-from reap.recording.layout import Block, Field
+from reap.policy.contents.held import Held, held_by
+from reap.recording.buffers import DONE, MASK, STEP_COUNT, TRUNCATED, Slot, after, map_slot
+from reap.recording.layout import Field
 from reap.rollout.loop import PHASE, PUBLISHED, STOP, Phase
 from reap.seeds import seed_generators
 from reap.specs import Spec
@@ -197,9 +195,8 @@ class Attached:
             self._attach_weights(command, *fds)
 
     def _attach(self, command: AttachSlot, fd: int) -> None:
-        whole = Slot(self._fields, (command.rows,), self._columns, partial(Block.shared, fd=fd))
-        rows = math.prod(self._batch_shape)
-        self._slots.append(whole.part(command.first_row, command.first_row + rows, self._batch_shape))
+        rows, first_row = command.rows, command.first_row
+        self._slots.append(map_slot(fd, self._fields, rows, self._columns, first_row, self._batch_shape))
 
     def _attach_weights(self, command: AttachWeights, *fds: int) -> None:
         self._mailbox = command.kind.attach(describe(self._held), *fds)

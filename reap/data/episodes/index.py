@@ -28,7 +28,7 @@ from reap.data.episodes.continuity import Continuity
 from reap.data.episodes.labels import Columns, GivenLabels, Labels
 from reap.data.episodes.segments import Segments, in_doubt, segments_of
 from reap.data.episodes.trajectories import Numbers, TrajectoryTable
-from reap.data.storages.reading import Reading
+from reap.data.storages.ring.reading import Reading
 from reap.data.storages.tensors import TensorStorage
 
 CHUNK = 1 << 20

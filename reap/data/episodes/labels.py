@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reap.data.storages.control import REPLACED, REPLACEMENT
-from reap.data.storages.ring import Pieces
+from reap.data.storages.ring.columns import Pieces
+from reap.data.storages.ring.control import REPLACED, REPLACEMENT
 from reap.data.storages.tensors import TensorStorage
 from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, plain
@@ -90,10 +90,10 @@ class Labels:
             valid &= self._flags(self._mask, pieces)
         ids = np.zeros(shape, np.int64) if self._ids is None else self._numbers(self._ids, pieces)
         done = np.zeros(shape, np.bool_) if self._ends is None else self._flags(self._ends, pieces)
-        origins = ring.origins(pieces)
+        origins = ring.origins.of(pieces)
         inits = None if self._inits is None else self._flags(self._inits, pieces)
         streams, begins = (origins & ~REPLACED) >> 1, origins & 1
-        return Columns(ids, done, valid, streams, begins, ring.replaced(pieces, rows), inits)
+        return Columns(ids, done, valid, streams, begins, ring.origins.replaced(pieces, rows), inits)
 
     def _flags(self, key: Key, pieces: Pieces) -> NDArray[np.bool_]:
         flags = self._storage.numbers(key, pieces).astype(np.bool_, copy=False)

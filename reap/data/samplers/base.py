@@ -13,7 +13,7 @@ from torch import Tensor
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
-from reap.data.storages.reading import Reading
+from reap.data.storages.ring.reading import Reading
 from reap.errors import CallOrderError, ReapError
 from reap.keys import Key
 
@@ -89,7 +89,7 @@ class Sampler:
     def replaced(self, places: Tensor, storage: Storage) -> None:
         """Take note that frames at these places `[B]` were written in the place of others; -1 stands for none."""
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Make whole what an exception in the middle of a call, as of Ctrl-C, may have left half done."""
 
     def resume(self, storage: Storage) -> None:
@@ -136,7 +136,7 @@ class unbroken:  # noqa: N801  a context manager, which costs a fifth of one mad
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and not issubclass(kind, ReapError):
-            self._sampler.mend()
+            self._sampler.repair()
 
 
 def uniform_places(storage: Storage, size: int, generator: torch.Generator | None) -> Tensor:

@@ -75,7 +75,7 @@ class PrioritizedSampler(Sampler):
         OptionError: an argument that cannot work.
 
     Example:
-        >>> from reap.data.replay import ReplayBuffer
+        >>> from reap.data.buffers.replay import ReplayBuffer
         >>> buffer = ReplayBuffer(sampler=PrioritizedSampler(1_000, alpha=1.0, beta=1.0, eps=0.0))
         >>> index = buffer.extend(torch.tensor([10, 11, 12]))
         >>> buffer.update_priority(index, torch.tensor([0.0, 1.0, 3.0]))
@@ -202,7 +202,7 @@ class PrioritizedSampler(Sampler):
         _set_valid(tree, at, values, storage)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Sum up the priorities anew; see `Sampler`."""
         if self._tree is not None:
             self._tree = SumTree.of(self._tree.values)

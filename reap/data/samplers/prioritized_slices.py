@@ -139,7 +139,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         begun = self._slices.begun_at(index, np.arange(tree.size), length)
         sums = np.cumsum(begun.ways * tree.values)
         if not sums[-1]:
-            self._slices.members_of(index, length)
+            self._slices.eligible(index, length)
             raise CallOrderError(
                 f"replay buffer: expected a frame with a priority above 0 from which a slice of {length} can begin, found none"
             )
@@ -174,10 +174,10 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         super().load_state_dict(state)
         self._slices.load_state_dict(state["slices"])
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Look at all frames anew before the next draw, and sum up the priorities; see `Sampler`."""
-        super().mend()
-        self._slices.mend()
+        super().repair()
+        self._slices.repair()
 
     def resume(self, storage: Storage) -> None:
         """Have the index and the priorities of what was loaded; see `Sampler`."""

@@ -15,7 +15,7 @@ from reap.data.episodes.labels import GivenLabels, Labels
 from reap.data.episodes.trajectories import Numbers
 from reap.data.samplers.base import EMPTY, Draw, Sampler
 from reap.data.samplers.chosen import Slices, as_draw, cut_slices, whole_slices
-from reap.data.samplers.members import EligibleTrajectories
+from reap.data.samplers.eligible import EligibleTrajectories
 from reap.data.samplers.span import GivenSpan, as_span
 from reap.data.storages.base import Storage, positive
 from reap.data.storages.bits import Mask
@@ -65,7 +65,7 @@ class SliceSampler(Sampler):
 
     Example:
         >>> from tensordict import TensorDict
-        >>> from reap.data.replay import ReplayBuffer
+        >>> from reap.data.buffers.replay import ReplayBuffer
         >>> from reap.data.storages import LazyTensorStorage
         >>> buffer = ReplayBuffer(storage=LazyTensorStorage(10), sampler=SliceSampler(slice_len=3), batch_size=6)
         >>> _ = buffer.extend(TensorDict({"episode": [1] * 5 + [2] * 5, "step": [0, 1, 2, 3, 4] * 2}, [10]))
@@ -147,9 +147,9 @@ class SliceSampler(Sampler):
         return self.length, size // self.length
 
     def _choose(self, index: EpisodeIndex, length: int, count: int, generator: torch.Generator | None) -> Slices:
-        members = self.members_of(index, length)
+        eligible = self.eligible(index, length)
         chosen, starts = torch.randint(RANDOM, (2, count), generator=generator).numpy()
-        return self._cut(index, members.choose(chosen), starts, length)
+        return self._cut(index, eligible.choose(chosen), starts, length)
 
     def _cut(self, index: EpisodeIndex, numbers: Numbers, at_random: Numbers, length: int) -> Slices:
         """Slices of these trajectories, which begin somewhere in each."""
@@ -185,25 +185,25 @@ class SliceSampler(Sampler):
             self._resume(index, saved)
         return index
 
-    def members_of(self, index: EpisodeIndex, length: int) -> EligibleTrajectories:
+    def eligible(self, index: EpisodeIndex, length: int) -> EligibleTrajectories:
         """The trajectories that slices of this length are taken from."""
-        members = self._members.get(length)
-        if members is None:
-            members = self._new_members(index, length)
-        if not members.count:
+        eligible = self._eligible.get(length)
+        if eligible is None:
+            eligible = self._new_eligible(index, length)
+        if not eligible.count:
             raise _too_short(index, length)
-        return members
+        return eligible
 
-    def _new_members(self, index: EpisodeIndex, length: int) -> EligibleTrajectories:
+    def _new_eligible(self, index: EpisodeIndex, length: int) -> EligibleTrajectories:
         def starts(lengths: Numbers) -> Numbers:
             return self.span.starts(lengths, length)
 
-        members = EligibleTrajectories(
+        eligible = EligibleTrajectories(
             index.table, length if self.strict_length else 1, starts if self.uniform_over == "frames" else None
         )
-        index.watchers.append(members)
-        self._members[length] = members
-        return members
+        index.watchers.append(eligible)
+        self._eligible[length] = eligible
+        return eligible
 
     # ------------------------------------------------------------------ marks
 
@@ -251,7 +251,7 @@ class SliceSampler(Sampler):
     def empty(self) -> None:
         """Forget what was known of trajectories."""
         self._index: EpisodeIndex | None = None
-        self._members: dict[int, EligibleTrajectories] = {}
+        self._eligible: dict[int, EligibleTrajectories] = {}
         self._saved: Mapping[str, Any] | None = None
         self.length = 0
 
@@ -262,7 +262,7 @@ class SliceSampler(Sampler):
         return {
             "made_for": self._made_for(),
             "index": self._index.state(),
-            "members": {length: members.numbers.tolist() for length, members in self._members.items()},
+            "members": {length: eligible.numbers.tolist() for length, eligible in self._eligible.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -277,7 +277,7 @@ class SliceSampler(Sampler):
         }
         return {**keys, "given": self._given is not None, "strict_length": self.strict_length}
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Look at all frames anew before the next draw; see `Sampler`."""
         self.empty()
 
@@ -290,10 +290,10 @@ class SliceSampler(Sampler):
         """Go on from a `state_dict` with the contents that belong to it."""
         index.restore(state["index"])
         for length, numbers in state["members"].items():
-            self._new_members(index, length).restore(numbers)
+            self._new_eligible(index, length).restore(numbers)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_index": None, "_members": {}}
+        return {**self.__dict__, "_index": None, "_eligible": {}}
 
     def __repr__(self) -> str:
         shape = f"num_slices={self.num_slices}" if self.slice_len is None else f"slice_len={self.slice_len}"

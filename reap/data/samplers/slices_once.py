@@ -129,7 +129,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         return self._cut(index, numbers, starts, length)
 
     def _begin_epoch(self, index: EpisodeIndex, length: int, least: int, generator: torch.Generator | None) -> Epoch:
-        numbers = index.table.in_order(self.members_of(index, length).numbers)
+        numbers = index.table.in_order(self.eligible(index, length).numbers)
         if len(numbers) < least:
             raise CallOrderError(
                 f"slices: expected at least {least} trajectories, a slice of each, for one sample with drop_last; "

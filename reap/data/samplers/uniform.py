@@ -11,7 +11,7 @@ from torch import Tensor
 from reap.data.samplers.base import Draw, Sampler, uniform_places, valid_in
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
-from reap.data.storages.ring import Ring
+from reap.data.storages.ring.ring import Ring
 from reap.errors import CallOrderError
 
 
@@ -45,7 +45,7 @@ class SamplerWithoutReplacement(Sampler):
         shuffle: in random order; otherwise row by row, in the order in which the frames were written.
 
     Example:
-        >>> from reap.data.replay import ReplayBuffer
+        >>> from reap.data.buffers.replay import ReplayBuffer
         >>> buffer = ReplayBuffer(sampler=SamplerWithoutReplacement(shuffle=False), batch_size=4)
         >>> index = buffer.extend(torch.arange(10))
         >>> [sample.tolist() for sample in buffer]

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reap.data.prefetch import Prefetcher, Sample
+from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.samplers.base import Sampler
 from reap.data.saving.folders import real, replaced
 from reap.data.saving.frame_files import mapped_frames, write_frames
@@ -51,7 +51,7 @@ _RUBBISH = (KeyError, TypeError, ValueError, AttributeError, IndexError, Runtime
 
 
 @dataclass
-class Parts:
+class BufferParts:
     """What a buffer consists of, while nobody samples.
 
     Attributes:
@@ -73,7 +73,7 @@ class Checkpointed:
     """A buffer that can be saved, and go on from what was saved."""
 
     @abstractmethod
-    def _at_rest(self) -> AbstractContextManager[Parts]:
+    def _at_rest(self) -> AbstractContextManager[BufferParts]:
         """In the body nobody samples; what the buffer consists of."""
 
     @abstractmethod
@@ -141,7 +141,7 @@ class Checkpointed:
 
 
 @contextmanager
-def _taken(parts: Parts) -> Generator[tuple[dict[str, Any], dict[Key, Tensor]]]:
+def _taken(parts: BufferParts) -> Generator[tuple[dict[str, Any], dict[Key, Tensor]]]:
     """The state without frames, and these as views of the storage, which nobody changes in the body."""
     storage = parts.storage
     has_frames = storage.is_initialised  # what another process wrote first is mapped now: that takes the lock
@@ -149,7 +149,7 @@ def _taken(parts: Parts) -> Generator[tuple[dict[str, Any], dict[Key, Tensor]]]:
         yield _rest(parts), storage.frames() if has_frames else {}
 
 
-def _rest(parts: Parts) -> dict[str, Any]:
+def _rest(parts: BufferParts) -> dict[str, Any]:
     size, samples = parts.prefetcher.made()
     try:
         return {
@@ -166,7 +166,7 @@ def _rest(parts: Parts) -> dict[str, Any]:
         ) from error
 
 
-def _restored(parts: Parts, state: Mapping[str, Any]) -> torch.Generator | None:
+def _restored(parts: BufferParts, state: Mapping[str, Any]) -> torch.Generator | None:
     """Put a state in the place of what the buffer holds; its generator then.
 
     All of it is looked at before any of it is taken; the storage, which asks once more whether somebody writes, is the first
@@ -195,7 +195,7 @@ def _restored(parts: Parts, state: Mapping[str, Any]) -> torch.Generator | None:
     return parts.generator.set_state(generator.get_state())
 
 
-def _resume(parts: Parts) -> None:
+def _resume(parts: BufferParts) -> None:
     """Have the sampler know the frames that were loaded: by its state, else by looking at them all."""
     try:
         parts.sampler.resume(parts.storage)
@@ -203,7 +203,7 @@ def _resume(parts: Parts) -> None:
         log.warning(
             "%r: its state does not fit the frames of the buffer that was loaded; it looks at all of them anew", parts.sampler
         )
-        parts.sampler.mend()
+        parts.sampler.repair()
 
 
 def _expect(given: Any, expected: Any, what: str) -> None:

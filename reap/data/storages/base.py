@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reap.data.storages.control import HOLE, ORIGIN_BYTES, WRITERS, Control
 from reap.data.storages.items import Leaves, as_given, kind_of, together, whole
 from reap.data.storages.positions import by_position
-from reap.data.storages.ring import Ring
+from reap.data.storages.ring.control import HOLE, ORIGIN_BYTES, WRITERS, Control
+from reap.data.storages.ring.ring import Ring
 from reap.data.storages.validity import Validity
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain

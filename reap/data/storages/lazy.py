@@ -18,10 +18,10 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from reap.data.storages.base import refuse_beyond
-from reap.data.storages.control import RESERVED
-from reap.data.storages.ring import Ring
+from reap.data.storages.next_values.side_store import Sparse
+from reap.data.storages.ring.control import RESERVED
+from reap.data.storages.ring.ring import Ring
 from reap.data.storages.scratch import ONCE_FILE, Scratch
-from reap.data.storages.side_store import Sparse
 from reap.data.storages.tensors import TensorStorage
 from reap.errors import DiskFull, OptionError, SpecMismatch
 from reap.keys import Key, nested, plain
@@ -107,7 +107,7 @@ class LazyTensorStorage(TensorStorage):
         self.control = self.control.shared()
         self._ring = Ring(self.control, self._ring.capacity)
         schema, old, nexts = self.schema, self._leaves, self._nexts
-        self._nexts = nexts.anew()
+        self._nexts = nexts.fresh()
         if schema is not None:
             self._take(schema, self._allocate)
             self._nexts.copy_from(nexts)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reap.data.storages.ring import Pieces, columns_of
+from reap.data.storages.ring.columns import Pieces, columns_of
 from reap.recording.layout import Array, numpy_dtype
 
 NUMPY_BYTES = 1 << 16

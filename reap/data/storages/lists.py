@@ -35,7 +35,7 @@ class ListStorage(Storage):
         OptionError: no such size or number of dimensions.
 
     Example:
-        >>> from reap.data.replay import ReplayBuffer
+        >>> from reap.data.buffers.replay import ReplayBuffer
         >>> buffer = ReplayBuffer(storage=ListStorage(3))
         >>> buffer.extend(["a", torch.zeros(2), "b", "c"])
         tensor([2, 0, 1, 2])

@@ -16,14 +16,16 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from reap.data.storages.base import Mark, Storage, require_dims
+from reap.data.storages.frame_identity import replaced_places
 from reap.data.storages.items import Leaves, checked_device, kind_of, leaves_of, require_device
 from reap.data.storages.leaf import Leaf, indexable
-from reap.data.storages.next_values import RebuildNext, StoreNext
+from reap.data.storages.next_values.rebuild import RebuildNext
+from reap.data.storages.next_values.side_store import Sparse
+from reap.data.storages.next_values.store import StoreNext
 from reap.data.storages.positions import by_position, index_of, places_of
-from reap.data.storages.replaced import replaced
-from reap.data.storages.ring import Claim, Pieces, Ring
+from reap.data.storages.ring.columns import Pieces
+from reap.data.storages.ring.ring import Claim, Ring
 from reap.data.storages.schema import Schema, objects_of, schema_from, schema_of
-from reap.data.storages.side_store import Sparse
 from reap.data.storages.validity import validity_in
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
@@ -115,10 +117,10 @@ class TensorStorage(Storage):
         if not capacity:
             raise OptionError(f"max_size={self.max_size}: expected room for one frame of each of the {rows} rows at least")
         lead = (*schema.rows, capacity)
-        stored = self._nexts.stored(schema.fields)
+        stored = self._nexts.stored_fields(schema.fields)
         layout = Layout({key: field.lead(*lead) for key, field in stored.items() if not field.is_object})
         leaves = make(layout, lead)
-        self._nexts.place(schema.fields, rows * capacity, partial(self._sparse, layout.nbytes))
+        self._nexts.allocate(schema.fields, rows * capacity, partial(self._sparse, layout.nbytes))
         self._place(schema, leaves)
         log.info("%r", self)
 
@@ -134,7 +136,7 @@ class TensorStorage(Storage):
     def _unmapped(self) -> dict[str, Any]:
         """Its attributes for a process that maps the memory itself."""
         mapped = {"schema": None, "_accepted": None, "_leaves": {}, "_objects": {}, "_ring": None, "validity": None}
-        return {**vars(self), **mapped, "_nexts": self._nexts.anew()}
+        return {**vars(self), **mapped, "_nexts": self._nexts.fresh()}
 
     def _map_later(self) -> None:
         """Hold nothing until `_look_again` maps what there is."""
@@ -157,11 +159,11 @@ class TensorStorage(Storage):
         if not columns:
             return torch.empty(0, dtype=torch.int64)
         skipped = max(0, columns - capacity)
-        ends = self._nexts.ends(self, leaves, skipped)
+        prepared = self._nexts.prepare(self, leaves, skipped)
         try:
             claim = self.ring.claim(columns - skipped, self._reserve)
             self._copy(leaves, claim, skipped, origins)
-            self._nexts.write(self, leaves, claim, ends)
+            self._nexts.write(self, leaves, claim, prepared)
             self.ring.publish(claim, columns * rows)
         except BaseException:
             self.ring.give_up_broken()
@@ -205,7 +207,7 @@ class TensorStorage(Storage):
             for key, leaf in self._leaves.items():
                 value = leaves[key]
                 leaf.write(first, end, value if is_whole else value.narrow(time, source, count))
-            self.ring.note_origins(first, end, origins[source : source + count], self.rows)
+            self.ring.origins.note(first, end, origins[source : source + count], self.rows)
             for key, objects in self._objects.items():
                 columns = unstacked(leaves[key], leaves[key].batch_size).reshape(self.rows, -1)
                 objects[:, first:end] = columns[:, source : source + count]
@@ -219,7 +221,7 @@ class TensorStorage(Storage):
         if self._objects:
             leaves |= {key: objects.reshape(-1)[at] for key, objects in self._objects.items()}
             leaves = {key: leaves[key] for key in self._known().fields if key in leaves}
-        return self._nexts.taken(self, places, leaves)
+        return self._nexts.complete(self, places, leaves)
 
     def merge(self, taken: Leaves, at: NDArray[np.int64], part: Leaves) -> None:
         """Put what was taken from some places among what was taken from all; see `Storage`."""
@@ -242,7 +244,7 @@ class TensorStorage(Storage):
         """Write data `[B]` in the place of what lies there."""
         leaves = leaves_of(data)
         self._known().check(kind_of(data), leaves, 1)
-        with self.ring.editing(replaced(self, places, leaves)), self._nexts.edited(self, places, leaves):
+        with self.ring.editing(replaced_places(self, places, leaves)), self._nexts.editing(self, places, leaves):
             for key, leaf in self._leaves.items():
                 leaf.put(places.to(self.device), leaves[key])
             for key, objects in self._objects.items():
@@ -380,13 +382,13 @@ class TensorStorage(Storage):
         objects = objects_of(saved, columns, state["objects"])
         if saved is not None and not self.is_initialised:
             self._initialise(saved)
-        ends = self._nexts.ends(self, dict(frames), 0) if columns else None
+        prepared = self._nexts.prepare(self, dict(frames), 0) if columns else None
         with self.ring.replacing():
             if columns:
                 self._reserve(columns)
                 for key, leaf in self._frames(columns).items():
                     leaf.copy_(frames[key])
-                self._nexts.load(self, frames, ends, state["control"]["claimed"])
+                self._nexts.load(self, frames, prepared, state["control"]["claimed"])
             for key, values in objects.items():
                 self._objects[key][:, :columns] = values
             self._restore(state["control"])

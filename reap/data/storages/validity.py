@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 
 from reap.data.storages.bits import Mask
-from reap.data.storages.control import EDITS, Control
 from reap.data.storages.leaf import Leaf
+from reap.data.storages.ring.control import EDITS, Control
 from reap.keys import Key
 from reap.recording.buffers import MASK
 from reap.recording.layout import Array, Field

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from reap.envs.adapters.torchrl_specs import composite_from_torchrl
-from reap.envs.base import EnvBase, RowStepper
-from reap.envs.faces.faces import TensorDictAsRows, TensorDictCalls
+from reap.envs.base import EnvBase
 from reap.envs.faces.td_access import get_leaf
+from reap.envs.faces.tensordict_as_rows import TensorDictAsRows, TensorDictCalls
+from reap.envs.row_stepper import RowStepper
 from reap.errors import OptionError
 from reap.keys import Key, as_key, plain
 from reap.recording.buffers import FLAGS, Slot, Stage, after

@@ -15,6 +15,7 @@ from reap.errors import SpecMismatch
 from reap.keys import Key, plain
 from reap.recording.layout import Array
 from reap.specs.fits import as_array, as_dtype, describe_choices
+from reap.specs.onehot import ONE_HOT, is_not_one_hot
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(bool)
 
@@ -62,14 +63,6 @@ def one_hot_readers(count: int, key: Key) -> Readers:
 
 def _not_one_hot(rows: Array, key: Key) -> SpecMismatch:
     return no_choice(rows, key, ONE_HOT, is_not_one_hot(rows))
-
-
-def is_not_one_hot(rows: Array) -> Array:
-    """Which rows `[..., n]` are not exactly one 1 and else zeros, bool `[...]`."""
-    return ((rows == 1).sum(-1) != 1) | ((rows != 0).sum(-1) != 1)
-
-
-ONE_HOT = "exactly one 1 and else zeros"
 
 
 def _place_among_many(key: Key) -> Callable[[Array], int]:
@@ -121,7 +114,7 @@ def no_choice(rows: Array, key: Key, expected: str, wrong: Any = None) -> SpecMi
     return no_choice(rows[b], key, expected).at(f"row {b}")
 
 
-def choices(value: Any, offset: Array, counts: Array, key: Key) -> Array:
+def zero_based(value: Any, offset: Array, counts: Array, key: Key) -> Array:
     """Choices counted from 0, int64 of the shape of `counts`.
 
     Raises:

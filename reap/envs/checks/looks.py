@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reap.envs.checks.choices import is_not_one_hot
 from reap.envs.checks.rounding import ROUNDING
 from reap.recording.layout import Array
 from reap.specs import Binary, Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, Spec, Unbounded
+from reap.specs.onehot import ONE_HOT, is_not_one_hot
 
 Mask = NDArray[np.bool_]
 
@@ -39,7 +39,7 @@ class Look(Protocol):
         ...
 
 
-class Numbers:
+class NoNaN:
     """That no number is NaN.
 
     Args:
@@ -119,7 +119,7 @@ class Bounds:
         return self._spread[1:]
 
 
-class Choices:
+class ChoiceRange:
     """That indices lie within their range.
 
     Args:
@@ -146,7 +146,7 @@ class Choices:
         return (array < 0) | (array >= self._counts)
 
 
-class HotPlaces:
+class OneHotBlocks:
     """That blocks of the last dimension are one-hot.
 
     Args:
@@ -170,16 +170,16 @@ class HotPlaces:
     def words(self, value: Array, row: int) -> tuple[str, str]:
         """The blocks, and what was found."""
         blocks = f" in each of the blocks {self._sizes}" if len(self._sizes) > 1 else ""
-        return f"exactly one 1 and else zeros{blocks}", str(value.tolist())
+        return f"{ONE_HOT}{blocks}", str(value.tolist())
 
 
-def number_looks(spec: Spec, lead: int) -> tuple[Numbers | None, Bounds | None]:
+def number_looks(spec: Spec, lead: int) -> tuple[NoNaN | None, Bounds | None]:
     """What is looked at in the numbers of a spec whose first `lead` dimensions are those of the env's rows."""
     if not isinstance(spec, Bounded | Unbounded) or spec.dtype.is_complex:
         return None, None
     ndim = spec.ndim - lead
     bounds = Bounds(_rows(spec.low, lead), _rows(spec.high, lead), ndim) if isinstance(spec, Bounded) else None
-    numbers = Numbers(ndim) if spec.dtype.is_floating_point else None
+    numbers = NoNaN(ndim) if spec.dtype.is_floating_point else None
     return numbers, None if bounds is None or bounds.is_endless else bounds
 
 
@@ -187,13 +187,13 @@ def choice_look(spec: Spec, lead: int) -> Look | None:
     """What is looked at in the choices of a spec; None for one of something else."""
     ndim = spec.ndim - lead
     if isinstance(spec, OneHot):
-        return HotPlaces([spec.n], ndim)
+        return OneHotBlocks([spec.n], ndim)
     if isinstance(spec, MultiOneHot):
-        return HotPlaces(spec.nvec.tolist(), ndim)
+        return OneHotBlocks(spec.nvec.tolist(), ndim)
     if isinstance(spec, MultiCategorical):
-        return Choices(spec.nvec.numpy(), ndim)
+        return ChoiceRange(spec.nvec.numpy(), ndim)
     if isinstance(spec, Categorical | Binary):
-        return Choices(np.asarray(2 if isinstance(spec, Binary) else spec.n), ndim)
+        return ChoiceRange(np.asarray(2 if isinstance(spec, Binary) else spec.n), ndim)
     return None
 
 

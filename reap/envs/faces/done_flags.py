@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Flags = NDArray[Any]
 
 
-class Ends:
+class DoneFlags:
     """Reads from what a step returned which rows ended, and how.
 
     Args:
@@ -139,7 +139,7 @@ def complete_flags(env: EnvSpecs, result: TensorDictBase) -> None:
 
 
 def _completed(key: Key, given: Mapping[Key, torch.Tensor], none: torch.Tensor) -> torch.Tensor:
-    """A flag that was left out, from those beside it; as `Ends` reads them."""
+    """A flag that was left out, from those beside it; as `DoneFlags` reads them."""
     done, terminated, truncated = (given.get((*key[:-1], *flag)) for flag in FLAGS)
     if key[-1] == "done":
         known = [flag for flag in (terminated, truncated) if flag is not None]

@@ -1,4 +1,4 @@
-"""Resets and steps by TensorDicts: what an env returns is completed, a rollout, the way from one step to the next."""
+"""Episodes on TensorDicts: the results of resets and steps, rollouts, and `step_mdp`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from reap.envs.faces.done_flags import Ends, complete_flags
+from reap.envs.faces.done_flags import DoneFlags, complete_flags
 from reap.envs.faces.results import check_result, clear_flags, merge_rows
 from reap.errors import SpecMismatch
 from reap.keys import NestedKey
@@ -18,8 +18,9 @@ from reap.recording.buffers import after
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from reap.envs.base import EnvBase
     from reap.envs.specs import EnvSpecs
+
+    Call = Callable[[TensorDictBase], TensorDictBase]
 
 
 ROOT_FLAGS: Sequence[NestedKey] = ["done", "terminated", "truncated"]
@@ -63,28 +64,31 @@ def _key_list(keys: Any) -> list[NestedKey]:
 
 
 def rollout(
-    env: EnvBase,
-    max_steps: int,
-    policy: Callable[[TensorDictBase], TensorDictBase | None] | None,
+    env: EnvSpecs,
+    reset: Call,
+    step: Call,
+    policy: Callable[[TensorDictBase], TensorDictBase | None],
     start: TensorDictBase | None,
+    max_steps: int,
+    *,
     break_when_any_done: bool,
     set_truncated: bool,
 ) -> TensorDictBase:
-    """Stack up to `max_steps` steps along a last dimension named `"time"`."""
+    """Stack up to `max_steps` steps along a last dimension named `"time"`; see `EnvBase.rollout`."""
     current = env.empty_tensordict() if start is None else start
     steps: list[TensorDictBase] = []
-    ends = Ends(env)
+    flags = DoneFlags(env)
     while len(steps) < max_steps:
-        acted = env.rand_action(current) if policy is None else policy(current)
-        stepped = env.step(current if acted is None else acted)
+        acted = policy(current)
+        stepped = step(current if acted is None else acted)
         steps.append(stepped.copy())
-        ended = ends.read(stepped.get("next"))
+        ended = flags.read(stepped.get("next"))
         if len(steps) == max_steps or (break_when_any_done and ended is not None):
             break
         current = step_mdp(stepped, reward_keys=env.reward_keys, action_keys=env.action_keys)
         if ended is not None:
             done = torch.from_numpy(ended[0] | ended[1])
-            current = env.reset(current.set("_reset", done.view(*env.batch_size, 1)))
+            current = reset(current.set("_reset", done.view(*env.batch_size, 1)))
     stacked = load_tensordict().stack(steps, len(env.batch_size))
     stacked.refine_names(..., "time")
     if set_truncated:

@@ -16,9 +16,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from reap.envs.base import Rows, StepRows
 from reap.envs.gymnasium.first_check import check_reset, check_step
 from reap.envs.gymnasium.values import ActionLeaf, ObservationLeaf, assemble, identity
+from reap.envs.row_stepper import Rows, StepRows
 from reap.errors import SpecMismatch, add_note
 from reap.recording.buffers import REWARD, TERMINATED, TRUNCATED, Slot, Stage, after
 from reap.specs.fits import Check, Fit, LooseFit, float32_format, one_flag, one_number

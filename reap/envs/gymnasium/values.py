@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from reap.envs.checks.choices import ONE_HOT, choices, index_readers, is_not_one_hot, no_choice, one_hot_readers, switches
+from reap.envs.checks.choices import index_readers, no_choice, one_hot_readers, switches, zero_based
 from reap.envs.gymnasium.any_shape import AnyShape
 from reap.envs.gymnasium.one_hot import one_hot_rows
 from reap.errors import OptionError, SpecMismatch
@@ -24,6 +24,7 @@ from reap.keys import Key, plain
 from reap.recording.layout import Array
 from reap.recording.objects import copied
 from reap.specs.fits import describe, one_choice
+from reap.specs.onehot import ONE_HOT
 
 Read = Callable[[Any], Any]
 Decode = Callable[[Sequence[Array]], Sequence[Any]]
@@ -113,10 +114,10 @@ def _discrete_encoder(start: int, count: int, key: Key, categorical: bool) -> Re
 
 def _multi_discrete_encoder(offset: Array, counts: Array, key: Key, categorical: bool) -> Read:
     if categorical:
-        return lambda value: choices(value, offset, counts, key)
+        return lambda value: zero_based(value, offset, counts, key)
     places = np.concatenate(([0], np.cumsum(counts.reshape(-1))[:-1]))
     width = int(counts.sum())
-    return lambda value: _many_hot(choices(value, offset, counts, key), places, width)
+    return lambda value: _many_hot(zero_based(value, offset, counts, key), places, width)
 
 
 def contained(value: Any, space: gym.Space[Any], key: Key) -> Any:
@@ -212,7 +213,7 @@ def _multi_discrete_decoder(
 
     def decode(rows: Array) -> Array:
         parts = np.split(rows, cuts, axis=-1)
-        wrong = sum(map(is_not_one_hot, parts))
+        wrong = sum(map(parts))
         if np.any(wrong):
             blocks = f"{ONE_HOT} in each of the blocks {counts.reshape(-1).tolist()}"
             raise no_choice(rows, key, blocks, _of_rows(wrong, 0))

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from reap.envs.base import Rows, StepRows
 from reap.envs.gymnasium.rows import RowArrays, RowFormat
 from reap.envs.gymnasium.values import assemble
 from reap.envs.gymnasium.vector_calls import VectorCalls
 from reap.envs.gymnasium.vector_kinds import Mode
+from reap.envs.row_stepper import Rows, StepRows
 from reap.errors import SpecMismatch, located
 from reap.recording.buffers import REWARD, Slot, Stage
 from reap.recording.layout import Array

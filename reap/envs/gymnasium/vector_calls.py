@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv
 from gymnasium.vector.utils import batch_space
 
-from reap.envs.base import Rows
 from reap.envs.gymnasium.first_check import RESET_VALUES, STEP_VALUES, check_observation, check_values
 from reap.envs.gymnasium.vector_kinds import VectorKind, count_rows, is_envpool, single_spaces
+from reap.envs.row_stepper import Rows
 from reap.errors import OptionError
 
 Result = tuple[Any, Any, Any, Any, Any]

@@ -21,12 +21,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from reap.envs.base import Rows
 from reap.envs.parallel.board import ASKED, COLUMN, LEAVE, SLOT, STAGE, Ints, Waiter, boards, boards_size, read_rows
+from reap.envs.row_stepper import Rows
 from reap.envs.serial import SerialEnv
 from reap.errors import shown
 from reap.keys import Key
-from reap.recording.buffers import Slot, Stage, after
+from reap.recording.buffers import Slot, Stage, after, map_slot
 from reap.recording.layout import Array, Block, Field
 from reap.seeds import seed_generators
 from reap.specs import Composite
@@ -265,13 +265,12 @@ class EnvProcess:
 
     def _attach(self, command: MapSlot, fd: int) -> None:
         shape = tuple(self._env.batch_size)
-        start, make_block = command.first_row, partial(Block.shared, fd=fd)
-        stop = start + self._env.batch_size.numel()
-        if command.columns is None:
-            self._stages[command.index] = Stage(command.fields, (command.rows,), make_block).part(start, stop, shape)
+        start, fields, rows, columns = command.first_row, command.fields, command.rows, command.columns
+        if columns is None:
+            whole = Stage(fields, (rows,), partial(Block.shared, fd=fd))
+            self._stages[command.index] = whole.part(start, start + self._env.batch_size.numel(), shape)
         else:
-            whole = Slot(command.fields, (command.rows,), command.columns, make_block)
-            self._slots[command.index] = whole.part(start, stop, shape)
+            self._slots[command.index] = map_slot(fd, fields, rows, columns, start, shape)
 
     def _detach(self, command: Detach) -> None:
         self._bound = None

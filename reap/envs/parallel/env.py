@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from reap.envs.base import EnvBase, RowStepper, StepperHalf
+from reap.envs.base import EnvBase
 from reap.envs.make_env import is_env, refuse_instances
 from reap.envs.parallel.child import Share
 from reap.envs.parallel.processes import Processes
 from reap.envs.parallel.rows import ByBoard, ByChannel, ProcessRows
+from reap.envs.row_stepper import RowStepper, StepperHalf
 from reap.envs.rows import RowsEnv
 from reap.envs.serial import each_of, require_equal
 from reap.errors import OptionError, SpecMismatch, nearest

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 from weakref import finalize
 
-from reap.envs.base import Rows
 from reap.envs.gymnasium.registry import registry_entries
 from reap.envs.parallel.board import LEAVE, Link
 from reap.envs.parallel.child import (
@@ -26,6 +25,7 @@ from reap.envs.parallel.child import (
     Share,
     make_process,
 )
+from reap.envs.row_stepper import Rows
 from reap.errors import ClosedError, OptionError, SpecMismatch, WorkerError, in_own_words
 from reap.recording.buffers import Slot, Stage
 from reap.system.endings import Numbered, numbered

@@ -130,6 +130,22 @@ class ProcessGroup:
         self._check_open()
         return self._watch.fileno()
 
+    def stop_early(self, worker):
+        self._control[worker][2] = 1
+
+    def clear(self, worker):
+        self._control[worker][1], self._control[worker][2] = -1, 0
+
+    def clear_published(self, worker):
+        self._control[worker][3] = 0
+
+    def progress(self, worker):
+        from collections import namedtuple
+
+        return namedtuple("P", "phase column published")(
+            self._control[worker][0], self._control[worker][1], self._control[worker][3]
+        )
+
     def control(self, worker: int) -> memoryview:
         """A worker's control ints, int32; they stay readable after `stop`."""
         return self._control[worker]
