@@ -23,7 +23,7 @@ from reap.recording.layout import Array, require_private, require_shared
 from reap.recording.pool import SlotPool
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.weights.pending import PendingWeightUpdater
-from reap.workers.base import InlineGroup
+from reap.workers.inline import InlineGroup
 
 
 class LocalSlots:

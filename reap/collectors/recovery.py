@@ -24,7 +24,8 @@ from reap.keys import Key
 from reap.recording.buffers import DONE, IDS, MASK, STEP_COUNT, TERMINATED, TRUNCATED, after
 from reap.recording.layout import Array
 from reap.recording.trajectories import NO_ID
-from reap.rollout.loop import COLUMN, PHASE, Phase
+from reap.rollout.loop import Phase
+from reap.workers.progress import Progress
 
 Arrays = Mapping[Key, Array]
 
@@ -89,7 +90,7 @@ class Recovery:
     def _take_over(self, failure: WorkerError, command: Collect | None) -> None:
         """Keep what a worker had completed, once for each of its failures."""
         worker = failure.worker
-        columns = completed_columns(self._crew.group.control(worker), self._crew.infos[worker])
+        columns = completed_columns(self._crew.group.progress(worker), self._crew.infos[worker])
         kept = self._kept.pop(worker, None)
         if kept is not None and columns <= kept.columns:
             raise failure
@@ -139,9 +140,11 @@ def is_of_data(failure: BaseException) -> bool:
     return False
 
 
-def completed_columns(control: memoryview, facts: WorkerInfo) -> int:
-    """Columns of the rollout under way that a worker had completed, by its control block."""
-    phase, column = Phase(control[PHASE]), control[COLUMN]
+def completed_columns(progress: Progress | None, facts: WorkerInfo) -> int:
+    """Columns of the rollout under way that a worker is known to have completed."""
+    if progress is None:
+        return 0
+    phase, column = Phase(progress.phase), progress.column
     if phase in (Phase.WRITE, Phase.IDLE):
         return facts.columns if column == facts.columns - 1 else max(0, column)
     return column + 1 if phase is Phase.RESET else max(0, column)

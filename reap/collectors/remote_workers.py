@@ -25,7 +25,7 @@ from reap.weights.base import WeightUpdaterBase
 from reap.weights.remote import MultiProcessedWeightUpdater
 from reap.weights.weight_layout import extra_states
 from reap.workers.base import WorkerGroup
-from reap.workers.processes.group import STOP_TIMEOUT
+from reap.workers.group import STOP_TIMEOUT
 
 Shape = tuple[int, ...]
 

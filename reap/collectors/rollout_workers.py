@@ -32,7 +32,7 @@ from reap.policy.contents.held import Held
 from reap.policy.contents.private import private_copy
 from reap.recording.layout import Array, Block
 from reap.recording.pool import SlotPool
-from reap.rollout.loop import COLUMN, CONTROL_INTS, STOP, Phase
+from reap.rollout.loop import Phase
 from reap.workers.pickling import blaming, dumps
 from reap.workers.processes.group import ProcessGroup
 
@@ -73,7 +73,6 @@ class RolloutWorkers:
                 phases=[phase.name.lower() for phase in Phase],
                 name=name,
                 setup=[registry_entries()],
-                control_ints=CONTROL_INTS,
                 stall_after=plan.workers.stall_after,
                 on_failure="report" if plan.workers.restarts else "terminate",
             )
@@ -120,8 +119,7 @@ class RolloutWorkers:
 
     def clear_control(self, worker: int) -> None:
         """No column is recorded yet, and none is to be the last: before a rollout is asked for."""
-        control = self.group.control(worker)
-        control[COLUMN], control[STOP] = -1, 0
+        self.group.clear(worker)
 
     def seed(self, worker: int, seed: int, static: bool) -> int:
         """Seed a worker, and with others those that are launched in its place; the seed that follows in the chain."""

@@ -21,7 +21,8 @@ from time import perf_counter
 from reap.envs.row_stepper import Rows, StepperHalf
 from reap.policy.actors.halves import HalvesActor
 from reap.recording.buffers import Slot
-from reap.rollout.loop import COLUMN, PHASE, POLICY, STEP, Hook, Pairs, Rollout
+from reap.rollout.loop import POLICY, STEP, Hook, Pairs, Rollout
+from reap.workers.progress import COLUMN, PHASE
 
 
 class Half:

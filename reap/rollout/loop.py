@@ -26,6 +26,7 @@ from reap.recording.layout import Array
 from reap.recording.objects import fill, to_states
 from reap.recording.trajectories import NO_ID, NO_LIMIT, TrajectoryTracker
 from reap.specs.fits import Outside
+from reap.workers.progress import COLUMN, PHASE, STOP, new_control
 
 Hook = Callable[[], Any]
 
@@ -44,12 +45,6 @@ class Phase(IntEnum):
 
 POLICY, STEP = int(Phase.POLICY), int(Phase.STEP)
 """Plain integers for the loop: reading a member of an enum costs more."""
-
-PHASE, COLUMN, STOP, PUBLISHED = 0, 1, 2, 3
-"""Places in the control block: the phase, the column under way, whether the rollout is to end with it, and frames of the write
-under way that the replay buffer has."""
-
-CONTROL_INTS = 4
 
 
 class Rollout:
@@ -83,7 +78,7 @@ class Rollout:
         self.env_seconds = 0.0
         self.policy_seconds = 0.0
         self.columns_done = 0
-        self.control = memoryview(bytearray(CONTROL_INTS * 4)).cast("i")
+        self.control = new_control()
         self.outside: list[Outside] = []
         self._check = check or SlotCheck(env, env.check, checks_choices=env.checks_choices)
         self._face = env.row_stepper()

@@ -1,4 +1,4 @@
-"""The seam between a collector and what works for it; it knows nothing of reinforcement learning.
+"""The seam between a collector and its workers; it knows nothing of reinforcement learning.
 
         collector                      WorkerGroup                        handlers, one per worker
             | request(worker, command)     |                                   |
@@ -6,17 +6,19 @@
             | ready(among) -> worker, reply|                                   |
             |<-----------------------------|<---------- carries ----------------| reply
 
-A handler may sit in this process, in a child process or on another machine; a collector does not know which.
+A handler may be in this process (`reap.workers.inline`), in a child process (`reap.workers.processes`) or on another machine;
+a collector does not know which.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from reap.errors import ClosedError
+from reap.errors import WorkerError
+from reap.workers.progress import Control, Progress
 
 Command = Any
 Reply = Any
@@ -24,7 +26,7 @@ Reply = Any
 
 @dataclass(frozen=True)
 class Call:
-    """A command for any handler: call a method of what it works on, and reply with what that returns.
+    """A command for any handler: call a method of the object it works on, and reply with the result.
 
     Attributes:
         harmless: whether the worker goes on after an exception of this command; class attribute, any command may have
@@ -49,6 +51,10 @@ class Handler(Protocol):
         ...
 
 
+MakeHandler = Callable[[int, Control], Handler]
+"""Makes the handler of a worker, where it works: from the worker's number and its ints (`reap.workers.progress`)."""
+
+
 class WorkerGroup(Protocol):
     """Workers that commands go to and replies come from.
 
@@ -66,75 +72,54 @@ class WorkerGroup(Protocol):
         """Wait until one of these workers has replied; the earliest reply comes first."""
         ...
 
+    def poll(self, among: Collection[int]) -> tuple[int, Reply] | None:
+        """As `ready`, but without waiting: None if none of these workers has replied."""
+        ...
+
     def abandon(self, workers: Collection[int]) -> None:
-        """Drop the replies to what these workers were asked so far, those too that have not come yet."""
+        """Drop the replies to all requests made to these workers so far, including replies that have yet to come."""
+        ...
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `poll` has something to take in, for callers that wait for other things too."""
+        ...
+
+    def progress(self, worker: int) -> Progress | None:
+        """How far a worker has come; None if that cannot be seen from here."""
+        ...
+
+    def stop_early(self, worker: int) -> None:
+        """Ask a worker to end the command under way with the column that it is at."""
+        ...
+
+    def clear(self, worker: int) -> None:
+        """Before a command that goes through columns: forget the last column, and what `stop_early` asked for."""
+        ...
+
+    def clear_published(self, worker: int) -> None:
+        """Before a command that publishes: count from zero."""
+        ...
+
+    def failures(self) -> list[WorkerError]:
+        """Why each worker that is down ended, raised already or not; these workers wait to be replaced."""
+        ...
+
+    def failures_only_of(self, worker: int) -> AbstractContextManager[None]:
+        """In the body failures of other workers are not raised; they are raised later."""
+        ...
+
+    def replace(self, worker: int, make_handler: MakeHandler) -> None:
+        """Start another worker in a worker's place; replies of the one before are forgotten."""
+        ...
+
+    def withdraw(self, failure: WorkerError) -> None:
+        """End the worker that was started in a failed worker's place; the failure is raised again."""
+        ...
+
+    def ensure_own(self) -> None:
+        """Raise ClosedError if this process cannot use the workers: it is a fork of the one that has them."""
         ...
 
     def stop(self, timeout: float | None = None) -> None:
         """Close all handlers and release the workers; a second call does nothing."""
         ...
-
-
-class InlineGroup:
-    """Handlers in this process: a request is carried out at once, and its exception goes to the caller as it is."""
-
-    def __init__(self, handlers: Sequence[Handler]) -> None:
-        self.size = len(handlers)
-        self._handlers = tuple(handlers)
-        self._replies: deque[tuple[int, Reply]] = deque()
-        self._stopped = False
-
-    def request(self, worker: int, command: Command) -> None:
-        """Carry out the command."""
-        if self._stopped:
-            raise ClosedError("these workers are stopped")
-        from reap.system.interrupts import interrupts_allowed
-
-        with interrupts_allowed():
-            reply = self._handlers[worker].handle(command)
-        self._replies.append((worker, reply))
-
-    def ready(self, among: Collection[int]) -> tuple[int, Reply]:
-        """The earliest reply of these workers."""
-        for index, (worker, _) in enumerate(self._replies):
-            if worker in among:
-                reply = self._replies[index]
-                del self._replies[index]
-                return reply
-        raise RuntimeError(f"no request is under way to workers {sorted(among)}")
-
-    def abandon(self, workers: Collection[int]) -> None:
-        """Drop the replies of these workers."""
-        self._replies = deque(reply for reply in self._replies if reply[0] not in workers)
-
-    def stop_early(self, worker):
-        pass
-
-    def clear(self, worker):
-        pass
-
-    def clear_published(self, worker):
-        pass
-
-    def poll(self, among):
-        return None
-
-    def failures(self):
-        return []
-
-    def ensure_own(self):
-        pass
-
-    def fileno(self):
-        import os
-
-        if not hasattr(self, "_fd"):
-            self._fd = os.eventfd(0)
-        return self._fd
-
-    def stop(self, timeout: float | None = None) -> None:
-        """Close the handlers."""
-        if not self._stopped:
-            self._stopped = True
-            for handler in self._handlers:
-                handler.close()

@@ -1,4 +1,9 @@
-"""What a worker shares with the process that wanted it: environment, directory, paths, arguments, warnings, logging."""
+"""What a worker takes over from the process that wants it.
+
+`ProcessContext` is for a worker on the same machine: environment, directory, paths, arguments, and everything of
+`RemoteContext`, which is for a worker elsewhere: only what means the same there. Paths, the home directory and the numbers
+of devices do not.
+"""
 
 from __future__ import annotations
 
@@ -8,47 +13,113 @@ import pickle
 import sys
 import time
 import warnings
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+from reap.errors import OptionError
 from reap.workers import logs
 from reap.workers.pickling import pickled
 
-Surroundings = dict[str, Any]
+LOCAL_VARIABLES = frozenset({"PATH", "HOME", "CUDA_VISIBLE_DEVICES"})
+"""Environment variables that have a meaning on one machine only."""
 
 
-def capture() -> Surroundings:
-    """The surroundings of this process as they are now."""
-    torch = sys.modules.get("torch")
-    dtype = getattr(torch, "get_default_dtype", None)
-    return {
-        "environ": dict(os.environ),
-        "directory": _directory(),
-        "path": [entry for entry in sys.path if isinstance(entry, str)],  # pyright: ignore[reportUnnecessaryIsInstance]
-        "argv": list(sys.argv),
-        "dtype": str(dtype()).removeprefix("torch.") if dtype else None,
-        "filters": _filters(),
-        "logging": logs.capture(),
-    }
+class Context(Protocol):
+    """What one process takes over from another; can be pickled."""
+
+    def restore(self) -> None:
+        """Set this process up in the same way."""
+        ...
 
 
-def restore(surroundings: Surroundings) -> None:
-    """Make them the surroundings of this process."""
-    os.environ.clear()
-    os.environ.update(surroundings["environ"])
-    time.tzset()
-    if surroundings["directory"]:
-        os.chdir(surroundings["directory"])
-    sys.path[:] = surroundings["path"]
-    sys.argv[:] = surroundings["argv"]
-    importlib.invalidate_caches()
-    if surroundings["dtype"] not in {None, "float32"} or "torch" in sys.modules:
-        torch = importlib.import_module("torch")
-        torch.set_default_dtype(getattr(torch, surroundings["dtype"] or "float32"))
-    if surroundings["filters"]:
-        warnings.filters[:] = pickle.loads(surroundings["filters"])  # pyright: ignore[reportIndexIssue]
-        with warnings.catch_warnings():  # entering and leaving it, the module notices that its list has changed
-            pass
-    logs.restore(surroundings["logging"])
+@dataclass(frozen=True)
+class RemoteContext:
+    """What is the same on any machine.
+
+    Attributes:
+        variables: environment variables to be set; others stay as they are.
+        dtype: the name of torch's default dtype; None if torch is not loaded.
+        filters: the warning filters, pickled; nothing where they cannot be.
+    """
+
+    variables: Mapping[str, str]
+    dtype: str | None
+    filters: bytes
+
+    @classmethod
+    def capture(cls, variables: Iterable[str] = ()) -> RemoteContext:
+        """What this process has now.
+
+        Args:
+            variables: names of environment variables that go along, where they are set.
+
+        Raises:
+            OptionError: a variable has a meaning on this machine only.
+
+        Example:
+            >>> os.environ["REAP_EXAMPLE"] = "on"
+            >>> RemoteContext.capture(["REAP_EXAMPLE"]).variables
+            {'REAP_EXAMPLE': 'on'}
+        """
+        names = list(variables)
+        if refused := sorted(LOCAL_VARIABLES.intersection(names)):
+            raise OptionError(f"variables: {', '.join(refused)}: a worker on another machine has its own; leave it out")
+        torch: Any = sys.modules.get("torch")
+        get_dtype = getattr(torch, "get_default_dtype", None)
+        dtype = str(get_dtype()).removeprefix("torch.") if get_dtype else None
+        return cls({name: os.environ[name] for name in names if name in os.environ}, dtype, _filters())
+
+    def restore(self) -> None:
+        """Set this process up in the same way."""
+        os.environ.update(self.variables)
+        if self.dtype not in {None, "float32"} or "torch" in sys.modules:
+            torch = importlib.import_module("torch")
+            torch.set_default_dtype(getattr(torch, self.dtype or "float32"))
+        if self.filters:
+            warnings.filters[:] = pickle.loads(self.filters)  # pyright: ignore[reportIndexIssue]
+            with warnings.catch_warnings():  # entering and leaving it, the module notices that its list has changed
+                pass
+
+
+@dataclass(frozen=True)
+class ProcessContext:
+    """What is the same on this machine.
+
+    Attributes:
+        environ: all environment variables.
+        directory: the working directory; empty if it was removed.
+        path: `sys.path`.
+        argv: `sys.argv`.
+        logging: levels, filters and handlers of the standard streams.
+        anywhere: what would be the same on another machine too.
+    """
+
+    environ: Mapping[str, str]
+    directory: str
+    path: list[str]
+    argv: list[str]
+    logging: logs.Logging
+    anywhere: RemoteContext
+
+    @classmethod
+    def capture(cls) -> ProcessContext:
+        """What this process has now."""
+        path = [entry for entry in sys.path if isinstance(entry, str)]  # pyright: ignore[reportUnnecessaryIsInstance]
+        return cls(dict(os.environ), _directory(), path, list(sys.argv), logs.capture(), RemoteContext.capture())
+
+    def restore(self) -> None:
+        """Set this process up in the same way."""
+        os.environ.clear()
+        os.environ.update(self.environ)
+        time.tzset()
+        if self.directory:
+            os.chdir(self.directory)
+        sys.path[:] = self.path
+        sys.argv[:] = self.argv
+        importlib.invalidate_caches()
+        self.anywhere.restore()
+        logs.restore(self.logging)
 
 
 def _directory() -> str:

@@ -25,9 +25,9 @@ from torch import nn
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, aSyncDataCollector
 from reap.collectors.base import DataCollectorBase
 from reap.envs import GymEnv, SerialEnv
-from reap.rollout.loop import STOP
 from reap.testing import Const, Count
 from reap.testing.marked import Marked
+from reap.workers.progress import STOP
 
 LIMIT = 20.0
 """Seconds after which a wait has failed."""
@@ -185,7 +185,7 @@ class Gate:
 def wait_for_stop(collector: Any, worker: int) -> None:
     """Wait until the collector has told this worker to stop; it is shared memory, with nothing that could be waited for."""
     deadline = time.monotonic() + LIMIT
-    while not collector._workers.group.control(worker)[STOP]:
+    while not collector._workers.group.carrier.control(worker)[STOP]:
         assert time.monotonic() < deadline, "nobody told it to stop"
         os.sched_yield()
 

@@ -9,9 +9,10 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
+from reap.workers.group import Group
 from reap.workers.processes.group import ProcessGroup
 
 
@@ -98,16 +99,16 @@ class Boss(Doer):
         self.group.stop()
 
 
-def ask(workers: ProcessGroup, worker: int, command: Any) -> Any:
+def ask(workers: Group, worker: int, command: Any) -> Any:
     """Send a command and wait for its reply."""
     workers.request(worker, command)
     return workers.ready({worker})[1]
 
 
-def poll_until_it_fails(workers: ProcessGroup) -> NoReturn:
+def poll_until_it_fails(workers: Group, among: Collection[int] = (0,)) -> NoReturn:
     """Poll, and nothing else."""
     while True:
-        workers.poll({0})
+        workers.poll(among)
 
 
 def exists(pid: int) -> bool:

@@ -169,13 +169,6 @@ def test_an_exception_of_a_local_class_keeps_its_class() -> None:
     assert type(info.value.__cause__) is LocalError
 
 
-def test_a_reply_that_cannot_be_pickled_is_an_exception_of_its_command() -> None:
-    group = ProcessGroup([Doer])
-    group.request(0, lambda doer: sys._getframe())
-    with pytest.raises(WorkerRaised, match="TypeError: cannot pickle 'frame' object"):
-        group.ready({0})
-
-
 def test_a_worker_that_closed_its_channel_is_no_victim_of_the_kernel() -> None:
     group = ProcessGroup([Doer])
     group.request(0, lambda doer: os.closerange(3, 100))

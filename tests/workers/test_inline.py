@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from reap.errors import ClosedError
-from reap.workers.base import Call, InlineGroup
+from reap.workers.base import Call
+from reap.workers.inline import InlineGroup
 
 
 class Echo:

@@ -46,7 +46,7 @@ class Schedule(Protocol):
         ...
 
     def have_written(self, recording: Recording, writes: PendingWrites, most: int | None) -> None:
-        """Have the workers write a rollout to the replay buffer, `most` frames of it; what follows may be recorded meanwhile."""
+        """Have the workers write a rollout to the replay buffer, `most` frames of it, while they may record the next one."""
         ...
 
     def recover(self, failure: WorkerError) -> None:

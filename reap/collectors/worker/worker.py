@@ -28,12 +28,13 @@ from reap.keys import Key
 from reap.policy.contents.held import Held, held_by
 from reap.recording.buffers import DONE, MASK, STEP_COUNT, TRUNCATED, Slot, after, map_slot
 from reap.recording.layout import Field
-from reap.rollout.loop import PHASE, PUBLISHED, STOP, Phase
+from reap.rollout.loop import Phase
 from reap.seeds import seed_generators
 from reap.specs import Spec
 from reap.weights.attributes import applied_attributes, loaded, plain_attributes, set_attributes
 from reap.weights.base import check_weights, load_weights
 from reap.weights.weight_layout import describe
+from reap.workers.progress import PHASE, PUBLISHED, STOP
 
 NEVER = 2**62
 """Newer than any version: what a mailbox gives is then what was written since it was read last."""

@@ -24,7 +24,7 @@ from reap.keys import Key, plain
 from reap.recording.layout import Array
 from reap.recording.objects import copied
 from reap.specs.fits import describe, one_choice
-from reap.specs.onehot import ONE_HOT
+from reap.specs.onehot import ONE_HOT, is_not_one_hot
 
 Read = Callable[[Any], Any]
 Decode = Callable[[Sequence[Array]], Sequence[Any]]
@@ -213,7 +213,7 @@ def _multi_discrete_decoder(
 
     def decode(rows: Array) -> Array:
         parts = np.split(rows, cuts, axis=-1)
-        wrong = sum(map(parts))
+        wrong = sum(map(is_not_one_hot, parts))
         if np.any(wrong):
             blocks = f"{ONE_HOT} in each of the blocks {counts.reshape(-1).tolist()}"
             raise no_choice(rows, key, blocks, _of_rows(wrong, 0))

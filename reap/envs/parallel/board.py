@@ -98,7 +98,7 @@ class Link:
         watched: descriptor of what else is looked at while waiting: what tells that a process failed.
         check: called when that is readable; raises if one did.
         stall: warns of processes that are waited for and do not move.
-        describe: what a process is doing, and its pid.
+        describe: what a process is doing, and where it is found.
 
     Attributes:
         boards: one for each process.
@@ -111,7 +111,7 @@ class Link:
         watched: int,
         check: Callable[[], Any],
         stall: StallWatch,
-        describe: Callable[[int], tuple[str, int]],
+        describe: Callable[[int], tuple[str, str]],
     ) -> None:
         self._opened: list[int] = []
         self._owner = os.getpid()

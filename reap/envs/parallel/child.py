@@ -45,9 +45,6 @@ class EnvPhase(IntEnum):
 RESET, STEP = int(EnvPhase.RESET), int(EnvPhase.STEP)
 """Commands on a board."""
 
-CONTROL_INTS = 2
-"""What a process is doing, and the number of the board's command: one that stays the same for long is reported."""
-
 
 @dataclass(frozen=True)
 class Share:
@@ -194,7 +191,7 @@ class EnvProcess:
 
     Args:
         share: its envs.
-        control: what it is doing, for errors and stall reports.
+        control: its phase, and in place of a column the number of the board's command, for errors and stall warnings.
     """
 
     def __init__(self, share: Share, control: memoryview) -> None:

@@ -11,7 +11,6 @@ from weakref import finalize
 from reap.envs.gymnasium.registry import registry_entries
 from reap.envs.parallel.board import LEAVE, Link
 from reap.envs.parallel.child import (
-    CONTROL_INTS,
     Ask,
     Connect,
     DescribeEnvs,
@@ -57,10 +56,9 @@ class Processes:
                 phases=[phase.name.lower() for phase in EnvPhase],
                 name="ParallelEnv",
                 setup=[registry_entries()],
-                control_ints=CONTROL_INTS,
                 stall_after=stall_after,
             )
-        self._stall = StallWatch(stall_after, [self._group.control(process) for process in range(len(shares))])
+        self._stall = StallWatch(stall_after, self._group.progress)
         self._every = range(len(shares))
         self._is_serving = False
         self._attachments: dict[int, Numbered[Stage | Slot]] = {}
@@ -78,7 +76,7 @@ class Processes:
     def _connected(self) -> Link:
         rows = [facts.rows for facts in self.facts]
         # Not self.check: what is dropped must not wait for the garbage collector.
-        describe = partial(_described, self._group)
+        describe = self._group.describe
         link = Link(rows, self._group.fileno(), partial(self._group.poll, ()), self._stall, describe)
         try:
             for process in self._every:
@@ -238,8 +236,3 @@ def _given(shares: Sequence[Share]) -> Iterator[tuple[str, Any]]:
     for share in shares:
         yield from (("create_env_fn", factory) for factory in share.factories)
         yield from (("create_env_kwargs", own) for own in share.kwargs)
-
-
-def _described(group: ProcessGroup, process: int) -> tuple[str, int]:
-    """What a process is doing, and its pid."""
-    return EnvPhase(group.control(process)[0]).name.lower(), group.pids[process]

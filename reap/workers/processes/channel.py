@@ -1,8 +1,8 @@
 """Messages over a stream socket: a header (kind, length), a pickle, and descriptors with the header if there are any.
 
         parent                                     child
-        Outgoing --- COMMAND, descriptors --->     Channel.receive
-        Message  <-- STARTED | REPLY | RAISED ---  Channel.send
+        Outgoing --- COMMAND, descriptors --->     SocketChannel.receive
+        Incoming <-- STARTED | REPLY | RAISED ---  SocketChannel.send
 
 The child's end blocks. The parent's never does: it has many channels to look after, and both sides may be in the
 middle of a long message at once.
@@ -11,30 +11,22 @@ middle of a long message at once.
 from __future__ import annotations
 
 import array
-import enum
 import socket
 import struct
 from collections.abc import Sequence
 from typing import Any
 
+from reap.workers.messages import MessageKind
+
 HEADER = struct.Struct("<IIQ")
-"""MessageKind, nothing, length."""
+"""Kind, zero, length."""
 DESCRIPTORS = 253
-"""As many as the kernel takes with one message."""
+"""The most that the kernel takes with one message."""
 PIECE = 1 << 20
 
 
-class MessageKind(enum.IntEnum):
-    """What a message is."""
-
-    COMMAND = 0
-    STARTED = 1
-    REPLY = 2
-    RAISED = 3
-
-
-class Channel:
-    """The child's end."""
+class SocketChannel:
+    """The child's end, see `reap.workers.serve.Channel`."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
@@ -73,13 +65,8 @@ class Channel:
         return data
 
 
-class Message:
-    """A message at the parent's end, whole or in the making.
-
-    Attributes:
-        order: messages are numbered in the order in which they became whole.
-        is_taken: whether the user has it.
-    """
+class Incoming:
+    """A message at the parent's end, whole or in the making; see `reap.workers.messages.Message`."""
 
     def __init__(self) -> None:
         self.order = 0
@@ -88,7 +75,7 @@ class Message:
 
     @property
     def kind(self) -> MessageKind:
-        """What it is."""
+        """Why it was sent."""
         return MessageKind(HEADER.unpack_from(self._head())[0])
 
     @property
@@ -132,12 +119,10 @@ class Message:
 
 
 class Outgoing:
-    """A command at the parent's end: to be sent, being sent, sent, answered.
+    """A command at the parent's end: to be sent, being sent, sent.
 
     Attributes:
-        answer: the message that answers it.
         is_sent: whether all of it is sent.
-        is_abandoned: whether nobody wants the answer.
     """
 
     def __init__(self, body: bytes, descriptors: Sequence[int]) -> None:
@@ -146,8 +131,7 @@ class Outgoing:
         self._size = HEADER.size + len(body)
         self._descriptors = array.array("i", descriptors)
         self._sent: list[int] = []
-        self.answer: Message | None = None
-        self.is_sent = self.is_abandoned = False
+        self.is_sent = False
 
     @property
     def has_begun(self) -> bool:
@@ -155,7 +139,7 @@ class Outgoing:
         return bool(self._sent)
 
     def send(self, end: socket.socket) -> bool:
-        """Send what the socket takes now; as with `Message.receive`, Ctrl-C cannot lose count.
+        """Send what the socket takes now; as with `Incoming.receive`, Ctrl-C cannot lose count.
 
         Returns:
             Whether all of it is sent.

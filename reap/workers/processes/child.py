@@ -1,6 +1,6 @@
-"""The life of a worker's process: made by fork, set up, fed with commands, closed.
+"""The life of a worker's process: made by fork, set up, served with commands (`reap.workers.serve`), left.
 
-Whatever goes wrong with the channel means that the parent is gone: the worker leaves.
+An error of the channel means that the parent is gone: the worker leaves.
 """
 
 from __future__ import annotations
@@ -12,46 +12,32 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Sequence
+from functools import partial
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn
 
-from reap.errors import add_note
-from reap.workers import process_context as surroundings
-from reap.workers import reports
-from reap.workers.base import Command, Handler, Reply
-from reap.workers.pickling import encode
-from reap.workers.processes import fork_client as launch
-from reap.workers.processes.channel import Channel, MessageKind
+from reap.workers.base import Handler
+from reap.workers.handler_spec import HandlerSpec
+from reap.workers.processes import fork_client
+from reap.workers.processes.channel import SocketChannel
 from reap.workers.processes.control import ControlBlock
-from reap.workers.processes.start import Start
+from reap.workers.progress import Control
+from reap.workers.serve import Terminated, serve
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _libc = ctypes.CDLL(None)
 
 
-class TakesDescriptors(Protocol):
-    """A handler that is sent commands with descriptors."""
-
-    def handle_with(self, command: Command, fds: Sequence[int]) -> Reply:
-        """Carry out a command that came with descriptors; they are the handler's to close."""
-        ...
-
-
 class Descriptors(NamedTuple):
-    """What a worker starts with."""
+    """The descriptors of a worker's process when it starts."""
 
     channel: int
     control: int
-    start: int
+    spec: int
     stdout: int
     stderr: int
     requests: int
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM came: an interruption from outside, as Ctrl-C is, which no code that reports a failure keeps to itself."""
 
 
 def ignore(number: int, frame: FrameType | None) -> None:
@@ -76,8 +62,9 @@ def live(descriptors: Descriptors, server: int) -> NoReturn:
         if os.getppid() == server:
             signal.signal(signal.SIGTERM, _terminate)
             _keep_only(descriptors)
-            channel = Channel(descriptors.channel)  # held here: its end is to be seen at the end of the process only
-            code = _work(channel, descriptors)
+            fork_client.inherit(descriptors.requests)
+            channel = SocketChannel(descriptors.channel)  # held here: its end is to be seen at the end of the process only
+            code = serve(channel, partial(_start, descriptors), _ignore_sigterm)
     except Terminated:
         code = -signal.SIGTERM
     finally:
@@ -91,89 +78,33 @@ def _keep_only(descriptors: Descriptors) -> None:
         with contextlib.suppress(Exception):
             stream.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
     low = 3
-    for kept in sorted((descriptors.channel, descriptors.control, descriptors.start, descriptors.requests)):
+    for kept in sorted((descriptors.channel, descriptors.control, descriptors.spec, descriptors.requests)):
         os.closerange(low, kept)
         low = kept + 1
     os.closerange(low, os.sysconf("SC_OPEN_MAX"))
 
 
-def _work(channel: Channel, descriptors: Descriptors) -> int:
-    launch.inherit(descriptors.requests)
-    try:
-        control, handler = _start(descriptors)
-    except Terminated:
-        raise
-    except BaseException as error:  # noqa: BLE001  the parent is told, whatever it is
-        with contextlib.suppress(OSError):
-            channel.send(MessageKind.RAISED, reports.write(error, reports.START, is_harmless=False))
-        return 1
-    try:
-        channel.send(MessageKind.STARTED)
-        return _serve(channel, handler, control)
-    except OSError:  # the parent is gone
-        return 0
-    finally:
-        signal.signal(signal.SIGTERM, ignore)  # it ends a command; closing may take until the deadline
-        try:
-            handler.close()
-        except Exception as error:  # noqa: BLE001  nobody listens any more
-            add_note(error, "reap: raised while a worker was closed; nothing that it had answered is touched by it")
-            sys.stderr.write(reports.trace(error))
-
-
-def _start(descriptors: Descriptors) -> tuple[memoryview, Handler]:
-    with open(descriptors.start, "rb") as file:
-        start: Start = pickle.loads(file.read())
-    name_process(f"{start.name or 'reap'}-{start.worker}")
-    surroundings.restore(start.surroundings)
+def _start(descriptors: Descriptors) -> tuple[Control, Handler]:
+    with open(descriptors.spec, "rb") as file:
+        spec: HandlerSpec = pickle.loads(file.read())
+    name_process(f"{spec.name or 'reap'}-{spec.worker}")
+    spec.context.restore()
     _reseed()
-    block = ControlBlock(start.workers, start.control_ints, descriptors.control)
+    block = ControlBlock(spec.worker + 1, descriptors.control)
     block.close()
-    control = block.of(start.worker)
-    try:
-        setup = pickle.loads(start.setup)
-        make_handler = pickle.loads(start.make_handler)
-    except Exception as error:
-        add_note(
-            error,
-            "The worker could not load what it is to run. Workers import modules by name, with this process's "
-            "sys.path; they never run __main__. For a module that only this process can import, call "
-            "cloudpickle.register_pickle_by_value(module) first.",
-        )
-        raise
-    for step in setup:
-        step()
-    return control, make_handler(start.worker, control)
+    control = block.of(spec.worker)
+    return control, spec.make(control)
+
+
+def _ignore_sigterm() -> None:
+    """SIGTERM ends a command; closing may take until the deadline."""
+    signal.signal(signal.SIGTERM, ignore)
 
 
 def _reseed() -> None:
     """Numpy's global generator was copied by the fork; the others are seeded by Python or are the same in any process."""
     if "numpy" in sys.modules:
         importlib.import_module("numpy.random").seed()
-
-
-def _serve(channel: Channel, handler: Handler, control: memoryview) -> int:
-    while (message := channel.receive()) is not None:
-        kind, body, goes_on = _answer(handler, control, *message)
-        channel.send(kind, body)
-        if not goes_on:
-            return 1
-    return 0
-
-
-def _answer(handler: Any, control: memoryview, body: bytearray, descriptors: list[int]) -> tuple[MessageKind, bytes, bool]:
-    """The answer to a command, and whether the worker goes on."""
-    is_harmless = False
-    try:
-        command = pickle.loads(body)
-        is_harmless = getattr(command, "harmless", False)
-        reply = handler.handle_with(command, descriptors) if descriptors else handler.handle(command)
-        return MessageKind.REPLY, encode(reply, "the reply"), True
-    except Terminated:
-        raise
-    except BaseException as error:  # noqa: BLE001  the parent is told, whatever it is
-        is_harmless = is_harmless and isinstance(error, Exception)
-        return MessageKind.RAISED, reports.write(error, control[0], is_harmless=is_harmless), is_harmless
 
 
 def _leave(code: int) -> NoReturn:

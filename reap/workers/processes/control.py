@@ -7,8 +7,10 @@ import mmap
 import os
 
 from reap.system.endings import at_end
+from reap.workers.progress import CONTROL_INTS, Control
 
 CACHE_LINE = 64
+STRIDE = -(-CONTROL_INTS * 4 // CACHE_LINE) * CACHE_LINE
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -17,31 +19,28 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class ControlBlock:
-    """Control ints of all workers of a group, each worker's in cache lines of its own.
+    """Control ints of all workers of a group (`reap.workers.progress`), each worker's in cache lines of its own.
 
     Args:
-        workers: number of workers.
-        ints: int32 per worker.
+        workers: number of workers, counted from the first, whose ints are mapped.
         descriptor: of a block that exists; None makes a new one.
 
     Attributes:
         descriptor: of the memfd; the views outlive it.
     """
 
-    def __init__(self, workers: int, ints: int, descriptor: int | None = None) -> None:
-        self._ints = ints
-        self._stride = -(-ints * 4 // CACHE_LINE) * CACHE_LINE
-        size = max(1, workers) * self._stride
+    def __init__(self, workers: int, descriptor: int | None = None) -> None:
+        size = max(1, workers) * STRIDE
         if descriptor is None:
             descriptor = os.memfd_create("reap-control", os.MFD_CLOEXEC)
             os.ftruncate(descriptor, size)
         self.descriptor = descriptor
         self._bytes = _mapped(descriptor, size)
 
-    def of(self, worker: int) -> memoryview:
+    def of(self, worker: int) -> Control:
         """A worker's ints; valid for as long as it is held, after `close` too."""
-        start = worker * self._stride
-        return self._bytes[start : start + 4 * self._ints].cast("i")
+        start = worker * STRIDE
+        return self._bytes[start : start + 4 * CONTROL_INTS].cast("i")
 
     def close(self) -> None:
         """Close the descriptor."""

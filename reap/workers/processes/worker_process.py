@@ -8,17 +8,14 @@ import select
 import signal
 import socket
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from reap.workers.processes import fork_client as launch
-from reap.workers.processes.channel import Message, Outgoing
+from reap.workers.processes import fork_client
+from reap.workers.processes.channel import Incoming
 from reap.workers.processes.fork_client import STATUS, Launched
 
 ASKED = 0.2
-"""At most so many seconds pass between asking the workers to leave and SIGTERM."""
-DROP_TIMEOUT = 1.0
-"""Seconds for a group that nobody stopped: it is collected in the middle of something else."""
+"""Seconds at the most between asking the workers to leave and SIGTERM."""
 ENDING = 0.1
 """Seconds that a process has to end after its channel was closed, which is the first thing that happens then."""
 KILLED = 1.0
@@ -34,8 +31,6 @@ class WorkerProcess:
         end: this end of its channel.
         status: descriptor of its status pipe; -1 once closed.
         exit_code: as multiprocessing has it; None while it runs.
-        has_started: whether it has made its handler.
-        commands: those whose answers have not been taken, in order.
         is_full: whether its socket took only a part of a command.
     """
 
@@ -45,10 +40,8 @@ class WorkerProcess:
         self.end = end
         self.status = launched.status
         self.exit_code: int | None = None
-        self.has_started = False
-        self.commands: deque[Outgoing] = deque()
         self.is_full = False
-        self._incoming = Message()
+        self._incoming = Incoming()
         self._pidfd = launched.pidfd
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -67,21 +60,8 @@ class WorkerProcess:
         ended.register(self._pidfd, select.POLLIN)
         return bool(ended.poll(seconds * 1000))
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether an answer has yet to come."""
-        return bool(self.commands) and self.commands[-1].answer is None
-
-    def send(self) -> bool:
-        """Send what the socket takes of the commands; whether all is sent.
-
-        Raises:
-            ConnectionError: the worker is gone.
-        """
-        return all(command.is_sent or command.send(self.end) for command in self.commands)
-
-    def receive(self) -> Message | None:
-        """A message that is whole; it is handed out again and again, until `keep` or `skip`.
+    def receive(self) -> Incoming | None:
+        """The next message if all of it has arrived: the same one until it is accepted.
 
         Raises:
             EOFError: the worker is gone.
@@ -89,56 +69,23 @@ class WorkerProcess:
         message = self._incoming
         return message if message.receive(self.end) else None
 
-    def keep(self, message: Message) -> None:
-        """Make a message the answer of the first command that has none, once."""
-        if not message.is_taken and all(command.answer is not message for command in self.commands):
-            waiting = next(command for command in self.commands if command.answer is None)
-            waiting.answer = message
-            self._drop()
-        self.skip()
-
-    def skip(self) -> None:
+    def accept(self) -> None:
         """Go on to the next message."""
-        self._incoming = Message()
+        self._incoming = Incoming()
 
-    def answer(self) -> Message | None:
-        """The answer of the first command, if it has come."""
-        return self.commands[0].answer if self.commands else None
-
-    def abandon(self) -> None:
-        """Nobody wants the answers of the commands that there are."""
-        for command in self.commands:
-            command.is_abandoned = True
-        self._drop()
-
-    def _drop(self) -> None:
-        while self.commands and self.commands[0].is_abandoned and self.commands[0].answer:
-            self.take()
-
-    def take(self) -> None:
-        """The user has the answer of the first command: forget both."""
-        message = self.commands[0].answer
-        assert message
-        message.is_taken = True
-        self.commands.popleft()
-
-    def forget(self) -> None:
-        """No more answers will come."""
-        self.commands = deque(command for command in self.commands if command.answer)
-
-    def read_status(self) -> None:
-        """Read the exit code from a status pipe that is readable.
+    def read_status(self) -> int:
+        """The exit code, read from a status pipe that is readable.
 
         Without one the server has been killed, and the kernel kills its workers.
         """
         if self.exit_code is not None:
-            return
+            return self.exit_code
         data = os.read(self.status, STATUS.size)
-        if len(data) == STATUS.size:
-            self.exit_code = STATUS.unpack(data)[0]
-            return
-        self._ends_within(KILLED)
-        self.exit_code = -signal.SIGKILL
+        code = STATUS.unpack(data)[0] if len(data) == STATUS.size else -signal.SIGKILL
+        if len(data) < STATUS.size:
+            self._ends_within(KILLED)
+        self.exit_code = code
+        return code
 
     def hang_up(self) -> None:
         """Tell the worker that no command will come and no reply is wanted."""
@@ -154,24 +101,24 @@ class WorkerProcess:
         self.status = self._pidfd = -1
 
 
-def launched(number: int, control: int, start: bytes) -> WorkerProcess:
+def launched(number: int, control: int, spec: bytes) -> WorkerProcess:
     """Launch a worker.
 
     Args:
         number: the worker's number.
         control: descriptor of the control block.
-        start: a pickled `reap.workers.processes.start.Start`.
+        spec: a pickled `reap.workers.handler_spec.HandlerSpec`.
     """
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     # A file, not a message: the worker reads it when it can, and nobody waits for that.
-    file = os.memfd_create("reap-start", os.MFD_CLOEXEC)
+    file = os.memfd_create("reap-spec", os.MFD_CLOEXEC)
     try:
-        rest = memoryview(start)
+        rest = memoryview(spec)
         while rest:
             rest = rest[os.write(file, rest) :]
         os.lseek(file, 0, os.SEEK_SET)
-        return WorkerProcess(number, launch.fork(theirs.fileno(), control, file), ours)
+        return WorkerProcess(number, fork_client.fork(theirs.fileno(), control, file), ours)
     except BaseException:
         ours.close()
         raise
@@ -180,33 +127,33 @@ def launched(number: int, control: int, start: bytes) -> WorkerProcess:
         os.close(file)
 
 
-def kill(members: Sequence[WorkerProcess]) -> None:
+def kill(processes: Sequence[WorkerProcess]) -> None:
     """Kill these workers and wait until they are gone; closes their descriptors."""
     try:
-        for member in members:
-            member.kill()
-        _wait(members, time.monotonic() + KILLED)
+        for process in processes:
+            process.kill()
+        _wait(processes, time.monotonic() + KILLED)
     finally:
-        for member in members:
-            member.close()
+        for process in processes:
+            process.close()
 
 
-def end(members: Sequence[WorkerProcess], timeout: float) -> None:
+def end(processes: Sequence[WorkerProcess], timeout: float) -> None:
     """Ask these workers to leave, then terminate them, and kill those that are there at the deadline."""
     deadline = time.monotonic() + timeout
     try:
-        for member in members:
-            member.hang_up()
-        _wait(members, time.monotonic() + min(ASKED, timeout / 4))
-        for member in members:
-            member.kill(signal.SIGTERM)
-        _wait(members, deadline)
+        for process in processes:
+            process.hang_up()
+        _wait(processes, time.monotonic() + min(ASKED, timeout / 4))
+        for process in processes:
+            process.kill(signal.SIGTERM)
+        _wait(processes, deadline)
     finally:
-        kill(members)
+        kill(processes)
 
 
-def _wait(members: Sequence[WorkerProcess], deadline: float) -> None:
-    running = {member.status: member for member in members if member.status >= 0 and member.exit_code is None}
+def _wait(processes: Sequence[WorkerProcess], deadline: float) -> None:
+    running = {process.status: process for process in processes if process.status >= 0 and process.exit_code is None}
     poll = select.poll()
     for status in running:
         poll.register(status, select.POLLIN)
@@ -214,13 +161,3 @@ def _wait(members: Sequence[WorkerProcess], deadline: float) -> None:
         for status, _ in poll.poll(left * 1000):
             running.pop(status).read_status()
             poll.unregister(status)
-
-
-def drop(members: Sequence[WorkerProcess], closers: Sequence[Callable[[], None]], owner: int) -> None:
-    """End the workers of a group that is not there any more, in the process that launched them; then close what it had."""
-    if os.getpid() == owner:
-        try:
-            end(members, DROP_TIMEOUT)
-        finally:
-            for close in closers:
-                close()

@@ -1,0 +1,398 @@
+"""`Group`: workers that a carrier has brought somewhere, as their collector sees them.
+
+    request ---> Conversation ===== carrier ====> worker (reap.workers.serve)
+    ready <---- Conversation <===== carrier ===== started, replies, exceptions
+          <---- failure <---------- carrier <---- the end of a worker
+
+One wait is for all messages and all ends, so that a death is noticed whatever is being waited for.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import os
+import pickle
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from reap.errors import ClosedError, OptionError, WorkerDied, WorkerError
+from reap.system.interrupts import interrupts_allowed
+from reap.workers import reports
+from reap.workers.base import Command, MakeHandler, Reply
+from reap.workers.carrier import Carrier
+from reap.workers.conversation import Conversation, Request
+from reap.workers.handler_spec import HandlerSpecs
+from reap.workers.messages import MessageKind
+from reap.workers.pickling import encode
+from reap.workers.progress import Progress
+from reap.workers.stall import StallWatch
+
+STOP_TIMEOUT = 5.0
+DROP_TIMEOUT = 1.0
+"""Seconds for a group that nobody stopped: it is collected in the middle of something else."""
+
+
+class GroupState(enum.Enum):
+    """Whether a group can be used."""
+
+    RUNNING = enum.auto()
+    FAILED = enum.auto()
+    STOPPED = enum.auto()
+
+
+class Group:
+    """Handlers that a carrier has brought somewhere, one per worker.
+
+    Everything but `stop` is called by one thread at a time. A group that is dropped is stopped.
+
+    Args:
+        make_handlers: one per worker, called where the worker is with its number and its ints (`reap.workers.progress`).
+            Pickled by cloudpickle: lambdas and functions of `__main__` are fine.
+        make_carrier: given the number of workers.
+        specs: writes down how the workers make their handlers.
+        phases: names for error messages: `control[PHASE]`, written by the handler, is an index of them.
+        stall_after: seconds after which a warning says who has not moved while somebody waited; None never warns.
+        on_failure: whether an exception or death of a worker ends all workers (`"terminate"`) or only itself (`"report"`).
+
+    Attributes:
+        size: number of workers.
+        carrier: what carries messages to the workers.
+    """
+
+    def __init__(
+        self,
+        make_handlers: Sequence[MakeHandler],
+        make_carrier: Callable[[int], Carrier[Any]],
+        specs: HandlerSpecs,
+        *,
+        phases: Sequence[str] = ("working",),
+        stall_after: float | None = 60.0,
+        on_failure: Literal["terminate", "report"] = "terminate",
+    ) -> None:
+        if on_failure not in {"terminate", "report"}:
+            raise OptionError(f"on_failure: expected 'terminate' or 'report', got {on_failure!r}")
+        self.size = len(make_handlers)
+        self._phases = tuple(phases)
+        self._specs = specs
+        self._ends_all = on_failure == "terminate"
+        self._state = GroupState.RUNNING
+        self._is_stopping = False
+        self._failure: WorkerError | None = None
+        self._failures: deque[WorkerError] = deque()
+        self._down: dict[int, WorkerError] = {}
+        self._only_of: int | None = None
+        self._order = itertools.count()
+        self._lock = threading.RLock()  # held while waiting; reentrant, for a signal's handler may stop the group
+        self._owner = os.getpid()
+        self._conversations = [Conversation() for _ in make_handlers]
+        self._receiving_from: int | None = None
+        written = specs.written(make_handlers)
+        self.carrier = make_carrier(self.size)
+        self._stall = StallWatch(stall_after, self.carrier.progress)
+        self._dropped = weakref.finalize(self, _drop, self.carrier, self._owner)
+        try:
+            for worker, spec in enumerate(written):
+                self.carrier.launch(worker, spec)
+        except BaseException:
+            self._kill_all()
+            raise
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `poll` has something to take in, for callers that wait for other things too."""
+        self._check_open()
+        return self.carrier.fileno()
+
+    def progress(self, worker: int) -> Progress | None:
+        """How far a worker has come, also after `stop`; None if that cannot be seen from here."""
+        return self.carrier.progress(worker)
+
+    def stop_early(self, worker: int) -> None:
+        """Ask a worker to end the command under way with the column that it is at."""
+        self.carrier.stop_early(worker)
+
+    def clear(self, worker: int) -> None:
+        """Before a command that goes through columns: forget the last column, and what `stop_early` asked for."""
+        self.carrier.clear(worker)
+
+    def clear_published(self, worker: int) -> None:
+        """Before a command that publishes: count from zero."""
+        self.carrier.clear_published(worker)
+
+    def request(self, worker: int, command: Command, fds: Sequence[int] = ()) -> None:
+        """Send a command to a worker; its reply comes out of `ready`.
+
+        Args:
+            worker: its number.
+            command: anything that can be pickled.
+            fds: descriptors that go with it, where the carrier takes any, for a handler with `handle_with`
+                (`reap.workers.serve.TakesDescriptors`).
+
+        Raises:
+            WorkerRaised: a worker raised an exception in an earlier command.
+            WorkerDied: a worker ended; for this worker, the error is raised again until it is replaced.
+            ClosedError: the group was stopped, or has failed before, or belongs to another process.
+        """
+        body = encode(command, "the command")
+        with self._lock:
+            self._turn(0)
+            self._check_up(worker)
+            conversation, request = self._conversations[worker], Request(self.carrier.outgoing(body, fds))
+            conversation.requests.append(request)
+            try:
+                while not self._send(worker):
+                    self._turn(-1)
+                    self._check_up(worker)
+            except BaseException:
+                conversation.take_back(request)
+                raise
+
+    def ready(self, among: Collection[int]) -> tuple[int, Reply]:
+        """Wait, open to Ctrl-C, until one of these workers has replied; the earliest reply comes first.
+
+        Raises:
+            WorkerRaised: any worker raised an exception.
+            WorkerDied: any worker ended.
+            ClosedError: the group was stopped, perhaps during the wait, or has failed before.
+            RuntimeError: no request is under way to any of these workers.
+        """
+        with self._lock:
+            self._turn(0)
+            while (worker := self._earliest(among)) is None:
+                awaited = [worker for worker in among if self._conversations[worker].is_awaited]
+                if not awaited:
+                    for worker in among:
+                        self._check_up(worker)
+                    raise RuntimeError(f"no request is under way to workers {sorted(among)}")
+                self._send_rests()
+                with interrupts_allowed():
+                    self._wait(self._stall.timeout)
+                self._turn(0)
+                self._stall.check(awaited, self.describe)
+            return self._taken(worker)
+
+    def poll(self, among: Collection[int]) -> tuple[int, Reply] | None:
+        """As `ready`, but without waiting: None if none of these workers has replied."""
+        with self._lock:
+            self._turn(0)
+            self._send_rests()
+            worker = self._earliest(among)
+            return None if worker is None else self._taken(worker)
+
+    def failures(self) -> list[WorkerError]:
+        """Why each worker that is down ended, raised already or not; these workers wait to be replaced."""
+        with self._lock:
+            self._take_in(0)
+            self._failures.clear()
+            return list(self._down.values())
+
+    @contextmanager
+    def failures_only_of(self, worker: int) -> Generator[None]:
+        """In the body failures of other workers are not raised; they are raised later."""
+        self._only_of = worker
+        try:
+            yield
+        finally:
+            self._only_of = None
+
+    def abandon(self, workers: Collection[int]) -> None:
+        """Drop the replies to all requests made to these workers so far, including replies that have yet to come."""
+        with self._lock:
+            for worker in workers:
+                self._conversations[worker].abandon()
+
+    def replace(self, worker: int, make_handler: MakeHandler) -> None:
+        """Launch another worker in a worker's place; one that still runs is killed, and its replies are forgotten.
+
+        Raises:
+            ClosedError: the group was stopped, or has failed.
+        """
+        [spec] = self._specs.written([make_handler], worker)
+        with self._lock:
+            self._check_open()
+            self._retire(worker)
+            self._failures = deque(failure for failure in self._failures if failure.worker != worker)
+            self._conversations[worker] = Conversation()
+            self.carrier.launch(worker, spec)
+            self._down.pop(worker, None)
+
+    def withdraw(self, failure: WorkerError) -> None:
+        """End the worker that was launched in a failed worker's place; the failure is raised again."""
+        with self._lock:
+            self._retire(failure.worker, failure)
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Close all handlers and end the workers; a second call does nothing.
+
+        Args:
+            timeout: seconds until workers that have not ended are killed; None for 5.
+        """
+        if os.getpid() != self._owner:
+            return
+        self._is_stopping = True
+        self.carrier.wake()  # whoever waits lets go
+        with self._lock:
+            if self._state is GroupState.RUNNING:
+                self._state = GroupState.STOPPED
+                self._dropped.detach()
+                _end(self.carrier, STOP_TIMEOUT if timeout is None else timeout)
+
+    def describe(self, worker: int) -> tuple[str, str]:
+        """What a worker is doing, nothing if that is unknown, and where it is found."""
+        place = self.carrier.place(worker)
+        if not self._conversations[worker].has_started:
+            return reports.phase_name(self._phases, reports.START), place
+        progress = self.carrier.progress(worker)
+        return "" if progress is None else reports.phase_name(self._phases, progress.phase), place
+
+    def ensure_own(self) -> None:
+        """Raise ClosedError in a fork of the process that launched the workers."""
+        if os.getpid() != self._owner:
+            raise ClosedError(f"these workers belong to process {self._owner}: make a collector, or an env, in its fork")
+
+    # Waiting
+
+    def _turn(self, timeout: float) -> None:
+        """Wait for something to happen, take it in, and raise the first failure."""
+        self._take_in(timeout)
+        for failure in self._failures:
+            if self._only_of in (None, failure.worker):
+                self._failures.remove(failure)
+                self._fail(failure)
+
+    def _take_in(self, timeout: float) -> None:
+        if self._receiving_from is not None:
+            self._check_open()
+            self._receive(self._receiving_from)
+        arrived, ended = self._wait(timeout)
+        for worker in arrived:
+            self._receive(worker)
+        for worker in ended:
+            while self._receive(worker):
+                pass
+            self._ended(worker)
+
+    def _wait(self, timeout: float) -> tuple[Sequence[int], Sequence[int]]:
+        """Wait for something to happen; the next wait reports it again, until it is taken in."""
+        self._check_open()
+        try:
+            events = self.carrier.wait(timeout)
+        except (OSError, ValueError):
+            self._check_open()  # a signal's handler has stopped the group
+            raise
+        if self._is_stopping:
+            self._check_open()
+        return events
+
+    def _receive(self, worker: int) -> bool:
+        """Take in one message of a worker; whether there was one."""
+        # Ctrl-C may come when a message is read and not kept: nothing in the carrier would end a wait for it.
+        self._receiving_from = worker
+        has_message = self._take_in_message(worker)
+        self._receiving_from = None
+        return has_message
+
+    def _take_in_message(self, worker: int) -> bool:
+        message = self.carrier.receive(worker)
+        if message is None:
+            return False
+        kind = message.kind
+        if kind is MessageKind.RAISED and not (report := reports.read(message.body)).is_harmless:
+            self._retire(worker, reports.raised(worker, self._phases, report))
+            return False
+        if kind is MessageKind.STARTED:
+            self._conversations[worker].has_started = True
+        else:
+            message.order = next(self._order)
+            self._stall.moved(worker)
+            self._conversations[worker].keep(message)
+        self.carrier.accept(worker)
+        return True
+
+    def _ended(self, worker: int) -> None:
+        if worker not in self._down:
+            exit_code = self.carrier.exit_code(worker)
+            self._retire(worker, WorkerDied(worker, exit_code, self.describe(worker)[0]))
+
+    def _send(self, worker: int) -> bool:
+        """Send what can be sent of a worker's commands; whether all is sent."""
+        requests, send = self._conversations[worker].requests, self.carrier.send
+        return all(request.outgoing.is_sent or send(worker, request.outgoing) for request in requests)
+
+    def _send_rests(self) -> None:
+        """Go on with commands that Ctrl-C interrupted."""
+        for worker in range(self.size):
+            self._send(worker)
+
+    def _earliest(self, among: Collection[int]) -> int | None:
+        """The worker whose answer came first."""
+        answers = [(answer.order, worker) for worker in among if (answer := self._conversations[worker].answer())]
+        return min(answers)[1] if answers else None
+
+    def _taken(self, worker: int) -> tuple[int, Reply]:
+        conversation = self._conversations[worker]
+        message = conversation.answer()
+        assert message
+        try:
+            if message.kind is MessageKind.RAISED:
+                raise reports.raised(worker, self._phases, reports.read(message.body))
+            reply = pickle.loads(message.body)
+        except Exception:
+            conversation.take()
+            raise
+        conversation.take()  # only now, so that Ctrl-C while it is loaded leaves it for later
+        return worker, reply
+
+    # Failing and ending
+
+    def _retire(self, worker: int, failure: WorkerError | None = None) -> None:
+        """Take a worker out of the group."""
+        if failure:
+            self._down[worker] = failure
+            self._failures.append(failure)
+        self.carrier.release(worker)
+        self._conversations[worker].end()
+        if not self._ends_all or not failure:
+            self.carrier.kill([worker])
+
+    def _fail(self, failure: WorkerError) -> None:
+        if self._ends_all:
+            self._state = GroupState.FAILED
+            self._failure = failure
+            self._kill_all()
+        raise failure
+
+    def _kill_all(self) -> None:
+        self._dropped.detach()
+        try:
+            self.carrier.kill(range(self.size))
+        finally:
+            self.carrier.close()
+
+    def _check_open(self) -> None:
+        self.ensure_own()
+        if self._failure:
+            raise ClosedError(f"these workers were ended when one failed: {reports.brief(self._failure)}") from self._failure
+        if self._is_stopping or self._state is not GroupState.RUNNING:
+            raise ClosedError("these workers are stopped")
+
+    def _check_up(self, worker: int) -> None:
+        if failure := self._down.get(worker):
+            raise failure
+
+
+def _end(carrier: Carrier[Any], timeout: float) -> None:
+    try:
+        carrier.end_all(timeout)
+    finally:
+        carrier.close()
+
+
+def _drop(carrier: Carrier[Any], owner: int) -> None:
+    """End the workers of a group that was dropped, in the process that launched them."""
+    if os.getpid() == owner:
+        _end(carrier, DROP_TIMEOUT)

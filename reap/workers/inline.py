@@ -1,0 +1,138 @@
+"""`InlineGroup`: handlers in this process, without anything that carries commands to them."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from reap.errors import ClosedError, WorkerError
+from reap.system.endings import at_end
+from reap.system.interrupts import interrupts_allowed
+from reap.workers import progress
+from reap.workers.base import Command, Handler, MakeHandler, Reply
+from reap.workers.progress import PUBLISHED, STOP, Control, Progress, new_control, progress_of
+
+
+class InlineGroup:
+    """Handlers in this process: a request is carried out at once, and its exception goes to the caller as it is.
+
+    So no worker of this group ever fails on its own: `failures` is empty, and `failures_only_of` changes nothing.
+
+    Args:
+        handlers: one per worker.
+        controls: the ints that each handler writes its progress to and looks for a wish to stop in; without them `progress`
+            is unknown, and `stop_early` has no effect.
+
+    Attributes:
+        size: number of workers.
+    """
+
+    def __init__(self, handlers: Sequence[Handler], controls: Sequence[Control] = ()) -> None:
+        self.size = len(handlers)
+        self._handlers = list(handlers)
+        self._controls = dict(enumerate(controls))
+        self._replies: deque[tuple[int, Reply]] = deque()
+        self._wakeup = -1
+        self._is_stopped = False
+
+    def request(self, worker: int, command: Command) -> None:
+        """Carry out the command; Ctrl-C may come into it, as into a wait for a worker elsewhere."""
+        self._check_open()
+        with interrupts_allowed():
+            reply = self._handlers[worker].handle(command)
+        self._replies.append((worker, reply))
+        self._set_wakeup()
+
+    def ready(self, among: Collection[int]) -> tuple[int, Reply]:
+        """The earliest reply of these workers."""
+        reply = self.poll(among)
+        if reply is None:
+            raise RuntimeError(f"no request is under way to workers {sorted(among)}")
+        return reply
+
+    def poll(self, among: Collection[int]) -> tuple[int, Reply] | None:
+        """The earliest reply of these workers; None if there is none."""
+        for index, (worker, _) in enumerate(self._replies):
+            if worker in among:
+                reply = self._replies[index]
+                del self._replies[index]
+                self._set_wakeup()
+                return reply
+        return None
+
+    def abandon(self, workers: Collection[int]) -> None:
+        """Drop the replies of these workers."""
+        self._replies = deque(reply for reply in self._replies if reply[0] not in workers)
+        self._set_wakeup()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while there is a reply."""
+        self._check_open()
+        if self._wakeup < 0:
+            self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            at_end(self, os.close, self._wakeup)
+            self._set_wakeup()
+        return self._wakeup
+
+    def _set_wakeup(self) -> None:
+        if self._wakeup < 0:
+            return
+        os.eventfd_write(self._wakeup, 1)
+        if not self._replies:
+            os.eventfd_read(self._wakeup)
+
+    def progress(self, worker: int) -> Progress | None:
+        """What the handler has written to its ints."""
+        control = self._controls.get(worker)
+        return None if control is None else progress_of(control)
+
+    def stop_early(self, worker: int) -> None:
+        """Ask the handler, from a hook or another thread, to end the command under way."""
+        if worker in self._controls:
+            self._controls[worker][STOP] = 1
+
+    def clear(self, worker: int) -> None:
+        """Forget the column that a handler is at, and what `stop_early` asked for."""
+        if worker in self._controls:
+            progress.clear(self._controls[worker])
+
+    def clear_published(self, worker: int) -> None:
+        """Count from zero."""
+        if worker in self._controls:
+            self._controls[worker][PUBLISHED] = 0
+
+    def failures(self) -> list[WorkerError]:
+        """None."""
+        return []
+
+    def failures_only_of(self, worker: int) -> AbstractContextManager[None]:
+        """There are none to be held back."""
+        return nullcontext()
+
+    def replace(self, worker: int, make_handler: MakeHandler) -> None:
+        """Close a handler, and make another in its place."""
+        self._check_open()
+        self._handlers[worker].close()
+        self.abandon([worker])
+        self._controls[worker] = new_control()
+        self._handlers[worker] = make_handler(worker, self._controls[worker])
+
+    def withdraw(self, failure: WorkerError) -> None:
+        """Raise the failure: it is none of this group's."""
+        raise failure
+
+    def ensure_own(self) -> None:
+        """A fork has copies of the handlers, which it may use."""
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Close the handlers."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            for handler in self._handlers:
+                handler.close()
+
+    def _check_open(self) -> None:
+        if self._is_stopped:
+            raise ClosedError("these workers are stopped")

@@ -1,0 +1,135 @@
+"""`ProcessCarrier`: workers in child processes of this machine.
+
+    send ------------> Outgoing ============ socket ===========> child (reap.workers.processes.child)
+    receive <--------- Incoming <=========== socket ============ started, replies, exceptions
+    exit_code <------- status pipe (reap.workers.processes.fork_server) <------ end
+    progress, stop_early, clear <=== shared int32 =============> control
+
+One epoll waits for all sockets and status pipes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from reap.workers import progress
+from reap.workers.carrier import Events
+from reap.workers.processes import worker_process
+from reap.workers.processes.channel import Incoming, Outgoing
+from reap.workers.processes.control import ControlBlock
+from reap.workers.processes.poller import Poller
+from reap.workers.processes.worker_process import WorkerProcess
+from reap.workers.progress import PUBLISHED, STOP, Control, Progress, progress_of
+
+
+class ProcessCarrier:
+    """Launches processes and talks to them; see `reap.workers.carrier.Carrier`.
+
+    Args:
+        workers: number of workers.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._processes: dict[int, WorkerProcess] = {}
+        self._block = ControlBlock(workers)
+        self._controls = [self._block.of(worker) for worker in range(workers)]
+        self._poller = Poller()
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids, also of processes that have ended."""
+        return [process.pid for process in self._processes.values()]
+
+    def control(self, worker: int) -> Control:
+        """A worker's ints; they stay readable after `close`."""
+        return self._controls[worker]
+
+    # Messages
+
+    def launch(self, worker: int, spec: bytes) -> None:
+        """Launch a worker's process; its ints are zero."""
+        control = self._controls[worker]
+        control[:] = progress.new_control()
+        self._processes[worker] = worker_process.launched(worker, self._block.descriptor, spec)
+        self._poller.add(self._processes[worker])
+
+    def outgoing(self, body: bytes, fds: Sequence[int]) -> Outgoing:
+        """A command, and descriptors that the child gets copies of."""
+        return Outgoing(body, fds)
+
+    def send(self, worker: int, outgoing: Outgoing) -> bool:
+        """Send as much of a command as the socket takes."""
+        return self._poller.send(self._processes[worker], outgoing)
+
+    def receive(self, worker: int) -> Incoming | None:
+        """The next message if all of it has arrived."""
+        process = self._processes[worker]
+        if not self._poller.has(process.end):
+            return None
+        try:
+            return process.receive()
+        except EOFError:
+            self._poller.remove_channel(process)
+            process.cut_off()  # it is ending, or has lost the channel for good
+            return None
+
+    def accept(self, worker: int) -> None:
+        """Go on to the next message."""
+        self._processes[worker].accept()
+
+    def wait(self, timeout: float) -> Events:
+        """The workers that have sent something, and those that have ended."""
+        return self._poller.wait(timeout)
+
+    def wake(self) -> None:
+        """Have every wait return at once."""
+        self._poller.ring()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when something has happened."""
+        return self._poller.fileno()
+
+    # What is known of a worker
+
+    def exit_code(self, worker: int) -> int | None:
+        """As multiprocessing has it."""
+        return self._processes[worker].read_status()
+
+    def place(self, worker: int) -> str:
+        """The process id."""
+        return f"pid {self._processes[worker].pid}"
+
+    def progress(self, worker: int) -> Progress:
+        """What the worker has written to its ints."""
+        return progress_of(self._controls[worker])
+
+    def stop_early(self, worker: int) -> None:
+        """Ask a worker to end the command under way with the column that it is at."""
+        self._controls[worker][STOP] = 1
+
+    def clear(self, worker: int) -> None:
+        """Forget the column that a worker is at, and what `stop_early` asked for."""
+        progress.clear(self._controls[worker])
+
+    def clear_published(self, worker: int) -> None:
+        """Count what a worker publishes from zero."""
+        self._controls[worker][PUBLISHED] = 0
+
+    # Ends
+
+    def release(self, worker: int) -> None:
+        """Look at a process no more."""
+        self._poller.remove(self._processes[worker])
+
+    def kill(self, workers: Iterable[int]) -> None:
+        """Kill these processes and wait until they are gone."""
+        worker_process.kill([self._processes[worker] for worker in workers if worker in self._processes])
+
+    def end_all(self, timeout: float) -> None:
+        """Ask all processes to leave, then terminate them, and kill those that are there at the deadline."""
+        worker_process.end(list(self._processes.values()), timeout)
+
+    def close(self) -> None:
+        """Close the epoll and the descriptor of the shared ints."""
+        self._block.close()
+        self._poller.close()

@@ -1,0 +1,241 @@
+"""A carrier for tests: handlers in threads of this process, with which nothing is shared but two queues of bytes.
+
+    send, stop_early, clear ---> posted ---> postman ---> commands ---> serve      (a thread each for postman and serve)
+    receive <------------------------------- arrived <------------------- serve
+
+It shows what a group needs of a carrier: no process, no fork, no socket, no shared memory. Progress cannot be seen, a wish to
+stop early travels as a message, and a worker dies when its thread ends without a reply.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, Literal
+
+from reap.errors import OptionError
+from reap.workers import progress
+from reap.workers.base import Handler, MakeHandler
+from reap.workers.carrier import Events
+from reap.workers.group import Group
+from reap.workers.handler_spec import HandlerSpec, HandlerSpecs
+from reap.workers.messages import MessageKind
+from reap.workers.process_context import RemoteContext
+from reap.workers.progress import STOP, Control, new_control
+from reap.workers.serve import Terminated, serve
+
+STOP_EARLY, CLEAR = b"stop early", b"clear"
+
+
+@dataclass(eq=False)
+class Arrived:
+    """A message from a worker."""
+
+    kind: MessageKind
+    body: memoryview
+    order: int = 0
+    is_taken: bool = False
+
+
+@dataclass(eq=False)
+class Posted:
+    """A command; it is sent in one go."""
+
+    body: bytes
+    is_sent: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        return self.is_sent
+
+
+@dataclass(eq=False)
+class Line:
+    """The two queues of one worker, and its threads.
+
+    Attributes:
+        posted: commands as pairs, wishes as bytes; None hangs up.
+        arrived: messages that were not accepted yet.
+        ring: called when something has arrived, or the worker has ended.
+    """
+
+    ring: Callable[[], None]
+    posted: SimpleQueue[Any] = field(default_factory=SimpleQueue[Any])
+    arrived: deque[Arrived] = field(default_factory=deque[Arrived])
+    is_cut: bool = False
+    is_released: bool = False
+    has_ended: bool = False
+    threads: Sequence[threading.Thread] = ()
+
+    def hang_up(self) -> None:
+        self.is_cut = True
+        self.posted.put(None)
+
+
+class ThreadChannel:
+    """A worker's end of a line, with ints of its own."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._commands: SimpleQueue[bytes | None] = SimpleQueue()
+        self.control: Control = new_control()
+
+    def deliver(self) -> None:
+        """Be the postman: carry out wishes at once, queue commands."""
+        while (item := self._line.posted.get()) is not None:
+            if item == STOP_EARLY:
+                self.control[STOP] = 1
+            elif item == CLEAR:
+                progress.clear(self.control)
+            else:
+                self._commands.put(item[0])
+        self._commands.put(None)
+
+    def receive(self) -> tuple[bytes, Sequence[int]] | None:
+        body = self._commands.get()
+        return None if body is None else (body, ())
+
+    def send(self, kind: MessageKind, body: bytes = b"") -> None:
+        if self._line.is_cut:
+            raise BrokenPipeError
+        self._line.arrived.append(Arrived(kind, memoryview(body)))
+        self._line.ring()
+
+
+def work(line: Line, channel: ThreadChannel, data: bytes) -> None:
+    """Be a worker."""
+
+    def start() -> tuple[Control, Handler]:
+        spec: HandlerSpec = pickle.loads(data)
+        return channel.control, spec.make(channel.control)
+
+    try:
+        with contextlib.suppress(Terminated):
+            serve(channel, start, lambda: None)
+    finally:
+        line.has_ended = True
+        line.ring()
+
+
+class ThreadCarrier:
+    """See `reap.workers.carrier.Carrier`."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._lines: dict[int, Line] = {}
+        self._lock = threading.Lock()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_woken = False
+
+    def launch(self, worker: int, spec: bytes) -> None:
+        self._lines[worker] = line = Line(self._ring)
+        channel = ThreadChannel(line)
+        name = f"worker-{worker}"
+        line.threads = (
+            threading.Thread(target=work, args=(line, channel, spec), name=name, daemon=True),
+            threading.Thread(target=channel.deliver, name=f"{name}-postman", daemon=True),
+        )
+        for thread in line.threads:
+            thread.start()
+
+    def outgoing(self, body: bytes, fds: Sequence[int]) -> Posted:
+        if fds:
+            raise OptionError(f"fds: expected none, got {len(fds)}: descriptors do not travel")
+        return Posted(body)
+
+    def send(self, worker: int, outgoing: Posted) -> bool:
+        if not self._lines[worker].is_released:
+            self._lines[worker].posted.put((outgoing.body,))
+            outgoing.is_sent = True
+        return outgoing.is_sent
+
+    def receive(self, worker: int) -> Arrived | None:
+        line = self._lines[worker]
+        return line.arrived[0] if line.arrived and not line.is_released else None
+
+    def accept(self, worker: int) -> None:
+        self._lines[worker].arrived.popleft()
+
+    def wait(self, timeout: float) -> Events:
+        select.select([self._bell], [], [], None if timeout < 0 else timeout)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        watched = {worker: line for worker, line in self._lines.items() if not line.is_released}
+        ended = [worker for worker, line in watched.items() if line.has_ended]  # first: its messages came before
+        arrived = [worker for worker, line in watched.items() if line.arrived]
+        if ended or arrived or self._is_woken:
+            self._ring()
+        return Events(arrived, ended)
+
+    def _ring(self) -> None:
+        with self._lock:
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)
+
+    def wake(self) -> None:
+        self._is_woken = True
+        self._ring()
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def exit_code(self, worker: int) -> None:
+        """A thread has none."""
+
+    def place(self, worker: int) -> str:
+        return f"thread worker-{worker}"
+
+    def progress(self, worker: int) -> None:
+        """It cannot be seen from here."""
+
+    def stop_early(self, worker: int) -> None:
+        self._lines[worker].posted.put(STOP_EARLY)
+
+    def clear(self, worker: int) -> None:
+        self._lines[worker].posted.put(CLEAR)
+
+    def clear_published(self, worker: int) -> None:
+        """Nobody could read it."""
+
+    def release(self, worker: int) -> None:
+        self._lines[worker].is_released = True
+
+    def kill(self, workers: Iterable[int]) -> None:
+        """A thread cannot be killed: its line is cut, and it ends with its command."""
+        for worker in workers:
+            if worker in self._lines:
+                self._lines[worker].hang_up()
+
+    def end_all(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        self.kill(self._lines)
+        for line in self._lines.values():
+            for thread in line.threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def close(self) -> None:
+        with self._lock:
+            os.close(self._bell)
+            self._bell = -1
+
+
+def thread_group(
+    make_handlers: Sequence[MakeHandler],
+    *,
+    phases: Sequence[str] = ("working",),
+    name: str = "",
+    setup: Sequence[Callable[[], Any]] = (),
+    stall_after: float | None = 60.0,
+    on_failure: Literal["terminate", "report"] = "terminate",
+) -> Group:
+    """Handlers in threads of this process, one each."""
+    specs = HandlerSpecs(name, setup, RemoteContext.capture())
+    return Group(make_handlers, ThreadCarrier, specs, phases=phases, stall_after=stall_after, on_failure=on_failure)
