@@ -161,6 +161,21 @@ def test_commands_are_understood() -> None:
         assert not [option for option in options if option not in shown.stdout], f"reap {command}{words}"
 
 
+def test_the_command_line_page_shows_the_help() -> None:
+    """As a terminal of 100 columns shows it."""
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    shown = subprocess.run(
+        [sys.executable, "-m", "reap", "collect", "--help"],
+        env={**os.environ, "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    help_on_page = page.partition("## All options\n\n```\n")[2].partition("```")[0]
+    assert [line.rstrip() for line in help_on_page.splitlines()] == [line.rstrip() for line in shown.stdout.splitlines()]
+
+
 def test_the_tables_of_options_are_complete() -> None:
     assert set(EVERYWHERE) == set(SyncOptions.__annotations__)
     assert {*EVERYWHERE, *WITH_WORKERS} == set(MultiOptions.__annotations__)
