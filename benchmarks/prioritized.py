@@ -19,7 +19,7 @@ import torch
 from pairs import Loop, Pair
 from tensordict import TensorDict
 
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.storages.lazy import LazyTensorStorage
 

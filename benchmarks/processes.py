@@ -87,7 +87,7 @@ def multi(kind: Any, envs: int) -> Iterator[Loop]:
     """A collector of reap with two workers."""
     frames = FRAMES * WORKERS if kind is MultiSyncDataCollector else FRAMES
     collector = kind([partial(make_env, envs)] * WORKERS, CartPolePolicy(), frames_per_batch=frames)
-    with collector, alone(lambda: collector.next().numel(), collector._group.pids) as loop:
+    with collector, alone(lambda: collector.next().numel(), collector._workers.group.pids) as loop:
         yield loop
 
 

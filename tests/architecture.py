@@ -1,6 +1,6 @@
-"""Rules on the shape of the code, read from its syntax trees: layers, sizes, names, and where imports stand.
+"""Rules on the shape of the code, read from its syntax trees: layers, circles, sizes, names, and the places of imports.
 
-Each rule is a function from a `Source` to its violations; `test_architecture.py` runs them.
+Each rule is a function from a `Source`, or from all sources, to its violations; `test_architecture.py` runs them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -43,13 +44,19 @@ UTILS_DOORS = frozenset({"reap.collectors.utils", "reap.envs.utils"})
 
 LOOP_CODE: dict[str, tuple[str, ...]] = {
     "reap.rollout.loop": ("Rollout.fill",),
-    "reap.collectors.schedule": (),  # all of it
+    "reap.collectors.schedules.together": (),  # all of it
     "reap.rollout.halves": (),
     "reap.recording.trajectories": ("TrajectoryTracker",),
 }
 """What runs once per column or once per result: nothing there asks what kind of object it has."""
 
 TYPE_QUESTIONS = frozenset({"isinstance", "issubclass", "hasattr", "getattr", "callable", "type"})
+
+FOLDER_MODULES = 16
+"""Modules in a folder, `__init__` and packages not counted."""
+
+KNOWN_FOLDERS = {"reap.collectors": 17}
+"""Folders with more modules, which may only lose some."""
 
 FILE_LINES = 400
 FUNCTION_LINES = 60
@@ -77,7 +84,9 @@ class Source:
         return (node for node in ast.walk(self.tree) if isinstance(node, FUNCTIONS))
 
 
+Sources = Mapping[str, Source]
 Rule = Callable[[Source], list[str]]
+PackageRule = Callable[[Sources], list[str]]
 
 
 def read_package() -> dict[str, Source]:
@@ -143,7 +152,43 @@ def imports_from_lower_rows(source: Source) -> list[str]:
     return found
 
 
+# Circles
+
+
+def imported_modules(source: Source, sources: Sources) -> set[str]:
+    """The modules that a module imports from, itself left out; of a package, not its modules unless they are named."""
+    names = {name if name in sources else name.rpartition(".")[0] for _, name in imports_of(source)}
+    return {name for name in names if name in sources and name != source.name}
+
+
+def circles(sources: Sources) -> list[set[str]]:
+    """The largest sets of modules of which each is imported by each other, directly or not."""
+    imports = {name: imported_modules(source, sources) for name, source in sources.items()}
+    reached: dict[str, set[str]] = {}
+    for name, direct in imports.items():
+        found, new = set[str](), set(direct)
+        while new:
+            found |= new
+            new = set[str]().union(*(imports[one] for one in new)) - found
+        reached[name] = found
+    members = {frozenset(other for other in reached[name] if name in reached[other]) for name in imports}
+    return [set(circle) for circle in members if circle]
+
+
+def no_circles(sources: Sources) -> list[str]:
+    return [f"import each other in a circle: {sorted(circle)}" for circle in circles(sources)]
+
+
 # Sizes
+
+
+def small_folders(sources: Sources) -> list[str]:
+    modules = Counter(name.rpartition(".")[0] for name, source in sources.items() if not source.is_package)
+    return [
+        f"{folder} has {count} modules, at most {bound}; divide it by nouns"
+        for folder, count in modules.items()
+        if count > (bound := KNOWN_FOLDERS.get(folder, FOLDER_MODULES))
+    ]
 
 
 def short_file(source: Source) -> list[str]:
@@ -269,3 +314,5 @@ RULES: tuple[Rule, ...] = (
     no_maybe,
     nothing_left_to_do,
 )
+
+PACKAGE_RULES: tuple[PackageRule, ...] = (no_circles, small_folders)

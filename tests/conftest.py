@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import multiprocessing
 import os
 import select
@@ -37,12 +38,18 @@ def pytest_collection_finish() -> None:
     """What is imported stays: no `gc.collect()` of a test looks through it, which would take 0.2 s each time."""
     gc.collect()
     gc.freeze()
+    # torch's loggers, fifty of them, keep what they say from the root; pytest would add its handlers to each, in each test.
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger) and logger.name.startswith("torch"):
+            logger.propagate = True
 
 
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     """Every test starts from the same torch generator, whichever tests ran before it."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # `torch.manual_seed` writes the stack down three times, for devices to come
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
 
 
 @pytest.fixture(autouse=True)

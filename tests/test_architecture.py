@@ -11,22 +11,27 @@ import pytest
 
 import reap
 from tests.architecture import (
+    FOLDER_MODULES,
     LOOP_CODE,
+    PACKAGE_RULES,
     ROOT,
     RULES,
     SOURCES,
+    PackageRule,
     Rule,
     Source,
     imports_at_the_top,
     imports_from_lower_rows,
     known_row,
     names_that_say_something,
+    no_circles,
     no_maybe,
     no_type_questions_in_the_loop,
     nothing_left_to_do,
     shallow,
     short_file,
     short_functions,
+    small_folders,
     utils_are_doors,
 )
 
@@ -36,6 +41,12 @@ OPTIONAL = ("matplotlib", "pettingzoo", "ray", "torchrl")
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_every_file_keeps_the_rule(rule: Rule) -> None:
     violations = [f"{name}: {violation}" for name, source in SOURCES.items() for violation in rule(source)]
+    assert not violations, "\n".join(["", *violations])
+
+
+@pytest.mark.parametrize("rule", PACKAGE_RULES, ids=lambda rule: rule.__name__)
+def test_the_package_keeps_the_rule(rule: PackageRule) -> None:
+    violations = rule(SOURCES)
     assert not violations, "\n".join(["", *violations])
 
 
@@ -93,12 +104,12 @@ BAD: dict[Rule, list[tuple[str, str, str]]] = {
         ("reap.recording.layout", "import reap.rollout.loop", "reap.rollout.loop"),
         ("reap.specs.base", "from reap.recording.layout import Field", "row 3"),
         ("reap.recording.layout", "from reap import collectors", "reap.collectors"),
-        ("reap.recording.layout", "from . import rollout", "reap.rollout.loop"),
+        ("reap.recording.layout", "from .. import rollout", "imports reap.rollout (row 6)"),
         ("reap.recording.layout", "def f():\n    import reap.envs", "line 2"),
-        ("reap.envs.gymnasium.env", "from ..policy import Actor", "reap.policy.Actor"),
+        ("reap.envs.gymnasium.env", "from ...policy import Actor", "reap.policy.Actor"),
         ("reap.envs.__init__", "from ..policy import Actor", "reap.policy.Actor"),
-        ("reap.data.replay", "if TYPE_CHECKING:\n    from reap.envs import EnvBase", "line 2"),
-        ("reap.workers.base", "from reap.data.replay import ReplayBuffer", "reap.data"),
+        ("reap.data.buffers.replay", "if TYPE_CHECKING:\n    from reap.envs import EnvBase", "line 2"),
+        ("reap.workers.base", "from reap.data.buffers.replay import ReplayBuffer", "reap.data"),
         ("reap.collectors.base", "from reap.collectors.distributed.ray import A", "reap.collectors.distributed"),
         ("reap.cli.__init__", "from reap import __version__", "public door"),
         ("reap.cli.check", "from reap.testing import check_env", "for users and tests"),
@@ -122,8 +133,8 @@ BAD: dict[Rule, list[tuple[str, str, str]]] = {
         ("reap.recording.layout", IMPORT_IN_METHOD_IN_FUNCTION, "line 5"),
     ],
     no_type_questions_in_the_loop: [
-        ("reap.collectors.schedule", "def f(x): return isinstance(x, int)", "isinstance()"),
-        ("reap.collectors.schedule", "x = getattr(y, 'z', None)", "getattr()"),
+        ("reap.collectors.schedules.together", "def f(x): return isinstance(x, int)", "isinstance()"),
+        ("reap.collectors.schedules.together", "x = getattr(y, 'z', None)", "getattr()"),
         ("reap.rollout.loop", "def fill(slot): ...", "LOOP_CODE"),
         ("reap.rollout.loop", TYPE_QUESTION_IN_FILL, "line 5: asks hasattr()"),
         ("reap.recording.trajectories", TYPE_QUESTION_IN_TRACKER, "line 4"),
@@ -190,6 +201,48 @@ def test_a_rule_objects(rule: Rule) -> None:
 def test_a_rule_lets_pass(rule: Rule) -> None:
     for name, text in GOOD[rule]:
         assert rule(source(name, text)) == [], text
+
+
+BAD_PACKAGES: dict[PackageRule, list[tuple[dict[str, str], str]]] = {
+    no_circles: [
+        ({"reap.a": "import reap.b", "reap.b": "from reap.a import x"}, "['reap.a', 'reap.b']"),
+        ({"reap.a": "if x:\n    from reap.b import y", "reap.b": "import reap.a"}, "['reap.a', 'reap.b']"),
+        (
+            {"reap.a": "from reap import b", "reap.b": "import reap.c", "reap.c": "import reap.a"},
+            "['reap.a', 'reap.b', 'reap.c']",
+        ),
+        ({"reap.a.__init__": "from reap.a.b import x", "reap.a.b": "from reap.a import y"}, "['reap.a', 'reap.a.b']"),
+    ],
+    small_folders: [({f"reap.a.m{number}": "" for number in range(FOLDER_MODULES + 1)}, "reap.a has 17 modules")],
+}
+
+GOOD_PACKAGES: dict[PackageRule, list[dict[str, str]]] = {
+    no_circles: [
+        {"reap.a": "import reap.b\nimport reap.c", "reap.b": "import reap.c", "reap.c": "import torch"},
+        {"reap.a.__init__": "from reap.a.b import x", "reap.a.b": "import reap.a.c", "reap.a.c": ""},
+    ],
+    small_folders: [
+        {f"reap.a.m{number}": "" for number in range(FOLDER_MODULES)} | {"reap.a.__init__": "", "reap.a.b.c": ""},
+    ],
+}
+
+
+def package(texts: dict[str, str]) -> dict[str, Source]:
+    return {made.name: made for made in (source(name, text) for name, text in texts.items())}
+
+
+@pytest.mark.parametrize("rule", PACKAGE_RULES, ids=lambda rule: rule.__name__)
+def test_a_package_rule_objects(rule: PackageRule) -> None:
+    for texts, message in BAD_PACKAGES[rule]:
+        violations = rule(package(texts))
+        assert len(violations) == 1, texts
+        assert message in violations[0]
+
+
+@pytest.mark.parametrize("rule", PACKAGE_RULES, ids=lambda rule: rule.__name__)
+def test_a_package_rule_lets_pass(rule: PackageRule) -> None:
+    for texts in GOOD_PACKAGES[rule]:
+        assert rule(package(texts)) == [], texts
 
 
 def test_the_files_are_read() -> None:

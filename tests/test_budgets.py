@@ -32,7 +32,7 @@ OBSERVATION: Key = ("observation",)
 COLUMNS = {1: 1000, 8: 125, 64: 50}
 """Time steps of a rollout for each number of envs."""
 
-ROLLOUTS = 2
+ROLLOUTS = 1
 
 
 def calls_per_frame(rollout: Callable[[], int]) -> float:
@@ -203,13 +203,13 @@ def pixel_collector(envs: int, **options: Any) -> SyncDataCollector:
 
 
 def slots_of(collector: SyncDataCollector) -> list[Slot]:
-    return collector._assembly.pool.slots
+    return collector._workers.assembly.pool.slots
 
 
 def count_writes(collector: SyncDataCollector, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """From now on, the bytes of observations written to the stage, to `next` and to the root."""
     written: Counter[str] = Counter()
-    stage = collector._assembly.handler.rollout.stage
+    stage = collector._workers.assembly.recorder.rollout.stage
     stage.arrays[OBSERVATION] = Counting.over(stage.arrays[OBSERVATION], "stage", written)
     names = {OBSERVATION: "root", after(OBSERVATION): "next"}
     by_column = Slot.by_column
@@ -320,7 +320,7 @@ def test_with_large_fields_there_are_as_many_slots_as_batches_are_kept() -> None
         for _ in range(10):
             collector.next()
         assert len(slots_of(collector)) == 4
-        assert collector._assembly.pool.lent == 0
+        assert collector._workers.assembly.pool.lent == 0
 
 
 def test_a_loop_that_keeps_nothing_uses_two_slots() -> None:

@@ -58,6 +58,7 @@ def test_ppo_advantages_stop_at_the_end_of_an_episode(ppo: ModuleType) -> None:
     assert target.tolist() == [[1.0, 11.0, 11.0]]
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(150)
 def test_ppo_learns_and_draws_its_curve(tmp_path: Path) -> None:
     out = tmp_path / "curve.png"
@@ -75,6 +76,7 @@ def test_ppo_learns_and_draws_its_curve(tmp_path: Path) -> None:
     assert out.read_bytes().startswith(PNG)
 
 
+@pytest.mark.processes
 def test_ppo_fails_when_the_budget_is_too_small(ppo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["--total-frames", "1024", "--timed-batches", "1", "--out", str(tmp_path / "curve.png")]
     monkeypatch.setattr(sys, "argv", ["ppo.py", *arguments])

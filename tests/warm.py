@@ -148,7 +148,7 @@ if __name__ == "__main__":
     import gymnasium  # noqa: F401
     import torch
 
-    import reap.collectors.multi_async
+    import reap.collectors.multi
     import reap.weight_update  # noqa: F401
 
     torch.set_num_threads(1)

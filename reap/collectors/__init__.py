@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from reap.collectors.base import DataCollectorBase
     from reap.collectors.interruptor import Interruptor
     from reap.collectors.local import SyncDataCollector
-    from reap.collectors.multi import MultiSyncDataCollector
-    from reap.collectors.multi_async import MultiaSyncDataCollector, aSyncDataCollector
-    from reap.policy.random import RandomPolicy
+    from reap.collectors.multi import MultiaSyncDataCollector, MultiSyncDataCollector, aSyncDataCollector
+    from reap.policy.actors.random import RandomPolicy
     from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
     from reap.weights.remote import MultiProcessedWeightUpdater
 
@@ -24,14 +23,13 @@ _HOMES = {
     "reap.collectors.base": ("DataCollectorBase",),
     "reap.collectors.interruptor": ("Interruptor",),
     "reap.collectors.local": ("SyncDataCollector",),
-    "reap.collectors.multi": ("MultiSyncDataCollector",),
-    "reap.collectors.multi_async": ("MultiaSyncDataCollector", "aSyncDataCollector"),
-    "reap.policy.random": ("RandomPolicy",),
+    "reap.collectors.multi": ("MultiSyncDataCollector", "MultiaSyncDataCollector", "aSyncDataCollector"),
+    "reap.policy.actors.random": ("RandomPolicy",),
     "reap.weights.base": ("VanillaWeightUpdater", "WeightUpdaterBase"),
     "reap.weights.remote": ("MultiProcessedWeightUpdater",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_WITH_PROCESSES = ("reap.collectors.multi", "reap.collectors.multi_async")
+_WITH_PROCESSES = "reap.collectors.multi"
 
 __all__ = [
     "DataCollectorBase",
@@ -51,7 +49,7 @@ def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'reap.collectors' has no attribute {name!r}")
-    if home in _WITH_PROCESSES:
+    if home == _WITH_PROCESSES:
         # Where it cannot start, the collector says why when it is built.
         with contextlib.suppress(OSError):
             importlib.import_module("reap.workers.processes.fork_client").warm_up()
@@ -60,4 +58,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

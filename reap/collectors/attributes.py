@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from reap.collectors.options.collector import CollectorOptions
-from reap.policy.held import Held
+from reap.collectors.policy_weights import PolicyWeights
+from reap.collectors.schedules.base import Schedule
+from reap.collectors.workers import Workers
+from reap.keys import Key
+from reap.recording.layout import Field
 from reap.specs import Composite, Spec
 from reap.weights.base import WeightUpdaterBase
-from reap.workers.base import WorkerGroup
 
 
 class CollectorAttributes:
     """Attributes of every collector, all of them read-only."""
 
     _options: CollectorOptions
-    _group: WorkerGroup
-    _frames_per_batch: int
+    _workers: Workers
+    _schedule: Schedule
+    _weights: PolicyWeights
     _closed: bool
-    _version: int
-    _held: Held
-    _updater: WeightUpdaterBase | None
 
     @property
-    @abstractmethod
     def policy(self) -> Any:
-        """The policy."""
+        """The policy that acts; of worker processes, the one that was given, or None where they made theirs."""
+        return self._workers.policy
 
     @property
-    @abstractmethod
-    def batch_size(self) -> torch.Size:
-        """Shape of a batch."""
+    def env(self) -> Any:
+        """The env; None where the envs are in worker processes."""
+        return self._workers.env
 
-    @abstractmethod
+    @property
+    def batch_size(self) -> torch.Size:
+        """Shape of a batch; where those of the workers differ, of the first one's."""
+        return self._schedule.shape
+
+    @property
+    def frame_fields(self) -> Mapping[Key, Field]:
+        """Shape and dtype of one frame's value under each key of a batch."""
+        return self._workers.infos[0].fields
+
     def _spec(self, name: str) -> Any:
-        """A spec of the env, or of the first worker's."""
+        return self._workers.infos[0].specs[name]
 
     @property
     def observation_spec(self) -> Composite:
@@ -62,7 +72,7 @@ class CollectorAttributes:
     @property
     def frames_per_batch(self) -> int:
         """Frames of a batch."""
-        return self._frames_per_batch
+        return self._schedule.frames
 
     @property
     def requested_frames_per_batch(self) -> int:
@@ -77,7 +87,7 @@ class CollectorAttributes:
     @property
     def num_workers(self) -> int:
         """Number of workers."""
-        return self._group.size
+        return self._workers.group.size
 
     @property
     def closed(self) -> bool:
@@ -92,12 +102,12 @@ class CollectorAttributes:
     @property
     def policy_version(self) -> int:
         """Number of weight updates so far."""
-        return self._version
+        return self._weights.version
 
     @property
     def weight_updater(self) -> WeightUpdaterBase | None:
         """What `update_policy_weights_` sends weights with; None for a policy without weights."""
-        return self._updater
+        return self._weights.updater
 
     def __reduce__(self) -> Any:
         name = type(self).__name__

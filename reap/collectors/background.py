@@ -15,12 +15,8 @@ from threading import Condition, Thread, current_thread
 from time import monotonic
 from weakref import WeakMethod
 
-import torch
-from tensordict import TensorDictBase
-
 from reap.collectors.delivery.throttle import Throttle
 from reap.errors import ClosedError, add_note
-from reap.recording.buffers import MASK
 from reap.system.forks import Forked, References
 from reap.system.interrupts import deferring_interrupts
 
@@ -192,23 +188,3 @@ def _stop_all() -> None:
     deadline = monotonic() + EXIT_SECONDS
     for background in _RUNNING.alive():
         background.stop(max(0.0, deadline - monotonic()), lambda: None)
-
-
-def cut(batch: TensorDictBase, frames: int) -> tuple[TensorDictBase, int]:
-    """The first columns of a batch that hold at most so many valid frames, and the number of valid frames that are left out."""
-    mask = batch.get(MASK, None)
-    valid = torch.ones(batch.shape, dtype=torch.bool) if mask is None else mask
-    columns, kept = fitting(valid, frames)
-    return batch[..., :columns], int(valid.sum()) - kept
-
-
-def fitting(valid: torch.Tensor, frames: int) -> tuple[int, int]:
-    """How many of the first columns hold at most so many valid frames, and how many these hold.
-
-    Args:
-        valid: mask `[*batch, columns]`.
-        frames: how many there may be.
-    """
-    totals: list[int] = valid.reshape(-1, valid.shape[-1]).sum(0).cumsum(0).tolist()
-    kept = [total for total in totals if total <= frames]
-    return len(kept), kept[-1] if kept else 0

@@ -1,8 +1,14 @@
-"""`DataCollectorBase`: iterate, deliver, weights, seed, stats, shutdown; the same for every collector."""
+"""`DataCollectorBase`: the public face of every collector. It knows nothing of processes.
+
+Collector = workers x schedule x delivery x handover
+
+next()   supply: ready, or recorded --> delivery steps --> the user, or the replay buffer
+                    ^
+         schedule: commands to the workers' group, replies --> handover
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,18 +20,30 @@ from tensordict import TensorDictBase
 from torch.utils.data import IterableDataset
 
 from reap.collectors.attributes import CollectorAttributes
-from reap.collectors.background import Background, cut
-from reap.collectors.delivery.episodes import make_queue, next_episodes
-from reap.collectors.delivery.steps import delivery_steps, mark_truncated, register_feeder, take
+from reap.collectors.background import Background
+from reap.collectors.delivery.delivery import Delivery
+from reap.collectors.delivery.episodes import make_queue
+from reap.collectors.delivery.steps import break_trajectories, mark_truncated, register_feeder
+from reap.collectors.delivery.supply import Supply
 from reap.collectors.delivery.throttle import make_throttle
+from reap.collectors.filling import Filling
+from reap.collectors.handover import Handover
 from reap.collectors.options.collector import CollectorOptions, warn_of_rounding
-from reap.collectors.schedule import ExclusiveCall, scatter
+from reap.collectors.parts import Parts
+from reap.collectors.policy_weights import PolicyWeights
+from reap.collectors.requests import ask_one, scatter
+from reap.collectors.schedules.base import Schedule
 from reap.collectors.state import STATE_FORMAT, check_state, checked_rows, checked_seed, policy_state
 from reap.collectors.stats import CollectorStats, Meter
-from reap.collectors.worker.handler import Collect, GetState, Reset, Seed, SetState
-from reap.errors import CallOrderError, ClosedError, OptionError
-from reap.weights.base import WeightUpdaterBase, breaking_off, load_weights
-from reap.workers.base import Call, WorkerGroup
+from reap.collectors.worker.commands import GetState, Reset
+from reap.collectors.workers import Workers
+from reap.errors import CallOrderError, ClosedError, OptionError, ReapError, in_own_words
+from reap.system.interrupts import deferring_interrupts
+from reap.weights.base import chosen_workers, load_weights
+from reap.workers.base import Call
+
+EXIT_TIMEOUT = 5.0
+"""Seconds that a thread has to end once its workers are gone."""
 
 
 class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
@@ -33,50 +51,62 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
 
     Args:
         options: the options.
-        group: the workers.
-        frames_per_batch: frames of a batch, after rounding up.
-        updater: sends weights to the workers; None if there are no weights.
+        workers: those who record.
+        make_schedule: chooses who records when, given the other parts.
+        refreshes: whether the policy's weights are sent to the workers before each batch.
+        marks: whether the workers mark the last frame of each row truncated.
     """
 
     def __init__(
-        self, options: CollectorOptions, group: WorkerGroup, frames_per_batch: int, updater: WeightUpdaterBase | None
+        self,
+        options: CollectorOptions,
+        workers: Workers,
+        make_schedule: Callable[[Parts], Schedule],
+        *,
+        refreshes: bool = False,
+        marks: bool = False,
     ) -> None:
         super().__init__()
-        self._options = options
-        self._group = group
-        self._frames_per_batch = frames_per_batch
-        self._meter = Meter()
-        self._steps = delivery_steps(options)
+        name = type(self).__name__
+        self._options, self._workers = options, workers
         self._closed = False
-        self._exclusive = ExclusiveCall(type(self).__name__)
-        self._version = 0
         self._background: Background | None = None
-        self._throttle = make_throttle(options, frames_per_batch)
-        self._queue = make_queue(options)
-        self._updater = updater
-        if updater is not None:
-            updater.register_collector(self)
-        warn_of_rounding(options, frames_per_batch)
+        try:
+            self._meter = Meter(workers.group.size)
+            self._handover = Handover(options.replay_buffer, self._meter)
+            self._weights = PolicyWeights(name, workers.make_updater(), refreshes=refreshes)
+            parts = Parts(options, workers, self._meter, self._handover, self._weights, make_queue(options))
+            self._schedule = schedule = make_schedule(parts)
+            self._throttle = make_throttle(options, schedule.frames)
+            self._delivery = Delivery(options, schedule, self._handover)
+            self._supply = Supply(name, parts, schedule, hands_out=not self._delivery, marks=marks)
+            self._filling = Filling(parts, schedule, self._supply, self._delivery, self._throttle)
+            if self._weights.updater is not None:
+                self._weights.updater.register_collector(self)
+            warn_of_rounding(options, schedule.frames)
+        except BaseException:
+            workers.withdraw()
+            raise
 
     # ------------------------------------------------------------------ batches
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches until `total_frames` are collected; a second loop goes on where the first stopped."""
+        """Batches until `total_frames` are collected; a second loop continues where the first stopped."""
         return self.iterator()
 
     def iterator(self) -> Iterator[Any]:
         """The same as `iter(collector)`."""
         self._ensure_idle()
-        while (batch := self._supply(self._next_batch)) is not None:
-            yield self._deliver(batch) if self._steps else batch
+        while (batch := self._supply.next()) is not None:
+            yield self._delivery.hand_out(batch) if self._delivery else batch
             self._ensure_idle()
 
     def next(self) -> Any:
         """The next batch; None when `total_frames` are collected."""
         self._ensure_idle()
-        batch = self._supply(self._next_batch)
+        batch = self._supply.next()
         # Without a call, Ctrl-C has no place to come in between here and the caller.
-        return batch if batch is None or not self._steps else self._deliver(batch)
+        return batch if batch is None or not self._delivery else self._delivery.hand_out(batch)
 
     def rollout(self) -> TensorDictBase:
         """Collect one batch as it was recorded: no postproc, no splitting, not written to the replay buffer.
@@ -84,67 +114,25 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         Last frames are marked with `set_truncated`.
         """
         self._ensure_idle()
-        batch = self._collect()
+        batch = self._supply.rollout()
         return mark_truncated(batch) if self._options.set_truncated else batch
 
     def __len__(self) -> int:
         """Number of batches in all.
 
         Raises:
-            TypeError: there is no end.
+            TypeError: there is no end, or the batches have different numbers of frames.
         """
         budget = self._options.budget
+        if not self._schedule.has_length():
+            raise TypeError(
+                "a collector whose workers deliver different numbers of frames has no length: it depends on which are first"
+            )
         if budget is None:
             raise TypeError("a collector without total_frames has no length: it goes on until you stop")
         if self._options.trajs_per_batch is not None:
             raise TypeError("a collector with trajs_per_batch has no length: it depends on how long the episodes are")
-        return ceil(budget / self._frames_per_batch)
-
-    def _supply(self, rollouts: Callable[[], TensorDictBase | None]) -> TensorDictBase | None:
-        queue = self._queue
-        return rollouts() if queue is None else next_episodes(queue, rollouts, self._first_row, self._meter.discard)
-
-    def _first_row(self) -> int:
-        """Where the rows of the last rollout begin among those of all workers."""
-        return 0
-
-    def _next_batch(self) -> TensorDictBase | None:
-        budget = self._options.budget
-        return None if budget is not None and self._meter.frames >= budget else self._at_work(self._next_delivery)
-
-    def _collect(self) -> TensorDictBase:
-        return self._at_work(self._next_rollout)
-
-    def _at_work(self, make: Callable[[], TensorDictBase]) -> TensorDictBase:
-        batch = self._exclusive.run(partial(self._meter.timed, make))
-        self._meter.batches += 1
-        return batch
-
-    @abstractmethod
-    def _next_rollout(self) -> TensorDictBase:
-        """Have one batch recorded and count it."""
-
-    def _next_delivery(self, most: int | None = None) -> TensorDictBase:
-        """A batch to deliver.
-
-        Args:
-            most: frames that it may have; None, and the caller waits for it: outside of the background.
-        """
-        batch = self._next_rollout()
-        if most is None:
-            return batch
-        batch, surplus = cut(batch, most)
-        self._meter.discard(surplus)
-        self._meter.frames -= surplus
-        return batch
-
-    def _deliver(self, batch: Any) -> Any:
-        return take(self._steps, batch, self._options.replay_buffer)
-
-    def _command(self, slot: int) -> Collect:
-        options = self._options
-        random = self._meter.frames < options.random_frames
-        return Collect(slot, random, options.reset_at_each_iter, self._version)
+        return ceil(budget / self.frames_per_batch)
 
     # ------------------------------------------------------------------ background
 
@@ -160,60 +148,14 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         self._ensure_idle()
         if self._options.replay_buffer is None:
             raise OptionError("start() writes to a replay buffer: expected the option replay_buffer, got None")
-        self._prepare_background()
-        self._throttle.begin(self._meter.frames, self._news())
-        self._background = Background(self._background_step, f"{type(self).__name__}.start", self._throttle)
+        pending = self._workers.prepare_background(self._weights.updater)
+        if pending is not None:
+            self._weights.wait_with(pending)
+        self._throttle.begin(self._meter.frames, [self._workers.group.fileno()])
+        self._background = background = Background(self._filling.step, f"{type(self).__name__}.start", self._throttle)
+        self._filling.is_abandoned = partial(getattr, background, "is_abandoned")
         register_feeder(self._options.replay_buffer, self._background)
         self._background.start()
-
-    def _news(self) -> Sequence[int]:
-        """Descriptors that are readable when workers have something to say."""
-        return ()
-
-    def _prepare_background(self) -> None:
-        """Make ready to collect in a thread."""
-
-    def _background_step(self) -> bool:
-        """Collect and write one batch, unless that is too early; return whether to go on."""
-        if self._frames_left >= self._least_frames and self._throttle.holds(self._meter.frames):
-            self._look_for_failures()
-            return True
-        batch = self._supply(self._next_within_budget)
-        if self._is_abandoned:
-            return False
-        if batch is None:
-            self._finish_writes()
-            return self._frames_left >= self._least_frames  # a write may have failed
-        self._deliver(batch)
-        return True
-
-    def _look_for_failures(self) -> None:
-        """Raise what has happened to workers."""
-
-    def _finish_writes(self) -> None:
-        """Return when no write to the replay buffer is in flight."""
-
-    def _next_within_budget(self) -> TensorDictBase | None:
-        """A rollout, the last one cut so that `total_frames` are not exceeded."""
-        left = self._frames_left
-        if left < self._least_frames or self._is_abandoned:
-            return None
-        return self._at_work(partial(self._next_delivery, left))
-
-    @property
-    def _frames_left(self) -> int:
-        """Frames that the next batch may have."""
-        budget, whole = self._options.budget, self._frames_per_batch
-        return whole if budget is None else budget - self._meter.frames
-
-    @property
-    def _least_frames(self) -> int:
-        """Frames of the smallest piece of a batch that can be delivered: of one column."""
-        return self.batch_size[:-1].numel()
-
-    @property
-    def _is_abandoned(self) -> bool:
-        return self._background is not None and self._background.is_abandoned
 
     def is_running(self) -> bool:
         """Whether the collector works in the background."""
@@ -227,17 +169,19 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         """
         self._ensure_open()
         if self._background is None:
+            self._schedule.finish_writes()
             yield
             return
         with self._background.pause():
+            self._schedule.finish_writes()
             yield
 
     def async_shutdown(self, timeout: float | None = None, close_env: bool = True) -> None:
         """Stop collecting in the background and release everything; a second call does nothing.
 
         Args:
-            timeout: seconds to wait for the rollout under way; None waits for its end. One that takes longer is not
-                written any more, and what it works on is released behind it.
+            timeout: seconds to wait for the rollout under way; None waits for its end, in worker processes for 5 s. One that
+                takes longer is not written any more, and its env is closed afterwards.
             close_env: close the env too.
 
         Raises:
@@ -249,16 +193,24 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
 
     # ------------------------------------------------------------------ control
 
-    def _send_all(self, command: Any) -> list[Any]:
-        return self._send_each([command] * self.num_workers)
+    @contextmanager
+    def _between_rollouts(self) -> Generator[None]:
+        """In the body no rollout is under way; Ctrl-C comes into it only where it waits for workers."""
+        with self.pause(), deferring_interrupts():
+            self._schedule.settle()
+            self._workers.recover_all()
+            yield
 
-    def _send_each(self, commands: Sequence[Any]) -> list[Any]:
+    def _ask_all(self, command: Any) -> list[Any]:
+        return self._ask_each([command] * self.num_workers)
+
+    def _ask_each(self, commands: Sequence[Any]) -> list[Any]:
         """Have the workers carry out a command each between two rollouts, and return their replies."""
-        with self.pause():
-            return scatter(self._group, commands)
+        with in_own_words(ReapError), self._between_rollouts():
+            return scatter(self._workers.group, commands)
 
     def reset(self, index: Any = None) -> None:
-        """Begin new episodes with the next batch.
+        """Begin new episodes with the next batch; rows are counted over all workers.
 
         Args:
             index: a row, a list of rows, or a mask with one bool per row; all if None.
@@ -267,13 +219,23 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             OptionError: something else, or a row that is not there.
         """
         self._ensure_open()
-        self._send_all(Reset(None if index is None else checked_rows(index)))
+        rows = None if index is None else checked_rows(index)
+        starts, counts = self._workers.starts(), [info.rows for info in self._workers.infos]
+        unknown = [row for row in rows or () if not 0 <= row < sum(counts)]
+        if unknown:
+            raise OptionError(f"reset: expected rows from 0 to {sum(counts) - 1}, got {unknown}")
+        shares = [[row - a for row in rows or () if a <= row < a + n] for a, n in zip(starts, counts, strict=True)]
+        with self._between_rollouts():
+            self._handover.drop_recorded()
+            self._ask_each([Reset(None if rows is None else share) for share in shares])
+            if rows is None:
+                break_trajectories(self._options.replay_buffer)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed envs and generators; new episodes begin with the next batch.
 
         Args:
-            seed: seed of the first env; each further one gets the next in the chain.
+            seed: seed of the first env; each further one, then each worker's, gets the next in the chain.
             static_seed: all envs get `seed` itself.
 
         Returns:
@@ -283,7 +245,12 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             OptionError: no seed.
         """
         self._ensure_open()
-        return self._send_all(Seed(checked_seed(seed), static_seed))[-1]
+        checked = checked_seed(seed)
+        with self._between_rollouts():
+            self._handover.drop_recorded()
+            following = self._workers.seed(checked, static_seed)
+            break_trajectories(self._options.replay_buffer)
+        return following
 
     def update_policy_weights_(self, policy_or_weights: Any = None, *, worker_ids: Any = None) -> None:
         """Make weights current: those of the policy given at construction, or those given here.
@@ -293,45 +260,53 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             worker_ids: workers to update; all if None.
         """
         self._ensure_open()
-        if self._updater is None and policy_or_weights is not None:
-            raise OptionError(f"weights: this {type(self).__name__} has no policy with weights to update")
-        with breaking_off(self._updater):
-            if self._updater is not None:
-                self._updater.push_weights(policy_or_weights, worker_ids)
-            self._version += 1
+        self._weights.push(policy_or_weights, worker_ids)
 
     def getattr_env(self, name: str) -> Any:
-        """The value of an attribute of the env; of several envs, a list."""
-        return self._send_all(Call("env_attribute", (name,)))[0]
+        """The value of an attribute of the env; of several workers, or of several envs, a list."""
+        return self._workers.values(self._ask_all(Call("env_attribute", (name,))))
 
     def getattr_policy(self, name: str) -> Any:
-        """The value of an attribute of the policy."""
-        return self._send_all(Call("policy_attribute", (name,)))[0]
+        """The value of an attribute of the policy; of several workers, a list."""
+        return self._workers.values(self._ask_all(Call("policy_attribute", (name,))))
 
     def call_env(self, name: str, *args: Any, worker_ids: Any = None) -> Any:
-        """What a method of the env returns; of several envs, a list."""
-        return self._send_all(Call("call_env", (name, *args)))[0]
+        """What a method of the env returns; of several workers, or of several envs, a list."""
+        chosen = chosen_workers(worker_ids, range(self.num_workers))
+        with self._between_rollouts():
+            replies = [ask_one(self._workers.group, worker, Call("call_env", (name, *args))) for worker in chosen]
+        return self._workers.values(replies)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a collector needs to go on: counters, ids, generators, the policy's weights, envs that offer their state.
+        """All that a collector needs to continue: counters, ids, generators, the policy's weights, envs that offer their state.
 
         Made of tensors, numbers, strings, lists and dicts: `torch.save` it, and `torch.load` it with `weights_only=True`.
         """
-        with self.pause():
+        with self._between_rollouts():
+            self._restart_lost()
             return {
                 "format": STATE_FORMAT,
                 "class": type(self).__name__,
                 "counters": self._meter.state(),
-                "policy_version": self._version,
-                "workers": self._send_all(GetState()),
-                "policy": policy_state(self._held),
-                "episodes": None if self._queue is None else self._queue.state(),
+                "policy_version": self._weights.version,
+                "workers": self._ask_all(GetState()),
+                "policy": policy_state(self._workers.held),
+                "episodes": None if self._supply.queue is None else self._supply.queue.state(),
+                **self._supply.state(),
             }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`.
+    def _restart_lost(self) -> None:
+        """Have workers whose rollout was lost begin new episodes, in their state too."""
+        if self._handover.ready is None:
+            self._handover.close_gap()
+        for worker in sorted(self._handover.restarting):
+            ask_one(self._workers.group, worker, Reset())
+        self._handover.restarting.clear()
 
-        An env with a state of its own goes on in the middle of its episode, bit for bit. Another one begins a new episode,
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`.
+
+        An env with a state of its own continues in the middle of its episode, bit for bit. Another one begins a new episode,
         with a new id and the next seed of the chain.
 
         Args:
@@ -342,39 +317,48 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             SpecMismatch: another env or policy, or a state that somebody altered; nothing is changed then.
         """
         self._ensure_open()
-        check_state(state, type(self).__name__, self._group.size, self._held)
-        queue, is_whole = (None, True) if self._queue is None else self._queue.read(state["episodes"])
-        with self.pause():
-            self._send_each([SetState(own) for own in state["workers"]])
-            if self._held:
-                load_weights(self._held, state["policy"])
+        held, queue, is_whole = self._workers.held, self._supply.queue, True
+        check_state(state, type(self).__name__, self.num_workers, held)
+        if queue is not None:
+            queue, is_whole = queue.read(state["episodes"])
+        with self._between_rollouts():
+            self._workers.check_states(state["workers"])
+            self._handover.drop_recorded()
+            self._workers.set_states(state["workers"], state["counters"]["restarts"])
+            if held:
+                load_weights(held, state["policy"])
             self._meter.restore(state["counters"])
-            self._throttle.begin(self._meter.frames, self._news())
-            self._version = state["policy_version"]
-            self._queue = queue
+            self._throttle.begin(self._meter.frames, [self._workers.group.fileno()])
+            self._weights.restore(state["policy_version"], state["policy"])
+            self._supply.queue = queue
             if not is_whole:
-                self._send_all(Reset())  # those under way lack the frames that waited for their end
+                self._ask_all(Reset())  # those under way lack the frames that waited for their end
+            break_trajectories(self._options.replay_buffer)
+            self._handover.restore(state)
 
     def stats(self) -> CollectorStats:
-        """What was collected so far; the list of finished episodes begins anew with each call."""
+        """What was collected so far; the list of finished episodes restarts with each call."""
         return self._meter.read()
 
     def shutdown(self, timeout: float | None = None, close_env: bool = True) -> None:
         """Release everything; a second call does nothing.
 
         Args:
-            timeout: seconds to wait for workers before they are ended.
-            close_env: close the env too.
+            timeout: seconds to wait for worker processes, and for a rollout that is under way in the background; None for 5,
+                or for the end of the rollout where it is in this process.
+            close_env: close the env too; the envs of worker processes are closed in any case.
         """
         if self._closed:
             return
         self._closed = True
-        release = partial(self._release, timeout, close_env)
-        release() if self._background is None else self._background.stop(timeout, release)
-
-    @abstractmethod
-    def _release(self, timeout: float | None, close_env: bool) -> None:
-        """Stop the workers."""
+        background = self._background
+        if background is None:
+            self._workers.close(timeout, close_env)
+            return
+        patience = self._workers.patience(timeout)
+        background.stop(patience, partial(self._workers.close, patience, close_env))
+        if background.is_abandoned and self._workers.kill():
+            background.stop(EXIT_TIMEOUT, lambda: None)
 
     def __enter__(self) -> Self:
         return self
@@ -387,6 +371,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             raise ClosedError(f"this {type(self).__name__} is shut down; build a new one")
         if self._background is not None:
             self._background.raise_error()
+        self._workers.group.ensure_own()
 
     def _ensure_idle(self) -> None:
         self._ensure_open()
@@ -395,3 +380,10 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
                 f"this {type(self).__name__} is running in the background: its batches go to the replay buffer; "
                 "call async_shutdown(), or sample from the buffer"
             )
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self._workers.text()}, frames_per_batch={self.frames_per_batch}, "
+            f"total_frames={self.total_frames}, collected={self._meter.frames}"
+            f"{'' if self._schedule.writes is None else ', written by the workers'})"
+        )

@@ -1,4 +1,4 @@
-"""`Writes`: what workers are told to write, and what of it is done.
+"""`PendingWrites`: what workers are told to write, and what of it is done.
 
     add(worker, done) --> waiting --> under way --> done: the slot is free
                            carry_out    finish
@@ -16,16 +16,14 @@ from typing import Any
 
 import torch
 
-from reap.collectors.background import fitting
+from reap.collectors.delivery.cut import fitting
+from reap.collectors.handover import Handover
 from reap.collectors.options.collector import CollectorOptions
-from reap.collectors.rollout_workers import Slots
 from reap.collectors.stats import Meter
-from reap.collectors.worker.buffer_writer import Write
-from reap.collectors.worker.handler import Done
-from reap.collectors.worker.worker import WorkerInfo
+from reap.collectors.worker.commands import Done, WorkerInfo, Write
+from reap.collectors.workers import Workers, WorkerSlots
 from reap.errors import OptionError, WorkerError, WorkerRaised
 from reap.recording.buffers import MASK
-from reap.workers.base import WorkerGroup
 
 log = logging.getLogger("reap.collectors")
 
@@ -46,25 +44,27 @@ class Order:
     """
 
     worker: int
-    slots: Slots
+    slots: WorkerSlots
     slot: int
     columns: int
     frames: int
 
 
-class Writes:
+class PendingWrites:
     """Has workers write what they recorded, in the order in which it is added.
 
     Args:
-        group: the workers.
+        workers: the workers.
+        handover: is told of writes that failed.
         meter: is told of frames that are not written.
         at_once: writes that may be under way at the same time; with one, they come behind each other in the buffer as they
             were added.
         by_column: a rollout is written column by column, not in one write.
     """
 
-    def __init__(self, group: WorkerGroup, meter: Meter, at_once: int, *, by_column: bool) -> None:
-        self._group, self._meter, self._at_once, self._by_column = group, meter, at_once, by_column
+    def __init__(self, workers: Workers, handover: Handover, meter: Meter, at_once: int, *, by_column: bool) -> None:
+        self._workers, self._group, self._handover, self._meter = workers, workers.group, handover, meter
+        self._at_once, self._by_column = at_once, by_column
         self._waiting: deque[Order] = deque()
         self._under_way: dict[int, Order] = {}
         self._uses: Counter[tuple[int, int]] = Counter()
@@ -79,19 +79,18 @@ class Writes:
         """Workers that are writing."""
         return list(self._under_way)
 
-    def add(self, worker: int, slots: Slots, done: Done, most: int | None) -> int:
+    def add(self, worker: int, done: Done, most: int | None) -> int:
         """Have a rollout written, once its turn comes.
 
         Args:
             worker: who recorded it.
-            slots: where its slots are.
             done: what it said of it; counted by the meter already.
             most: frames that may be written; None for all.
 
         Returns:
             Frames that will be written.
         """
-        columns, frames = done.columns, done.frames
+        columns, frames, slots = done.columns, done.frames, self._workers.slots_of(worker)
         if most is not None and most < frames:
             columns, frames = fitting(_valid(worker, slots, done), most)
             self._lose(worker, done.frames - frames)
@@ -147,14 +146,15 @@ class Writes:
         if order is not None:
             self._lose(order.worker, order.frames - self._published(order))
             self._free(order)
-            if isinstance(failure, WorkerRaised):  # the worker goes on
+            if isinstance(failure, WorkerRaised):  # the worker continues
+                self._handover.lose([order.worker])
                 raise failure
         recover(failure)
 
     def _published(self, order: Order) -> int:
         """Frames of an order that the buffer has, though the worker did not live to say so."""
         progress = self._group.progress(order.worker)
-        published = progress.published if progress else 0
+        published = 0 if progress is None else progress.published
         return min(order.frames, published) if self._by_column or not published else order.frames
 
     def _lose(self, worker: int, frames: int) -> None:
@@ -165,7 +165,7 @@ class Writes:
         slots, slot = order.slots, order.slot
         self._uses[id(slots), slot] -= 1
         if not self._uses[id(slots), slot]:
-            slots.pool.give_back(slot)
+            slots.give_back(slot)
 
 
 def end_for_workers(options: CollectorOptions, facts: Sequence[WorkerInfo], takes_parts: bool) -> Any:
@@ -197,7 +197,7 @@ def end_for_workers(options: CollectorOptions, facts: Sequence[WorkerInfo], take
     return None
 
 
-def _valid(worker: int, slots: Slots, done: Done) -> torch.Tensor:
+def _valid(worker: int, slots: WorkerSlots, done: Done) -> torch.Tensor:
     """Which frames `[rows, columns]` of a rollout are valid."""
     rows = slots.rows_of(worker, done.slot)
     if MASK in rows:

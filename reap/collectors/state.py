@@ -11,7 +11,7 @@ import torch
 
 from reap.collectors.stats import COUNTERS
 from reap.errors import OptionError, ReapError, SpecMismatch
-from reap.policy.held import Held
+from reap.policy.contents.held import Held
 from reap.weights.base import check_weights
 
 STATE_FORMAT = 1

@@ -1,10 +1,15 @@
-"""Replay buffers, specs of data, and what works on batches."""
+"""Replay buffers, specs of data, and functions for batches."""
 
-from reap.data.ensemble import ReplayBufferEnsemble
+from reap.data.buffers.ensemble import ReplayBufferEnsemble
+from reap.data.buffers.ray_buffer import RayReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
+from reap.data.buffers.tensordict_buffers import (
+    PrioritizedReplayBuffer,
+    TensorDictPrioritizedReplayBuffer,
+    TensorDictReplayBuffer,
+)
 from reap.data.max_value import TensorDictMaxValueWriter
 from reap.data.postprocs import MultiStep
-from reap.data.ray_buffer import RayReplayBuffer
-from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.prioritized_slices import PrioritizedSliceSampler
 from reap.data.samplers.slices import SliceSampler
@@ -12,7 +17,6 @@ from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
 from reap.data.storages.lazy import LazyMemmapStorage, LazyTensorStorage
 from reap.data.storages.lists import ListStorage
-from reap.data.tensordict_buffers import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from reap.data.writers import ImmutableDatasetWriter, RoundRobinWriter, TensorDictRoundRobinWriter
 from reap.specs import (
     Binary,
@@ -57,3 +61,7 @@ __all__ = [
     "TensorDictRoundRobinWriter",
     "Unbounded",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reap.envs.base import EnvBase, Rows
+from reap.envs.base import EnvBase
+from reap.envs.row_stepper import Rows
 from reap.recording.buffers import Slot, Stage
 
 
@@ -39,5 +40,5 @@ class RowsEnv(EnvBase):
         self.row.send(rows, t)
 
     def receive(self) -> Rows | None:
-        """Write what the rows answered; return those whose episode ended."""
+        """Write the results of the rows; return those whose episode ended."""
         return self.row.receive()

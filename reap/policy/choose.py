@@ -14,16 +14,16 @@ from torch import nn
 
 from reap.errors import SpecMismatch
 from reap.keys import Key
+from reap.policy.actors.plain import PlainActor, argument_keys, match_arguments, name_of, optional_arguments
+from reap.policy.actors.ragged import RaggedActor, object_inputs, reads_objects
+from reap.policy.actors.states import add_shown_states, add_states, check_states, missing_states, no_initial_state, read_keys
+from reap.policy.actors.steps import StepPlan
+from reap.policy.actors.through_tensordict import TensorDictActor
+from reap.policy.actors.unwrapped import UnwrappedActor, unwrap
 from reap.policy.base import OutputWriter, PolicyActor, RetainedInputs, StrictWriter
-from reap.policy.held import Held, held_by
-from reap.policy.plain import PlainActor, argument_keys, match_arguments, name_of, optional_arguments
+from reap.policy.contents.held import Held, held_by
 from reap.policy.probe import explained, output_fields
-from reap.policy.ragged import RaggedActor, object_inputs, reads_objects
-from reap.policy.states import add_shown_states, add_states, check_states, missing_states, no_initial_state, read_keys
-from reap.policy.steps import StepPlan
-from reap.policy.through_tensordict import TensorDictActor
 from reap.policy.trial import Trial
-from reap.policy.unwrapped import UnwrappedActor, unwrap
 from reap.recording.buffers import FLAGS, Stage
 from reap.recording.layout import Field
 from reap.specs import Composite, MultiOneHot, OneHot
@@ -47,22 +47,22 @@ def choose_actor(
     outputs and the random state after it are the same, bit for bit, is the policy called so from then on.
 
     Args:
-        given: the policy, a module or function, or what `held_by` says of it.
+        given: the policy, a module or function, or the result of `held_by` for it.
         actions: specs of the env's actions.
         stage: the policy's inputs, with the env's first observations in it; extended by `is_init` where the policy
             reads it.
         trust: call the policy with a TensorDict whatever it looks like.
-        called: what is called in place of the policy, which tells only its arguments then: its compiled form, say.
-        device: what the TensorDict that the policy is called with gives as its device.
+        called: called instead of the policy, which then only provides its arguments: its compiled form, for example.
+        device: the device of the TensorDict that the policy is called with.
         interaction: how probabilistic modules will choose; None: as tensordict's `interaction_type()` says now.
         check: how closely later outputs are compared with those of this call.
 
     Returns:
-        The actor, and what tells later whether the policy keeps its inputs (None: it is given copies already).
+        The actor, and a check for retained inputs (None: the policy gets copies already).
 
     Raises:
         OptionError: the policy's arguments are not known.
-        SpecMismatch: what it writes does not fit the env.
+        SpecMismatch: its outputs do not fit the env.
     """
     held = held_by(given)
     policy: Any = held.policy
@@ -92,12 +92,12 @@ def _by_arguments(policy: Callable[..., Any], stage: Stage, reads: Sequence[Key]
 
 
 def _arguments(stage: Stage) -> list[Key]:
-    """What arguments of a policy are named after: observations and states, not done flags."""
+    """The keys that arguments of a policy are named after: observations and states, not done flags."""
     return [key for key in stage.fields if key[-1:] not in FLAGS]
 
 
 def _find_states(held: Held, called: Callable[..., Any], stage: Stage, device: torch.device | None) -> None:
-    """Call the policy without its recurrent states, and take their form from what it writes."""
+    """Call the policy without its recurrent states, and take their form from its outputs."""
     policy = held.policy
     where = f"policy {name_of(policy)}"
     actor = TensorDictActor(called, stage, device)

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-from reap.envs.base import Rows, StepperHalf
-from reap.policy.halves import HalvesActor
+from reap.envs.row_stepper import Rows, StepperHalf
+from reap.policy.actors.halves import HalvesActor
 from reap.recording.buffers import Slot
 from reap.rollout.loop import POLICY, STEP, Hook, Pairs, Rollout
 from reap.workers.progress import COLUMN, PHASE

@@ -1,4 +1,4 @@
-"""What specs of choices share: how many choices there are, and how they are drawn together."""
+"""The base of all specs of choices: their numbers of choices, and how several are drawn at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reap.specs.faults import shape_text
 Sizes = Sequence[int] | Sequence[Sequence[int]] | torch.Tensor
 
 
-class Choices(TensorSpec):
+class ChoiceSpec(TensorSpec):
     """Choices drawn together: `_sizes` says among how many each one is.
 
     `_lead` is the shape in front of the dimensions that hold one set of choices.

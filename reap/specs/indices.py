@@ -8,12 +8,12 @@ import torch
 
 from reap.errors import OptionError
 from reap.specs.base import DeviceLike, DTypeLike, ShapeLike, as_dtype
-from reap.specs.choices import Choices, Sizes, as_counts, checked_sizes, with_kept_end
+from reap.specs.choices import ChoiceSpec, Sizes, as_counts, checked_sizes, with_kept_end
 from reap.specs.faults import Fault, comparable, range_fault, shape_text, whole_fault
 from reap.specs.spaces import BoxList, CategoricalBox
 
 
-class _Indices(Choices):
+class _Indices(ChoiceSpec):
     """Choices as indices from 0 on."""
 
     _counts: torch.Tensor
@@ -30,7 +30,7 @@ class _Indices(Choices):
         Args:
             shape: batch dimensions in front.
             generator: the source of randomness; None: torch's own.
-            mask: the flags of all choices side by side in the last dimension, behind the batch dimensions.
+            mask: the flags of all choices side by side in the last dimension, after the batch dimensions.
 
         Raises:
             SpecMismatch: the mask has a wrong shape or dtype, or allows nothing somewhere.

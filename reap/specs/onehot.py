@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from reap.specs.base import DeviceLike, DTypeLike, ShapeLike
-from reap.specs.choices import Choices, Sizes, as_counts, checked_sizes, require_last, with_kept_end
+from reap.specs.choices import ChoiceSpec, Sizes, as_counts, checked_sizes, require_last, with_kept_end
 from reap.specs.drawing import encode
 from reap.specs.faults import Fault, comparable, first_index
 from reap.specs.spaces import BoxList, CategoricalBox
 
+ONE_HOT = "exactly one 1 and else zeros"
 
-class _OneHots(Choices):
+
+def is_not_one_hot(rows: Any) -> Any:
+    """Which rows `[..., n]` of a tensor or an array are not exactly one 1 and else zeros, bool `[...]`."""
+    return ((rows == 1).sum(-1) != 1) | ((rows != 0).sum(-1) != 1)
+
+
+class _OneHots(ChoiceSpec):
     """Choices as one-hot blocks, side by side in the last dimension."""
 
     @property
@@ -48,12 +55,12 @@ class _OneHots(Choices):
     def _content_fault(self, value: torch.Tensor) -> Fault | None:
         numbers = value if value.dtype.is_floating_point else comparable(value)
         for block in numbers.split(self._sizes, -1):
-            wrong = ((block == 1).sum(-1) != 1) | ((block != 0).sum(-1) != 1)
+            wrong = is_not_one_hot(block)
             if bool(wrong.any()):
                 index = first_index(wrong)
                 at = f" at index {index}" if index else ""
                 many = f" in each of the blocks {self._sizes}" if len(self._sizes) > 1 else ""
-                return Fault(f"exactly one 1 and else zeros{many}", f"{block[index].tolist()}{at}")
+                return Fault(f"{ONE_HOT}{many}", f"{block[index].tolist()}{at}")
         return None
 
     def _layout_advice(self, value: torch.Tensor) -> str:

@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from reap.errors import callers_level
-from reap.policy.held import Held, joined
-from reap.policy.parts import attributes_of
+from reap.policy.contents.held import Held, joined
+from reap.policy.contents.parts import attributes_of
 
 ATTRIBUTES = "_changed_attributes"
 """The name under which changes stand beside extra states: `{name: (number, value)}`."""

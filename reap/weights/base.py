@@ -19,7 +19,7 @@ from weakref import ReferenceType, ref
 from tensordict import TensorDictBase
 
 from reap.errors import OptionError
-from reap.policy.held import Held, held_by
+from reap.policy.contents.held import Held, held_by
 from reap.system.interrupts import deferring_interrupts
 from reap.weights.attributes import ATTRIBUTES, Changes
 from reap.weights.weight_layout import copy_weights, describe, extra_states, load_extra_states, weights_by_name

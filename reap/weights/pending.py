@@ -6,7 +6,7 @@ from copy import deepcopy
 from threading import Lock
 from typing import Any
 
-from reap.policy.held import Held, held_by
+from reap.policy.contents.held import Held, held_by
 from reap.weights.attributes import ATTRIBUTES, Changes
 from reap.weights.base import WeightUpdaterBase, as_held, check_weights, load_weights
 from reap.weights.weight_layout import extra_states, weights_by_name

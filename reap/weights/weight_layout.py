@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import as_key
-from reap.policy.held import Held
+from reap.policy.contents.held import Held
 from reap.recording.layout import Field
 from reap.weights.attributes import ATTRIBUTES, set_attributes
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from reap.errors import ClosedError, WorkerError
 from reap.system.endings import at_end
+from reap.system.interrupts import interrupts_allowed
 from reap.workers import progress
 from reap.workers.base import Command, Handler, MakeHandler, Reply
 from reap.workers.progress import PUBLISHED, STOP, Control, Progress, new_control, progress_of
@@ -37,9 +38,11 @@ class InlineGroup:
         self._is_stopped = False
 
     def request(self, worker: int, command: Command) -> None:
-        """Carry out the command."""
+        """Carry out the command; Ctrl-C may come into it, as into a wait for a worker elsewhere."""
         self._check_open()
-        self._replies.append((worker, self._handlers[worker].handle(command)))
+        with interrupts_allowed():
+            reply = self._handlers[worker].handle(command)
+        self._replies.append((worker, reply))
         self._set_wakeup()
 
     def ready(self, among: Collection[int]) -> tuple[int, Reply]:

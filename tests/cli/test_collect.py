@@ -357,6 +357,7 @@ def test_help_does_not_wait_for_torch() -> None:
 # In a process of its own
 
 
+@pytest.mark.processes
 def test_a_process(here: Path) -> None:
     words = ["collect", "CartPole-v1", "--frames", "200", "--num-envs", "2", "--out", "data"]
     command = [sys.executable, "-m", "reap", *words]

@@ -13,7 +13,7 @@ import torch
 
 from reap.collectors import SyncDataCollector
 from reap.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
-from reap.data.storages.ring import Ring
+from reap.data.storages.ring.ring import Ring
 from reap.envs import SerialEnv
 from reap.testing.marked import Marked
 from tests.collectors.worker_kinds import CLASSES, LIMIT, Gate

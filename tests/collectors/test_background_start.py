@@ -9,11 +9,12 @@ import torch
 from tensordict.nn import TensorDictModule
 
 from reap.collectors import SyncDataCollector
-from reap.collectors.background import cut
+from reap.collectors.delivery.cut import cut
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.testing import Const, Count, IdRows
 from tests.collectors.buffers import WHILE_RUNNING, Buffer, collecting, observed, wait_for_end
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -149,10 +150,10 @@ def test_the_budget_counts_valid_frames() -> None:
         assert total - 2 < valid <= total
 
 
-@pytest.mark.parametrize("form", ["cat", "padded"])
-@pytest.mark.parametrize("lengths", [(4, 4), (1, 1), (3,), (2, 5, 3)])
-@pytest.mark.parametrize("total", [5, 8, 30, 31, 100])
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("count", "total", "lengths", "form"),
+    pairwise([1, 2, 3], [5, 8, 30, 31, 100], [(4, 4), (1, 1), (3,), (2, 5, 3)], ["cat", "padded"]),
+)
 def test_whole_episodes_keep_to_the_budget(count: int, total: int, lengths: tuple[int, ...], form: str) -> None:
     """Never more than `total_frames` are written, whole episodes only, none that fits is left behind; the rest is discarded."""
     buffer, rows = Buffer(), len(lengths)

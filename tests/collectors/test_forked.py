@@ -6,6 +6,7 @@ import pytest
 
 from tests import warm
 
+OTHERS = ["Multia", "ParallelEnv", "inside"]
 PROGRAM = """
 import os, sys
 from functools import partial
@@ -42,11 +43,12 @@ for call in calls:
 """
 
 
-@pytest.mark.parametrize("kind", ["Multi", "Multia", "ParallelEnv", "inside"])
+@pytest.mark.parametrize("kind", ["Multi", *(pytest.param(kind, marks=pytest.mark.processes) for kind in OTHERS)])
 def test_a_fork_is_refused_what_belongs_to_its_parent(kind: str) -> None:
     assert warm.run(PROGRAM, kind, timeout=60) == (0, "", "")
 
 
+@pytest.mark.processes
 def test_a_fork_does_not_wait_for_the_thread_of_its_parent() -> None:
     program = """
 import os, signal

@@ -101,8 +101,8 @@ def test_failed_rollouts_use_up_no_slots() -> None:
     for _ in range(5):
         with pytest.raises(RuntimeError, match="wide"):
             collector.next()
-    assert len(collector._assembly.pool.slots) == 1
-    assert collector._assembly.pool.lent == 0
+    assert len(collector._workers.assembly.pool.slots) == 1
+    assert collector._workers.assembly.pool.lent == 0
 
 
 class Wide(gym.Env[Any, Any]):

@@ -18,7 +18,7 @@ from tests.interruptions import each_moment
 pytestmark = pytest.mark.timeout(120)
 
 LENGTH = 5
-EVERY = pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.soak)])
+EVERY = pytest.mark.parametrize("every", [31, pytest.param(1, marks=pytest.mark.soak)])
 NAMES = pytest.mark.parametrize("name", ["Sync", *(pytest.param(name, marks=pytest.mark.processes) for name in CLASSES)])
 
 

@@ -18,6 +18,7 @@ import torch
 
 from reap.collectors import MultiSyncDataCollector, SyncDataCollector
 from reap.collectors.background import Background
+from reap.collectors.delivery.arrangement import Arrangement
 from reap.testing import Const, Count
 from reap.testing.marked import Drawing, Marked
 from tests.collectors.worker_kinds import CLASSES, Gate, Gated, assert_same, steps, take, workers_of
@@ -167,7 +168,7 @@ def test_a_batch_that_was_interrupted_is_part_of_the_state(name: str, gate: Gate
         assert following == [0, 1, 2, 3, 4], "this env has no state: its episodes begin anew"
 
 
-def test_a_complete_batch_that_was_not_handed_out_is_part_of_the_state() -> None:
+def test_a_complete_batch_that_was_not_handed_out_is_part_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     def make() -> Any:
         torch.manual_seed(3)
         return MultiSyncDataCollector([partial(Marked, w) for w in range(2)], Drawing(), frames_per_batch=12)
@@ -179,7 +180,7 @@ def test_a_complete_batch_that_was_not_handed_out_is_part_of_the_state() -> None
         collector.set_seed(7)
         collector.next()
         # Ctrl-C comes where the batch is complete: it is raised behind that.
-        collector._joined = joins_and_interrupts(collector._joined)
+        monkeypatch.setattr(Arrangement, "deliver", joins_and_interrupts(Arrangement.deliver))
         with pytest.raises(KeyboardInterrupt):
             collector.next()
         state = collector.state_dict()
@@ -204,9 +205,9 @@ def joins_and_interrupts(join: Callable[..., Any]) -> Callable[..., Any]:
     return joined
 
 
-def test_a_complete_batch_that_was_not_handed_out_is_dropped_by_a_seed() -> None:
+def test_a_complete_batch_that_was_not_handed_out_is_dropped_by_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     with MultiSyncDataCollector([partial(Count, 50)] * 2, Const(), frames_per_batch=8, total_frames=24) as collector:
-        collector._joined = joins_and_interrupts(collector._joined)
+        monkeypatch.setattr(Arrangement, "deliver", joins_and_interrupts(Arrangement.deliver))
         with pytest.raises(KeyboardInterrupt):
             collector.next()
         collector.set_seed(1)
@@ -215,9 +216,9 @@ def test_a_complete_batch_that_was_not_handed_out_is_dropped_by_a_seed() -> None
         assert (stats.frames, stats.discarded_frames) == (24, 8)
 
 
-def test_the_last_batch_of_the_budget_is_handed_out_by_whatever_asks_next() -> None:
+def test_the_last_batch_of_the_budget_is_handed_out_by_whatever_asks_next(monkeypatch: pytest.MonkeyPatch) -> None:
     with MultiSyncDataCollector([partial(Count, 50)] * 2, Const(), frames_per_batch=8, total_frames=8) as collector:
-        collector._joined = joins_and_interrupts(collector._joined)
+        monkeypatch.setattr(Arrangement, "deliver", joins_and_interrupts(Arrangement.deliver))
         with pytest.raises(KeyboardInterrupt):
             collector.next()
         assert steps(collector.next()) == [[0, 1, 2, 3]] * 2
@@ -271,7 +272,7 @@ def test_an_interrupted_pause_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_reply_in_this_process_is_not_taken_for_another() -> None:
     with SyncDataCollector(Count(50), Const(), frames_per_batch=4) as collector:
-        ready, calls = collector._group.ready, []
+        ready, calls = collector._workers.group.ready, []
 
         def interrupted(among: Any) -> Any:
             calls.append(among)
@@ -279,12 +280,12 @@ def test_a_reply_in_this_process_is_not_taken_for_another() -> None:
                 raise KeyboardInterrupt
             return ready(among)
 
-        collector._group.ready = interrupted
+        collector._workers.group.ready = interrupted
         with pytest.raises(KeyboardInterrupt):
             collector.next()
         batch = collector.next()
-        assert steps(batch) == [0, 1, 2, 3]  # a new episode: the other one would have a gap
-        assert batch["collector", "traj_ids"].tolist() == [1] * 4
+        assert steps(batch) == [0, 1, 2, 3]
+        assert batch["collector", "traj_ids"].tolist() == [0] * 4, "the rollout was complete: nothing is lost"
         assert collector.getattr_env("length") == 50
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
 from reap.testing import Const, Count
-from tests.collectors.worker_kinds import CLASSES, LIMIT, MASK, VERSION, Gate, Gated, counts, pairs, steps
+from tests.collectors.worker_kinds import CLASSES, LIMIT, MASK, VERSION, Gate, Gated, counts, pairs, steps, under_way
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -97,7 +97,7 @@ def test_a_worker_waits_for_those_whose_episodes_its_own_wait_for(gate: Gate) ->
         batches = [collector.next()]
         opener.join()
         assert collector.stats().frames == 16
-        assert list(collector._working) == [1]
+        assert under_way(collector) == [1]
         batches.append(collector.next())
         assert collector.stats().frames == 16
         batches.extend(collector)

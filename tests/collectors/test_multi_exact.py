@@ -43,8 +43,14 @@ def alone(make: Callable[[int], Any], policy: Any, frames: int, batches: int, **
     return [*found, [seed]]
 
 
-@pytest.mark.parametrize("kind", ENVS)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        (kind, policy) if kind == "serial" or policy == "drawing" else pytest.param(kind, policy, marks=pytest.mark.processes)
+        for kind in ENVS
+        for policy in POLICIES
+    ],
+)
 def test_several_workers_are_collectors_seeded_along_the_chain(kind: str, policy: str) -> None:
     torch.manual_seed(1)
     made = POLICIES[policy]()
@@ -56,6 +62,7 @@ def test_several_workers_are_collectors_seeded_along_the_chain(kind: str, policy
                 assert_same(batch[worker], expected[worker][number])
 
 
+@pytest.mark.processes  # each worker imports torchrl
 def test_envs_of_torchrl() -> None:
     pytest.importorskip("torchrl")
     *expected, _ = alone(of_torchrl, Told(), 12, 2)

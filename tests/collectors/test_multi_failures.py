@@ -266,7 +266,7 @@ def test_ctrl_c_in_the_middle_of_a_batch_that_is_asked_for_again(name: str, tmp_
 def test_ctrl_c_while_commands_are_sent(name: str) -> None:
     """It comes when all workers know what they are to do."""
     with CLASSES[name]([partial(Count, 50)], Const(), frames_per_batch=5) as collector:
-        take_slot, sent = collector._crew.slots[0].take, []
+        take_slot, sent = collector._workers._own.slots[0].take, []
 
         def take_and_interrupt() -> int:
             sent.append(1)
@@ -274,7 +274,7 @@ def test_ctrl_c_while_commands_are_sent(name: str) -> None:
                 signal.raise_signal(signal.SIGINT)
             return take_slot()
 
-        collector._crew.slots[0].take = take_and_interrupt
+        collector._workers._own.slots[0].take = take_and_interrupt
         found = []
         interrupts = 0
         while len(found) < 4:

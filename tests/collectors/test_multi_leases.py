@@ -103,7 +103,7 @@ def test_states_make_no_further_slots(name: str) -> None:
                 kept.append(batch)
             if number % 5 == 0:
                 collector.state_dict()
-        assert max(len(slots.pool.slots) for slots in collector._crew.slots) <= 3
+        assert max(len(slots.pool.slots) for slots in collector._workers._own.slots) <= 3
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -127,7 +127,7 @@ def test_of_one_in_this_process_it_is_one_batch_at_the_most() -> None:
     gc.collect()
     collector = SyncDataCollector(partial(Pixels, 30), frames_per_batch=4)
     kept = [collector.next() for _ in range(4)]
-    slots = [ref(slot) for slot in collector._assembly.pool.slots]  # pyright: ignore[reportPrivateUsage]
+    slots = [ref(slot) for slot in collector._workers.assembly.pool.slots]  # pyright: ignore[reportPrivateUsage]
     assert len(slots) == 4
     gc.disable()
     try:

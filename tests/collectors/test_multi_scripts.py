@@ -112,7 +112,7 @@ def begin(cls, make=None, **options):
     given = make or (lambda: gym.make("CartPole-v1"))
     collector = cls([given] * (1 if cls is aSyncDataCollector else 2), frames_per_batch=8, **options)
     collector.next()
-    print(*collector._crew.group.pids, flush=True)
+    print(*collector._workers.group.pids, flush=True)
     sys.stdin.readline()
     return collector
 """

@@ -179,7 +179,7 @@ def test_objects_of_results_that_wait_are_part_of_the_state(name: str) -> None:
     with make() as collector:
         collector.next()
         if name == "MultiSync":
-            collector._under_way = collector._begin()
+            collector._schedule._begin()
         state = saved(collector.state_dict())
         expected = [collector.next() for _ in state["results"]]
         assert expected

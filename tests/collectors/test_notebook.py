@@ -39,7 +39,7 @@ print(batch["observation"].flatten().int().tolist())
 print(bool((batch["action"] * 2 == batch["observation"]).all()))
 """
 END = """
-pids = collector._crew.group.pids
+pids = collector._workers.group.pids
 collector.shutdown()
 import os
 print([os.path.exists(f"/proc/{pid}") for pid in pids])

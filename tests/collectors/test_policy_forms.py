@@ -29,6 +29,7 @@ pytestmark = pytest.mark.timeout(60)
 
 VERSION = ("collector", "policy_version")
 FEW = ("bound method", "closure", "method of a player", "tensordict around a method", "list in a module")
+IN_WORKERS = [form if form in FEW else pytest.param(form, marks=pytest.mark.processes) for form in FORMS]
 
 
 def two(policy: Any, **options: Any) -> MultiSyncDataCollector:
@@ -42,7 +43,7 @@ def actions(collector: Any) -> list[float]:
     return rows[:, 0].tolist()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", IN_WORKERS)
 def test_an_update_reaches_all_workers(form: str) -> None:
     make, name = FORMS[form]
     agent = Agent(1.0)
@@ -178,7 +179,7 @@ def test_a_successor_has_the_latest_weights() -> None:
         agent.eps = 0.5
         collector.update_policy_weights_()
         collector.update_policy_weights_(agent.state_dict())
-        os.kill(collector._group.pids[1], signal.SIGKILL)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        os.kill(collector._workers.group.pids[1], signal.SIGKILL)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
         assert actions(collector) == [2.5, 2.5]
         assert collector.stats().restarts == 1
 
@@ -322,6 +323,11 @@ def test_weights_are_in_the_state(form: str) -> None:
         collector.load_state_dict(state)
         assert collector.next()["action"].unique().tolist() == [1.0]
     assert agent.w.item() == 1.0
+
+
+@pytest.mark.parametrize("form", IN_WORKERS)
+def test_a_state_goes_back_to_the_workers(form: str) -> None:
+    make, _ = FORMS[form]
     with two(make(Agent(5.0))) as collector:
         resumed = collector.state_dict()
         collector.load_state_dict(resumed)

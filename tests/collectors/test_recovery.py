@@ -174,7 +174,7 @@ def test_a_reset_that_fails_loses_no_column(tmp_path: Path) -> None:
 def test_a_worker_killed_between_two_batches_is_replaced() -> None:
     with MultiSyncDataCollector([Fragile, Fragile], frames_per_batch=24, on_worker_failure="restart") as collector:
         collector.next()
-        os.kill(collector._group.pids[0], signal.SIGKILL)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        os.kill(collector._workers.group.pids[0], signal.SIGKILL)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
         row = frames(collector.next()[0])
         assert [number for number, *_ in row] == [SUCCESSOR] * 7 + [SUCCESSOR + 1] * 5
 
@@ -233,7 +233,7 @@ def drawn(folder: Path, seed: int, static: bool = False) -> list[list[float]]:
     return batch["observation"][..., 1].tolist()
 
 
-@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("static", [False, pytest.param(True, marks=pytest.mark.processes)])
 def test_successors_are_seeded_each_anew_and_the_same_each_time(tmp_path: Path, static: bool) -> None:
     first = drawn(tmp_path / "first", 7, static)
     assert drawn(tmp_path / "again", 7, static) == first
@@ -247,7 +247,7 @@ def test_without_a_seed_successors_have_none(tmp_path: Path) -> None:
     fragile = partial(Fragile, tmp_path / "failed", kill, steps=6)
     with MultiSyncDataCollector([Fragile, fragile], frames_per_batch=24, on_worker_failure="restart") as collector:
         collector.next()
-        assert collector._crew._seeds == {}
+        assert collector._workers._own._seeds == {}
 
 
 @pytest.mark.parametrize("kind", [MultiSyncDataCollector, MultiaSyncDataCollector])
@@ -275,13 +275,13 @@ def test_workers_that_fail_at_the_same_time(tmp_path: Path, kind: Any) -> None:
         lambda collector: collector.call_env("_observation"),
     ],
 )
-@pytest.mark.parametrize("kind", [MultiSyncDataCollector, MultiaSyncDataCollector])
+@pytest.mark.parametrize("kind", [MultiSyncDataCollector, pytest.param(MultiaSyncDataCollector, marks=pytest.mark.processes)])
 def test_a_death_that_another_call_sees_first_is_mended_too(kind: Any, call: Callable[[Any], Any]) -> None:
     with kind([Fragile, Fragile], frames_per_batch=24, on_worker_failure="restart") as collector:
         collector.next()
-        for pid in collector._group.pids:
+        for pid in collector._workers.group.pids:
             os.kill(pid, signal.SIGKILL)
-        while len(collector._group.failures()) < 2:  # their ends come one after the other
+        while len(collector._workers.group.failures()) < 2:  # their ends come one after the other
             pass
         call(collector)
         for _ in range(3):
@@ -321,15 +321,15 @@ def test_weights_go_to_a_successor_whose_start_was_broken_off(scheme: Any, monke
     options: Any = {"on_worker_failure": "restart", "weight_sync_schemes": {"policy": scheme()}}
     with MultiSyncDataCollector([partial(Count, 5)] * 2, policy, frames_per_batch=4, **options) as collector:
         collector.next()
-        attach, interruptions = collector._crew._attach_weights, [KeyboardInterrupt()]
+        attach, interruptions = collector._workers._own._attach_weights, [KeyboardInterrupt()]
 
         def interrupted(worker: int, box: Any) -> None:
             attach(worker, box)
             if interruptions:
                 raise interruptions.pop()
 
-        monkeypatch.setattr(collector._crew, "_attach_weights", interrupted)
-        os.kill(collector._crew.group.pids[0], signal.SIGKILL)
+        monkeypatch.setattr(collector._workers._own, "_attach_weights", interrupted)
+        os.kill(collector._workers.group.pids[0], signal.SIGKILL)
         with pytest.raises(KeyboardInterrupt):
             collector.next()
         nn.init.constant_(policy.w, 7.0)

@@ -58,7 +58,7 @@ def test_weights_reach_the_workers_and_their_successors(scheme: Any) -> None:
         assert actions(collector.next()) == [0.0, 0.0]
         collector.update_policy_weights_()
         assert actions(collector.next()) == [1.0, 1.0]
-        os.kill(collector._group.pids[0], signal.SIGKILL)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        os.kill(collector._workers.group.pids[0], signal.SIGKILL)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
         assert actions(collector.next()) == [1.0, 1.0]
         policy.set(1.5)
         collector.update_policy_weights_(worker_ids=0)

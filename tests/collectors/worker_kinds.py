@@ -185,7 +185,7 @@ class Gate:
 def wait_for_stop(collector: Any, worker: int) -> None:
     """Wait until the collector has told this worker to stop; it is shared memory, with nothing that could be waited for."""
     deadline = time.monotonic() + LIMIT
-    while not collector._crew.group.carrier.control(worker)[STOP]:
+    while not collector._workers.group.carrier.control(worker)[STOP]:
         assert time.monotonic() < deadline, "nobody told it to stop"
         os.sched_yield()
 
@@ -304,7 +304,7 @@ def mapped() -> int:
 
 
 def pids_of(collector: Any) -> list[int]:
-    return collector._crew.group.pids
+    return collector._workers.group.pids
 
 
 def exists(pid: int) -> bool:
@@ -375,3 +375,8 @@ class Uniform(nn.Module):
         with torch.no_grad():
             for part in self.parts:
                 part.fill_(value)
+
+
+def under_way(collector: Any) -> list[int]:
+    """The workers that are recording."""
+    return [worker for one in collector._handover.recording for worker in one.commands]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reap.data.storages.ring import Claim, Ring
+from reap.data.storages.ring.ring import Claim, Ring
 
 
 def claimed(ring: Ring, columns: int) -> Claim:

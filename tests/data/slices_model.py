@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.episodes.index import EpisodeIndex
-from reap.data.replay import ReplayBuffer
-from reap.data.samplers.members import EligibleTrajectories
+from reap.data.samplers.eligible import EligibleTrajectories
 
 Frame = tuple[int, ...]
 """Env, episode, step."""
@@ -78,14 +78,14 @@ def slices_within(frames: list[Frame], length: int) -> set[tuple[Frame, ...]]:
 def known_to(sampler: Any, storage: Any, length: int) -> tuple[EpisodeIndex, EligibleTrajectories]:
     """What a sampler knows of trajectories, and those of them that are long enough."""
     index = sampler.updated(storage)
-    return index, sampler._members.get(length) or sampler._new_members(index, length)
+    return index, sampler._eligible.get(length) or sampler._new_eligible(index, length)
 
 
 def slices_indexed(buffer: ReplayBuffer, length: int) -> Counter[tuple[Frame, ...]]:
     """All slices that the sampler can give, read from what it knows of trajectories."""
-    index, members = known_to(buffer.sampler, buffer.storage, length)
+    index, eligible = known_to(buffer.sampler, buffer.storage, length)
     found: Counter[tuple[Frame, ...]] = Counter()
-    for number in members.numbers.tolist():
+    for number in eligible.numbers.tolist():
         for start in range(int(index.table.first[number]), int(index.table.end[number]) - length + 1):
             places = index.table.places(np.array([number]), np.array([start]), length)
             observed = buffer.storage.leaf(("observation",))[torch.from_numpy(places[0])]

@@ -11,7 +11,7 @@ from tensordict import TensorDict
 
 from reap.data import LazyMemmapStorage, LazyTensorStorage, ListStorage, ReplayBuffer
 from reap.data.storages.base import Storage
-from reap.data.storages.control import COUNT, WRITERS
+from reap.data.storages.ring.control import COUNT, WRITERS
 from reap.errors import OptionError
 
 SIZE = 12

@@ -16,8 +16,8 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict, TensorDictBase, tensorclass
 
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.max_value import TensorDictMaxValueWriter
-from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
@@ -28,6 +28,7 @@ from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from tests import warm
 from tests.data.claims import claimed
+from tests.pairwise import pairwise
 
 Saved = Callable[[ReplayBuffer, ReplayBuffer, Path], None]
 
@@ -66,7 +67,8 @@ def by_state(source: ReplayBuffer, target: ReplayBuffer, path: Path) -> None:
     target.load_state_dict(torch.load(path / "state.pt", weights_only=True))
 
 
-both = pytest.mark.parametrize("moved", [by_folder, by_state])
+WAYS = [by_folder, by_state]
+both = pytest.mark.parametrize("moved", WAYS)
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -144,10 +146,7 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@both
-@pytest.mark.parametrize("prefetch", [None, 2])
-@pytest.mark.parametrize("written", [18, 70])
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(("sampler", "written", "prefetch", "moved"), pairwise(list(SAMPLERS), [18, 70], [None, 2], WAYS))
 def test_every_sampler_goes_on(moved: Saved, sampler: str, written: int, prefetch: int | None, tmp_path: Path) -> None:
     options = {"batch_size": 6, "prefetch": prefetch}
     buffer, twin = (made(LazyTensorStorage(40), sampler=SAMPLERS[sampler](), **options) for _ in range(2))
@@ -637,7 +636,7 @@ import os, signal, sys, torch
 from pathlib import Path
 from tensordict import TensorDict
 from reap.data.saving import folders, checkpoint
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement

@@ -17,8 +17,8 @@ import torch
 from tensordict import TensorDict, tensorclass
 
 from reap import MultiaSyncDataCollector
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.max_value import TensorDictMaxValueWriter
-from reap.data.replay import ReplayBuffer
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from reap.errors import SpecMismatch
 

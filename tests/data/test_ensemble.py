@@ -11,11 +11,11 @@ import pytest
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict
 
-from reap.data.ensemble import ReplayBufferEnsemble
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.ensemble import ReplayBufferEnsemble
+from reap.data.buffers.replay import ReplayBuffer
+from reap.data.buffers.tensordict_buffers import TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.storages import LazyTensorStorage, ListStorage
-from reap.data.tensordict_buffers import TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 
 PLACES = 10

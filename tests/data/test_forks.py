@@ -65,9 +65,10 @@ assert len(buffer) == 40
     assert warm.run(SETTING + program, timeout=50) == (0, "", "")
 
 
+@pytest.mark.parametrize("forks", [8, pytest.param(30, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("options", ["prefetch=2", "shared=True"])
 @pytest.mark.parametrize("buffer", [SLICES, PRIORITIES])
-def test_forks_while_threads_write_and_sample(buffer: str, options: str) -> None:
+def test_forks_while_threads_write_and_sample(buffer: str, options: str, forks: int) -> None:
     program = f"""
 buffer = {buffer.format(options)}
 write(buffer)
@@ -93,11 +94,11 @@ def use():
 threads = [threading.Thread(target=work, args=(do,)) for do in (lambda: write(buffer), sample, buffer.sample)]
 for thread in threads:
     thread.start()
-ends = [in_child(use) for _ in range(30)]
+ends = [in_child(use) for _ in range({forks})]
 ended.set()
 for thread in threads:
     thread.join()
-assert ends == [0] * 30, ends
+assert ends == [0] * {forks}, ends
 use()
 """
     assert warm.run(SETTING + program, timeout=100) == (0, "", "")

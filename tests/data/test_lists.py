@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
 
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.storages import ListStorage
 from reap.data.storages.lists import collated
 from reap.data.writers import TensorDictRoundRobinWriter

@@ -16,11 +16,11 @@ from tensordict import TensorDict
 
 from reap.collectors import SyncDataCollector
 from reap.data import MultiStep
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, lazy
 from reap.data.storages.bits import differing
-from reap.data.storages.next_values import RebuildNext
-from reap.data.storages.side_store import RETURNED, TAKEN, SideStore, Sparse
+from reap.data.storages.next_values.rebuild import RebuildNext
+from reap.data.storages.next_values.side_store import RETURNED, TAKEN, SideStore, Sparse
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError
 from reap.recording.layout import Field

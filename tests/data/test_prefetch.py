@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.base import Draw, Sampler
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
 from reap.data.storages import LazyTensorStorage
@@ -266,7 +266,7 @@ def test_a_buffer_that_is_dropped_while_a_sample_is_made_is_freed_behind_it() ->
 def test_an_interpreter_with_samples_under_way_ends(last: str) -> None:
     code = f"""
 import torch
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 buffer = ReplayBuffer(batch_size=100, prefetch=3)
 buffer.extend(torch.arange(1000))
 buffer.sample()

@@ -12,8 +12,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.max_value import TensorDictMaxValueWriter
-from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.uniform import RandomSampler
 from reap.data.storages import LazyTensorStorage

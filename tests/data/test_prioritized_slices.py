@@ -10,7 +10,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers import prioritized_slices
 from reap.data.samplers.prioritized_slices import PrioritizedSliceSampler
 from reap.data.samplers.slices import SliceSampler
@@ -158,7 +158,8 @@ Piece = tuple[int, int, int]
 def pieces_of(sample: TensorDict) -> list[Piece]:
     """Slices, cut where the mark says that one ends."""
     ends = sample["next", "done"].flatten().nonzero().flatten().add(1).tolist()
-    parts = [frames_of(sample[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    frames = frames_of(sample)
+    parts = [frames[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     for part in parts:
         assert part == [(0, part[0][1], part[0][2] + k) for k in range(len(part))]
     return [(part[0][1], part[0][2], len(part)) for part in parts]

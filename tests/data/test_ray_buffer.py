@@ -18,12 +18,12 @@ import torch
 from tensordict import TensorDict
 
 from reap.collectors import SyncDataCollector
-from reap.data.ray_buffer import RayReplayBuffer
+from reap.data.buffers.ray_buffer import RayReplayBuffer
+from reap.data.buffers.tensordict_buffers import TensorDictReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.uniform import RandomSampler
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
-from reap.data.tensordict_buffers import TensorDictReplayBuffer
 from reap.data.writers import ImmutableDatasetWriter
 from reap.errors import CallOrderError, ClosedError, OptionError, SpecMismatch
 from tests.data.unseen import Unseen, WithoutIds, steps_of_slices

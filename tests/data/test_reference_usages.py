@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.slices import SliceSampler
 from reap.data.storages import LazyTensorStorage
 from reap.envs import EnvBase, GymEnv, ParallelEnv

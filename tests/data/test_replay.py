@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.uniform import RandomSampler
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from reap.data.storages.leaf import Leaf

@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from reap.data.storages.control import BIRTH, BUSY, CLAIMED, COUNT, PID, START, WRITERS, Control
-from reap.data.storages.ring import Ring
+from reap.data.storages.ring.control import BIRTH, BUSY, CLAIMED, COUNT, PID, START, WRITERS, Control
+from reap.data.storages.ring.ring import Ring
 from reap.system import waits
 from tests.data.claims import claimed
 
@@ -126,7 +126,7 @@ def test_too_many_writers_are_refused() -> None:
     ring = Ring(Control(1000), 1000)
     for _ in range(WRITERS):
         claimed(ring, 1)
-    with pytest.raises(RuntimeError, match=f"at most {WRITERS} writes at the same time"):
+    with pytest.raises(RuntimeError, match=f"all {WRITERS} concurrent write slots are in use"):
         claimed(ring, 1)
 
 

@@ -11,13 +11,14 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.prioritized_slices import PrioritizedSliceSampler
 from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
 from reap.data.storages import LazyTensorStorage
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -106,9 +107,7 @@ class Changed:
 CHANGES = [name for name in vars(Changed) if not name.startswith("_") and name != "require_right"]
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("prefetch", [0, 2])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("sampler", "prefetch", "seed"), pairwise(list(SAMPLERS), [0, 2], range(3)))
 def test_samples_are_right_whatever_is_done(sampler: str, prefetch: int, seed: int) -> None:
     chance, changed = random.Random(seed), Changed(sampler, prefetch)
     for _ in range(30):

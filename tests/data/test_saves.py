@@ -17,8 +17,8 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict
 
-from reap.data.ensemble import ReplayBufferEnsemble
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.ensemble import ReplayBufferEnsemble
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.slices import SliceSampler
 from reap.data.saving import checkpoint, folders, reading
 from reap.data.saving.checkpoint import REST
@@ -82,7 +82,7 @@ def test_a_save_that_is_replaced_while_it_is_verified_is_read_on(tmp_path: Path,
 SAVER = """
 import sys, torch
 from tensordict import TensorDict
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.storages import LazyTensorStorage
 buffers = []
 for count in range(int(sys.argv[2]), int(sys.argv[2]) + 20):
@@ -177,8 +177,8 @@ def test_verify_false_looks_at_no_checksum(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda file: file.unlink(), "expected the checksums of the files, found none"),
-        (lambda file: file.write_text("{"), "manifest.json: expected what dumps wrote, found it damaged"),
-        (lambda file: file.write_text('{"files": []}'), "manifest.json: expected what dumps wrote, found it damaged"),
+        (lambda file: file.write_text("{"), "manifest.json: expected a file of dumps, found it damaged"),
+        (lambda file: file.write_text('{"files": []}'), "manifest.json: expected a file of dumps, found it damaged"),
         (lambda file: file.write_text('{"files": {}}'), "reap.pt: expected its checksum in manifest.json, found none"),
     ],
 )
@@ -308,7 +308,7 @@ def test_a_pipe_at_the_path(tmp_path: Path) -> None:
 FULL = """
 import os, torch
 from tensordict import TensorDict
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.storages import LazyTensorStorage
 from reap.system.disk import free_space
 from reap.errors import DiskFull
@@ -345,7 +345,7 @@ def test_a_full_disk_is_an_error_and_the_save_before_is_there() -> None:
 LIMITED = """
 import os, resource, sys, torch
 from tensordict import TensorDict
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.storages import LazyTensorStorage
 from reap.errors import DiskFull
 os.chdir(sys.argv[1])

@@ -40,7 +40,7 @@ from tensordict import TensorDict
 from reap import LazyMemmapStorage, ReplayBuffer
 from reap.errors import DiskFull
 sys.modules["reap.data.storages.lazy"].PIECE = 1 << 20
-sys.modules["reap.data.storages.side_store"].RESERVE_BYTES = 1 << 18
+sys.modules["reap.data.storages.next_values.side_store"].RESERVE_BYTES = 1 << 18
 KINDS = {"time": ((100, 2000), 1, False), "rows": ((4, 25, 2000), 2, False), "once": ((100, 2000), 1, True)}
 shape, ndim, once = KINDS[sys.argv[1]]
 def make(name):

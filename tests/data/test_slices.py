@@ -12,12 +12,16 @@ import pytest
 import torch
 from tensordict import TensorDict, tensorclass
 
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.slices import SliceSampler
 from reap.data.storages import LazyTensorStorage
 from reap.errors import CallOrderError, OptionError
 from tests.data.claims import claimed
 from tests.data.slices_model import Env, check, frames_of, kept, slices_indexed, slices_within, stacked
+from tests.pairwise import pairwise
+
+MARKS = ["ids", "ends", "both"]
+"""What says which trajectory a frame is of."""
 
 
 def slices_drawn(buffer: ReplayBuffer, length: int, count: int) -> Counter[tuple[tuple[int, ...], ...]]:
@@ -47,9 +51,7 @@ def test_one_env_in_writes_of_any_length(marks: str, seed: int) -> None:
     check(buffer, 3)
 
 
-@pytest.mark.parametrize("marks", ["ids", "ends", "both"])
-@pytest.mark.parametrize("shape", [(3,), (2, 2)])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("marks", "shape", "seed"), pairwise(MARKS, [(3,), (2, 2)], range(3)))
 def test_rows_apart(marks: str, shape: tuple[int, ...], seed: int) -> None:
     chance = random.Random(seed)
     envs = [Env(number, seed) for number in range(int(np.prod(shape)))]
@@ -62,9 +64,7 @@ def test_rows_apart(marks: str, shape: tuple[int, ...], seed: int) -> None:
     check(buffer, 3)
 
 
-@pytest.mark.parametrize("marks", ["ids", "ends", "both"])
-@pytest.mark.parametrize("by_transform", [True, False])
-@pytest.mark.parametrize("columns", [1, 4, 7])
+@pytest.mark.parametrize(("marks", "by_transform", "columns"), pairwise(MARKS, [True, False], [1, 4, 7]))
 def test_rows_written_one_behind_the_other(marks: str, by_transform: bool, columns: int) -> None:
     envs = [Env(number, columns) for number in range(3)]
     flatten = (lambda data: data.reshape(-1)) if by_transform else None
@@ -78,9 +78,7 @@ def test_rows_written_one_behind_the_other(marks: str, by_transform: bool, colum
             assert set(slices_indexed(buffer, 2)) <= slices_within(frames_of(buffer[:]), 2)
 
 
-@pytest.mark.parametrize("marks", ["ids", "ends", "both"])
-@pytest.mark.parametrize("ids_are_equal", [True, False])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("marks", "ids_are_equal", "seed"), pairwise(MARKS, [True, False], range(4)))
 def test_several_writers_in_any_order(marks: str, ids_are_equal: bool, seed: int) -> None:
     chance = random.Random(seed)
     counts = [iter(range(10_000)) for _ in range(3)]

@@ -11,13 +11,14 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.prioritized_slices import PrioritizedSliceSampler
 from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.storages import LazyTensorStorage
 from tests.data.slices_model import Env, check, frames_of, slices_indexed, slices_within, stacked
 from tests.data.test_slices_work import calls
+from tests.pairwise import pairwise
 
 FOREIGN = 99
 """The number of an env that wrote nothing by itself."""
@@ -55,9 +56,7 @@ def edit(buffer: ReplayBuffer, chance: random.Random, numbers: Any, *, same_id: 
         buffer[place] = foreign(frame, numbers, same_id=same_id)
 
 
-@pytest.mark.parametrize("longest", [1, 12])
-@pytest.mark.parametrize("kind", ["observed", "alike", "bare"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("kind", "longest", "seed"), pairwise(["observed", "alike", "bare"], [1, 12], range(3)))
 def test_one_env(kind: str, longest: int, seed: int) -> None:
     """In writes of any length, and frame by frame."""
     chance, numbers, env = random.Random(seed), count(), Env(0, seed, longest=20)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.storages import LazyTensorStorage
 from reap.errors import CallOrderError, OptionError

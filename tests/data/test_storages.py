@@ -12,7 +12,7 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict, lazy_stack, tensorclass
 
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
 from reap.data.storages import lazy as storages
 from reap.data.storages.base import Storage
@@ -63,13 +63,13 @@ DTYPES = [
 
 @anywhere
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(), (1,), (2, 3), (0,), (2, 0)], ids=str)
-def test_every_dtype_and_shape(kind: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    values = torch.arange(3).view(3, *[1] * len(shape)).expand(3, *shape).to(dtype)
-    held, (sample, index) = round_trip(kind, values)
-    assert held.dtype == sample.dtype == dtype
-    assert torch.equal(held, values)
-    assert torch.equal(sample, values[index])
+def test_every_dtype_and_shape(kind: str, dtype: torch.dtype) -> None:
+    for shape in ((), (1,), (2, 3), (0,), (2, 0)):
+        values = torch.arange(3).view(3, *[1] * len(shape)).expand(3, *shape).to(dtype)
+        held, (sample, index) = round_trip(kind, values)
+        assert held.dtype == sample.dtype == dtype, shape
+        assert torch.equal(held, values), shape
+        assert torch.equal(sample, values[index]), shape
 
 
 @anywhere
@@ -218,7 +218,7 @@ def test_a_temporary_folder_goes_with_its_process_and_not_with_a_fork(tmp_path: 
 import os, sys, tempfile, warnings
 tempfile.tempdir = sys.argv[1]
 import torch
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.storages import LazyMemmapStorage
 storage = LazyMemmapStorage(4)
 buffer = ReplayBuffer(storage=storage)
@@ -283,7 +283,7 @@ def test_too_little_memory_is_refused_before_any_is_taken(monkeypatch: pytest.Mo
 
 
 def test_a_size_for_which_even_the_table_of_writes_is_too_large_is_refused() -> None:
-    expected = r"max_size=1000000000000: the table of who wrote what needs 4.0 TB, .* left; expected fewer frames"
+    expected = r"max_size=1000000000000: the table of origins needs 4.0 TB, .* left; expected fewer frames"
     with pytest.raises(MemoryError, match=expected):
         LazyTensorStorage(10**12)
 

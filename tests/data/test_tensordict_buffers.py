@@ -10,12 +10,16 @@ import pytest
 import torch
 from tensordict import TensorDict, tensorclass
 
+from reap.data.buffers.replay import ReplayBuffer
+from reap.data.buffers.tensordict_buffers import (
+    PrioritizedReplayBuffer,
+    TensorDictPrioritizedReplayBuffer,
+    TensorDictReplayBuffer,
+)
 from reap.data.max_value import TensorDictMaxValueWriter
-from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
-from reap.data.tensordict_buffers import PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from reap.data.writers import RoundRobinWriter, TensorDictRoundRobinWriter
 from reap.errors import OptionError, SpecMismatch
 from tests.warm import Program

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.storages import LazyTensorStorage, ListStorage
 from reap.errors import OptionError, SpecMismatch
 

@@ -14,13 +14,13 @@ import torch
 from tensordict import TensorDict, lazy_stack
 from torch import Tensor
 
+from reap.data.buffers.replay import ReplayBuffer
+from reap.data.buffers.tensordict_buffers import TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from reap.data.max_value import TensorDictMaxValueWriter
-from reap.data.replay import ReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.uniform import SamplerWithoutReplacement
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
-from reap.data.tensordict_buffers import TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from reap.errors import SpecMismatch
 
 TENSORS = {"RAM": LazyTensorStorage, "files": LazyMemmapStorage}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from reap.data.replay import ReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.base import Draw
 from reap.data.samplers.uniform import SamplerWithoutReplacement
 from reap.data.storages import LazyTensorStorage

@@ -11,8 +11,8 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase, tensorclass
 
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.max_value import TensorDictMaxValueWriter
-from reap.data.replay import ReplayBuffer
 from reap.data.storages import LazyTensorStorage, ListStorage
 from reap.data.writers import ImmutableDatasetWriter, RoundRobinWriter, TensorDictRoundRobinWriter
 from reap.errors import OptionError, SpecMismatch
@@ -206,7 +206,7 @@ def test_a_refused_write_changes_nothing() -> None:
     buffer.extend(scored(5, 6))
     with pytest.raises(SpecMismatch, match="NaN under 'score'"):
         buffer.extend(scored(7, float("nan")))
-    with pytest.raises(SpecMismatch, match="rank_key 'score' in what is written, got the keys \\['other'\\]"):
+    with pytest.raises(SpecMismatch, match="rank_key 'score' in the data, got the keys \\['other'\\]"):
         buffer.extend(TensorDict({"other": torch.zeros(1)}, [1]))
     with pytest.raises(SpecMismatch, match="missing"):
         buffer.extend(TensorDict({"score": torch.ones(1) * 9}, [1]))

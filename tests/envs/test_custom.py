@@ -10,7 +10,7 @@ from tensordict import NonTensorStack, TensorDict, TensorDictBase
 
 from reap.collectors import SyncDataCollector
 from reap.envs import EnvBase, SerialEnv, check_env_specs, step_mdp
-from reap.envs.faces.done_flags import Ends
+from reap.envs.faces.done_flags import DoneFlags
 from reap.errors import SpecMismatch
 from reap.specs import Bounded, Categorical, Composite, NonTensor, Unbounded
 from reap.testing import Const, IdRows, check_env
@@ -199,7 +199,7 @@ def test_a_rollout_of_nested_dones_resets_rows_as_a_whole(size: tuple[int, ...])
 
 
 def test_ends_of_groups() -> None:
-    ends = Ends(Team((2,)))
+    ends = DoneFlags(Team((2,)))
     none = torch.zeros(2, 1, dtype=torch.bool)
     first, both = torch.tensor([[True], [False]]), torch.ones(2, 1, dtype=torch.bool)
 
@@ -327,7 +327,7 @@ def test_results_under_next_are_explained() -> None:
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
             return TensorDict({"next": super()._step(tensordict)}, self.batch_size)
 
-    with pytest.raises(SpecMismatch, match="values go to the root of what _step returns, not under 'next'"):
+    with pytest.raises(SpecMismatch, match="_step returns its values at the root, not under 'next'"):
         Nested().rand_step(Nested().reset())
 
 

@@ -21,8 +21,8 @@ from torch import nn
 import reap
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector
 from reap.envs import EnvCreator, GymEnv, ParallelEnv, SerialEnv, check_env_specs
+from reap.envs.parallel import board as parallel_board
 from reap.envs.parallel.board import ASKED
-from reap.envs.parallel.env import board as parallel_board
 from reap.errors import ClosedError, OptionError, SpecMismatch, WorkerRaised
 from reap.seeds import seed_chain
 from reap.testing import Const, Count, DiscreteCount, Id, Noise, check_collector, check_env

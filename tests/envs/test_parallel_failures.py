@@ -140,7 +140,7 @@ def test_in_a_worker_of_a_collector(how: str) -> None:
 def test_a_worker_of_a_collector_that_is_killed_takes_its_processes_along() -> None:
     collector = MultiSyncDataCollector([ParallelEnv(2, lambda: Count(3), num_processes=2)], Const(), frames_per_batch=40)
     collector.next()
-    [pid] = collector._crew.group.pids
+    [pid] = collector._workers.group.pids
     own = {one for one in descendants() if is_named(str(one), "ParallelEnv")}
     assert len(own) == 2
     processes = watch(own)

@@ -20,6 +20,7 @@ from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError, SpecMismatch
 from reap.seeds import seed_chain
 from reap.testing import Count, Masked
+from tests.pairwise import pairwise
 
 Key = tuple[str, ...]
 SEED, COLUMNS = 5, 9
@@ -166,9 +167,7 @@ def check(space: spaces.Space[Any], actions: spaces.Space[Any], rows: int | None
         check_row(row, Drawn(copy_of(space), copy_of(actions)), seed, categorical)
 
 
-@pytest.mark.parametrize("categorical", [False, True])
-@pytest.mark.parametrize("rows", [None, 3])
-@pytest.mark.parametrize("name", OBSERVATIONS)
+@pytest.mark.parametrize(("name", "rows", "categorical"), pairwise(list(OBSERVATIONS), [None, 3], [False, True]))
 def test_observations(name: str, rows: int | None, categorical: bool) -> None:
     check(OBSERVATIONS[name], BOX, rows, categorical)
 

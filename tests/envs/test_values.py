@@ -15,6 +15,7 @@ from reap.envs import GymEnv, SerialEnv
 from reap.envs.gymnasium.values import action_leaves, assemble, observation_leaves
 from reap.errors import OptionError, SpecMismatch
 from reap.testing import KeepActions
+from tests.pairwise import pairwise
 
 TWO = spaces.Discrete(2)
 
@@ -183,9 +184,7 @@ def same(found: Any, expected: Any) -> bool:
     return type(found) is type(expected) and found == expected
 
 
-@pytest.mark.parametrize("categorical", [False, True])
-@pytest.mark.parametrize("rows", [0, 1, 3])
-@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize(("name", "rows", "categorical"), pairwise(list(ACTIONS), [0, 1, 3], [False, True]))
 def test_actions(name: str, rows: int, categorical: bool) -> None:
     space, one_hot, indices, given = ACTIONS[name]
     values = (indices or one_hot) if categorical else one_hot

@@ -30,6 +30,7 @@ from tests.envs.vector_envs import (
     make_vector,
     needs_modes,
 )
+from tests.pairwise import pairwise
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -53,9 +54,7 @@ def vector(kind: str, mode: AutoresetMode, env_kind: str = "box", **keywords: An
     return GymEnv(make_vector(kind, mode, env_kind=env_kind), categorical_action_encoding=True, **keywords)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("kind", KINDS)
-@every_mode
+@pytest.mark.parametrize(("kind", "mode", "name"), pairwise(KINDS, MODES, list(OPTIONS)))
 def test_equals_serial_env_bit_for_bit(kind: str, mode: AutoresetMode, name: str) -> None:
     options = {"frames_per_batch": 7 * ROWS, **OPTIONS[name]}
     with collected(serial(), **options) as expected, collected(vector(kind, mode), **options) as found:
@@ -264,7 +263,7 @@ def test_envs_of_a_batch_begin_anew_in_one_way() -> None:
         lambda: GymEnv("CartPole-v1", num_envs=2),
         lambda: GymEnv("CartPole-v1", num_envs=2, vectorization_mode="vector_entry_point"),
     ]
-    with pytest.raises(SpecMismatch, match="begin anew"):
+    with pytest.raises(SpecMismatch, match="differs from env 0 in its autoreset mode"):
         SerialEnv(2, makers)
 
 

@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from reap.errors import OptionError
-from reap.policy.held import held_by
+from reap.policy.contents.held import held_by
 from reap.testing import BN, Const
 from reap.workers.pickling import dumps
 from tests.policy.forms import FORMS, Agent, Hiding, Player, a_closure, first

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from reap.collectors import SyncDataCollector
 from reap.envs import GymEnv
 from reap.errors import OptionError
-from reap.policy.placement import place
+from reap.policy.contents.placement import place
 from reap.specs import NonTensor
 from reap.testing import Const, Count
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from reap.collectors import SyncDataCollector
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError, SpecMismatch
+from reap.policy.actors.plain import match_arguments
 from reap.policy.choose import takes_tensordict
-from reap.policy.plain import match_arguments
 from reap.testing import Count, DictCount, DictPolicy, Id, IdRows
 
 OBSERVATION = [("observation",)]

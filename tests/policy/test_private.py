@@ -10,8 +10,8 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from reap.errors import OptionError
-from reap.policy.held import held_by
-from reap.policy.private import private_copy
+from reap.policy.contents.held import held_by
+from reap.policy.contents.private import private_copy
 from reap.testing import Const
 from tests.policy.forms import FORMS, Agent, Hiding, WithLock, a_closure, in_tensordict, itself
 

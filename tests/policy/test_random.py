@@ -13,7 +13,7 @@ from reap.collectors import RandomPolicy, SyncDataCollector
 from reap.data import Binary, Bounded, Categorical, Composite, MultiOneHot, OneHot
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import SpecMismatch
-from reap.policy.random import RandomActor
+from reap.policy.actors.random import RandomActor
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Field
 from reap.testing import Count, DiscreteCount, Masked

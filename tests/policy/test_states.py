@@ -22,6 +22,7 @@ from reap.data import Composite, Unbounded
 from reap.envs import EnvBase, GymEnv, SerialEnv
 from reap.errors import OptionError, SpecMismatch
 from reap.testing import Id, IdRows
+from tests.pairwise import pairwise
 
 SIZE = 5
 SEED = 3
@@ -280,9 +281,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("env", ENVS)
-@pytest.mark.parametrize("name", ["a tensor", "optional arguments", "TensorDictModule", "LSTMModule"])
+@pytest.mark.parametrize(
+    ("name", "env", "options"),
+    pairwise(["a tensor", "optional arguments", "TensorDictModule", "LSTMModule"], list(ENVS), list(OPTIONS)),
+)
 def test_a17_carried_from_frame_to_frame(name: str, env: str, options: str) -> None:
     assert_carried(collected(env, name, **OPTIONS[options]), POLICIES[name][1])
 
@@ -296,9 +298,7 @@ BETWEEN: dict[str, Between] = {
 }
 
 
-@pytest.mark.parametrize("between", BETWEEN)
-@pytest.mark.parametrize("env", ENVS)
-@pytest.mark.parametrize("name", ["a tensor", "LSTMModule"])
+@pytest.mark.parametrize(("name", "env", "between"), pairwise(["a tensor", "LSTMModule"], list(ENVS), list(BETWEEN)))
 def test_a17_carried_whatever_happens_between_two_batches(name: str, env: str, between: str) -> None:
     assert_carried(collected(env, name, BETWEEN[between]), POLICIES[name][1])
 
@@ -504,7 +504,7 @@ def test_a_state_that_begins_in_another_form_than_it_goes_on(form: Any, told: st
         collector_of("serial", policy)
     text = str(caught.value)
     assert "recurrent state 'h': expected " in text
-    assert text.endswith("in what the policy returns; make policy.initial_state the same")
+    assert text.endswith("in the policy's output; make policy.initial_state the same")
 
 
 def test_a_state_that_is_never_written() -> None:

@@ -41,7 +41,8 @@ from torchrl.modules import (
 from torchrl.modules.tensordict_module import SafeProbabilisticModule, SafeProbabilisticTensorDictSequential
 
 from reap.errors import SpecMismatch
-from reap.policy.steps import StepPlan, UnwrapError
+from reap.policy.actors.steps import StepPlan, UnwrapError
+from tests.pairwise import pairwise
 from tests.policy.policies import KNOWN, actor, chain, doubled, mod, net, normal_parts, prob, two_samples
 from tests.policy.recording import RANDOM, Recording, called, check
 
@@ -153,10 +154,10 @@ def drawing(cls: type, distribution: Any, names: Any, scored: bool) -> TensorDic
 
 
 @pytest.mark.filterwarnings("ignore:deterministic_sample wasn't found:UserWarning")
-@pytest.mark.parametrize("scored", [False, True], ids=["sample", "log-probability"])
-@pytest.mark.parametrize("cls", [Prob, SafeProbabilisticModule])
-@pytest.mark.parametrize("interaction", InteractionType)
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize(
+    ("name", "interaction", "cls", "scored"),
+    pairwise(list(DISTRIBUTIONS), list(InteractionType), [Prob, SafeProbabilisticModule], [False, True]),
+)
 def test_distributions(name: str, interaction: InteractionType, cls: type, scored: bool) -> None:
     policy = drawing(cls, *DISTRIBUTIONS[name], scored)
     with set_interaction_type(interaction):

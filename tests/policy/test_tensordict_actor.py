@@ -16,6 +16,7 @@ from reap.keys import Key
 from reap.policy.choose import choose_actor
 from reap.recording.layout import Field
 from reap.specs import Composite, Unbounded
+from tests.pairwise import pairwise
 from tests.policy.recording import COLUMNS, OBSERVATION, Recording, check, check_rollout, inputs_of
 
 NESTED: dict[Key, Field] = {
@@ -87,9 +88,7 @@ BEHAVIOURS = [
 ]
 
 
-@pytest.mark.parametrize("fields", [OBSERVATION, NESTED], ids=["flat", "nested"])
-@pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
-@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+@pytest.mark.parametrize(("behaviour", "batch", "fields"), pairwise(BEHAVIOURS, [(), (3,), (2, 2)], [OBSERVATION, NESTED]))
 def test_behaviours(behaviour: Callable[[Any], Any], batch: tuple[int, ...], fields: dict[Key, Field]) -> None:
     check(Policy(behaviour), "tensordict", batch=batch, fields=fields)
 

@@ -24,7 +24,7 @@ from torchrl.modules import (
 
 from reap.errors import SpecMismatch
 from reap.keys import Key
-from reap.policy.unwrapped import UnwrappedActor
+from reap.policy.actors.unwrapped import UnwrappedActor
 from reap.recording.layout import Field
 from tests.policy.policies import actor, doubled, mod, net, prob
 from tests.policy.recording import COLUMNS, OBSERVATION, Recording, check, check_rollout, inputs_of

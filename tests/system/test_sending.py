@@ -131,7 +131,7 @@ def work(buffer: Any, results: Any) -> None:
 
 
 @pytest.mark.parametrize("storage", ["ram", "files"])
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.processes)])
 def test_a_started_process_writes_to_the_same_buffer(method: str, storage: str) -> None:
     context: Any = mp.get_context(method)
     buffer, results = filled(STORAGES[storage](), sampler=PrioritizedSampler(21, 0.7, 0.5)), context.Queue()

@@ -27,6 +27,7 @@ from reap.testing.marked import Marked, Told
 from reap.testing.streams import MakeCollector, collecting, frames_of, require_same, take
 from tests.collectors.kinds import KINDS, Factory, made
 from tests.envs.vector_envs import AutoresetMode, make_async, needs_modes
+from tests.pairwise import pairwise
 
 needs_torchrl = pytest.mark.skipif(find_spec("torchrl") is None, reason="torchrl is not installed")
 STATELESS = tuple(fact for fact in FACTS if fact is not facts.state_goes_on)
@@ -127,7 +128,7 @@ VECTORS: dict[str, tuple[Callable[[Factory], Any], Sequence[Any]]] = {
     "disabled": (partial(vector, mode="DISABLED"), FACTS),
     **{f"{mode}, wrapped": (partial(vector, mode=mode, is_wrapped=True), STATELESS) for mode in AutoresetMode.__members__},
 }
-TORCHRL = ("one", "transformed", "serial", "serial of ours")
+TORCHRL = ("transformed", "serial", "one", "serial of ours")
 
 
 def maker(build: Callable[[Factory], Any], wrap: Callable[[Any], Any] = lambda policy: policy) -> MakeCollector:
@@ -159,7 +160,7 @@ def test_async_vectors() -> None:
 
 @needs_torchrl
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("kind", TORCHRL)
+@pytest.mark.parametrize("kind", [*TORCHRL[:2], *(pytest.param(kind, marks=pytest.mark.processes) for kind in TORCHRL[2:])])
 def test_torchrl(kind: str) -> None:
     check_collector(maker(lambda factory: torchrl_env(factory, kind)), STATELESS)
 
@@ -209,10 +210,9 @@ POLICIES: dict[str, Callable[[Any], Any]] = {
 KINDS_OF_POLICIES = ("gym", "serial", "vector", "custom batched")
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_POLICIES)
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_kind_of_policy(policy: str, kind: str) -> None:
-    check_collector(maker(KINDS[kind], POLICIES[policy]))
+@pytest.mark.parametrize(("policy", "kind", "fact"), pairwise(list(POLICIES), list(KINDS_OF_POLICIES), FACTS))
+def test_every_kind_of_policy(policy: str, kind: str, fact: Any) -> None:
+    check_collector(maker(KINDS[kind], POLICIES[policy]), [fact])
 
 
 @pytest.mark.parametrize("limit", [None, 3])

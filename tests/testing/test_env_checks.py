@@ -23,6 +23,7 @@ from reap.recording.buffers import after
 from reap.specs import Composite, Unbounded
 from reap.testing import DictCount, DiscreteCount, IdRows, Masked, check_env
 from tests.envs.vector_envs import CONTEXT, MODES, AutoresetMode, OneGenerator, Tagged, make_async
+from tests.pairwise import pairwise
 
 needs_envpool = pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")
 needs_torchrl = pytest.mark.skipif(find_spec("torchrl") is None, reason="torchrl is not installed")
@@ -251,9 +252,7 @@ def test_ale() -> None:
     check_env(partial(GymEnv, "ALE/Pong-v5", frame_skip=4))
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-@pytest.mark.parametrize("kind", ["box", "dict"])
-@pytest.mark.parametrize("is_wrapped", [False, True])
+@pytest.mark.parametrize(("is_wrapped", "kind", "mode"), pairwise([False, True], ["box", "dict"], MODES))
 def test_sync_vectors(is_wrapped: bool, kind: str, mode: Any) -> None:
     def make() -> GymEnv:
         env = SyncVectorEnv(repeating(3, kind), autoreset_mode=mode)
@@ -271,7 +270,7 @@ def test_async_vectors(mode: Any) -> None:
 @needs_envpool
 @pytest.mark.timeout(180)
 @pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pong-v5"])
+@pytest.mark.parametrize("name", ["CartPole-v1", pytest.param("Pong-v5", marks=pytest.mark.processes)])
 def test_envpool(name: str) -> None:
     check_env(partial(pool, name), seeded=False)
 
@@ -317,6 +316,6 @@ def torchrl_env(name: str) -> Any:
 
 @needs_torchrl
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", TORCHRL)
+@pytest.mark.parametrize("name", [*TORCHRL[:3], pytest.param(TORCHRL[3], marks=pytest.mark.processes)])
 def test_torchrl(name: str) -> None:
     check_env(torchrl_env(name) if name == "parallel" else partial(torchrl_env, name))

@@ -1,7 +1,8 @@
-"""No wrong value passes in silence: each kind of env, field and wrongness, at the reset, the first step and a later one."""
+"""No wrong value passes in silence: each kind of env, field and wrongness; each field at the reset, first step and later."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from reap import MultiSyncDataCollector, SyncDataCollector, evaluate
 from reap.data import LazyTensorStorage, ReplayBuffer
 from reap.envs import GymEnv, ParallelEnv, SerialEnv
 from reap.errors import SpecMismatch, WorkerRaised
+from tests.pairwise import pairwise
 from tests.values.wrong_envs import (
     CASES,
     FIRST_OF_RESET,
@@ -32,6 +34,13 @@ from tests.values.wrong_envs import (
 FRAMES = 8
 
 
+def each(cases: Sequence[tuple[str, int]], *options: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Each wrong value of each field, and each field with each value of the options."""
+    fields = list(dict.fromkeys(field for field, _ in cases))
+    places = range(max(place for _, place in cases) + 1)
+    return pairwise(fields, places, *options, possible=lambda field, place, *_: (field, place) in cases)
+
+
 def collected(make: Any, frames: int = FRAMES, **options: Any) -> Any:
     with SyncDataCollector(make, frames_per_batch=frames, **options) as collector:
         return collector.next()
@@ -47,8 +56,7 @@ def test_right_values_pass() -> None:
     assert batch["next", "info"][:, 1].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-@pytest.mark.parametrize("at", [0, 1, 4])
-@pytest.mark.parametrize(("field", "place"), CASES)
+@pytest.mark.parametrize(("field", "place", "at"), each(CASES, [0, 1, 4]))
 def test_one_env(field: str, place: int, at: int) -> None:
     if at == 0 and field in {"reward", "terminated", "truncated"}:
         at = FRAMES  # a reset returns none of these; this is the last step
@@ -60,8 +68,7 @@ def test_one_env(field: str, place: int, at: int) -> None:
     assert at <= 1 or "column" in text
 
 
-@pytest.mark.parametrize("at", [0, 4])
-@pytest.mark.parametrize(("field", "place"), CASES)
+@pytest.mark.parametrize(("field", "place", "at"), each(CASES, [0, 4]))
 def test_envs_behind_each_other(field: str, place: int, at: int) -> None:
     if at == 0 and field in {"reward", "terminated", "truncated"}:
         at = FRAMES
@@ -76,10 +83,9 @@ def test_envs_behind_each_other(field: str, place: int, at: int) -> None:
     assert "env 1 of 3" in text or "row 1" in text
 
 
-@pytest.mark.parametrize("at", [0, 1, 4])
-@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize(
-    ("field", "place"), [case for case in CASES if case[0] in {"box", "reward", "terminated", "truncated"}]
+    ("field", "place", "count", "at"),
+    each([case for case in CASES if case[0] in {"box", "reward", "terminated", "truncated"}], [1, 3], [0, 1, 4]),
 )
 def test_envs_of_one_array(field: str, place: int, count: int, at: int) -> None:
     if at == 0 and field != "box":
@@ -93,8 +99,7 @@ def test_envs_of_one_array(field: str, place: int, count: int, at: int) -> None:
         collected(make, count * FRAMES)
 
 
-@pytest.mark.parametrize("at", [0, 1, 4])
-@pytest.mark.parametrize(("field", "place"), VECTOR_CASES)
+@pytest.mark.parametrize(("field", "place", "at"), each(VECTOR_CASES, [0, 1, 4]))
 def test_vector_envs(field: str, place: int, at: int) -> None:
     if at == 0 and field != "box":
         at = FRAMES
@@ -102,8 +107,7 @@ def test_vector_envs(field: str, place: int, at: int) -> None:
         collected(lambda: GymEnv(OneWrongVector(field, VECTOR_WRONG[field][place], at)), 3 * FRAMES)
 
 
-@pytest.mark.parametrize("at", [0, 1, 4])
-@pytest.mark.parametrize(("field", "place"), TD_CASES)
+@pytest.mark.parametrize(("field", "place", "at"), each(TD_CASES, [0, 1, 4]))
 def test_envs_by_tensordicts(field: str, place: int, at: int) -> None:
     if at == 0 and field not in FIRST_OF_RESET:
         at = FRAMES
@@ -111,8 +115,9 @@ def test_envs_by_tensordicts(field: str, place: int, at: int) -> None:
         collected(lambda: OneWrongTensorDict(field, TD_WRONG[field][place], at))
 
 
-@pytest.mark.parametrize("at", [0, 4])
-@pytest.mark.parametrize(("field", "place"), [case for case in TD_CASES if TD_WRONG[case[0]][case[1]] is not None])
+@pytest.mark.parametrize(
+    ("field", "place", "at"), each([case for case in TD_CASES if TD_WRONG[case[0]][case[1]] is not None], [0, 4])
+)
 def test_envs_by_hand(field: str, place: int, at: int) -> None:
     if at == 0 and field not in FIRST_OF_RESET:
         at = 4
@@ -121,8 +126,7 @@ def test_envs_by_hand(field: str, place: int, at: int) -> None:
         env.rollout(6)
 
 
-@pytest.mark.parametrize("at", [0, 4])
-@pytest.mark.parametrize(("field", "place"), CASES)
+@pytest.mark.parametrize(("field", "place", "at"), each(CASES, [0, 4]))
 def test_gymnasium_envs_by_hand(field: str, place: int, at: int) -> None:
     if at == 0 and field in {"reward", "terminated", "truncated"}:
         at = 4

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from reap.policy.held import held_by
+from reap.policy.contents.held import held_by
 from reap.weights.attributes import Changes, attributes, set_attributes
 from reap.weights.base import VanillaWeightUpdater, load_weights
 from reap.weights.mailbox import WeightMailbox, describe

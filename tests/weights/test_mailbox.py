@@ -21,6 +21,7 @@ from reap.weights import half as stored
 from reap.weights.base import load_weights
 from reap.weights.mailbox import WeightMailbox, describe
 from reap.weights.messages import MessageMailbox
+from tests.pairwise import pairwise
 from tests.warm import Program
 
 LIMIT = 30
@@ -79,8 +80,11 @@ DTYPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (7,), (2, 3, 5), (3, 0)])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "shape", "both"),
+    pairwise(DTYPES, [(), (0,), (7,), (2, 3, 5), (3, 0)], [WeightMailbox, MessageMailbox]),
+    indirect=["both"],
+)
 def test_every_dtype_arrives_bit_by_bit(dtype: torch.dtype, shape: tuple[int, ...], both: Pair) -> None:
     count = int(np.prod(shape)) * dtype.itemsize
     data = torch.arange(1, count + 1, dtype=torch.uint8) % (2 if dtype is torch.bool else 251)
@@ -388,7 +392,7 @@ def line_of(process: Program) -> str:
 READ_ALL = """
 policy, version, reads, seen = filled(net(), 0.0), 0, 0, 0
 print("ready", flush=True)
-while version < 10_000:
+while version < LAST:
     newest = box.version
     assert newest >= seen, (newest, seen)
     seen = newest
@@ -403,25 +407,27 @@ print(reads, flush=True)
 
 
 @pytest.mark.timeout(120)
-def test_no_read_is_torn() -> None:
+@pytest.mark.parametrize("versions", [2_000, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_no_read_is_torn(versions: int) -> None:
     writer, source = WeightMailbox.for_weights(describe(net())), net()
-    with other_process(writer, READ_ALL) as process:
+    with other_process(writer, READ_ALL.replace("LAST", str(versions))) as process:
         assert line_of(process) == "ready"
-        for version in range(1, 10_001):
+        for version in range(1, versions + 1):
             writer.write(filled(source, float(version % 1000)), version)
         assert int(line_of(process)) > 1
         assert process.wait(LIMIT) == 0
 
 
 @pytest.mark.timeout(120)
-def test_no_read_is_torn_between_threads(both: Pair) -> None:
+@pytest.mark.parametrize("versions", [500, pytest.param(2_000, marks=pytest.mark.soak)])
+def test_no_read_is_torn_between_threads(both: Pair, versions: int) -> None:
     policy = net()
     writer, reader = both(policy)
     torn: list[Any] = []
 
     def read() -> None:
         version = 0
-        while version < 2_000:
+        while version < versions:
             version = reader.read_into(policy, version)
             if version and values(policy) != [version % 1000]:
                 torn.append(version)
@@ -429,7 +435,7 @@ def test_no_read_is_torn_between_threads(both: Pair) -> None:
     thread = threading.Thread(target=read)
     thread.start()
     source = net()
-    for version in range(1, 2_001):
+    for version in range(1, versions + 1):
         writer.write(filled(source, float(version % 1000)), version)
     thread.join(LIMIT)
     assert not thread.is_alive()

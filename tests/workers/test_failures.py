@@ -176,6 +176,7 @@ def test_a_worker_that_closed_its_channel_is_no_victim_of_the_kernel() -> None:
         group.ready({0})
 
 
+@pytest.mark.processes
 def test_a_program_that_ignores_the_ends_of_children() -> None:
     code = """
 import signal

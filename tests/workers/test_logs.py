@@ -91,6 +91,7 @@ def test_a_worker_logs_as_its_parent(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == ""
 
 
+@pytest.mark.processes
 def test_it_is_as_it_was_when_the_group_was_made(tmp_path: Path) -> None:
     code = SET_UP + (
         "group = ProcessGroup([Doer])\n"

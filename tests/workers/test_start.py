@@ -18,7 +18,7 @@ from reap.workers.processes.group import ProcessGroup
 from tests.workers.handlers import Doer, ask, exists
 from tests.workers.scripts import Script
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 
 SCRIPT = """
 from reap.workers.processes import fork_client as launch
@@ -65,7 +65,12 @@ SHORT = "Too many open files\nTrue\na worker cannot be forked: Too many open fil
 SAYS = "imported\n1 42 True\nTrue -1\n"
 
 
-@pytest.mark.parametrize("way", ["file", "-c", "stdin", "thread", "module"])
+def starting_programs(*ways: str) -> list[Any]:
+    """The first of these, and the others where programs are started in great number."""
+    return [ways[0], *(pytest.param(way, marks=pytest.mark.processes) for way in ways[1:])]
+
+
+@pytest.mark.parametrize("way", starting_programs("file", "-c", "stdin", "thread", "module"))
 def test_a_program_without_a_main_guard(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = SCRIPT + ("import threading; threading.Thread(target=run).start()" if way == "thread" else "run()")
     (tmp_path / "program.py").write_text(code)
@@ -76,6 +81,7 @@ def test_a_program_without_a_main_guard(way: str, tmp_path: Path, monkeypatch: p
     assert (out, err, script.code) == (SAYS, "", 0)
 
 
+@pytest.mark.processes
 def test_a_program_with_flags(tmp_path: Path) -> None:
     code = SCRIPT + "import sys; sys.argv += ['extra']; run()"
     with Script("", ["-Werror", "-Xdev", "-B", "-c", code]) as script:
@@ -83,6 +89,7 @@ def test_a_program_with_flags(tmp_path: Path) -> None:
     assert (out, err, script.code) == (SAYS, "", 0)
 
 
+@pytest.mark.processes
 def test_workers_print_where_their_parent_does() -> None:
     code = """
 from reap.workers.processes import fork_client as launch
@@ -243,6 +250,7 @@ print(launch.server(()).pid != 0)
         assert script.communicate() == ("True False False\nTrue\n", "")
 
 
+@pytest.mark.processes
 def test_a_module_that_fails_to_be_imported_is_left_out() -> None:
     code = """
 from reap.workers.processes import fork_client as launch
@@ -261,6 +269,7 @@ print(group.ready({0}))
         assert script.communicate() == ("(0, True)\n", "")
 
 
+@pytest.mark.processes
 def test_a_group_that_cannot_have_all_its_workers_has_none() -> None:
     code = """
 from reap.workers.processes import fork_client as launch
@@ -295,6 +304,7 @@ print(group.ready({0}))
         assert script.communicate() == (SHORT, "")
 
 
+@pytest.mark.processes
 def test_a_forked_process_gets_a_server_of_its_own() -> None:
     code = (
         SCRIPT

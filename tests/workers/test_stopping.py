@@ -27,7 +27,7 @@ from tests.workers.handlers import (
 )
 from tests.workers.scripts import Script
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
@@ -256,6 +256,7 @@ def ask(group, worker, command):
 """
 
 
+@pytest.mark.processes
 def test_an_interpreter_that_ends_without_stop_leaves_nothing() -> None:
     code = """
 group = ProcessGroup([Doer] * 2)
@@ -270,6 +271,7 @@ print(*group.pids, launch.server().pid, flush=True)
         assert not any(exists(int(pid)) for pid in pids)
 
 
+@pytest.mark.processes
 def test_an_interpreter_that_ends_while_its_server_imports_leaves_nothing() -> None:
     code = "from reap.workers.processes import fork_client as launch; launch.warm_up(); print(launch.server().pid)"
     with Script(code) as script:
@@ -297,6 +299,7 @@ group.ready({0})
         assert have_ended(pidfds)
 
 
+@pytest.mark.processes
 def test_a_copy_of_the_socket_in_a_fork_does_not_keep_workers_alive() -> None:
     code = """
 group = ProcessGroup([Doer])
@@ -322,6 +325,7 @@ sys.stdin.readline()
         os.kill(fork, signal.SIGKILL)
 
 
+@pytest.mark.processes
 def test_ctrl_c_reaches_the_process_alone() -> None:
     code = """
 group = ProcessGroup([Doer] * 2)
@@ -349,6 +353,7 @@ group.stop()
         assert (script.code, out.split(), err) == (0, ["default_int_handler", "closed", "closed"], "")
 
 
+@pytest.mark.processes
 def test_ctrl_c_in_a_script_that_does_not_catch_it_leaves_nothing() -> None:
     code = """
 group = ProcessGroup([Doer])
@@ -367,6 +372,7 @@ group.ready({0})
         assert not any(map(exists, pids))
 
 
+@pytest.mark.processes
 def test_an_exception_in_close_is_shown() -> None:
     code = """
 from reap.workers.processes.group import ProcessGroup

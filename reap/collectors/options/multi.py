@@ -108,7 +108,7 @@ class Plan:
         each: the options of each worker's rollouts.
         keywords: the same as keywords, for workers with a collector of their own.
         whole: the options of the collector.
-        crew: the options of the workers as a whole.
+        workers: the options of the workers as a whole.
         scheme: what carries weights to the workers.
     """
 
@@ -117,7 +117,7 @@ class Plan:
     each: Sequence[CollectorOptions]
     keywords: Sequence[Mapping[str, Any]]
     whole: CollectorOptions
-    crew: WorkerOptions
+    workers: WorkerOptions
     scheme: WeightSyncScheme
 
 

@@ -1,6 +1,6 @@
-"""Choices: discrete actions read from arrays, looked at before an env steps with them, and discrete observations.
+"""Choices: discrete actions are read from arrays and checked before an env steps with them; discrete observations too.
 
-A row that is one-hot is the same, byte for byte, as the row of an identity matrix at the place of its greatest number. To
+A one-hot row is the same, byte for byte, as the row of an identity matrix at the index of its greatest number. To
 compare the bytes costs less than to count ones and zeros.
 """
 
@@ -15,6 +15,7 @@ from reap.errors import SpecMismatch
 from reap.keys import Key, plain
 from reap.recording.layout import Array
 from reap.specs.fits import as_array, as_dtype, describe_choices
+from reap.specs.onehot import ONE_HOT, is_not_one_hot
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(bool)
 
@@ -25,7 +26,7 @@ FEW_COLUMNS = 4096
 """Different columns up to which those that came are kept."""
 
 Readers = tuple[Callable[[Array], int], Callable[[Array], list[int]]]
-"""What reads the choice of one row, and the choices of a column of rows."""
+"""Readers of the choice of one row, and of the choices of a column of rows."""
 
 
 def one_hot_readers(count: int, key: Key) -> Readers:
@@ -62,14 +63,6 @@ def one_hot_readers(count: int, key: Key) -> Readers:
 
 def _not_one_hot(rows: Array, key: Key) -> SpecMismatch:
     return no_choice(rows, key, ONE_HOT, is_not_one_hot(rows))
-
-
-def is_not_one_hot(rows: Array) -> Array:
-    """Which rows `[..., n]` are not exactly one 1 and else zeros, bool `[...]`."""
-    return ((rows == 1).sum(-1) != 1) | ((rows != 0).sum(-1) != 1)
-
-
-ONE_HOT = "exactly one 1 and else zeros"
 
 
 def _place_among_many(key: Key) -> Callable[[Array], int]:
@@ -112,7 +105,7 @@ def no_choice(rows: Array, key: Key, expected: str, wrong: Any = None) -> SpecMi
     Args:
         rows: the action, or those of all rows.
         key: its key.
-        expected: what it should be.
+        expected: a description of the allowed values.
         wrong: of all rows, which are wrong, bool `[E]`; the first of them is named.
     """
     if wrong is None:
@@ -121,7 +114,7 @@ def no_choice(rows: Array, key: Key, expected: str, wrong: Any = None) -> SpecMi
     return no_choice(rows[b], key, expected).at(f"row {b}")
 
 
-def choices(value: Any, offset: Array, counts: Array, key: Key) -> Array:
+def zero_based(value: Any, offset: Array, counts: Array, key: Key) -> Array:
     """Choices counted from 0, int64 of the shape of `counts`.
 
     Raises:

@@ -1,6 +1,6 @@
-"""What is looked at in whole columns: whether numbers are NaN or outside of their bounds, and whether choices are ones.
+"""Looks: checks of whole columns, for NaN, numbers outside their bounds, and invalid choices.
 
-A look at a column that is right costs a few passes over it; which frame is wrong, and in what, is asked only where one is.
+A correct column costs a few passes; only for a wrong one is it determined which frame is wrong, and in what.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reap.envs.checks.choices import is_not_one_hot
 from reap.envs.checks.rounding import ROUNDING
 from reap.recording.layout import Array
 from reap.specs import Binary, Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, Spec, Unbounded
+from reap.specs.onehot import ONE_HOT, is_not_one_hot
 
 Mask = NDArray[np.bool_]
 
@@ -27,7 +27,7 @@ class Look(Protocol):
     """Looks at the values of one key, arrays `[..., *value]`."""
 
     def is_fine(self, array: Array) -> bool:
-        """Whether there is nothing wrong in any of them."""
+        """Whether all values are correct."""
         ...
 
     def wrong(self, array: Array) -> Mask:
@@ -35,12 +35,12 @@ class Look(Protocol):
         ...
 
     def words(self, value: Array, row: int) -> tuple[str, str]:
-        """What was expected of a wrong value of this row, and what was found."""
+        """The expected and the found value, in words, for a wrong value of this row."""
         ...
 
 
-class Numbers:
-    """That no number is NaN.
+class NoNaN:
+    """No number is NaN.
 
     Args:
         ndim: dimensions of a value.
@@ -63,7 +63,7 @@ class Numbers:
 
 
 class Bounds:
-    """That numbers lie between their bounds, up to one part in a million.
+    """Numbers are between their bounds, up to one part in a million.
 
     Args:
         low: the least values, `[E, *value]`, or `[*value]` for a single env.
@@ -79,7 +79,7 @@ class Bounds:
 
     @property
     def is_endless(self) -> bool:
-        """Whether any number lies between them."""
+        """Whether they exclude no number."""
         low, high = self._low, self._high
         if low.dtype.kind == "b":
             return True
@@ -87,7 +87,7 @@ class Bounds:
         return bool((low == least).all() and (high == most).all())
 
     def is_fine(self, array: Array) -> bool:
-        """Whether all lie between them; NaN does not."""
+        """Whether all numbers are between them; NaN is not."""
         if not array.size:
             return True
         if self._is_uniform:
@@ -119,8 +119,8 @@ class Bounds:
         return self._spread[1:]
 
 
-class Choices:
-    """That indices lie within their range.
+class ChoiceRange:
+    """Indices are within their range.
 
     Args:
         counts: the number of choices of each, `[*value]` or `[]`.
@@ -139,15 +139,15 @@ class Choices:
         return any_of_frame(self._outside(array), self._ndim)
 
     def words(self, value: Array, row: int) -> tuple[str, str]:
-        """The greatest indices, and what was found."""
+        """The greatest indices, and the value."""
         return f"integers from 0 to {(self._counts - 1).tolist()}", str(value.tolist())
 
     def _outside(self, array: Array) -> Mask:
         return (array < 0) | (array >= self._counts)
 
 
-class HotPlaces:
-    """That blocks of the last dimension are one-hot.
+class OneHotBlocks:
+    """Blocks of the last dimension are one-hot.
 
     Args:
         sizes: the lengths of the blocks.
@@ -168,32 +168,32 @@ class HotPlaces:
         return any_of_frame(np.logical_or.reduce(list(map(is_not_one_hot, blocks))), self._ndim - 1)
 
     def words(self, value: Array, row: int) -> tuple[str, str]:
-        """The blocks, and what was found."""
+        """The blocks, and the value."""
         blocks = f" in each of the blocks {self._sizes}" if len(self._sizes) > 1 else ""
-        return f"exactly one 1 and else zeros{blocks}", str(value.tolist())
+        return f"{ONE_HOT}{blocks}", str(value.tolist())
 
 
-def number_looks(spec: Spec, lead: int) -> tuple[Numbers | None, Bounds | None]:
-    """What is looked at in the numbers of a spec whose first `lead` dimensions are those of the env's rows."""
+def number_looks(spec: Spec, lead: int) -> tuple[NoNaN | None, Bounds | None]:
+    """The checks of the numbers of a spec whose first `lead` dimensions are the env's rows."""
     if not isinstance(spec, Bounded | Unbounded) or spec.dtype.is_complex:
         return None, None
     ndim = spec.ndim - lead
     bounds = Bounds(_rows(spec.low, lead), _rows(spec.high, lead), ndim) if isinstance(spec, Bounded) else None
-    numbers = Numbers(ndim) if spec.dtype.is_floating_point else None
+    numbers = NoNaN(ndim) if spec.dtype.is_floating_point else None
     return numbers, None if bounds is None or bounds.is_endless else bounds
 
 
 def choice_look(spec: Spec, lead: int) -> Look | None:
-    """What is looked at in the choices of a spec; None for one of something else."""
+    """The check of the choices of a spec; None for a spec of something else."""
     ndim = spec.ndim - lead
     if isinstance(spec, OneHot):
-        return HotPlaces([spec.n], ndim)
+        return OneHotBlocks([spec.n], ndim)
     if isinstance(spec, MultiOneHot):
-        return HotPlaces(spec.nvec.tolist(), ndim)
+        return OneHotBlocks(spec.nvec.tolist(), ndim)
     if isinstance(spec, MultiCategorical):
-        return Choices(spec.nvec.numpy(), ndim)
+        return ChoiceRange(spec.nvec.numpy(), ndim)
     if isinstance(spec, Categorical | Binary):
-        return Choices(np.asarray(2 if isinstance(spec, Binary) else spec.n), ndim)
+        return ChoiceRange(np.asarray(2 if isinstance(spec, Binary) else spec.n), ndim)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Resets and steps by TensorDicts: what an env returns is completed, a rollout, the way from one step to the next."""
+"""Episodes on TensorDicts: the results of resets and steps, rollouts, and `step_mdp`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from reap.envs.faces.done_flags import Ends, complete_flags
+from reap.envs.faces.done_flags import DoneFlags, complete_flags
 from reap.envs.faces.results import check_result, clear_flags, merge_rows
 from reap.errors import SpecMismatch
 from reap.keys import NestedKey
@@ -18,8 +18,9 @@ from reap.recording.buffers import after
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from reap.envs.base import EnvBase
     from reap.envs.specs import EnvSpecs
+
+    Call = Callable[[TensorDictBase], TensorDictBase]
 
 
 ROOT_FLAGS: Sequence[NestedKey] = ["done", "terminated", "truncated"]
@@ -36,15 +37,15 @@ def step_mdp(
     done_keys: NestedKey | Sequence[NestedKey] = ROOT_FLAGS,
     action_keys: NestedKey | Sequence[NestedKey] = "action",
 ) -> TensorDictBase:
-    """The root of the next step: what is under `"next"` moves to the root.
+    """The root of the next step: the entries under `"next"` move to the root.
 
     Args:
         tensordict: a step's result `[*batch_size]`.
         next_tensordict: where the result goes; None: a new TensorDict.
         keep_other: keep root keys that have no successor under `"next"`.
-        exclude_reward: leave the reward behind.
-        exclude_done: leave the done flags behind.
-        exclude_action: leave the action behind.
+        exclude_reward: leave the reward out.
+        exclude_done: leave the done flags out.
+        exclude_action: leave the action out.
         reward_keys: a key or a list of keys; a tuple of names is one nested key.
         done_keys: likewise, and the three flags at the root unless given.
         action_keys: likewise.
@@ -63,28 +64,31 @@ def _key_list(keys: Any) -> list[NestedKey]:
 
 
 def rollout(
-    env: EnvBase,
-    max_steps: int,
-    policy: Callable[[TensorDictBase], TensorDictBase | None] | None,
+    env: EnvSpecs,
+    reset: Call,
+    step: Call,
+    policy: Callable[[TensorDictBase], TensorDictBase | None],
     start: TensorDictBase | None,
+    max_steps: int,
+    *,
     break_when_any_done: bool,
     set_truncated: bool,
 ) -> TensorDictBase:
-    """Stack up to `max_steps` steps along a last dimension named `"time"`."""
+    """Stack up to `max_steps` steps along a last dimension named `"time"`; see `EnvBase.rollout`."""
     current = env.empty_tensordict() if start is None else start
     steps: list[TensorDictBase] = []
-    ends = Ends(env)
+    flags = DoneFlags(env)
     while len(steps) < max_steps:
-        acted = env.rand_action(current) if policy is None else policy(current)
-        stepped = env.step(current if acted is None else acted)
+        acted = policy(current)
+        stepped = step(current if acted is None else acted)
         steps.append(stepped.copy())
-        ended = ends.read(stepped.get("next"))
+        ended = flags.read(stepped.get("next"))
         if len(steps) == max_steps or (break_when_any_done and ended is not None):
             break
         current = step_mdp(stepped, reward_keys=env.reward_keys, action_keys=env.action_keys)
         if ended is not None:
             done = torch.from_numpy(ended[0] | ended[1])
-            current = env.reset(current.set("_reset", done.view(*env.batch_size, 1)))
+            current = reset(current.set("_reset", done.view(*env.batch_size, 1)))
     stacked = load_tensordict().stack(steps, len(env.batch_size))
     stacked.refine_names(..., "time")
     if set_truncated:
@@ -96,7 +100,7 @@ def rollout(
 
 
 def with_own_mask(env: EnvSpecs, given: TensorDictBase | None) -> tuple[TensorDictBase | None, torch.Tensor | None]:
-    """What `_reset` is given, with a copy of the mask in it, and the mask `[*batch_size, 1]`; None where there is none.
+    """The argument of `_reset`, with a copy of the mask in it, and the mask `[*batch_size, 1]`; None if there is none.
 
     Raises:
         SpecMismatch: a mask of another size or dtype.
@@ -117,16 +121,16 @@ def with_own_mask(env: EnvSpecs, given: TensorDictBase | None) -> tuple[TensorDi
 def finish_reset(
     env: EnvSpecs, given: TensorDictBase | None, begun: TensorDictBase | None, mask: torch.Tensor | None
 ) -> TensorDictBase:
-    """What `reset` returns: what it was given, the reset rows in it replaced, with all done flags of the env.
+    """The result of `reset`: its argument with the reset rows replaced, and with all done flags of the env.
 
     Args:
         env: the env.
-        given: what `reset` was given.
-        begun: what `_reset` returned; None where no row was to be reset.
+        given: the argument of `reset`.
+        begun: the result of `_reset`; None if no row was to be reset.
         mask: the rows `[*batch_size, 1]` that were to be reset; None for all.
 
     Raises:
-        SpecMismatch: `_reset` returned something else than its specs say.
+        SpecMismatch: the result of `_reset` does not fit the specs.
     """
     result = env.empty_tensordict() if given is None else given.copy()
     result.pop("_reset", None)
@@ -141,10 +145,10 @@ def finish_reset(
 
 
 def finish_step(env: EnvSpecs, given: TensorDictBase, result: TensorDictBase) -> TensorDictBase:
-    """Put what a step returned under `"next"`, with all done flags of the env.
+    """Put the results of a step under `"next"`, with all done flags of the env.
 
     Raises:
-        SpecMismatch: `_step` returned something else than its specs say.
+        SpecMismatch: the result of `_step` does not fit the specs.
     """
     check_result(env, result, "_step", by_hand=True)
     if result is given:

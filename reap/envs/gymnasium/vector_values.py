@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from reap.envs.checks.choices import choices, switches
+from reap.envs.checks.choices import switches, zero_based
 from reap.envs.gymnasium.rows import RowFormat
 from reap.envs.gymnasium.values import ActionLeaf, ObservationLeaf, Read, contained, identity, observation_leaves
 from reap.errors import SpecMismatch, located
@@ -76,13 +76,13 @@ def choices_of_rows(values: Any, offset: Array, counts: Array, key: Key) -> Arra
     """
     array = as_array(values)
     if array is None or array.ndim != counts.ndim + 1:
-        return choices(values, offset, counts, key)
+        return zero_based(values, offset, counts, key)
     try:
-        return choices(array, np.broadcast_to(offset, array.shape), np.broadcast_to(counts, array.shape), key)
+        return zero_based(array, np.broadcast_to(offset, array.shape), np.broadcast_to(counts, array.shape), key)
     except (SpecMismatch, ValueError):
         for b, value in enumerate(array):
             with located(f"row {b}"):
-                choices(value, offset, counts, key)
+                zero_based(value, offset, counts, key)
         raise
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from reap.envs.base import Rows
 from reap.envs.parallel.board import ENDED, LISTS, SLOT, STAGE
 from reap.envs.parallel.child import RESET, STEP
 from reap.envs.parallel.processes import Asked, Processes
+from reap.envs.row_stepper import Rows
 from reap.envs.serial import rows_of_groups
 from reap.recording.buffers import Slot, Stage, after
 
@@ -155,7 +155,7 @@ class ProcessRows:
         self._carrier.send(STEP, asked, t)
 
     def receive(self) -> Rows | None:
-        """Wait until what followed is written; return the rows whose episode ended."""
+        """Wait until the results are written; return the rows whose episode ended."""
         found = self._carrier.receive(STEP, *self._sent)
         return [self._starts[process] + b for process, rows in found for b in rows] if found else None
 

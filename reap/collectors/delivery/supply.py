@@ -1,0 +1,152 @@
+"""`Supply`: the next batch of a collector, of rollouts or of whole episodes, as far as the budget goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from reap.collectors.buffer_writes import PendingWrites
+from reap.collectors.delivery.cut import cut
+from reap.collectors.delivery.episodes import EpisodeQueue, next_episodes
+from reap.collectors.delivery.steps import mark_truncated
+from reap.collectors.exclusive import ExclusiveCall, Turn
+from reap.collectors.handover import Recording
+from reap.collectors.parts import Parts
+from reap.collectors.schedules.base import Schedule
+from reap.system.interrupts import deferring_interrupts
+
+Limit = Callable[[], int | None]
+"""Frames that may be delivered of the next rollout: None for all of them, 0 where there is no next one."""
+
+WRITTEN = TensorDict({"collector": {"mask": torch.zeros(0, dtype=torch.bool)}}, batch_size=[0])
+"""The batch of workers that have written what they recorded."""
+
+
+class Supply:
+    """Has rollouts recorded, one call at a time, and makes batches of them.
+
+    Args:
+        name: the collector's class, for errors.
+        parts: of the collector.
+        schedule: has workers record.
+        hands_out: whether a batch is the user's as it is; otherwise it is still to be delivered.
+        marks: whether the last frame of each row is marked truncated.
+    """
+
+    def __init__(self, name: str, parts: Parts, schedule: Schedule, *, hands_out: bool, marks: bool) -> None:
+        self.queue = parts.queue
+        self._parts, self._schedule, self._handover, self._meter = parts, schedule, parts.handover, parts.meter
+        self._hands_out, self._marks = hands_out, marks
+        self._exclusive = ExclusiveCall(name)
+        self._last: Recording | None = None
+
+    def next(self, limit: Limit | None = None) -> Any:
+        """The next batch, or None; one that is complete when Ctrl-C comes is that of the next call.
+
+        Args:
+            limit: says how much of each rollout may be delivered; if None, whole ones until the budget is used up.
+        """
+        handover, limit = self._handover, self._whole if limit is None else limit
+        if handover.ready is None:
+            with deferring_interrupts():
+                handover.ready = self._within(limit) if self.queue is None else self._episodes(self.queue, limit)
+                if self._hands_out:
+                    handover.handed_out()
+        batch, handover.ready = handover.ready, None
+        return batch
+
+    def rollout(self) -> TensorDictBase:
+        """A rollout as it was recorded, which neither the queue of episodes nor the replay buffer gets."""
+        handover = self._handover
+        if handover.ready is None or handover.ready is WRITTEN or self.queue is not None:
+            with deferring_interrupts():
+                with self._working():
+                    self._schedule.record()
+                    batch = self._taken()
+                if self.queue is not None:
+                    return batch
+                handover.ready = batch
+                if self._parts.options.replay_buffer is None:
+                    handover.handed_out()
+        batch, handover.ready = handover.ready, None
+        return batch
+
+    def _whole(self) -> int | None:
+        budget = self._parts.options.budget
+        return 0 if budget is not None and self._meter.frames >= budget else None
+
+    def _episodes(self, queue: EpisodeQueue, limit: Limit) -> TensorDictBase | None:
+        return next_episodes(queue, partial(self._rows_within, limit), self._first_row, self._meter.discard)
+
+    def _rows_within(self, limit: Limit) -> Any:
+        """A rollout without the rows that only pad: they have no episodes to wait for."""
+        batch, rows = self._within(limit), self._schedule.real_rows
+        return batch if batch is None or rows is None else batch.reshape(-1, batch.shape[-1])[rows]
+
+    def _first_row(self) -> int:
+        self._handover.handed_out()  # the queue has it now
+        assert self._last is not None
+        return self._schedule.first_row(self._last)
+
+    def _within(self, limit: Limit) -> Any:
+        """A rollout, at most as much of it as may be delivered; None if nothing may."""
+        most, writes = limit(), self._schedule.writes
+        if most == 0:
+            return None
+        with self._working():
+            if writes is not None and writes.are_left and most is None:
+                writes.finish(self._schedule.recover)  # what Ctrl-C interrupted
+                return WRITTEN
+            self._schedule.record()
+            if writes is not None and self._handover.recorded[0].batch is None:
+                return self._written(writes, most)
+            return self._taken() if most is None else self._cut(most)
+
+    def state(self) -> dict[str, Any]:
+        """What waits to be handed out: tensors, numbers, lists and dicts. No rollout is under way."""
+        for one in self._handover.recorded:
+            if one.batch is None:
+                # A copy: a slot that is lent before its turn would make the worker need another.
+                one.batch = self._schedule.batch(one).clone()
+        return self._handover.state()
+
+    @contextmanager
+    def _working(self) -> Generator[None]:
+        turn = Turn()
+        try:
+            self._exclusive.begin(turn)  # in here: Ctrl-C may come when it has begun
+            self._meter.enter()
+            try:
+                yield
+            finally:
+                self._meter.leave()
+        finally:
+            turn.is_over = True
+        self._meter.batches += 1
+
+    def _taken(self) -> TensorDictBase:
+        recording = self._last = self._handover.take()
+        self._count(recording)
+        return self._schedule.batch(recording) if recording.batch is None else recording.batch
+
+    def _count(self, recording: Recording) -> None:
+        for worker, done in recording.dones.items():
+            self._parts.count(worker, done)
+
+    def _cut(self, most: int) -> TensorDictBase:
+        batch, surplus = cut(self._taken(), most)
+        self._parts.lose_frames(0, surplus)
+        return mark_truncated(batch) if self._marks else batch
+
+    def _written(self, writes: PendingWrites, most: int | None) -> TensorDictBase:
+        recording = self._handover.take()
+        self._count(recording)
+        self._schedule.have_written(recording, writes, most)
+        if most is None:
+            writes.finish(self._schedule.recover)
+        return WRITTEN

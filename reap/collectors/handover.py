@@ -1,0 +1,200 @@
+"""`Handover`: where every rollout is on its way from a worker to the user, and what becomes of one that does not arrive.
+
+    begin          recorded         take               handed_out
+    ------> RECORDING ----> RECORDED ----> DELIVERING ----------> the user's
+                 |              |               |
+                 '--------------'-- lost <------'   its rows restart their episodes with their next rollout
+
+One policy holds for all collectors and all reasons:
+
+- Ctrl-C while a rollout is RECORDING in another process, or RECORDED, loses nothing: the next call continues with it. So it is
+  with a batch that was complete when Ctrl-C came.
+- A rollout is lost when the env or the policy breaks it off in this process, when its postproc or its write fails, or when
+  Ctrl-C comes while it is being delivered. The replay buffer is told, the worker's rows begin new episodes, and what the
+  worker has recorded of the old ones meanwhile is dropped: no trajectory has a gap.
+- `reset`, `set_seed` and `load_state_dict` drop what is RECORDED.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from tensordict import TensorDictBase
+
+from reap.collectors.delivery.steps import break_trajectories
+from reap.collectors.stats import Meter
+from reap.collectors.worker.commands import Collect, Done
+from reap.collectors.worker.results import batch_from, batch_state, done_from, done_state, valid_frames
+
+
+class Stage(Enum):
+    """How far a rollout has come."""
+
+    RECORDING = auto()
+    RECORDED = auto()
+    DELIVERING = auto()
+
+
+@dataclass(eq=False)
+class Recording:
+    """A rollout of one or several workers.
+
+    Attributes:
+        commands: what each worker was asked for.
+        stage: how far it has come.
+        dones: the workers' replies.
+        batch: the batch, once it has left the workers' slots.
+        is_wanted: whether it will be delivered; one that continues lost episodes will not.
+        free: gives the slots back that it is recorded in.
+    """
+
+    commands: dict[int, Collect]
+    free: Callable[[], None] | None = None
+    stage: Stage = Stage.RECORDING
+    dones: dict[int, Done] = field(default_factory=dict[int, Done])
+    batch: TensorDictBase | None = None
+    is_wanted: bool = True
+
+    @property
+    def workers(self) -> Collection[int]:
+        """Those who record it."""
+        return self.commands or self.dones
+
+    @property
+    def frames(self) -> int:
+        """Valid frames recorded so far."""
+        return sum(done.frames for done in self.dones.values())
+
+    @property
+    def is_random(self) -> bool:
+        """Whether all its actions are random."""
+        return all(command.random for command in self.commands.values())
+
+
+class Handover:
+    """What is being recorded, and what is recorded and not handed out.
+
+    Args:
+        buffer: the replay buffer, if there is one.
+        meter: is told of frames that are not delivered.
+
+    Attributes:
+        ready: a batch that is complete and that the next call returns.
+        restarting: workers whose next rollout begins new episodes.
+    """
+
+    def __init__(self, buffer: Any, meter: Meter) -> None:
+        self.ready: Any = None
+        self.restarting: set[int] = set()
+        self._buffer, self._meter = buffer, meter
+        self._all: deque[Recording] = deque()
+        self._delivering: Recording | None = None
+
+    def begin(self, recording: Recording) -> None:
+        """A rollout was asked for; whoever was to restart its episodes does so with it."""
+        self._all.append(recording)
+        self.restarting.difference_update(recording.commands)
+
+    @property
+    def recording(self) -> list[Recording]:
+        """Rollouts under way, in the order in which they were asked for."""
+        return [one for one in self._all if one.stage is Stage.RECORDING]
+
+    @property
+    def recorded(self) -> list[Recording]:
+        """Rollouts that wait for delivery, in the order in which they arrived."""
+        return [one for one in self._all if one.stage is Stage.RECORDED]
+
+    def recording_of(self, worker: int) -> Recording | None:
+        """The rollout that a worker is recording."""
+        return next((one for one in self.recording if worker in one.commands), None)
+
+    def arrive(self, recording: Recording) -> None:
+        """A rollout is complete."""
+        self._all.remove(recording)
+        if not recording.is_wanted:
+            self._drop(recording)
+            return
+        recording.stage = Stage.RECORDED
+        self._all.append(recording)
+
+    def take(self) -> Recording:
+        """The rollout that arrived first, to be delivered now."""
+        first = self.recorded[0]
+        self._all.remove(first)
+        first.stage = Stage.DELIVERING
+        self._delivering = first
+        return first
+
+    def handed_out(self) -> None:
+        """What was being delivered has arrived."""
+        self._delivering = None
+
+    def close_gap(self) -> None:
+        """Lose what was being delivered and was not handed out: called before more is recorded."""
+        if self._delivering is not None:
+            self.lose(self._delivering.workers)
+            self._delivering = None
+
+    def lose(self, workers: Iterable[int]) -> None:
+        """Lose the rollout of these workers, and what continues it."""
+        lost = set(workers)
+        break_trajectories(self._buffer)
+        self.restarting |= lost
+        for one in list(self._all):
+            if lost.intersection(one.workers):
+                one.is_wanted = False
+                if one.stage is Stage.RECORDED:
+                    self._all.remove(one)
+                    self._drop(one)
+
+    def break_off(self, recording: Recording) -> None:
+        """A rollout under way is none any more: the env or the policy raised."""
+        self._all.remove(recording)
+        self._free(recording)
+        self.lose(recording.workers)
+
+    def _drop(self, recording: Recording) -> None:
+        for worker, done in recording.dones.items():
+            self._meter.discard(done.frames, worker)
+        self._free(recording)
+
+    def _free(self, recording: Recording) -> None:
+        if recording.batch is None and recording.free is not None:
+            recording.free()
+
+    def drop_recorded(self) -> None:
+        """Have nothing that waits for delivery: new episodes are about to begin."""
+        for one in self.recorded:
+            self._all.remove(one)
+            self._drop(one)
+        if self.ready is not None:
+            frames = valid_frames(self.ready)
+            self._meter.discard(frames)
+            self._meter.frames -= frames
+        self.ready = self._delivering = None
+
+    def state(self) -> dict[str, Any]:
+        """What waits to be handed out, each rollout out of its slot."""
+        recorded = [(one, one.batch) for one in self.recorded]
+        return {
+            "ready": None if self.ready is None else batch_state(self.ready),
+            "results": [
+                {"dones": {worker: done_state(done) for worker, done in one.dones.items()}, "batch": batch_state(batch)}
+                for one, batch in recorded
+                if batch is not None
+            ],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Have wait what waited when `state` was called."""
+        for one in state["results"]:
+            dones = {worker: done_from(own) for worker, own in one["dones"].items()}
+            self._all.append(Recording({}, stage=Stage.RECORDED, dones=dones, batch=batch_from(one["batch"])))
+        self.ready = None if state["ready"] is None else batch_from(state["ready"])
+        self._delivering = None
+        self.restarting.clear()

@@ -1,0 +1,78 @@
+"""`Parts`: the objects that a collector is composed of, chosen when it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reap.collectors.counting import count_rollout
+from reap.collectors.delivery.episodes import EpisodeQueue
+from reap.collectors.handover import Handover, Recording
+from reap.collectors.options.collector import CollectorOptions
+from reap.collectors.policy_weights import PolicyWeights
+from reap.collectors.random_ends import end_episodes
+from reap.collectors.stats import Meter
+from reap.collectors.worker.commands import Collect, Done
+from reap.collectors.workers import Workers
+from reap.recording.buffers import MASK
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What schedules and deliveries of a collector work with.
+
+    Attributes:
+        options: the collector's options.
+        workers: those who record.
+        meter: counts.
+        handover: what is under way.
+        weights: the policy's weights and their version.
+        queue: whole episodes wait there, where these are asked for.
+    """
+
+    options: CollectorOptions
+    workers: Workers
+    meter: Meter
+    handover: Handover
+    weights: PolicyWeights
+    queue: EpisodeQueue | None
+
+    @property
+    def expected_frames(self) -> int:
+        """Frames delivered, recorded or under way."""
+        infos, handover = self.workers.infos, self.handover
+        under_way = sum(infos[worker].frames for one in handover.recording if one.is_wanted for worker in one.commands)
+        return self.meter.frames + under_way + sum(one.frames for one in handover.recorded)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the next rollout has random actions."""
+        return self.expected_frames < self.options.random_frames
+
+    def command(self, worker: int, slot: int) -> Collect:
+        """The next rollout of a worker."""
+        fresh = self.options.reset_at_each_iter or worker in self.handover.restarting
+        return Collect(slot, self.is_random, fresh, self.weights.current())
+
+    def arrive(self, recording: Recording) -> None:
+        """A rollout is complete; if the policy acts next and restarts all episodes, those under way have ended with it."""
+        self.handover.arrive(recording)
+        if recording.is_wanted and recording.is_random and not self.is_random:
+            for worker, done in recording.dones.items():
+                self._end_episodes(worker, done)
+
+    def _end_episodes(self, worker: int, done: Done) -> None:
+        if self.workers.infos[worker].remembers:
+            arrays = self.workers.slots_of(worker).rows_of(worker, done.slot)
+            end_episodes(arrays.__getitem__, has_mask=MASK in arrays)
+            # Should the next actions be random again, for others recorded less than they could: the episodes have ended.
+            self.handover.restarting.add(worker)
+
+    def count(self, worker: int, done: Done) -> None:
+        """Count a rollout that is about to be delivered."""
+        staleness = self.weights.version - done.version if self.workers.has_weights(worker) else 0
+        count_rollout(self.meter, done, worker=worker, staleness=staleness)
+
+    def lose_frames(self, worker: int, frames: int) -> None:
+        """Frames that were counted are not delivered."""
+        self.meter.discard(frames, worker)
+        self.meter.frames -= frames

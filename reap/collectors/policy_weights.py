@@ -1,0 +1,63 @@
+"""`PolicyWeights`: the version of a collector's policy, and the updater that makes its weights current in the workers."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Any
+
+from reap.errors import OptionError
+from reap.weights.base import WeightUpdaterBase, breaking_off
+from reap.weights.pending import PendingWeightUpdater
+
+
+class PolicyWeights:
+    """The weights of a collector's policy.
+
+    Args:
+        owner: the collector's class, for errors.
+        updater: sends weights to the workers; None if there are none.
+        refreshes: whether the policy's weights are sent before each batch; otherwise when the user says so.
+
+    Attributes:
+        version: number of updates so far.
+        updater: as given, or what replaced it.
+    """
+
+    def __init__(self, owner: str, updater: WeightUpdaterBase | None, *, refreshes: bool = False) -> None:
+        self.version = 0
+        self.updater = updater
+        self._owner, self._refreshes = owner, refreshes
+        # Weights and their version change together.
+        self._lock = Lock()
+        self._pending: PendingWeightUpdater | None = None
+
+    def wait_with(self, updater: PendingWeightUpdater) -> None:
+        """Have new weights wait until the policy is between two rollouts: it acts in a thread from now on."""
+        self.updater = self._pending = updater
+
+    def push(self, policy_or_weights: Any, worker_ids: Any) -> None:
+        """Send weights; see `DataCollectorBase.update_policy_weights_`."""
+        if self.updater is None and policy_or_weights is not None:
+            raise OptionError(f"weights: this {self._owner} has no policy with weights to update")
+        with self._lock, breaking_off(self.updater):
+            if self.updater is not None:
+                self.updater.push_weights(policy_or_weights, worker_ids)
+            self.version += 1
+
+    def refresh(self) -> None:
+        """Send the policy's weights, where that is done before each batch."""
+        if self._refreshes:
+            self.push(None, None)
+
+    def current(self) -> int:
+        """The version that a rollout in this process acts with from now on."""
+        with self._lock:
+            if self._pending is not None:
+                self._pending.apply()
+            return self.version
+
+    def restore(self, version: int, weights: Any) -> None:
+        """Continue with this version; weights that wait for a thread are those of the state."""
+        self.version = version
+        if self._pending is not None:
+            self._pending.push_weights(weights)

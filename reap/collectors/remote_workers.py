@@ -1,0 +1,196 @@
+"""`RemoteWorkers`: the workers of a collector whose envs and policies are not in the process of its user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from reap.collectors.exchange.slots import Slots
+from reap.collectors.options.collector import made_updater
+from reap.collectors.options.multi import Plan
+from reap.collectors.recovery import Recovery
+from reap.collectors.requests import scatter
+from reap.collectors.rollout_workers import RolloutWorkers
+from reap.collectors.worker.buffer_writer import write_to
+from reap.collectors.worker.commands import CheckState, Collect, Done, SetState, WorkerInfo
+from reap.envs.own_policy import as_policy
+from reap.errors import OptionError, ReapError, WorkerError, in_own_words
+from reap.policy.contents.held import held_by
+from reap.recording.layout import require_shared
+from reap.weights.attributes import ATTRIBUTES, agreed, loaded
+from reap.weights.base import WeightUpdaterBase
+from reap.weights.remote import MultiProcessedWeightUpdater
+from reap.weights.weight_layout import extra_states
+from reap.workers.base import WorkerGroup
+from reap.workers.group import STOP_TIMEOUT
+
+Shape = tuple[int, ...]
+
+
+class RemoteWorkers:
+    """See `Workers`.
+
+    Args:
+        plan: what they are built from.
+        policy: a module or function, or None for random actions.
+        name: the collector's class.
+    """
+
+    def __init__(self, plan: Plan, policy: Callable[..., Any] | None, name: str) -> None:
+        if policy is not None and any(plan.policy_factories):
+            raise OptionError("policy and policy_factory: expected one of them, got both")
+        if plan.workers.num_threads is not None:
+            torch.set_num_threads(plan.workers.num_threads)
+        self.policy = as_policy(policy)
+        self.held = held_by(self.policy)
+        self.env = None
+        self._plan = plan
+        self._own = RolloutWorkers(plan, self.held, name)
+        self._slots: list[Slots] = []
+        self._recovery: Recovery | None = None
+        self._updater: Any = None
+
+    @property
+    def group(self) -> WorkerGroup:
+        """Carries commands to them."""
+        return self._own.group
+
+    @property
+    def infos(self) -> Sequence[WorkerInfo]:
+        """What each of them tells of itself."""
+        return self._own.infos
+
+    def require_equal(self) -> None:
+        """Raise SpecMismatch unless all of them record the same keys with the same shapes and dtypes."""
+        self._own.require_equal()
+
+    def make_slots(self, workers: Sequence[int], batch_shape: Shape, columns: int) -> Slots:
+        """Slots in which these workers record, each its own rows of them."""
+        whole = self._plan.whole
+        device = whole.storing_device if whole.stores_here else None
+        return self._own.slots_for(workers, batch_shape, columns, device=device, same=whole.return_same_td)
+
+    def record_in(self, slots: Sequence[Slots], note_restart: Callable[[int], None]) -> None:
+        """Record in these slots: one for each worker, or one for all.
+
+        Args:
+            slots: the slots.
+            note_restart: is told of each worker that is restarted.
+        """
+        self._slots = list(slots) if len(slots) > 1 else list(slots) * self.group.size
+        require_shared([one.pool.layout for one in slots])  # of one batch; others are made as they are needed
+        if self._plan.workers.restarts:
+            for one in slots:
+                one.make_all()
+            self._recovery = Recovery(self._own, self._slots.__getitem__, note_restart)
+
+    def let_write(self, end: Any) -> None:
+        """Give each of them its end of the replay buffer."""
+        whole = self._plan.whole
+        each = [replace(one, split_trajs=whole.split_trajs, storing_device=whole.storing_device) for one in self._plan.each]
+        self._own.let_write([write_to(one, end, whole.postproc) for one in each])
+
+    def slots_of(self, worker: int) -> Slots:
+        """The slots that a worker records in."""
+        return self._slots[worker]
+
+    def starts(self) -> list[int]:
+        """The first row of each worker, where the rows of all are counted."""
+        return self._own.starts()
+
+    def has_weights(self, worker: int) -> bool:
+        """Whether weights are sent to this worker."""
+        return worker in self._own.mailboxes
+
+    def make_updater(self) -> WeightUpdaterBase | None:
+        """Make the updater of their mailboxes; see `Workers`."""
+        given, boxes = self._plan.whole.weight_updater, self._own.mailboxes
+        source = self.policy if self.held else None
+        if given is None and not boxes:
+            return None
+        updater: WeightUpdaterBase = self._plan.scheme.updater(source, boxes) if given is None else made_updater(given)
+        if isinstance(updater, MultiProcessedWeightUpdater):
+            updater.serve(source, boxes, agreed(info.attributes for info in self.infos))
+        self._updater = updater
+        return updater
+
+    def prepare_background(self, updater: WeightUpdaterBase | None) -> None:
+        """Return: their policies are copies in any case."""
+
+    def complete(self, worker: int, done: Done) -> Done:
+        """A reply, with the columns that a failed worker left; see `Workers`."""
+        return self._own.land(worker, done) if self._recovery is None else self._recovery.completed(worker, done)
+
+    def recover(self, failure: WorkerError, command: Collect | None) -> Done | None:
+        """Restart a failed worker, or raise its failure; see `Workers`."""
+        if self._recovery is None:
+            raise failure
+        try:
+            return self._recovery.restart(failure, command)
+        except ReapError:
+            self._own.close(0)
+            raise
+        finally:
+            self._renew_mailbox(failure.worker)  # also where Ctrl-C came when it had another one
+
+    def _renew_mailbox(self, worker: int) -> None:
+        boxes: dict[int, Any] = getattr(self._updater, "mailboxes", {})
+        if worker in boxes:
+            boxes[worker] = self._own.mailboxes[worker]
+
+    def recover_all(self) -> None:
+        """Restart all workers that are down; see `Workers`."""
+        if self._recovery is not None:
+            for failure in self.group.failures():
+                self.recover(failure, None)
+
+    def seed(self, seed: int, static: bool) -> int:
+        """Seed them, one after the other."""
+        for worker in range(self.group.size):
+            seed = self._own.seed(worker, seed, static)
+        return seed
+
+    def check_states(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse states that do not fit, in the words of a collector in this process."""
+        with in_own_words(ReapError):
+            scatter(self.group, [CheckState(own) for own in states])
+
+    def set_states(self, states: Sequence[Mapping[str, Any]], restarts: int) -> None:
+        """Continue from these states; the weights of each are its own, which may be older than the collector's."""
+        for worker, box in self._own.mailboxes.items():
+            own = states[worker]
+            attributes = {ATTRIBUTES: loaded(own.get("attributes", {}))}
+            box.write(own["policy"], max(1, own["version"]), extra={**extra_states(own["policy"]), **attributes})
+        with in_own_words(ReapError):
+            scatter(self.group, [SetState(own) for own in states])
+        self._own.go_on(restarts, states)
+
+    def values(self, replies: list[Any]) -> list[Any]:
+        """The answer of each."""
+        return replies
+
+    def close(self, timeout: float | None, close_env: bool) -> None:
+        """End them; their envs are closed in any case."""
+        self._own.close(timeout)
+
+    def withdraw(self) -> None:
+        """End them: the collector cannot be built."""
+        self._own.close(0)
+
+    def patience(self, timeout: float | None) -> float | None:
+        """As given, 5 if None: workers can be ended."""
+        return STOP_TIMEOUT if timeout is None else timeout
+
+    def kill(self) -> bool:
+        """End them at once, and with them a rollout that is under way."""
+        self._own.close(0)
+        return True
+
+    def text(self) -> str:
+        """Their number, envs and policy."""
+        info = self.infos[0]
+        name = "random" if self.policy is None else type(self.policy).__name__
+        return f"{self.group.size} x {info.env}, policy={name} ({info.actor_kind})"

@@ -1,0 +1,1 @@
+"""In which order workers record rollouts, and in which order these become batches."""

@@ -1,0 +1,162 @@
+"""`AsTheyCome`: one rollout of whoever comes first; workers record while the training loop works.
+
+    worker w    |-- rollout --|-- rollout --|-- rollout --|
+                     Collect <-'  Done: the next one begins before this one is delivered
+
+A worker has at most one rollout under way, so that after an update of the weights it delivers at most one that was begun
+before.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from tensordict import TensorDictBase
+
+from reap.collectors.buffer_writes import PendingWrites
+from reap.collectors.handover import Recording
+from reap.collectors.parts import Parts
+from reap.collectors.worker.commands import Collect, Done
+from reap.errors import WorkerError
+
+
+class AsTheyCome:
+    """See `Schedule`.
+
+    Args:
+        parts: of the collector; each worker has slots of its own.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        infos = parts.workers.infos
+        self.shape = torch.Size((*infos[0].batch_shape, infos[0].columns))
+        self.frames = max(info.frames for info in infos)
+        self.real_rows, self.delivers_in_parts = None, False
+        self.writes: PendingWrites | None = None
+        self._parts, self._workers, self._handover = parts, parts.workers, parts.handover
+        self._group = self._workers.group
+        self._starts = self._workers.starts()
+        if parts.queue is not None:
+            parts.queue.expect(sum(info.rows for info in infos))
+
+    def record(self) -> None:
+        """Have a rollout recorded, and its worker record the next one; see `Schedule`."""
+        self._parts.weights.refresh()
+        self._handover.close_gap()
+        while not self._handover.recorded:
+            self._set_to_work()
+            self._receive()
+        if self.writes is None:
+            # Before the delivery: the worker continues while this rollout is looked at.
+            self._set_to_work()
+
+    def finish_writes(self) -> None:
+        """Have no write under way."""
+        if self.writes is not None:
+            self.writes.finish(self.recover)
+
+    def settle(self) -> None:
+        """Have no rollout and no write under way; see `Schedule`."""
+        self.finish_writes()
+        while self._handover.recording:
+            self._receive()
+
+    def _set_to_work(self) -> None:
+        """Have all workers record whose rollouts are delivered, as far as the budget goes."""
+        # The first that waits is delivered while its worker continues; where workers write, it has to be written before.
+        recorded, recording = self._handover.recorded[self.writes is None :], self._handover.recording
+        busy = {worker for one in (*recorded, *recording) for worker in one.workers}
+        idle = [worker for worker in range(self._group.size) if worker not in busy]
+        late = [worker for worker in idle if not self._is_ahead(worker)]
+        for worker in late if late or busy else idle:
+            if self._is_wanted and not self._waits_for_warm_up:
+                self._begin(worker)
+
+    def _is_ahead(self, worker: int) -> bool:
+        """Whether a worker's episodes wait for those of others: the episodes of all are delivered in turn."""
+        info, first, queue = self._workers.infos[worker], self._starts[worker], self._parts.queue
+        return queue is not None and queue.is_ahead(range(first, first + info.rows), 2 * info.frames)
+
+    @property
+    def _is_wanted(self) -> bool:
+        """Whether the budget asks for another rollout."""
+        budget = self._parts.options.budget
+        return budget is None or self._parts.expected_frames < budget
+
+    @property
+    def _waits_for_warm_up(self) -> bool:
+        """Whether rollouts with random actions are under way, which come before those of the policy."""
+        return not self._parts.is_random and any(one.is_random for one in self._handover.recording)
+
+    def _begin(self, worker: int) -> None:
+        slots = self._workers.slots_of(worker)
+        command = self._parts.command(worker, slots.take())
+        self._group.clear(worker)
+        recording = Recording({worker: command}, partial(slots.give_back, command.slot))
+        try:
+            while recording not in self._handover.recording:
+                self._request(worker, command, recording)
+        except BaseException:
+            slots.give_back(command.slot)
+            self._handover.lose([worker])
+            raise
+
+    def _request(self, worker: int, command: Collect, recording: Recording) -> None:
+        try:
+            self._group.request(worker, command)
+            self._handover.begin(recording)
+        except WorkerError as failure:
+            self._failed(failure)
+
+    def _receive(self) -> None:
+        """Wait for a rollout, for a write, or for a failure that can be recovered from."""
+        awaited = {worker for one in self._handover.recording for worker in one.commands}
+        writes = self.writes
+        try:
+            worker, done = self._group.ready(awaited if writes is None else {*awaited, *writes.workers})
+            if writes is None or not writes.wrote(worker):
+                self._arrive(worker, self._workers.complete(worker, done))
+        except WorkerError as failure:
+            self._failed(failure)
+
+    def _failed(self, failure: WorkerError) -> None:
+        if self.writes is None:
+            self.recover(failure)
+        else:
+            self.writes.failed(failure, self.recover)
+
+    def recover(self, failure: WorkerError) -> None:
+        """Take a worker's failure, or raise it."""
+        recording = self._handover.recording_of(failure.worker)
+        done = self._workers.recover(failure, None if recording is None else recording.commands[failure.worker])
+        if done is not None:
+            self._arrive(failure.worker, done)
+
+    def _arrive(self, worker: int, done: Done) -> None:
+        recording = self._handover.recording_of(worker)
+        assert recording is not None
+        recording.dones = {worker: done}
+        self._parts.arrive(recording)
+
+    def batch(self, recording: Recording) -> TensorDictBase:
+        """Take a rollout out of its worker's slot; see `Schedule`."""
+        ((worker, done),) = recording.dones.items()
+        return self._workers.slots_of(worker).deliver(done.slot, recording.dones)
+
+    def have_written(self, recording: Recording, writes: PendingWrites, most: int | None) -> None:
+        """Have a worker write its rollout, and record the next one afterwards; see `Schedule`."""
+        ((worker, done),) = recording.dones.items()
+        writes.add(worker, done, most)
+        self._handover.handed_out()
+        writes.carry_out(self.recover)
+        self._set_to_work()
+
+    def first_row(self, recording: Recording) -> int:
+        """Where the rows of a rollout begin among those of all workers."""
+        (worker,) = recording.dones
+        return self._starts[worker]
+
+    def has_length(self) -> bool:
+        """Whether all workers deliver equally many frames."""
+        return len({info.frames for info in self._workers.infos}) == 1

@@ -1,0 +1,64 @@
+"""`Gather`: one command to each worker, and the replies as they come in."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from reap.collectors.workers import Workers
+from reap.errors import WorkerError
+from reap.workers.base import Command, Reply
+
+
+class Gather:
+    """Commands sent to workers, and their replies as they come in; a wait that was interrupted can be taken up again.
+
+    Args:
+        workers: the workers.
+        commands: one for each of them, by worker.
+        needed: replies after which the other workers are told to stop early; with 0 they were told before.
+
+    Attributes:
+        replies: what came in so far, by worker.
+    """
+
+    def __init__(self, workers: Workers, commands: Mapping[int, Command], *, needed: int) -> None:
+        self.replies: dict[int, Reply] = {}
+        self._workers, self._group, self._needed = workers, workers.group, needed
+        self._commands = commands
+        self._unsent = deque(commands)
+        self._waiting: set[int] = set()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a worker was asked, or has replied."""
+        return bool(self._waiting or self.replies)
+
+    def wait(self) -> None:
+        """Wait until all replies are in."""
+        while self._unsent or self._waiting:
+            try:
+                while self._unsent:
+                    worker = self._unsent[0]
+                    self._group.request(worker, self._commands[worker])
+                    self._waiting.add(self._unsent.popleft())
+                worker, reply = self._group.ready(self._waiting)
+                self._take(worker, self._workers.complete(worker, reply))
+            except WorkerError as failure:
+                self._recover(failure)
+
+    def _recover(self, failure: WorkerError) -> None:
+        worker = failure.worker
+        is_waited_for = worker in self._waiting
+        reply = self._workers.recover(failure, self._commands[worker] if is_waited_for else None)
+        if reply is not None:
+            self._take(worker, reply)
+        elif is_waited_for and len(self.replies) >= self._needed:
+            self._group.stop_early(worker)  # the one that was told is gone
+
+    def _take(self, worker: int, reply: Reply) -> None:
+        self.replies[worker] = reply
+        self._waiting.discard(worker)
+        if len(self.replies) == self._needed:
+            for late in self._waiting:
+                self._group.stop_early(late)

@@ -1,0 +1,376 @@
+"""`ReplayBufferEnsemble`: one sample from several buffers.
+
+buffers   0: online   1: expert   2: ...
+             |            |
+chosen    [1, 0, 1]       by p, or each once
+             |
+sample    [chosen, frames of each]   stacked; "index" says which buffer, and which of its frames
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase
+from torch import Tensor
+
+from reap.data.buffers.member_index import index_of, inner_of, numbers_of, with_index
+from reap.data.buffers.prefetch import Prefetcher, Sample
+from reap.data.buffers.replay import ReplayBuffer
+from reap.data.buffers.tensordict_buffers import by_item
+from reap.data.samplers.prioritized import PrioritizedSampler
+from reap.data.saving.checkpoint import REST, read_rest, read_state, write_rest
+from reap.data.saving.folders import real, replaced
+from reap.data.saving.manifest import MANIFEST, check
+from reap.data.saving.plain import decoded, encoded
+from reap.data.saving.reading import SavedFolder, whole
+from reap.data.storages.base import Storage, positive
+from reap.data.storages.lists import ListStorage, collated
+from reap.data.transforms import on_samples
+from reap.errors import CallOrderError, OptionError, SpecMismatch
+
+
+class ReplayBufferEnsemble:
+    """Samples from several buffers, each with its own storage, sampler, writer and transforms.
+
+    A sample is `[buffers, frames]`: of each buffer that was chosen, `batch_size` divided by their number. Where the buffers
+    hold different keys or shapes it is stacked lazily.
+
+    Args:
+        buffers: the buffers, or storages to sample from uniformly.
+        transform: changes the sample as a whole.
+        batch_size: frames of a sample where `sample()` is not told.
+        collate_fn: makes a sample of the list of those of the buffers; the default stacks them.
+        p: how likely each buffer is, up to a factor; all alike unless given.
+        sample_from_all: each buffer is sampled from, once.
+        num_buffer_sampled: how many buffers are chosen for a sample, the same one several times perhaps; as many as there are
+            unless given.
+        prefetch: samples that a thread makes ready ahead; None or 0 for none.
+        generator: where the random numbers come from, those of the buffers too; theirs are left alone unless given.
+
+    Raises:
+        OptionError: an argument that cannot work.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> buffers = [ReplayBuffer(), ReplayBuffer()]
+        >>> for number, buffer in enumerate(buffers):
+        ...     _ = buffer.extend(TensorDict({"a": torch.full((5,), number)}, [5]))
+        >>> ensemble = ReplayBufferEnsemble(*buffers, batch_size=4, sample_from_all=True)
+        >>> ensemble.sample()["a"]
+        tensor([[0, 0],
+                [1, 1]])
+    """
+
+    def __init__(
+        self,
+        *buffers: ReplayBuffer | Storage,
+        transform: Any = None,
+        batch_size: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        p: Tensor | Sequence[float] | None = None,
+        sample_from_all: bool = False,
+        num_buffer_sampled: int | None = None,
+        prefetch: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.buffers = tuple(map(_as_buffer, buffers))
+        """The buffers, in order."""
+        if not self.buffers:
+            raise OptionError("ReplayBufferEnsemble: expected at least one buffer, got none")
+        if sample_from_all and p is not None:
+            raise OptionError("ReplayBufferEnsemble: expected either p or sample_from_all=True, got both")
+        self.batch_size = None if batch_size is None else positive(batch_size, "batch_size")
+        self._weights = None if sample_from_all else _checked(p, len(self.buffers))
+        count = len(self.buffers) if sample_from_all or num_buffer_sampled is None else num_buffer_sampled
+        self._count = positive(count, "num_buffer_sampled")
+        self._collate = collate_fn
+        self._transforms: list[Callable[[Any], Any]] = []
+        self._prefetch = positive(prefetch, "prefetch") if prefetch else 0
+        self._prefetcher = self._make_prefetcher()
+        if transform is not None:
+            self.append_transform(transform)
+        self._generator = generator
+        if generator is not None:
+            for buffer in self.buffers:
+                buffer.set_rng(generator)
+
+    def _make_prefetcher(self) -> Prefetcher | None:
+        return Prefetcher(self._sample, self._prefetch) if self._prefetch else None
+
+    # ------------------------------------------------------------------ sampling
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+        """A sample `[buffers, frames]`, in memory of its own; TensorDicts have `"index"` in them.
+
+        Args:
+            batch_size: frames in it, over all buffers; that of the ensemble if None.
+            return_info: return a dictionary with it; under `"index"` a TensorDict of `"buffer_ids"` and `"index"`, which
+                `update_priority` takes, and the information that the samplers of all buffers have about each frame.
+
+        Raises:
+            OptionError: no size is given, here or before, or it is not a multiple of the number of buffers chosen.
+            CallOrderError: there is too little in a buffer.
+        """
+        size = batch_size if batch_size is not None else self.batch_size
+        if size is None:
+            raise OptionError("sample: expected a batch_size, here or where the ensemble is made, got none")
+        if positive(size, "batch_size") % self._count:
+            raise OptionError(f"batch_size: expected a multiple of {self._count}, the number of buffers sampled, got {size}")
+        for buffer in self.buffers:
+            buffer.feeders.check()
+        sample = self._sample(size) if self._prefetcher is None else self._prefetcher.next(size)
+        return (sample.data, sample.info) if return_info else sample.data
+
+    def _sample(self, size: int) -> Sample:
+        chosen = self._chosen()
+        parts = [self.buffers[number].sample(size // self._count, return_info=True) for number in chosen]
+        infos = [{**info, "index": index_of(number, info["index"])} for number, (_, info) in zip(chosen, parts, strict=True)]
+        info = {key: collated([one[key] for one in infos]) for key in infos[0] if all(key in one for one in infos)}
+        samples = [with_index(data, one["index"]) for (data, _), one in zip(parts, infos, strict=True)]
+        sample = self._stacked(samples, chosen) if self._collate is None else self._collate(samples)
+        for function in self._transforms:
+            sample = function(sample)
+        return Sample(sample, info, is_last=False)
+
+    def _stacked(self, samples: list[Any], chosen: list[int]) -> Any:
+        """One sample of those of the buffers; a list where one of them is a list of items that could not be stacked."""
+        storages = [self.buffers[number].storage for number in chosen]
+        if any(isinstance(data, list) and isinstance(of, ListStorage) for data, of in zip(samples, storages, strict=True)):
+            return samples
+        return collated(samples)
+
+    def _chosen(self) -> list[int]:
+        """The numbers of the buffers that a sample is made of."""
+        if self._weights is None:
+            return list(range(self._count))
+        return torch.multinomial(self._weights, self._count, replacement=True, generator=self._generator).tolist()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Samples of `batch_size` without end."""
+        while True:
+            yield self.sample()
+
+    def update_priority(self, index: TensorDictBase, priority: Any) -> None:
+        """Set the priorities of frames; only buffers whose samplers have priorities use them.
+
+        Args:
+            index: the entry `"index"` of samples, or a part of it.
+            priority: a number for all, or one for each. Where items are trajectories, those of the frames of one are reduced
+                as its sampler says.
+
+        Raises:
+            OptionError: a priority that is negative or no number.
+        """
+        values = torch.as_tensor(priority, dtype=torch.float64)
+        values = values.reshape(*values.shape, *[1] * (index.ndim - values.ndim)).expand(index.batch_size)
+        if isinstance(index, LazyStackedTensorDict):
+            for part, value in zip(index.unbind(0), values.unbind(0), strict=True):
+                self.update_priority(part, value)
+            return
+        ids: Any = index["buffer_ids"].reshape(-1)
+        places: Any = index["index"].flatten(0, max(0, index.ndim - 1))
+        for number in ids.unique().tolist():
+            here, buffer = ids == number, self.buffers[number]
+            if buffer.storage.item_dims and isinstance(buffer.sampler, PrioritizedSampler):
+                buffer.update_priority(*by_item(buffer, places[here], values.reshape(-1)[here]))
+            else:
+                buffer.update_priority(places[here], values.reshape(-1)[here])
+
+    def append_transform(self, transform: Any) -> ReplayBufferEnsemble:
+        """Change samples by another function, or the `forward` of an object, after the existing ones. Returns the ensemble."""
+        function = on_samples(transform)
+        self._drop_prefetched()
+        self._transforms.append(function)
+        return self
+
+    def _drop_prefetched(self) -> None:
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+
+    # ------------------------------------------------------------------ contents
+
+    def __len__(self) -> int:
+        """How many buffers there are."""
+        return len(self.buffers)
+
+    def __getitem__(self, index: Any) -> Any:
+        """A buffer for a number; an ensemble for several, or for `...`; with a second index, the frames there, stacked.
+
+        Args:
+            index: a number, slice, range, list, array or tensor, or `...`; or a tuple of one of these, and an index of the
+                buffers' contents.
+
+        Raises:
+            OptionError: another kind of index.
+            IndexError: there is no such buffer.
+        """
+        if isinstance(index, tuple):
+            chosen, inner = numbers_of(index[0], len(self)), inner_of(index)
+            if isinstance(chosen, int):
+                return self.buffers[chosen][inner]
+            return collated([self.buffers[number][inner] for number in chosen])
+        chosen = numbers_of(index, len(self))
+        return self.buffers[chosen] if isinstance(chosen, int) else self._part(chosen)
+
+    def __setitem__(self, index: Any, data: Any) -> None:
+        """Overwrite frames of one buffer, `ensemble[0, 2] = data`, or of several, each with its part of the data.
+
+        Raises:
+            CallOrderError: the index has no part for the frames of a buffer.
+        """
+        if not isinstance(index, tuple) or len(index) < 2:
+            raise CallOrderError(
+                "ReplayBufferEnsemble: expected two indices, of a buffer and of its contents: ensemble[0, 2] = data"
+            )
+        chosen, inner = numbers_of(index[0], len(self)), inner_of(index)
+        if isinstance(chosen, int):
+            self.buffers[chosen][inner] = data
+            return
+        for number, part in zip(chosen, data, strict=True):
+            self.buffers[number][inner] = part
+
+    def _part(self, numbers: list[int]) -> ReplayBufferEnsemble:
+        weights = None if self._weights is None else self._weights[numbers]
+        part = ReplayBufferEnsemble(
+            *[self.buffers[number] for number in numbers],
+            batch_size=self.batch_size,
+            collate_fn=self._collate,
+            p=weights,
+            sample_from_all=weights is None,
+            prefetch=self._prefetch,
+        )
+        part._transforms, part._generator = list(self._transforms), self._generator
+        return part
+
+    @property
+    def write_count(self) -> int:
+        """Frames written to all buffers."""
+        return sum(buffer.write_count for buffer in self.buffers)
+
+    def extend(self, data: Any) -> None:
+        """Refuse: each buffer is written by itself.
+
+        Raises:
+            CallOrderError: always.
+        """
+        raise CallOrderError("ReplayBufferEnsemble: expected data for one of its buffers; write ensemble[0].extend(data)")
+
+    add = extend
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Forget all frames of all buffers."""
+        self._drop_prefetched()
+        for buffer in self.buffers:
+            buffer.empty(empty_write_count)
+
+    # ------------------------------------------------------------------ saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of the buffers, of the generator, and samples made ahead; see `ReplayBuffer.state_dict`."""
+        with self._at_rest():
+            return {"buffers": [buffer.state_dict() for buffer in self.buffers], **self._rest()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`.
+
+        Raises:
+            SpecMismatch: it is that of other buffers, or no state; nothing is changed.
+        """
+        states = state.get("buffers", ())
+        if len(states) != len(self.buffers):
+            raise SpecMismatch(f"ReplayBufferEnsemble: expected the states of {len(self)} buffers, got {len(states)}")
+        self._load([lambda buffer, one=one: buffer.load_state_dict(one) for one in states], state)
+
+    def dumps(self, path: str | Path) -> None:
+        """Save all buffers in a folder, one folder each; see `ReplayBuffer.dumps`."""
+        with self._at_rest(), replaced(real(path), REST) as folder:
+            for number, buffer in enumerate(self.buffers):
+                buffer.dumps(folder / str(number))
+            write_rest(folder, {"buffers": len(self), **self._rest()}, {})
+
+    def loads(self, path: str | Path, verify: bool = True) -> None:
+        """Load a save of `dumps`; see `ReplayBuffer.loads`."""
+        states, rest = whole(real(path), REST, partial(self._read, verify=verify))
+        self._load([lambda buffer, one=one: buffer.load_state_dict(one) for one in states], rest)
+
+    def _read(self, folder: SavedFolder, *, verify: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """The states of the buffers, and the rest, in a folder that `dumps` wrote."""
+        rest, manifest = read_rest(folder, verify=verify)
+        if rest.get("buffers") != len(self):
+            raise SpecMismatch(f"ReplayBufferEnsemble: expected {len(self)} saved buffers, found {rest.get('buffers')}")
+        names = [str(number) for number in range(len(self))]
+        if manifest is not None:
+            for name in names:
+                check(folder, manifest, f"{name}/{MANIFEST}")
+        return [read_state(folder.folder(name), verify=verify) for name in names], rest
+
+    save, load = dumps, loads
+
+    def _at_rest(self) -> AbstractContextManager[None]:
+        return self._prefetcher.at_rest() if self._prefetcher else nullcontext()
+
+    def _rest(self) -> dict[str, Any]:
+        """All but the buffers, while no sample is being made."""
+        size, samples = self._prefetcher.made() if self._prefetcher else (0, [])
+        return {
+            "generator": None if self._generator is None else self._generator.get_state(),
+            "ahead": {"size": size, "samples": [encoded(tuple(sample)) for sample in samples]},
+        }
+
+    def _load(self, loaders: Sequence[Callable[[ReplayBuffer], None]], state: Mapping[str, Any]) -> None:
+        """Load each buffer, or none."""
+        if not {"generator", "ahead"} <= state.keys():
+            raise SpecMismatch("ReplayBufferEnsemble: expected a state from state_dict or dumps, found something else")
+        with self._at_rest():
+            before = [buffer.state_dict() for buffer in self.buffers]
+            try:
+                for buffer, load in zip(self.buffers, loaders, strict=True):
+                    load(buffer)
+                known = {name: kind for buffer in self.buffers for name, kind in buffer.storage.classes.items()}
+                ahead = [Sample(*decoded(sample, known)) for sample in state["ahead"]["samples"]]
+            except BaseException:
+                for buffer, own in zip(self.buffers, before, strict=True):
+                    buffer.load_state_dict(own)
+                raise
+            if self._prefetcher is not None:
+                self._prefetcher.put(state["ahead"]["size"], ahead)
+            generator = state["generator"]
+            if generator is not None:
+                self._generator = (self._generator or torch.Generator()).set_state(generator)
+                for buffer in self.buffers:
+                    buffer.set_rng(self._generator)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_prefetcher": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._prefetcher = self._make_prefetcher()
+
+    def __repr__(self) -> str:
+        choice = "all" if self._weights is None else f"{self._count} by {self._weights.tolist()}"
+        return f"ReplayBufferEnsemble({', '.join(map(repr, self.buffers))}, sampled from: {choice})"
+
+
+def _as_buffer(given: Any) -> ReplayBuffer:
+    if isinstance(given, Storage):
+        return ReplayBuffer(storage=given)
+    if isinstance(given, ReplayBuffer):
+        return given
+    raise OptionError(
+        f"ReplayBufferEnsemble: expected buffers or storages of reap.data, got {type(given).__name__}: {given!r:.100}"
+    )
+
+
+def _checked(p: Tensor | Sequence[float] | None, count: int) -> Tensor:
+    weights = torch.ones(count, dtype=torch.float64) if p is None else torch.as_tensor(p, dtype=torch.float64).reshape(-1)
+    if len(weights) != count or not (weights >= 0).all() or not 0 < float(weights.sum()) < math.inf:
+        raise OptionError(f"p: expected {count} numbers from 0 on, one for each buffer, got {p!r}")
+    return weights / weights.sum()

@@ -1,0 +1,255 @@
+"""`RayReplayBuffer`: a replay buffer in a Ray actor, which any process of the cluster writes to and samples from.
+
+    process, actor, task                  actor
+    RayReplayBuffer.extend(data)  ----->  _Held: buffer.extend(data)
+    RayReplayBuffer.sample()      <-----  _Held: buffer.sample()
+
+One call at a time reaches the buffer. A copy in another process, by pickle, finds the actor by its name.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, Self
+
+from reap import optional
+from reap.data.buffers.replay import Index, ReplayBuffer
+from reap.errors import ClosedError
+
+
+class RayReplayBuffer:
+    """A replay buffer in a Ray actor, with the methods of a `ReplayBuffer`.
+
+    It can be sent to other processes, actors and tasks: all have the same buffer. Paths of `dumps` and `loads` are those of the
+    machine where the actor runs. Ray stays as it is when the buffer is closed.
+
+    Args:
+        ray_init_config: arguments of `ray.init`, which is called if Ray is not running.
+        remote_config: options of the actor: `{"num_cpus": 1}`.
+        replay_buffer_cls: the class of the actor's buffer.
+        options: its arguments. Storages of files, and others that cannot be sent, as functions that make them.
+
+    Raises:
+        ImportError: Ray is not installed.
+        OptionError: an argument that cannot work.
+
+    Example (starts Ray)::
+
+        buffer = RayReplayBuffer(storage=LazyTensorStorage(100), batch_size=4)
+        buffer.extend(TensorDict({"a": torch.arange(8)}, [8]))
+        buffer.sample().shape, len(buffer)  # (torch.Size([4]), 8)
+        buffer.close()
+    """
+
+    def __init__(
+        self,
+        *,
+        ray_init_config: Mapping[str, Any] | None = None,
+        remote_config: Mapping[str, Any] | None = None,
+        replay_buffer_cls: type[ReplayBuffer] = ReplayBuffer,
+        **options: Any,
+    ) -> None:
+        ray = _ray()
+        if not ray.is_initialized():
+            ray.init(**(ray_init_config or {}))
+        self._name = f"reap-replay-{secrets.token_hex(8)}"
+        context = ray.get_runtime_context()
+        self._cluster, self._namespace = context.gcs_address, context.namespace
+        self._actor: Any = ray.remote(_Held).options(name=self._name, **(remote_config or {})).remote()
+        try:
+            self._get(self._actor.build.remote(replay_buffer_cls, options))
+        except BaseException:
+            self.close()
+            raise
+
+    # ------------------------------------------------------------------ frames
+
+    def add(self, data: Any) -> Index:
+        """Write one item; see `ReplayBuffer.add`."""
+        return self._call("add", data)
+
+    def extend(self, data: Any) -> Index:
+        """Write several items; see `ReplayBuffer.extend`."""
+        return self._call("extend", data)
+
+    def break_trajectories(self) -> None:
+        """Let no trajectory continue over the next write; see `ReplayBuffer.break_trajectories`."""
+        self._call("break_trajectories")
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+        """A sample; see `ReplayBuffer.sample`."""
+        return self._call("sample", batch_size, return_info)
+
+    def update_priority(self, index: Index, priority: Any) -> None:
+        """Set the priorities of frames; see `ReplayBuffer.update_priority`."""
+        self._call("update_priority", index, priority)
+
+    def update_tensordict_priority(self, data: Any) -> None:
+        """Set the priorities of frames; see `TensorDictReplayBuffer.update_tensordict_priority`."""
+        self._call("update_tensordict_priority", data)
+
+    def __len__(self) -> int:
+        """Frames that can be sampled."""
+        return self._call("__len__")
+
+    def __getitem__(self, index: Any) -> Any:
+        """A copy of the contents at this index."""
+        return self._call("__getitem__", index)
+
+    def __setitem__(self, index: Any, data: Any) -> None:
+        """Overwrite frames."""
+        self._call("__setitem__", index, data)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Samples of `batch_size`; see `ReplayBuffer.__iter__`."""
+        number = self._get(self._handle().begin.remote())
+        while samples := self._get(self._handle().following.remote(number)):
+            yield samples[0]
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Forget all frames; see `ReplayBuffer.empty`."""
+        self._call("empty", empty_write_count)
+
+    @property
+    def write_count(self) -> int:
+        """Frames written since it was made or emptied, those that were overwritten included."""
+        return self._get(self._handle().read.remote("write_count"))
+
+    @property
+    def batch_size(self) -> int | None:
+        """Frames of a sample where `sample()` is not told."""
+        return self._get(self._handle().read.remote("batch_size"))
+
+    # ------------------------------------------------------------------ parts
+
+    def set_sampler(self, sampler: Any) -> None:
+        """Choose frames with another sampler from now on."""
+        self._call("set_sampler", sampler)
+
+    def set_storage(self, storage: Any) -> None:
+        """Replace the storage."""
+        self._call("set_storage", storage)
+
+    def set_writer(self, writer: Any) -> None:
+        """Write with another writer from now on."""
+        self._call("set_writer", writer)
+
+    def append_transform(self, transform: Any) -> Self:
+        """Add a transform after those that are there. Returns the buffer."""
+        self._call("append_transform", transform)
+        return self
+
+    def share(self) -> Self:
+        """Nothing to do: all processes of the cluster have it. Returns the buffer."""
+        return self
+
+    # ------------------------------------------------------------------ saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the buffer; see `ReplayBuffer.state_dict`."""
+        return self._call("state_dict")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self._call("load_state_dict", state)
+
+    def dumps(self, path: str | Path) -> None:
+        """Save it in a folder of the actor's machine; see `ReplayBuffer.dumps`."""
+        self._call("dumps", path)
+
+    def loads(self, path: str | Path, verify: bool = True) -> None:
+        """Load a save of `dumps`; see `ReplayBuffer.loads`."""
+        self._call("loads", path, verify)
+
+    save, load = dumps, loads
+
+    # ------------------------------------------------------------------ the actor
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return self._get(self._handle().call.remote(method, arguments))
+
+    def _handle(self) -> Any:
+        if self._actor is None:
+            raise ClosedError("RayReplayBuffer: expected an open buffer, this one was closed; make another")
+        return self._actor
+
+    def _get(self, reference: Any) -> Any:
+        """Call the actor; return its result.
+
+        Raises:
+            Exception: the error of the actor.
+            ClosedError: it has ended.
+        """
+        ray = _ray()
+        try:
+            return ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+        except ray.exceptions.RayActorError as error:
+            raise ClosedError(
+                f"RayReplayBuffer: the actor that holds the buffer has ended, and its frames with it: {error}\nLikely causes: "
+                "close() elsewhere, the end of the program that made it, or too little memory (see ray's logs)"
+            ) from error
+
+    def close(self) -> None:
+        """End the actor; its frames are gone, in all processes. A second call does nothing."""
+        if self._actor is not None:
+            actor, self._actor = self._actor, None
+            _ray().kill(actor)
+
+    shutdown = close
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._handle()
+        return {**self.__dict__, "_actor": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        ray = _ray()
+        if not ray.is_initialized():
+            ray.init(address=self._cluster, log_to_driver=False)
+        try:
+            self._actor = ray.get_actor(self._name, namespace=self._namespace)
+        except ValueError as error:
+            raise ClosedError("RayReplayBuffer: the actor that held the buffer has ended, and its frames with it") from error
+
+    def __repr__(self) -> str:
+        return f"RayReplayBuffer({'closed' if self._actor is None else self._name})"
+
+
+class _Held:
+    """The buffer, in the actor."""
+
+    def __init__(self) -> None:
+        self._iterators: list[Iterator[Any]] = []
+
+    def build(self, cls: type[ReplayBuffer], options: Mapping[str, Any]) -> None:
+        self._buffer = cls(**options)
+
+    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        result = getattr(self._buffer, method)(*arguments)
+        return None if result is self._buffer else result
+
+    def read(self, name: str) -> Any:
+        return getattr(self._buffer, name)
+
+    def begin(self) -> int:
+        self._iterators.append(iter(self._buffer))
+        return len(self._iterators) - 1
+
+    def following(self, number: int) -> list[Any]:
+        """The next sample of an iteration, in a list; an empty list after the last."""
+        return [sample for _, sample in zip(range(1), self._iterators[number], strict=False)]
+
+
+def _ray() -> ModuleType:
+    return optional.load("ray", "RayReplayBuffer")

@@ -1,0 +1,400 @@
+"""`ReplayBuffer`: experience that is written in a ring and sampled from.
+
+    extend(data) -> transforms -> writer -> storage   [*rows, columns, *item]
+    sample(n)    <- transforms <- take   <- sampler: places
+
+A sample is taken, and then looked at again: frames in columns that were written at the same time are drawn again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from reap.data.buffers.feeders import Feeders
+from reap.data.buffers.parts import sampler_of, storage_of, writer_of
+from reap.data.buffers.prefetch import Prefetcher, Sample
+from reap.data.consistent_sample import pinned, spread, take_sample
+from reap.data.rows import checked_time, time_behind, valid_rows
+from reap.data.samplers.base import Sampler
+from reap.data.saving.checkpoint import BufferParts, Checkpointed
+from reap.data.storages.base import Storage, positive, require_dims
+from reap.data.transforms import Transforms
+from reap.data.writers import RoundRobinWriter, Writer
+from reap.errors import OptionError
+from reap.system.forks import ForkedLocks
+from reap.system.sending import SharedWhenSent
+
+_forked = ForkedLocks()
+
+Index = Any
+
+
+class ReplayBuffer(Checkpointed, SharedWhenSent):
+    """Frames in a ring, and samples of them.
+
+    Args:
+        storage: holds the frames; a `LazyTensorStorage(1_000)` unless given.
+        sampler: chooses the frames of a sample; a `RandomSampler` unless given.
+        writer: decides where new frames go; a `RoundRobinWriter` unless given.
+        transform: changes samples, data that are written, or both; see `Transforms`.
+        write_transform: a function that changes data that are written.
+        batch_size: frames of a sample, unless `sample()` gets a number.
+        prefetch: number of samples that a thread makes ahead; None or 0 for none.
+        pin_memory: put samples into page-locked memory, from which a CUDA device copies; no effect without such a device.
+        collate_fn: changes frames from the storage before transforms.
+        shared: other processes can write and sample.
+        dim_extend: the dimension of written data that is time; the last of the storage's `ndim` unless given.
+        generator: the source of random numbers; torch's own unless given.
+
+    Raises:
+        OptionError: an invalid argument.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from reap.data import LazyTensorStorage
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(4), batch_size=2)
+        >>> buffer.extend(TensorDict({"a": torch.arange(6)}, [6]))
+        tensor([2, 3, 0, 1, 2, 3])
+        >>> buffer[:]["a"], buffer.sample().shape
+        (tensor([2, 3, 4, 5]), torch.Size([2]))
+    """
+
+    def __init__(
+        self,
+        *,
+        storage: Storage | Callable[[], Storage] | None = None,
+        sampler: Sampler | Callable[[], Sampler] | None = None,
+        writer: Writer | Callable[[], Writer] | None = None,
+        transform: Any = None,
+        write_transform: Callable[[Any], Any] | None = None,
+        batch_size: int | None = None,
+        prefetch: int | None = None,
+        pin_memory: bool = False,
+        collate_fn: Callable[[Any], Any] | None = None,
+        shared: bool = False,
+        dim_extend: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self._storage = storage_of(storage)
+        self._sampler = sampler_of(sampler)
+        self._writer = writer_of(writer)
+        self._writer.check(self._storage)
+        self.batch_size = positive(batch_size, "batch_size") if batch_size is not None else None
+        self._time = checked_time(dim_extend, self._storage.ndim)
+        if collate_fn is not None and not callable(collate_fn):
+            raise OptionError(f"collate_fn: expected a function, got {collate_fn!r}")
+        self._collate, self._generator = collate_fn, generator
+        self._pins = pin_memory and torch.cuda.is_available()
+        self._transforms = Transforms(transform, write_transform)
+        self.feeders = Feeders()
+        self._lock = _forked.add(RLock())
+        self._sampler.serve(self._storage, self._lock)
+        self._prefetch = positive(prefetch, "prefetch") if prefetch else 0
+        self._prefetcher = self._make_prefetcher()
+        if shared:
+            self.share()
+
+    def _make_prefetcher(self) -> Prefetcher | None:
+        return Prefetcher(self._sample, self._prefetch) if self._prefetch else None
+
+    # ------------------------------------------------------------------ writing
+
+    def add(self, data: Any) -> Index:
+        """Write one item, or one column of a storage with several rows.
+
+        Args:
+            data: `[*item]`, or `[*rows]` for a storage with `ndim > 1`.
+
+        Returns:
+            Its index.
+
+        Raises:
+            SpecMismatch: it differs in form from the first write.
+        """
+        self.feeders.check()
+        return self._write(self._storage.single(data))
+
+    def extend(self, data: Any) -> Index:
+        """Write several items along the time dimension.
+
+        Args:
+            data: a TensorDict, tensorclass or tensor `[*rows, time]`, dicts and tuples of tensors with these first dimensions,
+                or a list of items. Frames with a False `("collector", "mask")` are left out of a storage with one dimension.
+
+        Returns:
+            Their indices `[n]`, or `[n, ndim]` for a storage with several dimensions, row by row.
+
+        Raises:
+            SpecMismatch: they differ in form from the first write; nothing is written.
+        """
+        self.feeders.check()
+        given, ndim = self._storage.together(data), self._storage.ndim
+        if ndim > 1 and self._time != ndim - 1:
+            require_dims(given, ndim)
+            given = time_behind(given, self._time, ndim)
+        return self._write(given)
+
+    def _write(self, data: Any) -> Index:
+        """Write data whose time is the last of the storage's dimensions."""
+        storage = self._storage
+        written = self._prepared(data)
+        require_dims(written, storage.ndim)
+        places = self._writer.extend(storage, *valid_rows(data, written, storage.ndim))
+        if self._writer.replaces:
+            self._note_replaced(places)
+        return storage.as_index(places)
+
+    def break_trajectories(self) -> None:
+        """Let no trajectory continue over the next write of this process, because frames in between were lost."""
+        self._writer.streams.begin_anew()
+
+    def _note_replaced(self, places: Tensor) -> None:
+        with self._lock:
+            self._sampler.replaced(places, self._storage)
+
+    def _prepared(self, data: Any) -> Any:
+        """These data, as they are written."""
+        return self._transforms.before_write(data, self._storage)
+
+    def _edited(self, data: Any, dims: int) -> Any:
+        """Data with this number of batch dimensions that replace others, as they are written."""
+        return self._transforms.before_edit(data, self._storage, dims)
+
+    # ------------------------------------------------------------------ sampling
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+        """A sample, in memory of its own.
+
+        Args:
+            batch_size: frames in it; that of the buffer if None.
+            return_info: also return a dictionary, with `"index"` and the sampler's information about each frame.
+
+        Raises:
+            OptionError: no size is given, here or before.
+            CallOrderError: there is too little to sample from.
+        """
+        sample = self._next(batch_size)
+        return (sample.data, sample.info) if return_info else sample.data
+
+    def _next(self, batch_size: int | None = None) -> Sample:
+        self.feeders.check()
+        size = self._size_of_sample(batch_size)
+        sample = self._sample(size) if self._prefetcher is None else self._prefetcher.next(size)
+        self.feeders.note_sampled(size)
+        return sample
+
+    def _size_of_sample(self, batch_size: int | None) -> int:
+        size = batch_size if batch_size is not None else self.batch_size or self._sampler.default_size
+        if size is None:
+            raise OptionError("sample: expected a batch_size, here or where the buffer is made, got none")
+        return positive(size, "batch_size")
+
+    def _sample(self, size: int) -> Sample:
+        with self._lock:
+            draw, data = take_sample(self._storage, self._sampler, size, self._generator)
+            is_last = self._sampler.ran_out
+        collate = self._collate or self._storage.collate
+        if collate is not None:
+            data = collate(data)
+        if self._pins:
+            data = pinned(data)
+        info = {"index": self._storage.as_index(draw.places), **draw.info}
+        data = self._noted(data, info)
+        if self._transforms.reads:
+            data = self._transforms.after_read(data, self._storage)
+        return Sample(data, info, is_last)
+
+    def _noted(self, data: Any, info: Mapping[str, Any]) -> Any:
+        """The sample with information about its frames."""
+        if self._writer.tells_index and isinstance(data, TensorDictBase):
+            data.set("index", spread(info["index"], data))
+        return data
+
+    def __iter__(self) -> Iterator[Any]:
+        """Samples of `batch_size` without end; with a sampler without replacement, until each frame was given once."""
+        is_last = False
+        while not is_last:
+            data, _, is_last = self._next()
+            yield data
+
+    def update_priority(self, index: Index, priority: Any) -> None:
+        """Set the priorities of frames; only samplers with priorities use them.
+
+        Args:
+            index: their indices, as `extend` and `sample(return_info=True)` give them.
+            priority: a number for all, or one for each; from 0 on.
+
+        Raises:
+            OptionError: a priority that is negative or no number, or not as many as frames; nothing is changed then.
+        """
+        self.feeders.check()
+        self._sampler.update_priority(index, priority, self._storage)
+
+    # ------------------------------------------------------------------ contents
+
+    def __len__(self) -> int:
+        """Frames that can be sampled."""
+        self.feeders.check()
+        return len(self._storage)
+
+    @property
+    def write_count(self) -> int:
+        """Frames written since it was made or emptied, those that were overwritten included."""
+        self.feeders.check()
+        return self._storage.ring.written
+
+    def __getitem__(self, index: Any) -> Any:
+        """The contents `[*rows, time]` at an index of any kind that a tensor takes.
+
+        Slices and numbers give views of the memory of the buffer, which later writes change.
+        """
+        self.feeders.check()
+        return self._storage.at(index)
+
+    def __setitem__(self, index: Any, data: Any) -> None:
+        """Overwrite frames.
+
+        Raises:
+            SpecMismatch: the data differ in form from the first write; nothing is changed.
+        """
+        self.feeders.check()
+        storage = self._storage
+        places = storage.places_at(index)
+        written = self._edited(storage.at_places(places, data), max(1, places.ndim))
+        self._note_replaced(storage.put_at(places, written))
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Forget all frames; memory is kept.
+
+        Args:
+            empty_write_count: let `write_count` begin at 0 again.
+        """
+        with self._without_prefetched():
+            self._storage.ring.empty(forget_written=empty_write_count)
+            self._sampler.empty()
+            self._writer.empty()
+
+    # ------------------------------------------------------------------ parts
+
+    @property
+    def dim_extend(self) -> int:
+        """The dimension of written data that is time."""
+        return self._time
+
+    @property
+    def storage(self) -> Storage:
+        """The storage of the frames."""
+        return self._storage
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler, which chooses frames."""
+        return self._sampler
+
+    @property
+    def writer(self) -> Writer:
+        """The writer, which decides where new frames go."""
+        return self._writer
+
+    def set_sampler(self, sampler: Sampler) -> None:
+        """Replace the sampler."""
+        with self._without_prefetched():
+            self._sampler = sampler_of(sampler)
+            self._sampler.serve(self._storage, self._lock)
+
+    def set_storage(self, storage: Storage) -> None:
+        """Replace the storage; its frames stay in the old one."""
+        with self._without_prefetched():
+            made = storage_of(storage)
+            self._writer.check(made)
+            self._storage = made
+            self._sampler.empty()
+            self._sampler.serve(made, self._lock)
+            self._writer.empty()
+
+    def set_writer(self, writer: Writer) -> None:
+        """Replace the writer."""
+        made = writer_of(writer)
+        made.check(self._storage)
+        self._writer = made
+
+    def append_transform(self, transform: Any) -> ReplayBuffer:
+        """Add a transform after those that are there; see `Transforms`. Returns the buffer."""
+        with self._without_prefetched():
+            self._transforms.append(transform)
+        return self
+
+    def share(self) -> ReplayBuffer:
+        """Let other processes write to it and sample from it: those that get it by pickling. Returns the buffer.
+
+        A buffer that `multiprocessing` sends to another process, as an argument or in a queue, is shared before.
+
+        Raises:
+            OptionError: its storage cannot be shared.
+        """
+        with self._lock:
+            self._storage.share()
+        return self
+
+    def check_sending(self) -> None:
+        """Raise OptionError where its writer cannot write to a shared buffer; see `reap.system.sending`."""
+        self._writer.check_sharing()
+
+    def for_writers(self) -> ReplayBuffer:
+        """A buffer over the same frames for processes that only write; nothing that samples are made with goes there.
+
+        Raises:
+            OptionError: its storage, or its writer, cannot be shared.
+        """
+        if not isinstance(self._writer, RoundRobinWriter):
+            raise OptionError(f"replay buffer: a {type(self._writer).__name__} writes in one process")
+        end = ReplayBuffer(storage=self.share().storage, writer=self._writer, dim_extend=self._time)
+        end._transforms = self._transforms
+        return end
+
+    @contextmanager
+    def _without_prefetched(self) -> Generator[None]:
+        """A context in which no sample is made; those that were made ahead are dropped."""
+        if self._prefetcher is not None:
+            self._prefetcher.close()  # before the lock is taken: the thread may wait for that
+        with self._lock:
+            yield
+
+    @contextmanager
+    def _at_rest(self) -> Generator[BufferParts]:
+        prefetcher = self._prefetcher or Prefetcher(self._sample, 0)
+        with prefetcher.at_rest(), self._lock:
+            yield BufferParts(self._storage, self._sampler, self._writer, self._generator, prefetcher)
+            if prefetcher.made()[1]:
+                self._prefetcher = prefetcher
+
+    def set_rng(self, generator: torch.Generator | None) -> None:
+        """Take random numbers from this generator from now on; None for torch's own. Samples made ahead stay."""
+        with self._lock:
+            self._generator = generator
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._at_rest() as parts:
+            ahead = None if self._storage.control.is_shared else parts.prefetcher.made()
+        return {**self.__dict__, "_prefetcher": ahead, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        ahead = state["_prefetcher"]
+        vars(self).update(state)
+        self._lock = _forked.add(RLock())
+        self._sampler.serve(self._storage, self._lock)
+        self._prefetcher = self._make_prefetcher()
+        if ahead is not None:
+            with self._at_rest() as parts:
+                parts.prefetcher.put(*ahead)
+
+    def __repr__(self) -> str:
+        parts = f"storage={self._storage!r}, sampler={self._sampler!r}, writer={self._writer!r}"
+        return f"{type(self).__name__}({len(self._storage)} frames, {parts}, batch_size={self.batch_size})"

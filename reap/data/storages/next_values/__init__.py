@@ -1,0 +1,1 @@
+"""Values under `"next"`: stored, or rebuilt from the frame after."""

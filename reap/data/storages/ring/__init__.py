@@ -1,0 +1,1 @@
+"""Which columns of a storage are written, by whom, and which can be read."""

@@ -1,0 +1,186 @@
+"""`Control`: the numbers that readers and writers of a buffer agree by, in memory of one process or shared by several.
+
+    words      claimed | written | floor | streams | busy | edits | ... (see the places below)
+    writers    who is writing which columns, one entry for each write under way
+    origins    for each column, the stream that wrote it, and whether a write began there; or that its write was broken off
+    schema     the form of the first writer's data, so that the others lay theirs out alike
+
+Words are read without a lock: one aligned word each. They are written with the lock held.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from threading import RLock
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from reap.keys import Key
+from reap.recording.layout import Block, Field, Layout
+from reap.system.forks import Forked, ForkedLocks
+from reap.system.handles import Handle
+from reap.system.locks import ProcessLock
+
+CLAIMED, WRITTEN, FLOOR, STREAMS, BUSY, EDITS, SCHEMA_SIZE, TRANSFORMS, BROKEN, RESERVED = range(10)
+"""Places in the words: columns claimed so far; frames written so far; the first column that counts; streams so far; entries in
+use; twice the changes made in place, odd while one is made; bytes of the schema; the first write's decision about transforms;
+writes that were broken off and have no entry any more; the first columns for which a disk has room."""
+
+WORDS = 16
+
+HOLE = -1
+"""The origin of a column whose write was broken off."""
+
+REPLACEMENT = 1 << 32
+"""Added to the changes made in place by one that replaces frames by others."""
+
+REPLACED = 1 << 30
+"""Set in the origin of a frame that replaced another. After the columns of the first row, the table has this
+bit for the places of the others."""
+
+WRITERS = 256
+"""Writes that can be under way at the same time."""
+
+ORIGIN_BYTES = 4
+"""Bytes that are noted of each column."""
+
+PID, BIRTH, START, COUNT = range(4)
+"""Columns of a writer's entry: its process, when that began, the first column that it writes, how many; 0 if free."""
+
+NOBODY = -1
+"""The process of an entry whose writer gave up."""
+
+SCHEMA_BYTES = 1 << 18
+
+_forked = ForkedLocks()
+
+_private: Forked[Control] = Forked(lambda control: control.abandon())
+
+_WORDS, _WRITERS, _SCHEMA, _ORIGINS = ("words",), ("writers",), ("schema",), ("origins",)
+
+
+class Control:
+    """Words and tables about the columns of a buffer.
+
+    Args:
+        columns: columns at the most.
+        make_block: makes their memory.
+
+    Attributes:
+        columns: columns at the most.
+        words: see the places above.
+        writers: `int64[WRITERS, 4]`.
+        origins: `int32[columns]`: twice the number of the stream, plus one where a write began; see `REPLACED`; or HOLE.
+        lock: excludes other writers.
+        refusal: why nothing can be written; empty if it can.
+        tally: its first number counts the frames that this process publishes; None for nobody.
+    """
+
+    refusal = ""
+    tally: memoryview[int] | None = None
+
+    def __init__(self, columns: int, make_block: Callable[[Layout], Block] = Block.private) -> None:
+        fields: dict[Key, Field] = {
+            _WORDS: Field((WORDS,), torch.int64),
+            _WRITERS: Field((WRITERS, 4), torch.int64),
+            _SCHEMA: Field((SCHEMA_BYTES,), torch.uint8),
+            _ORIGINS: Field((columns,), torch.int32),
+        }
+        self.columns = columns
+        self.block = block = make_block(Layout(fields))
+        self.words: memoryview[int] = block.memory.data[: 8 * WORDS].cast("q")
+        self.writers: NDArray[np.int64] = block.array(_WRITERS)
+        self.origins: NDArray[np.int32] = block.array(_ORIGINS)
+        self._schema: NDArray[np.uint8] = block.array(_SCHEMA)
+        if block.fd is None:
+            self.lock: Any = _forked.add(RLock())
+            _private.add(self)
+        else:
+            self.lock = ProcessLock(block.fd)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes can map it."""
+        return self.block.fd is not None
+
+    def shared(self) -> Control:
+        """The same in memory that other processes can map; itself if it is there already."""
+        if self.is_shared:
+            return self
+        twin = Control(self.columns, Block.shared)
+        twin.block.memory[:] = self.block.memory
+        return twin
+
+    @property
+    def schema(self) -> Any:
+        """The schema that the first writer noted; None before the first write."""
+        size = self.words[SCHEMA_SIZE]
+        return pickle.loads(self._schema[:size].tobytes()) if size else None
+
+    def note_schema(self, schema: Any) -> None:
+        """Note the schema of the data for the other processes; with the lock held.
+
+        Raises:
+            MemoryError: it is too long.
+        """
+        noted = pickle.dumps(schema)
+        if len(noted) > SCHEMA_BYTES:
+            raise MemoryError(f"the keys of a buffer: expected at most {SCHEMA_BYTES} bytes for their names, got {len(noted)}")
+        self._schema[: len(noted)] = np.frombuffer(noted, np.uint8)
+        self.words[SCHEMA_SIZE] = len(noted)
+
+    def abandon(self) -> None:
+        """Count unfinished writes as given up, since no writer knows of this copy."""
+        self.writers[self.writers[:, COUNT] > 0, PID] = NOBODY
+
+    def state(self) -> dict[str, Any]:
+        """The numbers as plain data; with the lock held. Unfinished writes count as given up."""
+        words, writers = self.words, self.writers
+        begun = writers[(writers[:, COUNT] > 0) & (writers[:, START] < words[CLAIMED])]
+        return {
+            "claimed": words[CLAIMED],
+            "floor": words[FLOOR],
+            "written": words[WRITTEN],
+            "transforms": words[TRANSFORMS],
+            "writing": begun[:, [START, COUNT]].tolist(),
+            "origins": torch.from_numpy(self.origins.copy()),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Load a `state`; with the lock held.
+
+        Streams get new numbers, as few as possible, since those that were given out here may still be in use.
+        """
+        words, given_out, origins = self.words, self.words[STREAMS], state["origins"].numpy()
+        streams, numbers = np.unique((origins & ~REPLACED) >> 1, return_inverse=True)
+        np.add(2 * (given_out + numbers), origins & (1 | REPLACED), out=self.origins, casting="unsafe")
+        self.origins[origins == HOLE] = HOLE
+        words[EDITS] += REPLACEMENT * bool((origins[origins != HOLE] & REPLACED).any())
+        words[BROKEN] += 1
+        self.writers[:] = 0
+        for entry, (start, count) in enumerate(state["writing"]):
+            self.writers[entry] = NOBODY, 0, start, count
+        words[BUSY] = len(state["writing"])
+        words[STREAMS] = given_out + len(streams)
+        words[FLOOR], words[WRITTEN], words[TRANSFORMS] = state["floor"], state["written"], state["transforms"]
+        words[CLAIMED] = state["claimed"]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.block.fd is None:
+            return _private_control, (self.columns, self.block.memory.tobytes())
+        return _attached_control, (self.columns, Handle.of(self.block.fd))
+
+
+def _private_control(columns: int, memory: bytes) -> Control:
+    control = Control(columns)
+    control.block.memory[:] = np.frombuffer(memory, np.uint8)
+    control.abandon()
+    return control
+
+
+def _attached_control(columns: int, handle: Handle) -> Control:
+    return Control(columns, lambda layout: Block.shared(layout, handle.opened("replay buffer")))

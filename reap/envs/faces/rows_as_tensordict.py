@@ -1,0 +1,87 @@
+"""`RowsAsTensorDict`: the TensorDict face of an env that works on arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from reap.keys import plain
+from reap.recording.buffers import FLAGS, TERMINATED, TRUNCATED, Slot, Stage, after
+from reap.recording.objects import copies_of, stacked, unstacked
+from reap.specs.tensor_fits import TensorFits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensordict import TensorDictBase
+
+    from reap.envs.row_stepper import RowStepper
+    from reap.envs.specs import EnvSpecs
+    from reap.recording.layout import Array, Block, Layout
+
+
+class RowsAsTensorDict:
+    """Resets and steps an env through a stage and a slot of one column that nobody else uses.
+
+    Args:
+        env: the env's specs.
+        stepper: its array face.
+        make_block: makes the memory of the stage and the slot.
+    """
+
+    def __init__(self, env: EnvSpecs, stepper: RowStepper, make_block: Callable[[Layout], Block]) -> None:
+        self._env, self._stepper = env, stepper
+        batch = tuple(env.batch_size)
+        self._stage = Stage(env.fields_of_stage(), batch, make_block)
+        self._slot = Slot(env.slot_fields(), batch, 1, make_block)
+        self._objects = [key for key, field in self._stage.fields.items() if field.is_object]
+        # Flags of every slot that are not in the env's specs.
+        self._unknown = [flag[0] for flag in FLAGS if flag not in env.full_done_spec]
+
+    def reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
+        """Reset all rows, or those of the mask `"_reset"`; return the observations of all rows."""
+        rows = None
+        env = self._env
+        if tensordict is not None and "_reset" in tensordict:
+            mask = tensordict.get("_reset").reshape(-1)
+            rows = None if bool(mask.all()) else torch.nonzero(mask).flatten().tolist()
+            for key, view in self._stage.tensors.items():
+                view.copy_(tensordict.get(plain(key), view))
+            for key in self._objects:
+                if (held := tensordict.get(plain(key), None)) is not None:
+                    array = self._stage.arrays[key]
+                    array[...] = unstacked(held, self._stage.batch_shape).reshape(array.shape)
+        self._stepper.bind(self._stage, self._slot)
+        if rows is None or rows:
+            self._stepper.reset_rows(rows, 0)
+        td = env.empty_tensordict()
+        for key, view in self._stage.tensors.items():
+            td.set(plain(key), view.clone())
+        for key in self._objects:
+            td.set(plain(key), self._stacked(self._stage.arrays[key]))
+        return td
+
+    def _stacked(self, column: Array) -> Any:
+        """Copies of one column of objects, since the stage will be overwritten."""
+        return stacked(copies_of(column).reshape(self._stage.batch_shape))
+
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Step all rows with the action in a TensorDict; the results are at the root of a new one."""
+        env, slot = self._env, self._slot
+        slot.clear_flags()
+        actions = env.fields(env.full_action_spec)
+        shapes = [torch.Size((*env.batch_size, *field.shape)) for field in actions.values()]
+        fits = TensorFits([plain(key) for key in actions], shapes, [field.dtype for field in actions.values()])
+        given = fits.take([tensordict.get(plain(key), None) for key in actions], type(env).__name__, "step")
+        for key, value in zip(actions, given, strict=True):
+            slot.views(key)[0].copy_(value)
+        self._stepper.bind(self._stage, slot)
+        self._stepper.step_rows(None, 0)
+        td = env.empty_tensordict()
+        for key in (*self._stage.tensors, *env.fields(env.full_reward_spec), TERMINATED, TRUNCATED):
+            td.set(plain(key), slot.views(after(key))[0].clone())
+        for key in self._objects:
+            td.set(plain(key), self._stacked(slot.by_column(after(key))[0]))
+        td.set("done", td.get("terminated") | td.get("truncated"))
+        return td.exclude(*self._unknown) if self._unknown else td

@@ -1,0 +1,1 @@
+"""Ways to call a policy once per column."""

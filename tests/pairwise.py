@@ -1,0 +1,42 @@
+"""Few combinations of many options: each value of one option meets each value of every other.
+
+A test with options of 4, 3, 3 and 2 values has 72 cases. A mistake that takes one value, or two values of different
+options together, shows in 12 of them already:
+
+    @pytest.mark.parametrize(("storage", "sampler", "ndim", "once"), pairwise(STORAGES, SAMPLERS, [1, 2, 3], [False, True]))
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Pair = tuple[int, int, int, int]
+"""An option and the place of its value, and the same of a later option."""
+
+
+def pairwise(*options: Sequence[Any], possible: Callable[..., bool] = lambda *row: True) -> list[tuple[Any, ...]]:
+    """Combinations in which each pair of values of two options occurs; the same ones every time.
+
+    Args:
+        options: the values of each option.
+        possible: whether a combination, one value of each option, can be; pairs that are in none are left out.
+    """
+    rows = [
+        places
+        for places in itertools.product(*(range(len(values)) for values in options))
+        if possible(*(values[place] for values, place in zip(options, places, strict=True)))
+    ]
+    pairs = {row: _pairs(row) for row in rows}
+    missing = set[Pair]().union(*pairs.values())
+    chosen: list[tuple[int, ...]] = []
+    while missing:
+        best = max(rows, key=lambda row: len(pairs[row] & missing))  # the first of those that add the most
+        missing -= pairs[best]
+        chosen.append(best)
+    return [tuple(values[place] for values, place in zip(options, row, strict=True)) for row in sorted(chosen)]
+
+
+def _pairs(row: tuple[int, ...]) -> frozenset[Pair]:
+    return frozenset((first, row[first], second, row[second]) for first, second in itertools.combinations(range(len(row)), 2))

@@ -1,0 +1,50 @@
+"""The combinations that `pairwise` chooses: every pair is there, they are few, and they stay the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+
+from tests.pairwise import pairwise
+
+
+def pairs_of(row: tuple[object, ...]) -> set[tuple[object, ...]]:
+    return {(*pair, row[pair[0]], row[pair[1]]) for pair in itertools.combinations(range(len(row)), 2)}
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        (["ab", "cd", "ef"], 4),
+        (["abcd", "efg", "hij", "kl"], 13),
+        (["ab"] * 6, 8),
+        (["abcdefgh", "ij", "kl"], 16),
+    ],
+)
+def test_every_pair_is_in_few_combinations(options: Sequence[str], most: int) -> None:
+    every = list(itertools.product(*options))
+    chosen = pairwise(*options)
+    assert set().union(*map(pairs_of, chosen)) == set().union(*map(pairs_of, every))
+    assert set(chosen) <= set(every)
+    assert len(chosen) == len(set(chosen)) <= most
+
+
+def test_two_options_are_all_combined() -> None:
+    assert pairwise("ab", "cd") == [("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")]
+
+
+def test_it_chooses_the_same_ones_each_time_in_the_order_of_the_values() -> None:
+    expected = [("a", "c", "e"), ("a", "d", "f"), ("b", "c", "f"), ("b", "d", "e")]
+    assert [pairwise("ab", "cd", "ef") for _ in range(2)] == [expected] * 2
+
+
+def test_what_cannot_be_is_left_out_and_what_can_be_is_not() -> None:
+    chosen = pairwise([1, 2, 3], [1, 2, 3], "ab", possible=lambda one, two, _: one >= two)
+    assert {row[:2] for row in chosen} == {(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)}
+    assert {row[::2] for row in chosen} == {row[1:] for row in chosen} == set(itertools.product([1, 2, 3], "ab"))
+
+
+def test_values_need_not_be_hashable() -> None:
+    assert pairwise([[1], [2]], [{}], [None]) == [([1], {}, None), ([2], {}, None)]
