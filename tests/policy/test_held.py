@@ -1,4 +1,4 @@
-"""What a policy holds: all that the pickler meets, and nothing else, by names that are the same in another process."""
+"""What a policy holds: all that the pickler visits, and nothing else, by names that are the same in another process."""
 
 from __future__ import annotations
 

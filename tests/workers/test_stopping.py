@@ -273,7 +273,7 @@ print(*group.pids, launch.server().pid, flush=True)
 
 @pytest.mark.processes
 def test_an_interpreter_that_ends_while_its_server_imports_leaves_nothing() -> None:
-    code = "from reap.workers import launch; launch.warm_up(); print(launch.server().pid)"
+    code = "from reap.workers.processes import fork_client as launch; launch.warm_up(); print(launch.server().pid)"
     with Script(code) as script:
         pid = int(script.line())
         assert script.communicate() == ("", "")

@@ -1,6 +1,6 @@
 """`Held`: the weights that a policy holds, wherever in it they are, each under a name.
 
-Its weights are all modules, parameters and buffers that the pickler which ships the policy meets (`reap.workers.met`); its
+Its weights are all modules, parameters and buffers that the pickler which ships the policy visits (`reap.workers.visited`); its
 name is the way to it (`reap.policy.contents.parts`), the shortest one:
 
     nn.Module                       net.weight              as in its state_dict()
@@ -24,7 +24,7 @@ from torch import nn
 from reap.errors import OptionError
 from reap.policy.actors.plain import name_of
 from reap.policy.contents.parts import HIDDEN, Step, follow, is_inert, is_plain_object, parts_of
-from reap.workers.met import ATOMS, Met, is_weight, meet
+from reap.workers.visited import ATOMS, Visited, is_weight, visit
 
 Steps = tuple[Step, ...]
 
@@ -198,14 +198,14 @@ class Search:
 
     def __init__(self, policy: Any) -> None:
         self._policy = policy
-        self._met: Met = meet(policy)
+        self._visited: Visited = visit(policy)
         self._places: dict[int, Place] = {}
         self._covered: set[int] = set()
         self._roots: list[Place] = []
         self._loose: list[Place] = []
         self._objects: list[tuple[Any, Place]] = []
         self.ways: dict[int, tuple[Any, list[tuple[Step, Any]]]] = {}
-        if self._met.weights:
+        if self._visited.weights:
             self._go()
 
     def held(self) -> Held:
@@ -214,7 +214,7 @@ class Search:
         Raises:
             OptionError: a module or a parameter has no name, or two have the same.
         """
-        for one in self._met.weights:
+        for one in self._visited.weights:
             if id(one) not in self._covered:
                 raise OptionError(self._unnamed(one))
         names = [place.name for place in (*self._roots, *self._loose)]
@@ -245,14 +245,14 @@ class Search:
         waiting = deque([(self._policy, Place("", ()))])
         while waiting:
             value, place = waiting.popleft()
-            if id(value) in self.ways or type(value) in ATOMS or id(value) not in self._met.objects:
+            if id(value) in self.ways or type(value) in ATOMS or id(value) not in self._visited.objects:
                 continue
             if isinstance(value, torch.Tensor):
                 self._note_tensor(value, place)
             elif isinstance(value, nn.Module):
                 waiting.extend(self._enter_module(value, place))
             else:
-                waiting.extend(self._enter(value, place, parts_of(value, self._met)))
+                waiting.extend(self._enter(value, place, parts_of(value, self._visited)))
                 if is_plain_object(value):
                     self._objects.append((value, place))
 
@@ -276,14 +276,16 @@ class Search:
                 continue
             self._covered.update((id(module), *map(id, _tensors_of_one(module))))
             own = Place(joined(place.name, name), (*place.steps, Step("submodule", name, name)) if name else place.steps)
-            following.extend(self._enter(module, own, parts_of(module, self._met)))
+            following.extend(self._enter(module, own, parts_of(module, self._visited)))
         return following
 
     def _unnamed(self, one: Any) -> str:
-        """Where something is that has no name: the innermost thing that has one, and with which the pickler meets it."""
+        """Where something is that has no name: the innermost thing that has one, and with which the pickler visits it."""
         value, name, seen = self._policy, "", set[int]()
         parts: list[tuple[Step, Any]] = [(Step("", "", ""), value)]
-        while found := next((found for found in parts if id(found[1]) not in seen and id(one) in meet(found[1]).objects), None):
+        while found := next(
+            (found for found in parts if id(found[1]) not in seen and id(one) in visit(found[1]).objects), None
+        ):
             step, value = found
             name = joined(name, step.label)
             seen.add(id(value))

@@ -19,8 +19,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 
-from reap.workers.met import ATOMS, Met
 from reap.workers.pickling import global_names
+from reap.workers.visited import ATOMS, Visited
 
 OPAQUE = (type, str, bytes)
 CONTAINERS = (tuple, list, dict, OrderedDict, set)
@@ -46,15 +46,15 @@ class Step(NamedTuple):
     label: str
 
 
-def parts_of(value: Any, met: Met) -> Iterator[tuple[Step, Any]]:
+def parts_of(value: Any, visited: Visited) -> Iterator[tuple[Step, Any]]:
     """The parts of a value that have a place with a name; those of modules are their attributes that torch knows nothing of.
 
     Args:
         value: anything.
-        met: the objects that the pickler met: functions and classes that travel by name have no parts.
+        visited: the objects that the pickler visited: functions and classes that travel by name have no parts.
     """
     if isinstance(value, FunctionType):
-        if id(value) in met.by_value:
+        if id(value) in visited.by_value:
             yield from _of_function(value)
     elif isinstance(value, MethodType):
         yield Step("attribute", "__self__", ""), value.__self__
@@ -76,7 +76,7 @@ def parts_of(value: Any, met: Met) -> Iterator[tuple[Step, Any]]:
         named = ((key, part) for key, part in pairs if type(key) in (str, int))
         yield from ((Step("item", key, str(key)), part) for key, part in named if not is_inert(part))
     if not isinstance(value, (FunctionType, TensorDictBase, *FIXED, *OPAQUE)):
-        yield from _of_object(value, met)
+        yield from _of_object(value, visited)
 
 
 def _of_function(function: FunctionType) -> Iterator[tuple[Step, Any]]:
@@ -93,7 +93,7 @@ def _of_function(function: FunctionType) -> Iterator[tuple[Step, Any]]:
     yield from ((Step("entry", name, name), part) for name, part in vars(function).items())
 
 
-def _of_object(value: Any, met: Met) -> Iterator[tuple[Step, Any]]:
+def _of_object(value: Any, visited: Visited) -> Iterator[tuple[Step, Any]]:
     own = attributes_of(value)
     hidden = REGISTERED if isinstance(value, nn.Module) else ()
     shown = ((name, part) for name, part in own.items() if name not in hidden)
@@ -101,7 +101,7 @@ def _of_object(value: Any, met: Met) -> Iterator[tuple[Step, Any]]:
     taken = set(own)
     for kind in type(value).__mro__:
         yield from ((Step("attribute", name, name), getattr(value, name)) for name in _slots(kind) if hasattr(value, name))
-        if id(kind) in met.by_value:
+        if id(kind) in visited.by_value:
             yield from _of_class(kind, taken)
         taken.update(vars(kind))
 

@@ -10,6 +10,9 @@ One epoll waits for all sockets and status pipes.
 
 from __future__ import annotations
 
+import os
+import select
+import threading
 from collections.abc import Iterable, Sequence
 
 from reap.workers import progress
@@ -17,9 +20,10 @@ from reap.workers.carrier import Events
 from reap.workers.processes import worker_process
 from reap.workers.processes.channel import Incoming, Outgoing
 from reap.workers.processes.control import ControlBlock
-from reap.workers.processes.poller import Poller
 from reap.workers.processes.worker_process import WorkerProcess
 from reap.workers.progress import PUBLISHED, STOP, Control, Progress, progress_of
+
+NOTHING = Events((), ())
 
 
 class ProcessCarrier:
@@ -33,7 +37,13 @@ class ProcessCarrier:
         self._processes: dict[int, WorkerProcess] = {}
         self._block = ControlBlock(workers)
         self._controls = [self._block.of(worker) for worker in range(workers)]
-        self._poller = Poller()
+        # Whose each descriptor is; those that are not here are not waited for any more.
+        self._channels: dict[int, int] = {}
+        self._statuses: dict[int, int] = {}
+        self._epoll = select.epoll()
+        self._lock = threading.RLock()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._epoll.register(self._bell, select.EPOLLIN)
 
     @property
     def pids(self) -> list[int]:
@@ -50,8 +60,10 @@ class ProcessCarrier:
         """Launch a worker's process; its ints are zero."""
         control = self._controls[worker]
         control[:] = progress.new_control()
-        self._processes[worker] = worker_process.launched(worker, self._block.descriptor, spec)
-        self._poller.add(self._processes[worker])
+        self._processes[worker] = process = worker_process.launched(self._block.descriptor, spec)
+        for places, descriptor in ((self._channels, process.end.fileno()), (self._statuses, process.status)):
+            places[descriptor] = worker
+            self._epoll.register(descriptor, select.EPOLLIN)
 
     def outgoing(self, body: bytes, fds: Sequence[int]) -> Outgoing:
         """A command, and descriptors that the child gets copies of."""
@@ -59,35 +71,56 @@ class ProcessCarrier:
 
     def send(self, worker: int, outgoing: Outgoing) -> bool:
         """Send as much of a command as the socket takes."""
-        return self._poller.send(self._processes[worker], outgoing)
+        process = self._processes[worker]
+        if process.end.fileno() not in self._channels:
+            return False
+        try:
+            is_sent = outgoing.send(process.end)
+        except ConnectionError:  # the worker is gone: its end says why
+            return False
+        if not is_sent or process.is_full:
+            process.is_full = True
+            self._epoll.modify(process.end.fileno(), select.EPOLLIN | (0 if is_sent else select.EPOLLOUT))
+            process.is_full = not is_sent
+        return is_sent
 
     def receive(self, worker: int) -> Incoming | None:
         """The next message if all of it has arrived."""
         process = self._processes[worker]
-        if not self._poller.has(process.end):
+        if process.end.fileno() not in self._channels:
             return None
+        message = process.incoming
         try:
-            return process.receive()
+            return message if message.receive(process.end) else None
         except EOFError:
-            self._poller.remove_channel(process)
+            self._forget(self._channels, process.end.fileno())
             process.cut_off()  # it is ending, or has lost the channel for good
             return None
 
     def accept(self, worker: int) -> None:
         """Go on to the next message."""
-        self._processes[worker].accept()
+        self._processes[worker].incoming = Incoming()
 
     def wait(self, timeout: float) -> Events:
         """The workers that have sent something, and those that have ended."""
-        return self._poller.wait(timeout)
+        found = self._epoll.poll(timeout)
+        if not found:
+            return NOTHING
+        channels, statuses = self._channels, self._statuses
+        return Events(
+            [channels[descriptor] for descriptor, _ in found if descriptor in channels],
+            [statuses[descriptor] for descriptor, _ in found if descriptor in statuses],
+        )
 
     def wake(self) -> None:
         """Have every wait return at once."""
-        self._poller.ring()
+        with self._lock:
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)
 
     def fileno(self) -> int:
         """A descriptor that is readable when something has happened."""
-        return self._poller.fileno()
+        return self._epoll.fileno()
 
     # What is known of a worker
 
@@ -119,7 +152,13 @@ class ProcessCarrier:
 
     def release(self, worker: int) -> None:
         """Look at a process no more."""
-        self._poller.remove(self._processes[worker])
+        process = self._processes[worker]
+        self._forget(self._channels, process.end.fileno())
+        self._forget(self._statuses, process.status)
+
+    def _forget(self, places: dict[int, int], descriptor: int) -> None:
+        if places.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
 
     def kill(self, workers: Iterable[int]) -> None:
         """Kill these processes and wait until they are gone."""
@@ -132,4 +171,7 @@ class ProcessCarrier:
     def close(self) -> None:
         """Close the epoll and the descriptor of the shared ints."""
         self._block.close()
-        self._poller.close()
+        with self._lock:
+            self._epoll.close()
+            os.close(self._bell)
+            self._bell = -1

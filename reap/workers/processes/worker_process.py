@@ -26,22 +26,21 @@ class WorkerProcess:
     """A worker's process: its channel, its pidfd, its status pipe.
 
     Attributes:
-        number: the worker's number.
         pid: process id.
         end: this end of its channel.
         status: descriptor of its status pipe; -1 once closed.
         exit_code: as multiprocessing has it; None while it runs.
         is_full: whether its socket took only a part of a command.
+        incoming: the message that it is sending, or will send next.
     """
 
-    def __init__(self, number: int, launched: Launched, end: socket.socket) -> None:
-        self.number = number
+    def __init__(self, launched: Launched, end: socket.socket) -> None:
         self.pid = launched.pid
         self.end = end
         self.status = launched.status
         self.exit_code: int | None = None
         self.is_full = False
-        self._incoming = Incoming()
+        self.incoming = Incoming()
         self._pidfd = launched.pidfd
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -59,19 +58,6 @@ class WorkerProcess:
         ended = select.poll()
         ended.register(self._pidfd, select.POLLIN)
         return bool(ended.poll(seconds * 1000))
-
-    def receive(self) -> Incoming | None:
-        """The next message if all of it has arrived: the same one until it is accepted.
-
-        Raises:
-            EOFError: the worker is gone.
-        """
-        message = self._incoming
-        return message if message.receive(self.end) else None
-
-    def accept(self) -> None:
-        """Go on to the next message."""
-        self._incoming = Incoming()
 
     def read_status(self) -> int:
         """The exit code, read from a status pipe that is readable.
@@ -101,11 +87,10 @@ class WorkerProcess:
         self.status = self._pidfd = -1
 
 
-def launched(number: int, control: int, spec: bytes) -> WorkerProcess:
+def launched(control: int, spec: bytes) -> WorkerProcess:
     """Launch a worker.
 
     Args:
-        number: the worker's number.
         control: descriptor of the control block.
         spec: a pickled `reap.workers.handler_spec.HandlerSpec`.
     """
@@ -118,7 +103,7 @@ def launched(number: int, control: int, spec: bytes) -> WorkerProcess:
         while rest:
             rest = rest[os.write(file, rest) :]
         os.lseek(file, 0, os.SEEK_SET)
-        return WorkerProcess(number, fork_client.fork(theirs.fileno(), control, file), ours)
+        return WorkerProcess(fork_client.fork(theirs.fileno(), control, file), ours)
     except BaseException:
         ours.close()
         raise

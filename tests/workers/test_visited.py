@@ -1,4 +1,4 @@
-"""What the pickler meets: what would travel, no more, and nothing is copied or refused on the way."""
+"""What the pickler visits: what would travel, no more, and nothing is copied or refused on the way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from reap.workers.met import meet
+from reap.workers.visited import visit
 
 NET = nn.Linear(1, 1)
 
@@ -55,15 +55,19 @@ MET: dict[str, tuple[Any, bool]] = {
 @pytest.mark.parametrize("case", MET)
 def test_what_is_met(case: str) -> None:
     value, expected = MET[case]
-    assert (id(NET) in meet(value).objects) == expected
-    assert (id(NET.weight) in meet(value).objects) == expected
+    assert (id(NET) in visit(value).objects) == expected
+    assert (id(NET.weight) in visit(value).objects) == expected
 
 
 def test_functions_by_value_are_known() -> None:
     def local() -> None: ...
 
-    met = meet([local, by_reference, Kept])
-    assert (id(local) in met.by_value, id(by_reference) in met.by_value, id(Kept) in met.by_value) == (True, False, False)
+    visited = visit([local, by_reference, Kept])
+    assert (id(local) in visited.by_value, id(by_reference) in visited.by_value, id(Kept) in visited.by_value) == (
+        True,
+        False,
+        False,
+    )
 
 
 def test_tensors_are_not_copied() -> None:
@@ -72,4 +76,4 @@ def test_tensors_are_not_copied() -> None:
             raise AssertionError("it was taken apart")
 
     tensor = torch.zeros(2).as_subclass(Loud)
-    assert id(tensor) in meet([tensor]).objects
+    assert id(tensor) in visit([tensor]).objects

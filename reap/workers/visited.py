@@ -1,4 +1,4 @@
-"""`meet`: what the pickler that ships a value to another process comes across, without shipping it.
+"""`visit`: what the pickler that ships a value to another process visits, without shipping it.
 
 Functions and classes of `__main__`, lambdas, closures and local classes travel by value, with what they refer to; others by
 name, so that the other process has its own. Only the pickler knows which; and only it knows what an object leaves out of its
@@ -25,8 +25,8 @@ PROTOCOL = 5
 
 
 @dataclass(frozen=True)
-class Met:
-    """What a pickler came across.
+class Visited:
+    """What a pickler visited.
 
     Attributes:
         objects: all objects but numbers and strings, by `id`; they live as long as this does.
@@ -39,18 +39,18 @@ class Met:
     by_value: frozenset[int]
 
 
-def meet(value: Any) -> Met:
+def visit(value: Any) -> Visited:
     """What would be shipped with a value.
 
-    What cannot be pickled is met, and what is in it is not: to say so is up to who ships it.
+    What cannot be pickled is visited, and its parts are not: to say so is up to who ships it.
 
     Args:
         value: anything; it is not changed, and no tensor is copied.
     """
-    pickler = _MeetingPickler()
+    pickler = _VisitingPickler()
     with suppress(Exception):  # pickling runs the user's code, which may raise anything
         pickler.dump(value)
-    return Met(pickler.objects, pickler.weights, frozenset(pickler.by_value))
+    return Visited(pickler.objects, pickler.weights, frozenset(pickler.by_value))
 
 
 def is_weight(value: Any) -> bool:
@@ -65,7 +65,7 @@ class _Nowhere:
         return len(data)
 
 
-class _MeetingPickler(ByValuePickler):
+class _VisitingPickler(ByValuePickler):
     """Goes where the pickler goes, and keeps a list."""
 
     def __init__(self) -> None:
