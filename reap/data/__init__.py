@@ -1,4 +1,4 @@
-"""Replay buffers, specs of data, and what works on batches."""
+"""Replay buffers, specs of data, and functions for batches."""
 
 from reap.data.buffers.ensemble import ReplayBufferEnsemble
 from reap.data.buffers.ray_buffer import RayReplayBuffer
@@ -61,3 +61,7 @@ __all__ = [
     "TensorDictRoundRobinWriter",
     "Unbounded",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

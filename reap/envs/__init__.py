@@ -1,4 +1,4 @@
-"""Envs: what they are, gymnasium's, and batches of them."""
+"""Envs: their base class, gymnasium's envs, and batches of envs."""
 
 from reap.envs.base import EnvBase
 from reap.envs.checks.specs import check_env_specs
@@ -22,3 +22,7 @@ __all__ = [
     "set_exploration_type",
     "step_mdp",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
