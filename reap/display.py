@@ -1,4 +1,4 @@
-"""`progress`: shows live what a collector does, while the loop over its batches runs.
+"""`progress`: a live view of a collector while the loop over its batches runs.
 
     for batch in progress(collector):
         ...
@@ -30,17 +30,17 @@ from reap.collectors.stats import RECENT_EPISODES, CollectorStats, Meter
 from reap.errors import OptionError
 
 SECONDS_BETWEEN_LINES = 10.0
-"""Where the output is no terminal."""
+"""If the output is not a terminal."""
 
 RATE_WINDOW = 30
-"""Views over which the rate is measured: some seconds, so that a pause is forgotten."""
+"""Number of views over which the rate is measured: a few seconds, so that a pause is soon forgotten."""
 
 MOST_BAR_COLUMNS, LEAST_BAR_COLUMNS = 40, 10
 TEXT_COLUMNS = 64
-"""Kept free beside the bars, as far as the terminal is wide enough."""
+"""Columns kept free next to the bars if the terminal is wide enough."""
 
 SHARE_STYLES = ("cyan", "magenta", "yellow")
-"""Of the time in the env, in the policy, and in training."""
+"""Styles of the shares of time in the env, in the policy, and in training."""
 
 
 def progress(
@@ -53,19 +53,19 @@ def progress(
 ) -> Iterator[Any]:
     """The batches of a collector, with a live view of it: frames, rate, finished episodes, where the time goes.
 
-    The view ends with the loop, however that ends: at the last batch, by `break`, an exception or Ctrl-C. What the user
-    reads with `collector.stats()` is not touched.
+    The view ends with the loop, whether at the last batch, by `break`, an exception or Ctrl-C. It does not affect the values
+    that you read with `collector.stats()`.
 
     Args:
         collector: any collector.
         total: frames at which the bar is full; by default `collector.total_frames`, in whole batches.
         title: name of the run; by default that of the collector's class.
         console: where to draw; by default rich's, which writes to the standard output.
-        refresh_per_second: times a second at which the view is redrawn, at most. Where the output is no terminal a line is
-            printed every 10 seconds instead, and at the end.
+        refresh_per_second: how often a second the view is redrawn, at most. If the output is not a terminal, a line is printed
+            every 10 seconds instead, and at the end.
 
     Returns:
-        An iterator over what the collector delivers.
+        An iterator over the collector's batches.
 
     Raises:
         OptionError: `total` or `refresh_per_second` is not positive.
@@ -111,14 +111,14 @@ def _watch(collector: DataCollectorBase, display: Display, interval: float) -> I
 
 @dataclass(frozen=True)
 class Counted:
-    """What one drawing shows.
+    """The values that one drawing shows.
 
     Attributes:
         stats: the collector's counts.
-        total: frames at which the loop is done; None if there is no end.
+        total: frames at which the loop is done; None for no end.
         rate: frames per second.
-        seconds: since the loop began.
-        has_ended: whether the loop has.
+        seconds: time since the loop started.
+        has_ended: whether the loop has ended.
     """
 
     stats: CollectorStats
@@ -129,24 +129,24 @@ class Counted:
 
     @property
     def frames(self) -> str:
-        """`1,000/5,000 frames`, with an end; else `1,000 frames`."""
+        """`1,000/5,000 frames` if there is an end, else `1,000 frames`."""
         return f"{self.stats.frames:,}{'' if self.total is None else f'/{self.total:,}'} frames"
 
     @property
     def part(self) -> str:
-        """`20%`, or nothing if there is no end."""
+        """`20%`, or an empty string if there is no end."""
         return "" if self.total is None else f"{math.floor(min(1.0, self.stats.frames / self.total) * 100)}%"
 
     @property
     def time(self) -> str:
-        """`0:12 left`, where that is known; else `after 0:48`."""
+        """`0:12 left` if that is known, else `after 0:48`."""
         if self.has_ended or self.total is None or self.rate <= 0:
             return f"after {_clock(self.seconds)}"
         return f"{_clock(max(0, self.total - self.stats.frames) / self.rate)} left"
 
     @property
     def numbers(self) -> list[tuple[str, str]]:
-        """Names and values of what is known of the episodes."""
+        """Names and values of the known facts about the episodes."""
         stats = self.stats
         if not stats.finished_episodes:
             return [("episodes", "0")]
@@ -158,17 +158,17 @@ class Counted:
 
     @property
     def shares(self) -> tuple[tuple[str, float], ...]:
-        """Names and parts of the time, 0 to 1."""
+        """Names and shares of the time, 0 to 1."""
         stats = self.stats
         return ("env", stats.env_share), ("policy", stats.policy_share), ("training", stats.waiting_share)
 
 
 class Count:
-    """Reads the meter, and how fast it runs.
+    """Reads the meter and measures its rate.
 
     Args:
-        meter: what is read; its list of episodes is left to the user.
-        total: frames at which the loop is done; None if there is no end.
+        meter: the meter to read; its list of episodes is left to the user.
+        total: frames at which the loop is done; None for no end.
     """
 
     def __init__(self, meter: Meter, total: int | None) -> None:
@@ -202,7 +202,7 @@ class Display(ABC):
     """Shows counts.
 
     Args:
-        count: gives them.
+        count: provides the counts.
         title: name of the run.
         console: where to draw.
     """
@@ -214,7 +214,7 @@ class Display(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """The loop begins."""
+        """The loop starts."""
 
     @abstractmethod
     def show(self) -> None:
@@ -222,14 +222,14 @@ class Display(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """The loop has ended: show the counts a last time, and leave the console as it was."""
+        """The loop has ended: show the counts one last time, and restore the console."""
 
 
 class Lines(Display):
     """One plain line each time, without control codes."""
 
     def begin(self) -> None:
-        """Nothing to show yet."""
+        """Start counting; there is nothing to show yet."""
         self._count.begin()
 
     def show(self) -> None:
@@ -250,14 +250,14 @@ class Lines(Display):
 
 
 class Panel(Display):
-    """Three lines that are redrawn in place. What the loop prints meanwhile appears above them."""
+    """Three lines that are redrawn in place. Text that the loop prints meanwhile appears above them."""
 
     def __init__(self, count: Count, title: str, console: Console) -> None:
         super().__init__(count, title, console)
         self._live = Live(
             console=console,
             auto_refresh=False,
-            redirect_stdout=sys.stdout.isatty(),  # what goes to a file or a pipe stays there
+            redirect_stdout=sys.stdout.isatty(),  # text for a file or a pipe is left alone
             redirect_stderr=sys.stderr.isatty(),
         )
 
@@ -268,11 +268,11 @@ class Panel(Display):
         self.show()
 
     def show(self) -> None:
-        """Draw it anew."""
+        """Redraw it."""
         self._live.update(self._panel(self._count.now()), refresh=True)
 
     def end(self) -> None:
-        """Draw it a last time; the cursor comes back below it, whatever happens."""
+        """Draw it one last time; the cursor always returns below it."""
         try:
             self._live.update(self._panel(self._count.in_all()))
         finally:
@@ -282,7 +282,7 @@ class Panel(Display):
         columns = min(MOST_BAR_COLUMNS, max(LEAST_BAR_COLUMNS, self._console.width - TEXT_COLUMNS))
         rows = Table.grid(padding=(0, 2))
         rows.add_column(width=columns)
-        rows.add_column()  # gives way where it is too narrow
+        rows.add_column()  # shrinks if the terminal is too narrow
         rows.add_row(_frames_bar(counted, columns), _frames_text(counted))
         rows.add_row(self._time_bar(counted, columns), _time_text(counted, "*" if self._is_ascii else "■"))
         return Group(self._title_line(counted), rows)
@@ -313,7 +313,7 @@ def _frames_bar(counted: Counted, columns: int) -> ProgressBar:
         total=counted.total,
         completed=done,
         width=columns,
-        animation_time=counted.seconds,  # of the pulse that stands for a bar without an end
+        animation_time=counted.seconds,  # of the pulse, which replaces a bar that has no end
         complete_style="green",
         finished_style="green",
         pulse_style="green",

@@ -1,17 +1,17 @@
-"""The exceptions of reap: what was expected, what was found, where, and what to do.
+"""The exceptions of reap. Their texts say what was expected, what was found, where, and what to do.
 
     ReapError
-    ├── OptionError (ValueError)      an option or argument that cannot work, noticed when it is given
+    ├── OptionError (ValueError)      an option or argument that cannot work, raised when it is given
     ├── SpecMismatch (ValueError)     data that differs from its spec: key, shape, dtype, range
-    ├── DiskFull (OSError)            no room on a disk for what is to be written
+    ├── DiskFull (OSError)            no room on a disk for data to be written
     ├── ClosedError (RuntimeError)    a call on something that has been shut down
     ├── CallOrderError (RuntimeError) a call before or during another that excludes it
     └── WorkerError (RuntimeError)    a worker is the cause; `worker` is its number
         ├── WorkerRaised              its code raised: `__cause__` is the original exception
         └── WorkerDied                its process is gone: `exit_code`, `signal`
 
-`except ReapError` catches them all; each is also the built-in error that fits, so that code which knows nothing of reap
-can catch it too. Every one of them can be pickled with all that it carries.
+`except ReapError` catches them all. Each is also the built-in error that fits, so that code that does not know reap can catch
+it too. All of them can be pickled with their attributes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
+
+__all__ = [
+    "BoundsWarning",
+    "CallOrderError",
+    "ClosedError",
+    "DiskFull",
+    "OptionError",
+    "ReapError",
+    "SpecMismatch",
+    "WorkerDied",
+    "WorkerError",
+    "WorkerRaised",
+]
 
 _SIGNAL_CAUSES = {
     "SIGKILL": (
@@ -44,14 +57,18 @@ _SIGNAL_CAUSES = {
         "Likely cause: native code of the env or the policy called abort(), mostly after printing why to the "
         "worker's stderr (a failed assertion, a double free, no display for rendering)."
     ),
-    "SIGTERM": "Likely cause: it was asked to stop from outside, for example by a scheduler at its time limit.",
-    "SIGINT": "Likely cause: it was interrupted from outside, for example by kill -INT.",
+    "SIGTERM": "Likely cause: something outside asked it to stop, for example a scheduler at its time limit.",
+    "SIGINT": "Likely cause: something outside interrupted it, for example kill -INT.",
 }
 _EXIT_CAUSE = (
     "Likely cause: sys.exit or os._exit in the env or the policy, or in a library that they load, or code that closes file "
-    "descriptors which are not its own (os.closerange)."
+    "descriptors that are not its own (os.closerange)."
 )
 _LOST_CAUSE = "Its connection broke and no exit code is known: its machine or its network may be down."
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 class ReapError(Exception):
@@ -62,14 +79,14 @@ class OptionError(ReapError, ValueError):
     """An option or argument that cannot work; raised where it is given, not when it is first used."""
 
 
-class SpecMismatch(ReapError, ValueError):  # noqa: N818  it is what the condition is called
+class SpecMismatch(ReapError, ValueError):  # noqa: N818  the usual name of the condition
     """Data that differs from its spec, or specs that should be equal and are not."""
 
     places: tuple[str, ...] = ()
-    """Where the data came from, from the widest place to the narrowest: `at` adds to them."""
+    """Where the data came from, from the widest place to the narrowest; `at` adds to them."""
 
     def at(self, place: str) -> SpecMismatch:
-        """The same error, which names a place at its end: the env, the row, the column."""
+        """Return the same error, with a place (the env, the row, the column) added to the end of its text."""
         text = str(self).removesuffix(_within(self.places))
         self.places = (place, *self.places)
         self.args = (text + _within(self.places), *self.args[1:])
@@ -81,15 +98,15 @@ def _within(places: tuple[str, ...]) -> str:
 
 
 class BoundsWarning(UserWarning):
-    """Numbers of an env that lie outside of the bounds of its own spec, and are recorded as they are."""
+    """Numbers of an env are outside the bounds of its own spec, and are recorded as they are."""
 
 
-class DiskFull(ReapError, OSError):  # noqa: N818  it is what the condition is called
-    """A disk has no room for what is to be written; said before anything is, or with what was written taken back.
+class DiskFull(ReapError, OSError):  # noqa: N818  the usual name of the condition
+    """A disk has no room for data to be written. Either nothing was written, or it was removed again.
 
     Args:
-        message: what was needed, what was free, and where.
-        number: the system's number for it, `errno.ENOSPC`, `EDQUOT` or `EFBIG`.
+        message: how much was needed, how much was free, and where.
+        number: the system's error number, `errno.ENOSPC`, `EDQUOT` or `EFBIG`.
 
     Example:
         >>> DiskFull("expected room for 8.0 MB, found 1.2 MB").errno == errno.ENOSPC
@@ -117,7 +134,7 @@ class WorkerError(ReapError, RuntimeError):
 
     Args:
         worker: the worker's number, counted from 0.
-        message: what happened.
+        message: a description of the failure.
     """
 
     def __init__(self, worker: int, message: str) -> None:
@@ -133,8 +150,8 @@ class WorkerRaised(WorkerError):  # noqa: N818  one of the two things that can h
 
     Args:
         worker: the worker's number, counted from 0.
-        phase: what it was doing, for example `"reset"` or `"step"`.
-        error: the exception as it was raised; becomes `__cause__`.
+        phase: its activity, for example `"reset"` or `"step"`.
+        error: the original exception, which becomes `__cause__`.
         traceback: the text of the traceback in the worker.
 
     Example:
@@ -162,7 +179,7 @@ class WorkerRaised(WorkerError):  # noqa: N818  one of the two things that can h
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = (self.worker, self.phase, portable(self.error), self.traceback)
-        # The message with the state, for a stand-in of the cause would change it.
+        # The state holds the message, because a stand-in for the cause would change it.
         return type(self), arguments, {**self.__dict__, "args": self.args}
 
 
@@ -171,8 +188,8 @@ class WorkerDied(WorkerError):  # noqa: N818  the other thing that can happen to
 
     Args:
         worker: the worker's number, counted from 0.
-        exit_code: as multiprocessing has it: `-n` for signal `n`, None if unknown.
-        phase: what the worker was doing, if that is known.
+        exit_code: in multiprocessing's form: `-n` for signal `n`, None if unknown.
+        phase: the worker's activity, if that is known.
 
     Example:
         >>> death = WorkerDied(0, -9, "step")
@@ -197,7 +214,7 @@ class WorkerDied(WorkerError):  # noqa: N818  the other thing that can happen to
 
 @contextmanager
 def located(place: str) -> Generator[None]:
-    """In the body a SpecMismatch is preceded by a place; see `SpecMismatch.at`."""
+    """Add a place to a SpecMismatch that the body raises; see `SpecMismatch.at`."""
     try:
         yield
     except SpecMismatch as error:
@@ -207,7 +224,7 @@ def located(place: str) -> Generator[None]:
 
 @contextmanager
 def in_own_words(*kinds: type[BaseException]) -> Generator[None]:
-    """In the body, what a worker raised of these kinds is raised itself, as it would be without a worker."""
+    """In place of a WorkerRaised, raise the worker's own exception if it is of these kinds, as it would be without a worker."""
     try:
         yield
     except WorkerRaised as failure:
@@ -219,7 +236,7 @@ def in_own_words(*kinds: type[BaseException]) -> Generator[None]:
 def portable(error: BaseException) -> BaseException:
     """The exception itself if it survives pickling, else a RuntimeError with its type, text and notes.
 
-    Many exception classes pickle but cannot be loaded again, because their constructor wants more than the message.
+    Many exception classes pickle but cannot be loaded again, because their constructor needs more than the message.
 
     Example:
         >>> portable(KeyError("a"))
@@ -238,7 +255,7 @@ def portable(error: BaseException) -> BaseException:
 
 
 class guarded:  # noqa: N801  a context manager
-    """In the body code of the user's may raise anything but Ctrl-C, and it is dropped: a failure is being reported already.
+    """Drop any exception of the user's code in the body, except Ctrl-C, because a failure is already being reported.
 
     Example:
         >>> with guarded():
@@ -252,9 +269,9 @@ class guarded:  # noqa: N801  a context manager
 
 
 class telling:  # noqa: N801  a context manager
-    """Calls a function with the exception that the body raises, which goes on as it is.
+    """Calls a function with the exception that the body raises; the exception continues unchanged.
 
-    No generator: contextlib sets an attribute of the exception then, which those of a frozen dataclass refuse.
+    This is not a generator, because contextlib then sets an attribute of the exception, which a frozen dataclass refuses.
     """
 
     def __init__(self, tell: Callable[[BaseException], None]) -> None:
@@ -268,7 +285,7 @@ class telling:  # noqa: N801  a context manager
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note to an exception of the user's; none where its class does not let attributes be set."""
+    """Add a note to an exception of the user's, unless its class does not allow attributes to be set."""
     with guarded():
         BaseException.add_note(error, note)
 
@@ -284,12 +301,12 @@ def text_of(error: BaseException) -> str:
         ("'a'", '<Mute.__str__ failed>')
     """
     with guarded():
-        return str.__str__(str(error))  # a subclass of str would bring more code of the user's along
+        return str.__str__(str(error))  # a subclass of str would bring in more of the user's code
     return f"<{type(error).__name__}.__str__ failed>"
 
 
 def notes_of(error: BaseException) -> list[str]:
-    """The notes of an exception, as far as they are there and can be shown."""
+    """The notes of an exception, if it has any and they can be shown."""
     with guarded():
         return [str.__str__(str(note)) for note in error.__notes__]
     return []
@@ -311,7 +328,7 @@ def shown(value: object) -> str:
 
 
 def headline(error: BaseException) -> str:
-    """Type and text of an exception, as the last line of a traceback has them.
+    """Type and text of an exception, as in the last line of a traceback.
 
     Example:
         >>> headline(ValueError("too long")), headline(ValueError())
@@ -322,7 +339,7 @@ def headline(error: BaseException) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence that names the known name most like `name`, led by a space; empty if none is near.
+    """A sentence with the known name most similar to `name`, led by a space; empty if none is similar.
 
     Example:
         >>> nearest("frame_per_batch", ["total_frames", "frames_per_batch"])
@@ -359,7 +376,7 @@ def _causes(exit_code: int | None) -> str:
 
 
 def callers_level() -> int:
-    """The `stacklevel` with which the function that calls this one warns of the line that called into this package."""
+    """The `stacklevel` with which the caller of this function points a warning at the line that called into this package."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "reap":
         frame, level = frame.f_back, level + 1

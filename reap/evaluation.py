@@ -1,7 +1,7 @@
 """`evaluate`: how well a policy does, by whole episodes.
 
-How many episodes each env contributes is fixed before the first step. To stop at the first `n` that end would favour short
-episodes: with envs of length 1 and 1000 side by side nearly all of them would come from the first.
+The number of episodes of each env is fixed before the first step. Stopping at the first `n` that end would favour short
+episodes: with two envs whose episodes have 1 and 1000 frames, nearly all would come from the first env.
 
     env 0   | 0 | 3 | - - -        episodes=5 of three envs, numbered in the order of the result;
     env 1   |    1     |  4 |      frames after an env's last episode are stepped and not counted
@@ -34,7 +34,7 @@ from reap.specs.fits import Check
 __all__ = ["EpisodeLog", "Evaluation", "evaluate"]
 
 COLUMNS = 32
-"""Steps of a rollout: enough to make its fixed cost small, few enough that little is stepped in vain at the end."""
+"""Steps of a rollout: enough to make its fixed cost small, and few enough that little is stepped in vain at the end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Evaluation:
     """Whole episodes of one policy. `print` shows mean, spread and number.
 
     Attributes:
-        returns: sums of rewards, float64 `[episodes]`: first the first episode of each env, then the second of each, ....
+        returns: sums of rewards, float64 `[episodes]`: the first episode of each env, then the second of each, and so on.
         lengths: frames, int64 `[episodes]`, in the same order.
 
     Example:
@@ -84,20 +84,20 @@ def evaluate(
 ) -> Evaluation:
     """Run a policy for a number of whole episodes.
 
-    Of several parallel envs each contributes the same number of episodes, the first ones one more where the number does not
-    divide: so the result is not biased to short episodes. All begin with a reset.
+    Each of several envs contributes the same number of episodes (the first envs one more if the number does not divide), so
+    the result is not biased towards short episodes. Every episode starts with a reset.
 
-    Modules act in evaluation mode, those that a function holds too; their mode and buffers (batch statistics) are put back, and
-    so is torch's global generator. An env that is passed stays open. A collector that shares it begins new episodes with its
-    next batch.
+    Modules act in evaluation mode, including those that a function holds. Their mode and buffers (batch statistics) are
+    restored afterwards, and so is torch's global generator. An env that you pass stays open. A collector that shares it starts
+    new episodes with its next batch.
 
     Args:
-        env: what a collector takes: an env or vector env, a factory of one, a gymnasium id.
+        env: an env or vector env, a factory of one, or a gymnasium id, as for a collector.
         policy: module or function; None for random actions.
         episodes: number of episodes.
         exploration_type: how probabilistic policies choose.
-        seed: seeds envs and generators, so that the result can be repeated; it stays set in an env that is passed. None: envs
-            go on with the generators they have, and policies draw what torch's generator would give next.
+        seed: seeds envs and generators, so that the result can be repeated; it stays set in an env that you pass. None: envs
+            keep their generators, and policies draw the next numbers of torch's generator.
         max_frames_per_traj: frames after which an episode is truncated. Needed for envs that never end.
         check: how closely values are checked; see `CollectorOptions`.
 
@@ -105,7 +105,7 @@ def evaluate(
         Returns and lengths.
 
     Raises:
-        OptionError: `episodes` is not positive; an env or policy that a collector does not take.
+        OptionError: `episodes` is not positive, or a collector does not accept the env or the policy.
         SpecMismatch: a policy that does not fit the env, or an env without one reward per frame.
 
     Example:
@@ -134,10 +134,11 @@ def evaluate(
                 return_same_td=True,
                 interruptor=quota,
             )
-            quota.tracker = collector._workers.assembly.handler.rollout.tracker  # pyright: ignore[reportPrivateUsage]
+            workers: Any = collector._workers  # pyright: ignore[reportPrivateUsage]
+            quota.tracker = workers.assembly.recorder.rollout.tracker
             if seed is not None:
                 collector.set_seed(seed)
-            # Nothing to shut down: the collector holds no more than the env, which is closed below or stays open.
+            # Nothing to shut down: the collector holds only the env, which is closed below or stays open.
             return _first_episodes(collector, quota)
     finally:
         if not is_env(env):
@@ -145,11 +146,11 @@ def evaluate(
 
 
 class Quota:
-    """Ends a rollout with the column behind the one in which the last episode that counts has ended.
+    """Ends a rollout with the column after the one in which the last episode that counts has ended.
 
     Args:
         rows: number of rows.
-        episodes: how many episodes count; of each row the first ones.
+        episodes: how many episodes count: the first ones of each row.
 
     Attributes:
         tracker: tells which episodes have ended.
@@ -169,17 +170,17 @@ class Quota:
         return not self._left
 
     def begin(self) -> None:
-        """A rollout begins: none of its episodes has ended."""
+        """A rollout starts: none of its episodes has ended."""
         self._seen = 0
 
     def collection_stopped(self) -> bool:
-        """Whether the rollout is to end; asked once a column, before it is known which episodes end with it."""
+        """Whether the rollout should end; called once a column, before it is known which episodes end with it."""
         if self.tracker.ended > self._seen:
             self.look()
         return not self._left
 
     def look(self) -> None:
-        """Count the episodes that have ended since this was last called in a rollout."""
+        """Count the episodes that have ended since the last call in this rollout."""
         for b in self.tracker.rows_ended(self._seen):
             self._missing[b] -= 1
             self._left -= self._missing[b] == 0
@@ -202,7 +203,7 @@ def _first_episodes(collector: SyncDataCollector, quota: Quota) -> Evaluation:
 
 
 class Ended(NamedTuple):
-    """An episode that ended: its row, the column of its last frame, the sum of its rewards, its length in frames."""
+    """A finished episode: its row, the column of its last frame, the sum of its rewards, its length in frames."""
 
     row: int
     column: int
@@ -211,7 +212,7 @@ class Ended(NamedTuple):
 
 
 class EpisodeLog:
-    """Adds up the episodes in batches `[*P, T]` that follow each other.
+    """Adds up the episodes in successive batches `[*P, T]`.
 
     Args:
         rows: number of rows, the product of `P`.
@@ -226,7 +227,7 @@ class EpisodeLog:
         """The episodes that end in this batch, by column.
 
         Raises:
-            SpecMismatch: not one reward and one done per frame.
+            SpecMismatch: there is not exactly one reward and one done flag per frame.
         """
         reward, done = self._frames(batch, REWARD, np.float64), self._frames(batch, DONE, np.bool_)
         mask = batch.get(plain(MASK), None)
@@ -254,12 +255,12 @@ class EpisodeLog:
         return value.reshape(self._rows, batch.shape[-1]).cpu().numpy().astype(dtype)
 
 
-# What evaluation leaves as it was
+# The state that evaluation restores
 
 
 @contextmanager
 def _unchanged(held: Held) -> Generator[None]:
-    """Torch's generators, and the mode and buffers of a policy's modules, are put back at the end."""
+    """Restore torch's generators, and the mode and buffers of a policy's modules, at the end."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     modules = list(held.modules().values())
     modes = [(module, module.training) for module in modules]
@@ -284,6 +285,6 @@ def _unchanged(held: Held) -> Generator[None]:
 
 
 def _device_of(held: Held) -> torch.device | None:
-    """Where a policy's weights are, if that is not where envs are."""
+    """The device of a policy's weights, if it is not the envs' device."""
     first = next(iter(held.tensors().values()), None)
     return None if first is None or first.device.type == "cpu" else first.device

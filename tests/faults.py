@@ -324,16 +324,17 @@ def page(rows: dict[tuple[str, str], Row], runs: int, seed: int, seconds: float)
     clean = sum(row.is_clean for row in rows.values())
     text = f"""# Faults
 
-What is left behind when a collector with worker processes fails or ends, in every way, at random moments. Written by
-`make faults`; `tests/faults.py` says how each fault is made. `make faults ARGS="--runs 100"` makes it shorter.
+A collector with worker processes fails or ends, in every way, at random moments: this page counts the processes, descriptors
+and shared memory that remain. `make faults` writes it, `tests/faults.py` says how each fault is made, and
+`make faults ARGS="--runs 100"` makes the run shorter.
 
-{runs} runs with seed {seed} in {seconds:.0f} s: {clean} of {len(rows)} faults left nothing behind and named their cause
-in every run."""
+{runs} runs with seed {seed} in {seconds:.0f} s: {clean} of {len(rows)} faults left nothing and named their cause in every
+run."""
     if delays:
         median, longest = (1e3 * value for value in (statistics.median(delays), max(delays)))
         text += f"""
 From a signal to a worker to the error in the parent, with all workers gone: median {median:.0f} ms, longest {longest:.0f} ms
-({len(delays)} runs, beside whatever else the machine did)."""
+({len(delays)} runs, while other jobs ran on the machine)."""
     text += """
 
 | fault | phase | MultiSync | MultiaSync | aSync | processes left | descriptors left | shared memory left | wrong |
@@ -342,7 +343,7 @@ From a signal to a worker to the error in the parent, with all workers gone: med
     for (how, phase), row in rows.items():
         counts = " | ".join(str(row.runs[name]) for name in CLASSES)
         lines.append(f"| {how} | {phase} | {counts} | {row.processes} | {row.descriptors} | {row.memory} | {len(row.wrong)} |")
-    lines += ["", "Columns of class names: runs. Wrong: the error did not name its cause, or none came.", ""]
+    lines += ["", "The columns with names of classes count runs. Wrong: no error came, or it did not name its cause.", ""]
     return "\n".join(lines)
 
 

@@ -3,9 +3,9 @@
 python -m tests.soak --batches 10000 --table docs/soak.md
 
 The loop is that of a training script: a batch, an update of the weights, now and then a batch that is kept, stats, a state.
-What is looked at, in the collector's process and in its workers, behind the warm-up and every thousand batches from there on:
-open descriptors, memory of collectors that is mapped, and resident memory. The exit code is 1 if there are more or fewer
-descriptors or mappings, or memory grew by a megabyte in a thousand batches.
+After the warm-up, and every thousand batches from then on, it counts open descriptors, mapped memory of collectors, and
+resident memory, in the collector's process and in its workers. The exit code is 1 if the number of descriptors or mappings
+changes, or memory grows by a megabyte in a thousand batches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from reap.collectors.rollout_workers import SLOTS
+from reap.collectors.exchange.slots import SLOTS
 from tests.collectors.worker_kinds import CLASSES, Pixels, pids_of
 
 STRETCH = 1_000
@@ -86,7 +86,7 @@ class Soak:
     looks: list[list[Look]]
 
     def growth(self, process: int) -> float:
-        """Megabytes in a stretch: the slope of the line through the looks behind the warm-up."""
+        """Megabytes in a stretch: the slope of the line through the looks after the warm-up."""
         sizes = [several[process].memory for several in self.looks]
         middle = (len(sizes) - 1) / 2
         return sum((n - middle) * size for n, size in enumerate(sizes)) / sum((n - middle) ** 2 for n in range(len(sizes)))
@@ -127,7 +127,7 @@ def train(collector: Any, batches: int, kept: deque[Any]) -> None:
 
 
 def soak(name: str, batches: int) -> Soak:
-    """One collector, for so many batches behind its warm-up."""
+    """One collector, for this number of batches after its warm-up."""
     started, looks = time.perf_counter(), []
     kept: deque[Any] = deque(maxlen=2)
     with CLASSES[name]([partial(Pixels, 7)] * 2, Brightness(), frames_per_batch=16) as collector:
@@ -145,12 +145,12 @@ def soak(name: str, batches: int) -> Soak:
 
 PAGE_HEAD = """# Soak
 
-Collectors with processes for {batches:,} batches each: does anything grow? Written by `make soak`; `tests/soak.py` says what
-the loop does. `make soak ARGS="--batches 2000"` makes it shorter.
+Collectors with processes run for {batches:,} batches each: does anything grow? `make soak` writes this page, `tests/soak.py`
+describes the loop, and `make soak ARGS="--batches 2000"` makes the run shorter.
 
 In {minutes:.1f} minutes: {verdict}.
-MB: resident memory behind a warm-up of {stretch:,} batches and at the end. Growth: the slope of the line through all looks,
-one every {stretch:,} batches, in MB per {stretch:,} batches.
+MB: resident memory after a warm-up of {stretch:,} batches and at the end. Growth: the slope of the line through all
+measurements, one every {stretch:,} batches, in MB per {stretch:,} batches.
 
 | class | process | descriptors | mapped memory | MB at first | MB at last | growth |
 |---|---|--:|--:|--:|--:|--:|
@@ -158,7 +158,7 @@ one every {stretch:,} batches, in MB per {stretch:,} batches.
 
 
 def page(soaks: list[Soak]) -> str:
-    good = "as many descriptors and mappings at every look, and no process that grew by a megabyte in a thousand batches"
+    good = "the number of descriptors and mappings is always the same, and no process grew by a megabyte in 1,000 batches"
     wrong = ", ".join(one.name for one in soaks if one.grows)
     head = PAGE_HEAD.format(
         batches=soaks[0].batches,

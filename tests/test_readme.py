@@ -1,4 +1,4 @@
-"""What the README and the guides show: the examples run and print what they say, commands and options exist."""
+"""What the README and the pages of `docs/` show: examples run and print what they say, commands and options exist."""
 
 from __future__ import annotations
 
@@ -12,17 +12,25 @@ from pathlib import Path
 import pytest
 import torch
 
-from reap.collectors.options.collector import SyncOptions
+from reap import ExplorationType
+from reap.collectors.options.collector import SyncOptions, make_options
+from reap.collectors.options.multi import MultiOptions, WorkerOptions
 from reap.errors import ReapError
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text(encoding="utf-8")
+BASICS = (ROOT / "docs" / "basics.md").read_text(encoding="utf-8")
+OPTIONS = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^\s*```")
 PRINTED = re.compile(r"^ *print\(.*\) +# ([^\"].*)$", re.MULTILINE)
 """What a line prints; in quotes: an example of it."""
-LONGEST = 315
+LONGEST = 140
 """Lines of the README."""
+SCREEN = 33
+"""Lines that a reader sees first."""
+TYPES = {"int": "int", "float": "float", "bool": "bool", "dict": "Mapping", "function": "Callable", "device": "Device"}
+"""Words of the tables of options, and what stands for them in annotations."""
 
 
 def blocks(page: Path, *languages: str) -> str:
@@ -41,6 +49,16 @@ def named(page: Path) -> str:
     """What a page says in code: blocks, and words between backticks."""
     text = page.read_text(encoding="utf-8")
     return blocks(page, "console", "sh", "bash") + "\n" + "\n".join(re.findall(r"`([^`\n]+)`", text))
+
+
+def rows(text: str) -> dict[str, tuple[str, str]]:
+    """Type and default of each option in the tables of a page's part."""
+    found = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| .+ \|$", text, re.MULTILINE)
+    return {name: (kind, default.strip("`")) for name, kind, default in found}
+
+
+EVERYWHERE, WITH_WORKERS = map(rows, OPTIONS.split("\n## Options of collectors with workers\n"))
+"""Options by the part of the page in which they are listed."""
 
 
 def found_in(expected: list[str], printed: list[str]) -> bool:
@@ -84,6 +102,24 @@ def test_readme_is_short_enough_to_be_read() -> None:
     assert len(README.splitlines()) <= LONGEST
 
 
+def test_the_first_screen_has_code_figures_and_links() -> None:
+    screen = "\n".join(README.splitlines()[:SCREEN])
+    code = blocks(PAGES[0], "python").strip().partition("\n\n\n")[0].splitlines()
+    assert len(code) <= 10
+    assert len(re.findall(r"^\| .* \|$", screen, re.MULTILINE)) == 4, "the head of the table and three figures"
+    assert "**Documentation:**" in screen
+
+
+def test_the_index_lists_all_pages() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = set(re.findall(r"\]\((\w+\.md)\)", index.read_text(encoding="utf-8")))
+    assert listed == {page.name for page in index.parent.glob("*.md")} - {index.name}
+
+
+def test_the_readme_names_the_test_command() -> None:
+    assert re.search(r"^make test\b", named(PAGES[0]), re.MULTILINE)
+
+
 def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
@@ -125,10 +161,45 @@ def test_commands_are_understood() -> None:
         assert not [option for option in options if option not in shown.stdout], f"reap {command}{words}"
 
 
-def test_the_table_of_options_is_complete() -> None:
-    table = README.partition("## Options of")[2].partition("\n## ")[0]
-    names = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
-    assert names == set(SyncOptions.__annotations__)
+def test_the_command_line_page_shows_the_help() -> None:
+    """As a terminal of 100 columns shows it."""
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    shown = subprocess.run(
+        [sys.executable, "-m", "reap", "collect", "--help"],
+        env={**os.environ, "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    help_on_page = page.partition("## All options\n\n```\n")[2].partition("```")[0]
+    assert [line.rstrip() for line in help_on_page.splitlines()] == [line.rstrip() for line in shown.stdout.splitlines()]
+
+
+def test_the_tables_of_options_are_complete() -> None:
+    assert set(EVERYWHERE) == set(SyncOptions.__annotations__)
+    assert {*EVERYWHERE, *WITH_WORKERS} == set(MultiOptions.__annotations__)
+    assert not set(EVERYWHERE) & set(WITH_WORKERS)
+
+
+@pytest.mark.parametrize("name", [*EVERYWHERE, *WITH_WORKERS])
+def test_an_option_has_the_type_that_its_table_says(name: str) -> None:
+    kind, _ = {**EVERYWHERE, **WITH_WORKERS}[name]
+    annotation = MultiOptions.__annotations__[name].__forward_arg__
+    assert kind
+    if annotation != "Any":
+        assert not [word for word, expected in TYPES.items() if re.search(rf"\b{word}\b", kind) and expected not in annotation]
+
+
+@pytest.mark.parametrize("name", [*EVERYWHERE, *WITH_WORKERS])
+def test_an_option_has_the_default_that_its_table_says(name: str) -> None:
+    _, default = {**EVERYWHERE, **WITH_WORKERS}[name]
+    if name == "frames_per_batch":
+        assert default == "required"
+        return
+    chosen = WorkerOptions() if name in WITH_WORKERS else make_options({"frames_per_batch": 1}, ExplorationType)
+    value = getattr(chosen, name, None)  # None for an older name, which says nothing unless it is given
+    assert default.replace('"', "'") == (value.name if isinstance(value, ExplorationType) else repr(value))
 
 
 def test_names_that_are_imported_from_reap_exist() -> None:
@@ -140,7 +211,7 @@ def test_names_that_are_imported_from_reap_exist() -> None:
 
 def test_the_tree_of_errors_is_right() -> None:
     errors = importlib.import_module("reap.errors")
-    names = re.findall(r"^(?:├── |└── )(\w+) \((\w+)\)", README, re.MULTILINE)
+    names = re.findall(r"^(?:├── |└── )(\w+) \((\w+)\)", BASICS, re.MULTILINE)
     assert len(names) == 4
     for name, builtin in names:
         cls = getattr(errors, name)
@@ -148,7 +219,7 @@ def test_the_tree_of_errors_is_right() -> None:
         assert builtin in {base.__name__ for base in cls.__mro__}
 
 
-def test_errors_that_the_readme_quotes_have_these_words() -> None:
+def test_errors_that_the_basics_quote_have_these_words() -> None:
     from reap import SyncDataCollector
     from reap.errors import ClosedError, OptionError, SpecMismatch
 

@@ -27,20 +27,20 @@ from reap.errors import OptionError, ReapError, notes_of
 from reap.evaluation import EpisodeLog
 
 COLUMNS_PER_BATCH, BATCH_BYTES = 128, 64_000_000
-"""Of a batch, at the most, where nothing else is asked for: memory stays small beside large observations."""
+"""Largest size of a batch, unless another is requested: memory stays small even with large observations."""
 
 COMPLETE, FAILED = 0, 1
-"""Exit codes; after a signal it is 128 and the signal's number, as in a shell."""
+"""Exit codes; after a signal the code is 128 plus the signal's number, as in a shell."""
 
 
 @dataclass
 class Outcome:
-    """What came of a run.
+    """The outcome of a run.
 
     Attributes:
-        episodes: those that ended in frames that are stored.
-        interrupted: the signal that ended it early.
-        error: what the env or the policy raised.
+        episodes: the episodes that ended in stored frames.
+        interrupted: the signal that ended the run early.
+        error: the exception of the env or the policy.
     """
 
     episodes: Episodes = field(default_factory=Episodes)
@@ -49,12 +49,12 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 for a whole run, 1 for an error, 128 and its number for a signal."""
+        """0 for a complete run, 1 for an error, 128 plus its number for a signal."""
         return FAILED if self.error else 128 + self.interrupted if self.interrupted else COMPLETE
 
 
 def collect(options: Collect, console: Console) -> int:
-    """Collect, store, and show what came of it.
+    """Collect, store, and show the outcome.
 
     Args:
         options: the command line.
@@ -64,7 +64,7 @@ def collect(options: Collect, console: Console) -> int:
         The exit code.
 
     Raises:
-        OptionError: something that cannot work, found before any frame is collected.
+        OptionError: an option cannot work; raised before any frame is collected.
     """
     amount, output = options.collection, options.output
     _check(amount)
@@ -126,12 +126,12 @@ def _collector(options: Collect, rows: int, columns: int) -> SyncDataCollector:
 
 
 def _columns_per_batch(env: EnvBase) -> int:
-    frame = 2 * sum(field.nbytes for field in env.slot_fields().values())  # what is observed stands in a frame twice
+    frame = 2 * sum(field.nbytes for field in env.slot_fields().values())  # a frame holds each observation twice
     return max(1, min(COLUMNS_PER_BATCH, BATCH_BYTES // max(1, frame * env.batch_size.numel())))
 
 
 def _even(columns: int, most: int) -> int:
-    """Columns of a batch so that the last one is whole, if a number not far below `most` does that."""
+    """Columns of a batch that make the last batch complete, if a number not far below `most` does."""
     if columns <= most:
         return columns
     return next((count for count in range(most, most // 2, -1) if columns % count == 0), most)
@@ -148,7 +148,7 @@ def _env(env_id: str, rows: int, actions: Actions) -> EnvBase:
 
 @contextmanager
 def _explained(actions: Actions) -> Generator[None]:
-    """What a policy raises in its first call becomes an OptionError that says what to do."""
+    """Turn an exception of the policy's first call into an OptionError that says what to do."""
     try:
         yield
     except Exception as error:
@@ -173,7 +173,7 @@ def _run(collector: SyncDataCollector, folder: DataFolder, rows: int, title: str
                     break
         except KeyboardInterrupt:
             pass
-        except Exception as error:  # noqa: BLE001  the env's and the policy's own: told to the user, after saving
+        except Exception as error:  # noqa: BLE001  of the env or the policy: reported after saving
             outcome.error = error
     if folder.written < folder.columns:
         outcome.interrupted = interrupts.received

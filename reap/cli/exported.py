@@ -1,18 +1,18 @@
-"""Reads a policy that `torch.export.save` wrote, without running anything that the file says.
+"""Reads a policy that `torch.export.save` wrote, without running any code from the file.
 
 `torch.export.load` trusts its file: it unpickles sample inputs and some weights, evaluates shape expressions and guards as
-Python, and runs compiled libraries. So the archive is read here first, and a new one is built in memory from what is
+Python, and runs compiled libraries. So this module reads the archive first and builds a new one in memory, from parts that are
 known to be harmless, for `torch.export.load` to read:
 
     archive on disk               new archive in memory
     models/model.json     ---->   the graph: calls of the operators of `operators.py`, names, shapes made of + and *
-    data/weights/*        ---->   raw numbers, where they are no pickles
+    data/weights/*        ---->   raw numbers; pickles are refused
     data/constants/*      ---->   likewise
     data/sample_inputs/*          left out (a pickle)
     anything else                 refused: compiled code, custom objects
 
-Guards, stack traces and other metadata are left out of the graph. Operators that are safe with the right shapes only are called
-by functions that look at these first.
+Guards, stack traces and other metadata are left out of the graph. Operators that are safe only with the right shapes are called
+through functions that check the shapes first.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ COPIED = re.compile(r"data/(weights/weight|constants/tensor)_\d+|archive_format|
 LEFT_OUT = re.compile(r"data/sample_inputs/\w+\.pt|extra/[^/]+")
 
 DEFAULT_STRING = re.compile(r"[\w.]*", re.ASCII)
-STRING_ARGUMENT = re.compile(r"[\w ,:<>=.()'-]*", re.ASCII)  # modes of operators, einsum's equations, what assertions say
+STRING_ARGUMENT = re.compile(r"[\w ,:<>=.()'-]*", re.ASCII)  # modes of operators, einsum's equations, texts of assertions
 NO_NUMBERS = frozenset({"Infinity", "-Infinity", "NaN"})
 STRIDED = 7
-"""The number of the only layout of tensors that is read; others are sparse."""
+"""The number of the only tensor layout that is read; others are sparse."""
 
 LARGEST, HIGHEST = 2**63 - 1, 4
-"""The largest number and the highest power in a shape: greater ones take for ever to work out."""
+"""The largest number and the highest power in a shape: greater ones take forever to compute."""
 
 CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict")
 SHAPE_FUNCTIONS = frozenset(
@@ -61,7 +61,7 @@ def load_exported(path: Path) -> nn.Module:
     """The policy in an archive of `torch.export.save`.
 
     Raises:
-        OptionError: no such archive, or one that holds more than a graph of torch's operators and its weights.
+        OptionError: there is no such archive, or it holds more than a graph of torch's operators and its weights.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -103,7 +103,7 @@ def _cleaned(path: Path, archive: zipfile.ZipFile) -> io.BytesIO:
 
 
 def _raw_payloads(path: Path, payloads: Json) -> Json:
-    """Weights or constants, none of which is a pickle."""
+    """Weights or constants; none is a pickle."""
     for name, payload in payloads["config"].items():
         is_raw = payload["use_pickle"] is False and re.fullmatch(r"(weight|tensor)_\d+", payload["path_name"])
         if not is_raw:
@@ -113,21 +113,21 @@ def _raw_payloads(path: Path, payloads: Json) -> Json:
 
 
 def _harmless_program(path: Path, program: Json) -> Json:
-    """The program without guards and metadata, all of its strings checked."""
+    """The program without guards and metadata, with all of its strings checked."""
     program = {**program, "guards_code": [], "torch_version": torch.__version__}
     module = program["graph_module"]
     for call in _calls(module):
         _check_call(path, call)
         call["metadata"] = {}
     module["metadata"] = {}
-    # Submodules' calls are there for `unflatten`; the program is called as a whole.
+    # The calls of submodules serve `unflatten`; the program is called as a whole.
     module["module_call_graph"] = [call for call in module["module_call_graph"] if call["fqn"] == ""]
     _check_strings(path, {**program, "torch_version": ""}, "")
     return program
 
 
 def _calls(node: Json) -> Iterator[Json]:
-    """The calls of a graph, and of those in its arguments."""
+    """The calls of a graph, and of the graphs in its arguments."""
     for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
         yield from _calls(value)
     if isinstance(node, dict) and "target" in node:
@@ -142,7 +142,7 @@ def _check_call(path: Path, call: Json) -> None:
         if operator.startswith("torch.ops.higher_order."):
             advice = "Save exported.run_decompositions(), which resolves the parts of no_grad()"
         raise OptionError(
-            f"{path}: refused, the operator {operator[:80]!r} is not among those that are safe whatever they are called with. "
+            f"{path}: refused, the operator {operator[:80]!r} is not among those that are safe with all arguments. "
             f"{advice}, or write it with other operators; if you trust it, give module.py:factory"
         )
     arguments = [one["arg"] for one in call["inputs"]]
@@ -185,7 +185,7 @@ def _is_string_argument(text: str) -> bool:
 
 
 def _is_container(text: str) -> bool:
-    """Whether a form of arguments or outputs is made of tuples, lists and dicts."""
+    """Whether the structure of arguments or outputs consists of tuples, lists and dicts."""
 
     def holds(node: Json) -> bool:
         context = node["context"]
@@ -198,7 +198,7 @@ def _is_container(text: str) -> bool:
 
 
 def _is_shape(text: str) -> bool:
-    """Whether an expression is made of sums and products of symbols and whole numbers."""
+    """Whether an expression consists of sums and products of symbols and whole numbers."""
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError):
@@ -229,14 +229,14 @@ def _is_low(node: ast.AST) -> bool:
 
 
 def _require_bools(path: Path, values: Iterable[Any]) -> None:
-    """Refuse bools that are neither 0 nor 1: operators count on it."""
+    """Refuse bools that are neither 0 nor 1: operators rely on that."""
     for value in values:
         if isinstance(value, torch.Tensor) and value.dtype == torch.bool and (value.view(torch.uint8) > 1).any():
             raise OptionError(f"{path}: refused, it has bools that are neither true nor false")
 
 
 def _with_checks(module: Any) -> nn.Module:
-    """The module, where operators that trust their caller are called by functions that do not."""
+    """The module, with operators that trust their caller replaced by functions that do not."""
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
             for node in part.graph.nodes:
@@ -255,4 +255,4 @@ STRINGS: dict[str, Check] = {
     "in_spec": _is_container,
     "out_spec": _is_container,
 }
-"""What a string may be, by the key that it stands under; names, dotted or not, elsewhere."""
+"""Which strings are allowed under which key; elsewhere names are, dotted or not."""

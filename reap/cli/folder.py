@@ -1,12 +1,12 @@
 """`DataFolder`: frames on disk, written batch by batch, as `TensorDict.load_memmap` reads them.
 
-One file per key, `[E, T, ...]`, made at its full size with the first batch. The folder's own `meta.json` is put in place last:
-a folder that is not finished does not load, and a killed run is not taken for a whole one.
+There is one file per key, `[E, T, ...]`, made at its full size with the first batch. The folder's own `meta.json` is put in
+place last: an unfinished folder does not load, and a killed run is not mistaken for a complete one.
 
-A run that ends early makes its files shorter where they lie, which takes no room on a disk that may be full:
+A run that ends early shortens its files in place, which takes no room on a disk that may be full:
 
     rows of T columns    aaaaaa......bbbbbb......cccccc......
-    of those complete    aaaaaabbbbbbcccccc                      moved to the front, the rest cut off
+    complete columns     aaaaaabbbbbbcccccc                      moved to the front, the rest cut off
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ PIECE = 1 << 20
 
 
 class DataFolder:
-    """A folder that did not exist or was empty.
+    """A new folder, or one that was empty.
 
     Args:
-        path: the folder, or a link to one; made with its parents.
-        columns: time steps that it will hold, `T`.
+        path: the folder, or a link to one; it is made with its parents.
+        columns: number of time steps that it will hold, `T`.
 
     Raises:
-        OptionError: it holds something, is a file, or cannot be written.
+        OptionError: the folder is not empty, is a file, or cannot be written.
     """
 
     def __init__(self, path: Path, columns: int) -> None:
@@ -61,22 +61,22 @@ class DataFolder:
             (self._place / WITHHELD).touch(exist_ok=False)
         except FileExistsError as error:
             raise OptionError(
-                f"--out {path}: expected a new or empty folder, another run began one there; name another"
+                f"--out {path}: expected a new or empty folder, but another run is making one there; name another"
             ) from error
         except OSError as error:
             raise OptionError(f"--out {path}: cannot be written: {error.strerror}") from error
 
     def expect(self, fields: Mapping[Key, Field], rows: int, drop: Iterable[str] = ()) -> None:
-        """Refuse what cannot be stored, before any of it is made.
+        """Refuse values that cannot be stored, before any of them are made.
 
         Args:
             fields: shape and dtype of one frame's value under each key.
             rows: envs, `E`.
-            drop: keys that are left out, where they stand at the root and under `"next"`; `"next/a"` is that one alone.
+            drop: keys to leave out, at the root and under `"next"`; `"next/a"` leaves out that one only.
 
         Raises:
-            OptionError: such a key is not there, or is all there is; or what is left holds Python objects.
-            DiskFull: there is no room for it.
+            OptionError: there is no such key, or no key is left; or one that is left holds Python objects.
+            DiskFull: there is no room for the files.
         """
         dropped = {key for name in drop for key in _meant(name, fields)}
         kept = {key: field for key, field in fields.items() if key not in dropped}
@@ -86,14 +86,14 @@ class DataFolder:
             if field.is_object:
                 name = "/".join(key[1:] if key[0] == "next" else key)
                 raise OptionError(
-                    f"{'/'.join(key)} holds Python objects (text, for example), which have no place in a file of numbers; "
+                    f"{'/'.join(key)} holds Python objects (text, for example), which cannot be written to a file of numbers; "
                     f"leave it out with --drop {name}"
                 )
         self._require_room(rows * self.columns * sum(field.nbytes for field in kept.values()))
         self._dropped = tuple(dropped)
 
     def write(self, batch: TensorDictBase) -> int:
-        """Write a batch `[E, T]` behind those before; return how many of its columns still had room.
+        """Append a batch `[E, T]`; return how many of its columns still had room.
 
         Raises:
             SpecMismatch: a value that is not a tensor.
@@ -114,7 +114,7 @@ class DataFolder:
     def _allocate(self, batch: TensorDictBase) -> TensorDictBase:
         for key in _not_tensors(batch):
             raise SpecMismatch(
-                f"{key!r} holds Python objects, which have no place in a file of numbers; leave it out with --drop"
+                f"{key!r} holds Python objects, which cannot be written to a file of numbers; leave it out with --drop"
             )
         layout: Any = batch[..., :1]
         whole: TensorDictBase = layout.expand(*batch.shape[:-1], self.columns)
@@ -133,9 +133,9 @@ class DataFolder:
         return data
 
     def finish(self) -> TensorDictBase | None:
-        """Make the folder loadable with the columns that are complete; None, and no folder, if there are none.
+        """Make the folder loadable with the complete columns; return None, and leave no folder, if there are none.
 
-        Ctrl-C waits for its end.
+        Ctrl-C waits until it is done.
         """
         with deferring_interrupts():
             data, self._data = self._data, None
@@ -149,7 +149,7 @@ class DataFolder:
             return TensorDict.load_memmap(self._place)
 
     def _shorten(self, data: TensorDictBase) -> None:
-        """Have the files hold the columns that are complete, and no more."""
+        """Shorten the files to the complete columns."""
         rows, dim = data.shape[:-1].numel(), data.ndim - 1
         leaves: list[Any] = [*data.values(True, True)]
         files = [(Path(leaf.filename), leaf.nbytes // (rows * self.columns)) for leaf in leaves if leaf.nbytes]
@@ -161,11 +161,11 @@ class DataFolder:
     def _remove(self) -> None:
         (self._place / WITHHELD).unlink(missing_ok=True)
         if self._is_new:
-            with suppress(OSError):  # somebody put something there
+            with suppress(OSError):  # somebody put a file there
                 self._place.rmdir()
 
     def _remove_files(self) -> None:
-        """Remove the files of the frames, and nothing else that lies there."""
+        """Remove the files of the frames, and no other files."""
         for name in self._names:
             shutil.rmtree(self._place / name, ignore_errors=True)
             (self._place / f"{name}.memmap").unlink(missing_ok=True)
@@ -177,7 +177,7 @@ def _columns(data: Any, start: int, count: int) -> TensorDictBase:
 
 
 def _meant(name: str, fields: Mapping[Key, Field]) -> list[Key]:
-    """The keys that are meant by `a`, `a/b` or `next/a`."""
+    """The keys that `a`, `a/b` or `next/a` refers to."""
     path = tuple(name.split("/"))
     meant = [key for key in (path, ("next", *path)) if key in fields]
     if not meant:
@@ -187,7 +187,7 @@ def _meant(name: str, fields: Mapping[Key, Field]) -> list[Key]:
 
 
 def _cut(file: Path, rows: int, nbytes: int, kept: int) -> None:
-    """Have a file of rows of `nbytes` hold the first `kept` bytes of each, one row behind the other."""
+    """Shorten each row of `nbytes` in a file to its first `kept` bytes, one row after the other."""
     with file.open("r+b", buffering=0) as opened:
         fd = opened.fileno()
         for row in range(1, rows):
@@ -206,7 +206,7 @@ def _move(fd: int, source: int, target: int, nbytes: int) -> None:
 
 
 def _shorter(meta: Any, dim: int, columns: int) -> Any:
-    """What a `meta.json` says, with so many columns in this dimension of all shapes."""
+    """The contents of a `meta.json`, with this number of columns in this dimension of all shapes."""
     if not isinstance(meta, dict):
         return meta
     shorter = {name: _shorter(value, dim, columns) for name, value in meta.items()}
@@ -216,7 +216,7 @@ def _shorter(meta: Any, dim: int, columns: int) -> Any:
 
 
 def _write_over(file: Path, text: str) -> None:
-    """Write a text that is no longer in the place of another, in the room that it has on the disk."""
+    """Write a text that is not longer over another one, in the room that it has on the disk."""
     with file.open("r+b") as opened:
         opened.write(text.encode())
         opened.truncate()
@@ -230,7 +230,7 @@ def _require_empty(path: Path, place: Path) -> None:
             raise OptionError(f"--out {path}: cannot be read: {error.strerror}") from error
         if WITHHELD in found:
             raise OptionError(
-                f"--out {path}: expected a new or empty folder, found {WITHHELD!r} in it: another run writes there, or was "
+                f"--out {path}: expected a new or empty folder, found {WITHHELD!r} in it: another run is writing there, or was "
                 "killed; name another folder, or remove that one"
             )
         if found:
@@ -245,7 +245,7 @@ def _not_tensors(batch: TensorDictBase) -> list[NestedKey]:
 
 
 def size(count: float) -> str:
-    """A number of bytes for people.
+    """A number of bytes in readable form.
 
     Example:
         >>> size(900), size(13_500_000)

@@ -1,6 +1,6 @@
 """The entry point of the command `reap`, and of `python -m reap`.
 
-The words are read before torch is loaded, which takes seconds: help and mistakes appear at once.
+The command line is parsed before torch is loaded, which takes seconds, so help and mistakes appear at once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: words behind the command's name; those of this process if None.
+        arguments: words after the command's name; those of this process if None.
 
     Returns:
-        The exit code: 0 for a whole run, 1 where the env or the policy failed, 2 for a usage error, 128 and its number
-        after a signal.
+        The exit code: 0 for a complete run, 1 if the env or the policy failed, 2 for a usage error, 128 plus the signal's
+        number after a signal.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words in (["--version"], ["-V"]):

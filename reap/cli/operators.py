@@ -1,17 +1,16 @@
-"""Operators that a program from a file may call: those whose memory safety does not depend on what they are called with.
+"""Operators that a program from a file may call: those whose memory safety does not depend on their arguments.
 
-They check shapes, sizes and indices against the tensors that they get, whatever these are. What trusts its caller is not among
-them, whatever it is called (`as_strided`, `resize_`, `set_`, sparse and quantised tensors, indices that are "unsafe", kernels
-that compositions call after they have checked, operators of other libraries), nor is what reads or writes files. All that is
-not listed is refused.
+They check shapes, sizes and indices against the tensors that they get. Operators that trust their caller are left out
+(`as_strided`, `resize_`, `set_`, sparse and quantised tensors, "unsafe" indices, kernels that compositions call after their own
+checks, operators of other libraries), and so are those that read or write files. Every operator that is not listed is refused.
 
-A few that policies need trust their caller in part. They are called by functions of ours, which look first:
+A few operators that policies need trust their caller in part. They are called through functions of ours, which check first:
 
-    lstm.input, gru.input, rnn_*.input      the shapes of states and weights (oneDNN reads what the sizes say)
+    lstm.input, gru.input, rnn_*.input      the shapes of states and weights (oneDNN reads as much as the sizes say)
     scaled_dot_product_attention            the shapes of keys, values and masks
     _native_batch_norm_legit*               a mean, variance, weight and bias for each channel
-    empty, empty_like, new_empty            give zeros: bits that nobody wrote are no valid bools
-    div.Tensor_mode, pad                    not all of their modes
+    empty, empty_like, new_empty            return zeros: memory that nobody wrote may hold invalid bools
+    div.Tensor_mode, pad                    only some of their modes
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def _require(fits: bool, operator: str, what: str) -> None:
 
 
 def recurrent(operator: Any, gates: int, states: int) -> Callable[..., Any]:
-    """An operator of recurrent layers that is called with states and weights of the right shapes only.
+    """An operator of recurrent layers, called only with states and weights of the right shapes.
 
     Args:
         operator: the operator.
@@ -148,7 +147,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention whose keys, values and mask fit the queries."""
+    """Attention, called only if keys, values and mask fit the queries."""
     name = "scaled_dot_product_attention"
     _require(not enable_gqa, name, "as many heads of keys as of queries")
     lead, length = query.shape[:-2], key.shape[-2]
@@ -167,7 +166,7 @@ def attention(
 
 
 def batch_norm(operator: Any) -> Callable[..., Any]:
-    """An operator of batch normalisation that is called with a value for each channel only.
+    """An operator of batch normalisation, called only with one value for each channel.
 
     Args:
         operator: the operator; tensors are its first arguments.
@@ -183,18 +182,18 @@ def batch_norm(operator: Any) -> Callable[..., Any]:
 
 
 def zeros(size: Sequence[int], **options: Any) -> Tensor:
-    """Zeros in the place of memory as it was."""
+    """Zeros in place of uninitialised memory."""
     options.pop("memory_format", None)
     return torch.ops.aten.zeros.default(size, **options)
 
 
 def zeros_like(data: Tensor, **options: Any) -> Tensor:
-    """Zeros in the place of memory as it was."""
+    """Zeros in place of uninitialised memory."""
     return torch.ops.aten.zeros_like.default(data, **options)
 
 
 def new_zeros(data: Tensor, size: Sequence[int], **options: Any) -> Tensor:
-    """Zeros in the place of memory as it was."""
+    """Zeros in place of uninitialised memory."""
     return torch.ops.aten.new_zeros.default(data, size, **options)
 
 
@@ -212,13 +211,13 @@ CHECKED: Mapping[Any, Callable[..., Any]] = {
     _aten.empty_like.default: zeros_like,
     _aten.new_empty.default: new_zeros,
 }
-"""What is called in the place of operators that trust their caller."""
+"""Functions that replace operators that trust their caller."""
 
 MODES: Mapping[str, frozenset[str]] = {
     "torch.ops.aten.div.Tensor_mode": frozenset({"floor"}),
     "torch.ops.aten.pad.default": frozenset({"constant"}),
 }
-"""The strings that these operators may be given: their other modes trust their caller, or end the process."""
+"""The strings that these operators accept: their other modes trust their caller, or end the process."""
 
 _SHAPE_ARITHMETIC = """
 _operator.add _operator.and_ _operator.eq _operator.floordiv _operator.ge _operator.getitem _operator.gt _operator.le
@@ -235,4 +234,4 @@ ADMITTED = frozenset(
         *_SHAPE_ARITHMETIC.split(),
     }
 )
-"""What a program may call, as its file names it."""
+"""The operators that a program may call, under the names in its file."""

@@ -1,4 +1,4 @@
-"""What `reap collect` can be told."""
+"""The options of `reap collect`."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ OptionalCount = Annotated[int | None, tyro.conf.arg(metavar="N")]
 
 POLICY = (
     "random: random actions. FILE.py:FACTORY: imports the file and calls FACTORY(env), or FACTORY() if it takes no argument, "
-    "which returns a module or function. FILE.pt2: a program of torch.export.save; nothing in it is run but torch's "
-    "operators. Pickles (.pt, .pkl) are refused: they can run any code."
+    "which returns a module or function. FILE.pt2: a program of torch.export.save; only torch's operators in it "
+    "are run. Pickles (.pt, .pkl) are refused: they can run any code."
 )
 """Not a docstring of the option: those keep their line breaks."""
 
 
 @dataclass(frozen=True)
 class Amount:
-    """How much is collected, and where the chance comes from."""
+    """How much is collected, and from which seed."""
 
     frames: Count
     """Frames in all, of all envs together; rounded up to a multiple of --num-envs."""
     num_envs: Annotated[int, tyro.conf.arg(metavar="E")] = 1
-    """Envs that are stepped side by side, as one batch for the policy."""
+    """Number of envs, stepped together as one batch for the policy."""
     seed: Annotated[int, tyro.conf.arg(metavar="S")] = 0
-    """Seed of the first env, of the policy's draws and of what a factory draws. The same seed gives the same frames."""
+    """Seed of the first env, of the policy's draws and of a factory's. The same seed gives the same frames."""
     max_frames_per_traj: OptionalCount = None
     """Truncate episodes after this many frames. An env's own limit still counts."""
     frames_per_batch: OptionalCount = None
-    """Frames between two writes to the disk; about 128 per env by default. The data do not depend on it."""
+    """Frames between two writes to the disk; about 128 per env by default. It does not change the data."""
 
 
 @dataclass(frozen=True)
 class Actions:
-    """Who acts."""
+    """Which policy acts, and how."""
 
     policy: Annotated[str, tyro.conf.arg(metavar="random|FILE.py:FACTORY|FILE.pt2", help=POLICY)] = "random"
     exploration: Literal["random", "deterministic", "mean", "mode"] = "random"
-    """How a policy with distributions chooses. Others choose as they are written."""
+    """How a policy with distributions chooses. It has no effect on other policies."""
     indices: bool = False
     """Discrete actions and observations are indices, not one-hot."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """What is written. Nothing is overwritten."""
+    """The files to write. Nothing is overwritten."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
     """New or empty folder for the frames, [E, T]: one file per key, for TensorDict.load_memmap(DIR)."""
     drop: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY")]] = ()
-    """Leave this key out of what is written, as text has to be; next/KEY leaves out only what follows. Once for each key."""
+    """Leave this key out of the files; keys with text have to be. next/KEY leaves it out only under next."""
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE.png")] = None
     """Draw returns, lengths and observations (needs matplotlib)."""
     traceback: bool = False
-    """Show where an error comes from, line by line."""
+    """Show the full traceback of an error."""
 
 
 @dataclass(frozen=True)
 class Collect:
     """Run a policy in an env and write its experience to a folder.
 
-    Ctrl-C stops after the batch under way and keeps all that is complete; a second one stops at once.
+    Ctrl-C stops after the current batch and keeps all complete batches; a second one stops at once.
     """
 
     env_id: EnvId

@@ -1,4 +1,4 @@
-"""`Plot`: one picture of a run: returns as they came, lengths, and where the observations lie."""
+"""`Plot`: one picture of a run: returns over time, lengths, and the distribution of the observations."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Plot:
     """A picture in a file that does not exist yet.
 
     Args:
-        path: the file; its ending chooses the format.
+        path: the file; its suffix chooses the format.
 
     Raises:
-        OptionError: the file exists, its folder does not, or matplotlib does not know the ending.
+        OptionError: the file exists, its folder does not, or matplotlib does not know the suffix.
         ImportError: matplotlib is not installed.
     """
 
@@ -46,9 +46,9 @@ class Plot:
         """Draw and write the file.
 
         Args:
-            title: of the run.
-            data: the frames that are stored `[E, T]`.
-            episodes: those that ended.
+            title: the title of the run.
+            data: the stored frames `[E, T]`.
+            episodes: the finished episodes.
         """
         figure = self._figure(figsize=(10, 6.4), dpi=140, layout="constrained")
         upper, lower = figure.subfigures(2, 1, height_ratios=(1.15, 1))
@@ -79,11 +79,11 @@ def _returns(axes: Any, episodes: Episodes, frames: int) -> None:
     axes.legend(loc="upper left", frameon=False, ncols=2, fontsize=9, labelcolor=INK)
     least, most = float(y.min()), float(y.max())
     room = (most - least) or max(1.0, abs(most))
-    axes.set_ylim(least - 0.06 * room, most + 0.22 * room)  # the legend stands above the dots
+    axes.set_ylim(least - 0.06 * room, most + 0.22 * room)  # the legend is above the dots
 
 
 def _rewards(axes: Any, data: TensorDictBase) -> None:
-    """Where no episode ended: rewards, each point the mean of some neighbouring frames of all envs."""
+    """If no episode ended: rewards; each point is the mean of some neighbouring frames of all envs."""
     _style(axes, "frames", "reward per frame")
     _span(axes, data.numel())
     reward = data.get(("next", "reward")).reshape(data.shape).double().mean(0).numpy()
@@ -111,7 +111,7 @@ def _lengths(axes: Any, episodes: Episodes) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.yaxis.get_major_locator().set_params(integer=True)
     median = float(np.median(lengths))
-    is_left = median > (least + most) / 2  # of the line, where there is room
+    is_left = median > (least + most) / 2  # of the line, where there is room for the text
     axes.axvline(median, color=LINE, linewidth=1.6)
     place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "top"}
     words = f"median {median:,.0f}"
@@ -165,7 +165,7 @@ def _densities(axes: Any, names: list[str], values: NDArray[np.float64]) -> None
 
 
 def _numbers(data: TensorDictBase) -> tuple[list[str], NDArray[np.float64]] | None:
-    """Names and values `[frames, components]` of what is observed, if it is numbers and not too many."""
+    """Names and values `[frames, components]` of the observations, if these are numbers and not too many."""
     names: list[str] = []
     parts: list[NDArray[np.float64]] = []
     step = max(1, data.numel() // MOST_FRAMES)
@@ -184,7 +184,7 @@ def _numbers(data: TensorDictBase) -> tuple[list[str], NDArray[np.float64]] | No
 
 
 def _observed(data: TensorDictBase) -> list[NestedKey]:
-    """The env's keys: those that stand under `next` too, but for reward, flags and counts."""
+    """The env's keys: those that are under `next` too, except reward, flags and counts."""
     flags = {"reward", "done", "terminated", "truncated", "step_count"}
     following: Any = data.get("next")
     return [key for key in following.keys(include_nested=True, leaves_only=True) if key not in flags and key in data.keys(True)]

@@ -1,4 +1,4 @@
-"""From `--policy` to a policy: `random`, `module.py:factory` or `file.pt2`."""
+"""Loads the policy of `--policy`: `random`, `module.py:factory` or `file.pt2`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def load_policy(text: str, env: EnvBase) -> Policy | None:
 
     Args:
         text: `random`, `module.py:factory` or `file.pt2`.
-        env: handed to a factory that takes an argument.
+        env: passed to a factory that takes an argument.
 
     Raises:
-        OptionError: none of these forms, a pickle, a file or factory that is not there, or one that fails.
+        OptionError: the text has none of these forms, or names a pickle, or a file or factory that does not exist or fails.
     """
     if text == "random":
         return None
@@ -64,8 +64,8 @@ def _import(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickle look a class's module up
-    sys.path.insert(0, str(path.parent.resolve()))  # as for a script: modules beside it
+    sys.modules[spec.name] = module  # dataclasses and pickle look up a class's module
+    sys.path.insert(0, str(path.parent.resolve()))  # as for a script: modules in its folder can be imported
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -100,7 +100,7 @@ def _made_by(module: ModuleType, name: str, env: EnvBase) -> Policy:
 
 
 def _takes_env(factory: Callable[..., Any]) -> bool:
-    """Whether a factory wants the env: one argument without a default."""
+    """Whether a factory takes the env: it has one argument without a default."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
@@ -110,7 +110,7 @@ def _takes_env(factory: Callable[..., Any]) -> bool:
 
 
 def told(error: BaseException, path: Path | None = None) -> str:
-    """Type and text of an exception, and the last line of `path` that it came through (of any file, if None)."""
+    """Type and text of an exception, and the last line of `path` (of any file, if None) in its traceback."""
     lines: list[str] = []
     trace = error.__traceback__
     while trace is not None:

@@ -1,4 +1,4 @@
-"""What is shown at the end of a run."""
+"""The summary at the end of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Episodes:
     """Episodes of a run, in the order in which they ended.
 
     Attributes:
-        frames: of all envs, when the episode ended.
+        frames: frames of all envs when the episode ended.
         returns: sums of rewards.
         lengths: frames of the episode.
     """
@@ -46,9 +46,9 @@ def summary(data: TensorDictBase, path: Path, episodes: Episodes, stats: Collect
     """The closing table.
 
     Args:
-        data: what is stored.
-        path: where.
-        episodes: those that ended.
+        data: the stored frames.
+        path: where they are stored.
+        episodes: the finished episodes.
         stats: the collector's counts.
     """
     facts = Table.grid(padding=(0, 2))
@@ -78,7 +78,7 @@ def _quantiles(episodes: Episodes) -> Table:
     table.add_column("mean", justify="right")
     rows: list[tuple[str, list[float]]] = [("return", episodes.returns), ("length", [float(n) for n in episodes.lengths])]
     for name, values in rows:
-        # Lengths and returns that occurred, not numbers between them.
+        # Values that occurred, not numbers between them.
         found = np.percentile(values, QUANTILES, method="inverted_cdf")
         table.add_row(name, *[_number(float(value)) for value in found], _number(float(np.mean(values))))
     return table

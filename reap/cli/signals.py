@@ -1,4 +1,4 @@
-"""`Interrupts`: Ctrl-C and SIGTERM end a run after the batch under way; a second one ends it at once."""
+"""`Interrupts`: Ctrl-C and SIGTERM end a run after the current batch; a second one ends it at once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ NOTICE = b"\nStopping after this batch; press Ctrl-C again to stop at once.\n"
 
 
 class Interrupts:
-    """While it is entered, notes the first signal, and raises KeyboardInterrupt at the second.
+    """A context that notes the first signal and raises KeyboardInterrupt at the second.
 
-    Outside of the main thread, where no signal arrives, it does nothing.
+    Outside the main thread, where no signal arrives, it does nothing.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Interrupts:
         if self.received is not None:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
-        os.write(2, NOTICE)  # print() may be what was interrupted
+        os.write(2, NOTICE)  # the signal may have interrupted print()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._before.items():

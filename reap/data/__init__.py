@@ -61,3 +61,7 @@ __all__ = [
     "TensorDictRoundRobinWriter",
     "Unbounded",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -28,6 +28,10 @@ NEXT = "next"
 REWARD, ORIGINAL = "reward", "original_reward"
 
 
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 class MultiStep(nn.Module):
     r"""Replaces one-step transitions by n-step ones.
 

@@ -22,3 +22,7 @@ __all__ = [
     "set_exploration_type",
     "step_mdp",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -47,7 +47,7 @@ class EnvBase(EnvSpecs):
         batch_size: leading dimensions of everything the env reads and writes; empty for a single env.
 
     Example:
-        A subclass by TensorDicts sets specs and writes three methods; see the README for one that is complete.
+        A subclass by TensorDicts sets specs and writes three methods; see `docs/basics.md` for a complete one.
     """
 
     resets_itself: bool = False

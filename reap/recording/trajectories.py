@@ -82,6 +82,15 @@ class TrajectoryTracker:
         self._ends: list[int] = []
         self._columns = 0
 
+    @property
+    def leaf(self) -> int:
+        """Number of the worker, the upper bits of every id that it gives; one that is set counts for later ids."""
+        return self._leaf >> LEAF_SHIFT
+
+    @leaf.setter
+    def leaf(self, number: int) -> None:
+        self._leaf = number << LEAF_SHIFT
+
     def bind(self, slot: Slot) -> None:
         """Start a rollout that is recorded in `slot`; episodes go on from before, or were begun in column 0."""
         self._slot = slot

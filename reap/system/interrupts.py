@@ -10,8 +10,7 @@ with deferring_interrupts():        Ctrl-C is noted, and raised behind the body,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from signal import SIGALRM, SIGINT, SIGTERM, SIGUSR1
 from threading import current_thread, main_thread
@@ -121,25 +120,37 @@ class deferring_interrupts:  # noqa: N801  a context manager, which must not los
             self._replaced.pop()
 
 
-@contextmanager
-def interrupts_allowed() -> Generator[None]:
-    """Ctrl-C may come into the body though it is part of an `deferring_interrupts` one."""
-    with _opened(SIGINT), _opened(SIGTERM), _opened(SIGALRM), _opened(SIGUSR1):
-        yield
+class interrupts_allowed:  # noqa: N801  a context manager, as the other one
+    """Interrupts may come into the body although it is part of a `deferring_interrupts` one."""
 
+    def __init__(self) -> None:
+        self._opened: list[Shield] = []
 
-@contextmanager
-def _opened(number: int) -> Generator[None]:
-    shield = handler_of(number)
-    if not isinstance(shield, Shield) or current_thread() is not main_thread():
-        yield
-        return
-    try:
-        shield.is_open = True
-        shield.let_through()
-        yield
-    finally:
-        shield.is_open = False
+    def __enter__(self) -> None:
+        if current_thread() is not main_thread():
+            return
+        try:
+            for number in SIGNALS:
+                shield = handler_of(number)
+                if isinstance(shield, Shield):
+                    self._opened.append(shield)
+                    shield.is_open = True
+                    if shield.came is not None:
+                        shield.let_through()
+        except BaseException:
+            self._close()
+            raise
+
+    def __exit__(self, *exception: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        try:
+            for shield in self._opened:
+                shield.is_open = False
+        finally:  # again, if an interrupt came between two of them
+            for shield in self._opened:
+                shield.is_open = False
 
 
 def _drop_shields() -> None:

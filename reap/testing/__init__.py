@@ -26,3 +26,7 @@ __all__ = [
     "check_collector",
     "check_env",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -14,10 +14,10 @@ from functools import partial
 import torch
 from tensordict import TensorDictBase
 
-from reap.collectors.buffer_writes import PendingWrites
+from reap.collectors.delivery.buffer_writes import PendingWrites
 from reap.collectors.handover import Recording
 from reap.collectors.parts import Parts
-from reap.collectors.worker.handler import Collect, Done
+from reap.collectors.worker.commands import Collect, Done
 from reap.errors import WorkerError
 
 
