@@ -324,8 +324,8 @@ def page(rows: dict[tuple[str, str], Row], runs: int, seed: int, seconds: float)
     clean = sum(row.is_clean for row in rows.values())
     text = f"""# Faults
 
-A collector with worker processes fails or ends, in every way, at random moments: this page counts the processes, descriptors and
-shared memory that remain. `make faults` writes it, `tests/faults.py` says how each fault is made, and
+A collector with worker processes fails or ends, in every way, at random moments: this page counts the processes, descriptors
+and shared memory that remain. `make faults` writes it, `tests/faults.py` says how each fault is made, and
 `make faults ARGS="--runs 100"` makes the run shorter.
 
 {runs} runs with seed {seed} in {seconds:.0f} s: {clean} of {len(rows)} faults left nothing and named their cause in every

@@ -153,7 +153,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
 
     def break_trajectories(self) -> None:
         """Have what this process writes next go on from nothing that was written before: what came in between is lost."""
-        self._writer.streams.begin_anew()
+        self._writer.streams.restart()
 
     def _note_replaced(self, places: Tensor) -> None:
         with self._lock:
