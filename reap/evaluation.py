@@ -134,7 +134,8 @@ def evaluate(
                 return_same_td=True,
                 interruptor=quota,
             )
-            quota.tracker = collector._workers.assembly.handler.rollout.tracker  # pyright: ignore[reportPrivateUsage]
+            workers: Any = collector._workers  # pyright: ignore[reportPrivateUsage]
+            quota.tracker = workers.assembly.recorder.rollout.tracker
             if seed is not None:
                 collector.set_seed(seed)
             # Nothing to shut down: the collector holds only the env, which is closed below or stays open.

@@ -52,20 +52,6 @@ LOOP_CODE: dict[str, tuple[str, ...]] = {
 
 TYPE_QUESTIONS = frozenset({"isinstance", "issubclass", "hasattr", "getattr", "callable", "type"})
 
-KNOWN_CIRCLE = frozenset(
-    {
-        "reap.collectors",
-        "reap.collectors.buffer_writes",
-        "reap.collectors.multi",
-        "reap.collectors.multi_async",
-        "reap.collectors.process",
-        "reap.collectors.recovery",
-        "reap.collectors.rollout_workers",
-        "reap.collectors.worker.nested",
-    }
-)
-"""The only modules that import each other in a circle; each that leaves the circle leaves this set."""
-
 FOLDER_MODULES = 16
 """Modules in a folder, `__init__` and packages not counted."""
 
@@ -190,10 +176,7 @@ def circles(sources: Sources) -> list[set[str]]:
 
 
 def no_circles(sources: Sources) -> list[str]:
-    found = circles(sources)
-    closed = [f"import each other in a circle: {sorted(circle)}" for circle in found if not circle <= KNOWN_CIRCLE]
-    gone = sorted((KNOWN_CIRCLE & set(sources)) - set[str]().union(*found))
-    return closed + [f"{name} is in no circle any more: take it out of KNOWN_CIRCLE" for name in gone]
+    return [f"import each other in a circle: {sorted(circle)}" for circle in circles(sources)]
 
 
 # Sizes

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from reap.collectors.rollout_workers import SLOTS
+from reap.collectors.exchange.slots import SLOTS
 from tests.collectors.worker_kinds import CLASSES, Pixels, pids_of
 
 STRETCH = 1_000

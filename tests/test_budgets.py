@@ -209,7 +209,7 @@ def slots_of(collector: SyncDataCollector) -> list[Slot]:
 def count_writes(collector: SyncDataCollector, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """From now on, the bytes of observations written to the stage, to `next` and to the root."""
     written: Counter[str] = Counter()
-    stage = collector._workers.assembly.handler.rollout.stage
+    stage = collector._workers.assembly.recorder.rollout.stage
     stage.arrays[OBSERVATION] = Counting.over(stage.arrays[OBSERVATION], "stage", written)
     names = {OBSERVATION: "root", after(OBSERVATION): "next"}
     by_column = Slot.by_column

@@ -15,6 +15,7 @@ from torch import nn
 from reap.collectors import SyncDataCollector
 from reap.envs import GymEnv, SerialEnv
 from reap.testing import DictCount, MLPPolicy, Noise
+from tests.pairwise import pairwise
 
 SEED = 5
 Make = Callable[[], gym.Env]
@@ -126,9 +127,8 @@ def seeded(make: Callable[[], nn.Module]) -> nn.Module:
     return make()
 
 
-@pytest.mark.parametrize("count", [None, 1, 2, 3, 4, 5])
-@pytest.mark.parametrize("size", [1, 4, 11, 17, 376])
-def test_batches_of_7_30_and_50_are_one_stream(size: int, count: int | None) -> None:
+@pytest.mark.parametrize(("size", "count", "length"), pairwise([1, 4, 11, 17, 376], [None, 1, 2, 3, 4, 5], [7, 30, 50]))
+def test_batches_of_7_30_and_50_are_one_stream(size: int, count: int | None, length: int) -> None:
     """Rows of 1, 11 or 17 floats lose their alignment where they are not copied to the stage."""
     columns = 210
     policy = seeded(lambda: MLPPolicy(size))
@@ -136,12 +136,11 @@ def test_batches_of_7_30_and_50_are_one_stream(size: int, count: int | None) -> 
     wanted = PlainLoop(make, count, policy, int).collect(columns)
     assert wanted["next", "terminated"].any()
     assert wanted["next", "truncated"].any()
-    for length in (7, 30, 50):
-        if count is None:
-            env = GymEnv(make(), categorical_action_encoding=True)
-        else:
-            env = SerialEnv(count, lambda: GymEnv(make(), categorical_action_encoding=True))
-        assert_equals(stream(env, policy, length * (count or 1), columns), wanted)
+    if count is None:
+        env = GymEnv(make(), categorical_action_encoding=True)
+    else:
+        env = SerialEnv(count, lambda: GymEnv(make(), categorical_action_encoding=True))
+    assert_equals(stream(env, policy, length * (count or 1), columns), wanted)
 
 
 @pytest.mark.parametrize("sizes", [(7, 30, 50)])

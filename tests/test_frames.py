@@ -14,6 +14,7 @@ from reap.collectors.utils import split_trajectories
 from reap.envs import EnvBase, GymEnv, SerialEnv
 from reap.testing import Count, DictPolicy, Id, IdRows
 from tests.frames_model import Frames, Model, Stopper, batch_from, counts_from, last_frames, mask_from
+from tests.pairwise import pairwise
 
 BATCHES = 9
 
@@ -126,22 +127,25 @@ CHOSEN = [names for k in range(5) for names in itertools.combinations(list(SWITC
 COMBINATIONS = [(*names, "same") if place % 2 else names for place, names in enumerate(CHOSEN)]
 
 
-@pytest.mark.parametrize("names", COMBINATIONS, ids="-".join)
-@pytest.mark.parametrize("env", ENVS)
-def test_every_frame_is_in_its_place(env: str, names: tuple[str, ...]) -> None:
-    """A01, A04, H01 and all of their combinations, with batches of 1, 7 and 18 columns."""
+@pytest.mark.parametrize(
+    ("env", "names", "columns"),
+    pairwise(list(ENVS), COMBINATIONS, [1, 7, 18]),
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
+)
+def test_every_frame_is_in_its_place(env: str, names: tuple[str, ...], columns: int) -> None:
+    """A01, A04, H01 and all of their combinations; batches of 1, 7 and 18 columns with each."""
     options = {name: value for one in names for name, value in SWITCHES[one].items()}
-    for columns, batches in ((1, 9), (7, 9), (18, 4)):
-        check(Case(ENVS[env](), columns, options), batches)
+    check(Case(ENVS[env](), columns, options), 4 if columns == 18 else 9)
 
 
-@pytest.mark.parametrize("names", COMBINATIONS, ids="-".join)
-@pytest.mark.parametrize("env", ["single", "serial3", "own2x3"])
-def test_every_frame_is_in_its_place_when_interrupted(env: str, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("env", "names", "size"), pairwise(["single", "serial3", "own2x3"], COMBINATIONS, [(7, 5), (18, 7), (7, 7), (1, 1)])
+)
+def test_every_frame_is_in_its_place_when_interrupted(env: str, names: tuple[str, ...], size: tuple[int, int]) -> None:
     """B08: frames that were not collected are invalid; episodes under way go on."""
     options = {name: value for one in names for name, value in SWITCHES[one].items()}
-    for columns, period in ((7, 5), (18, 7), (7, 7), (1, 1)):
-        check(Case(ENVS[env](), columns, options, period=period))
+    columns, period = size
+    check(Case(ENVS[env](), columns, options, period=period))
 
 
 @pytest.mark.parametrize("names", COMBINATIONS, ids="-".join)

@@ -35,7 +35,7 @@ from reap.collectors.requests import ask_one, scatter
 from reap.collectors.schedules.base import Schedule
 from reap.collectors.state import STATE_FORMAT, check_state, checked_rows, checked_seed, policy_state
 from reap.collectors.stats import CollectorStats, Meter
-from reap.collectors.worker.handler import GetState, Reset
+from reap.collectors.worker.commands import GetState, Reset
 from reap.collectors.workers import Workers
 from reap.errors import CallOrderError, ClosedError, OptionError, ReapError, in_own_words
 from reap.system.interrupts import deferring_interrupts

@@ -20,9 +20,7 @@ from reap.collectors.delivery.cut import fitting
 from reap.collectors.handover import Handover
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.stats import Meter
-from reap.collectors.worker.buffer_writer import Write
-from reap.collectors.worker.handler import Done
-from reap.collectors.worker.worker import WorkerInfo
+from reap.collectors.worker.commands import Done, WorkerInfo, Write
 from reap.collectors.workers import Workers, WorkerSlots
 from reap.errors import OptionError, WorkerError, WorkerRaised
 from reap.recording.buffers import MASK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from reap.collectors.stats import Meter
-from reap.collectors.worker.handler import Done
+from reap.collectors.worker.commands import Done
 from reap.errors import BoundsWarning, callers_level
 
 

@@ -27,7 +27,7 @@ from tensordict import TensorDictBase
 
 from reap.collectors.delivery.steps import break_trajectories
 from reap.collectors.stats import Meter
-from reap.collectors.worker.handler import Collect, Done
+from reap.collectors.worker.commands import Collect, Done
 from reap.collectors.worker.results import batch_from, batch_state, done_from, done_state, valid_frames
 
 

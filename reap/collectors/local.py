@@ -10,11 +10,13 @@ from tensordict.nn import InteractionType
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.delivery.arrangement import Arrangement
 from reap.collectors.local_workers import LocalWorkers
-from reap.collectors.options.collector import SyncOptions, make_options
+from reap.collectors.options.collector import CollectorOptions, SyncOptions, make_options
+from reap.collectors.options.shown import shows_options
 from reap.collectors.parts import Parts
 from reap.collectors.schedules.together import Together
 
 
+@shows_options(_options=CollectorOptions)
 class SyncDataCollector(DataCollectorBase):
     """Runs a policy in an env and delivers batches of its experience.
 

@@ -10,8 +10,7 @@ from tensordict import TensorDictBase
 from reap.collectors.options.collector import CollectorOptions, made_scheme, made_updater
 from reap.collectors.requests import ask_one
 from reap.collectors.worker.assembly import Assembly, assemble, made_by
-from reap.collectors.worker.handler import Collect, Done, Seed, SetState
-from reap.collectors.worker.worker import WorkerInfo
+from reap.collectors.worker.commands import Collect, Done, Seed, SetState, WorkerInfo
 from reap.envs.base import EnvBase
 from reap.envs.make_env import build_env, is_env
 from reap.envs.own_policy import as_policy
@@ -79,7 +78,7 @@ class LocalWorkers:
         self._options, self._owns_env = options, not is_env(create_env_fn)
         self.slots = LocalSlots(self.assembly.pool)
         self.group = InlineGroup([self.assembly.handler])
-        self.infos: list[WorkerInfo] = [self.assembly.info()]
+        self.infos: list[WorkerInfo] = [self.assembly.recorder.describe()]
         self._has_updater = False
 
     @property
@@ -124,12 +123,12 @@ class LocalWorkers:
     def prepare_background(self, updater: WeightUpdaterBase | None) -> PendingWeightUpdater | None:
         """Act with a private copy of the policy; see `Workers`."""
         assembly = self.assembly
-        assembly.handler.is_in_thread = True
+        assembly.recorder.is_in_thread = True
         if not assembly.held:
             return None
         private = private_copy(assembly.held)
         actor, kept = assembly.actor_for(private)
-        assembly.handler.act_with(actor, kept, private.policy)
+        assembly.recorder.act_with(actor, kept, private.policy)
         if self._options.weight_updater is not None or not isinstance(updater, VanillaWeightUpdater):
             return None
         source = assembly.source
@@ -165,7 +164,7 @@ class LocalWorkers:
 
     def close(self, timeout: float | None, close_env: bool) -> None:
         """Close the env, unless it is to stay open, and release the slots."""
-        self.assembly.handler.close_env = close_env
+        self.assembly.recorder.close_env = close_env
         self.group.stop(timeout)
         self.assembly.pool.clear()  # not with the collector: its parts refer to each other
 

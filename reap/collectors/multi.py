@@ -9,10 +9,14 @@ from typing import Any, Unpack
 from tensordict.nn import InteractionType
 
 from reap.collectors.base import DataCollectorBase
-from reap.collectors.options.multi import MultiOptions, make_plan
+from reap.collectors.options.collector import CollectorOptions
+from reap.collectors.options.multi import MultiOptions, WorkerOptions, make_plan
+from reap.collectors.options.shown import shows_options
 from reap.collectors.remote_workers import RemoteWorkers
 from reap.collectors.schedules.make import as_they_come, together
 from reap.errors import OptionError
+
+SHOWN = shows_options(_options=CollectorOptions, _worker_options=WorkerOptions)
 
 
 class ProcessCollector(DataCollectorBase):
@@ -31,6 +35,7 @@ class ProcessCollector(DataCollectorBase):
             is_shared: whether `frames_per_batch` is the sum over the workers.
         """
         plan = make_plan(create_env_fn, options, InteractionType, is_shared=is_shared)
+        self._worker_options = plan.workers
         workers = RemoteWorkers(plan, policy, type(self).__name__)
         super().__init__(
             plan.whole,
@@ -41,6 +46,7 @@ class ProcessCollector(DataCollectorBase):
         )
 
 
+@SHOWN
 class MultiSyncDataCollector(ProcessCollector):
     """Runs a policy in several processes; each batch holds a rollout of every worker, all of the same weights.
 
@@ -69,6 +75,7 @@ class MultiSyncDataCollector(ProcessCollector):
         self._compose(create_env_fn, policy, options, together, is_shared=True)
 
 
+@SHOWN
 class MultiaSyncDataCollector(ProcessCollector):
     """Runs a policy in several processes; each batch is the rollout of one worker, in order of arrival.
 
@@ -97,6 +104,7 @@ class MultiaSyncDataCollector(ProcessCollector):
         self._compose(create_env_fn, policy, options, as_they_come, is_shared=False)
 
 
+@SHOWN
 class aSyncDataCollector(MultiaSyncDataCollector):
     """Runs a policy in one process while the training loop works; see `MultiaSyncDataCollector`.
 

@@ -11,7 +11,7 @@ from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.policy_weights import PolicyWeights
 from reap.collectors.random_ends import end_episodes
 from reap.collectors.stats import Meter
-from reap.collectors.worker.handler import Collect, Done
+from reap.collectors.worker.commands import Collect, Done
 from reap.collectors.workers import Workers
 from reap.recording.buffers import MASK
 

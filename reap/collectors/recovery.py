@@ -1,11 +1,12 @@
-"""Another process in the place of a worker that failed; the columns that it had completed stay in the batch.
+"""`Recovery`: another worker in the place of one that failed; the columns that it had completed stay in the batch.
 
     column      0 ........ c-1 | c ............ T-1
     recorded by the dead       | its successor
                   truncated ---'   new ids
 
-Ids and step counts of a rollout are written when it ends. A rollout that never ends leaves the first ones of each segment in
-its slot (`TrajectoryTracker`), from which `finish` writes the others.
+The exchange knows how many columns of a failed worker are here: where its memory was shared, those that were complete; where
+rollouts are copied, none. Ids and step counts of a rollout are written when it ends. A rollout that never ends leaves the first
+ones of each segment in its slot (`TrajectoryTracker`), from which `finish` writes the others.
 """
 
 from __future__ import annotations
@@ -16,41 +17,50 @@ from typing import Any
 
 import numpy as np
 
-from reap.collectors.rollout_workers import RolloutWorkers, Slots
-from reap.collectors.worker.handler import Collect, Done
-from reap.collectors.worker.worker import WorkerInfo
+from reap.collectors.exchange.slots import Slots
+from reap.collectors.rollout_workers import RolloutWorkers
+from reap.collectors.worker.commands import Collect, Done, WorkerInfo
 from reap.errors import ReapError, SpecMismatch, WorkerError
 from reap.keys import Key
 from reap.recording.buffers import DONE, IDS, MASK, STEP_COUNT, TERMINATED, TRUNCATED, after
 from reap.recording.layout import Array
 from reap.recording.trajectories import NO_ID
-from reap.rollout.loop import Phase
-from reap.workers.progress import Progress
 
 Arrays = Mapping[Key, Array]
 
 
 @dataclass(frozen=True)
 class SalvagedColumns:
-    """What failed workers recorded of the rollout under way: columns before `columns`, copied."""
+    """The columns that failed workers recorded of the rollout under way, copied.
+
+    Attributes:
+        command: the rollout.
+        columns: number of columns, from the first.
+        values: `[rows, columns, *value]` under each key.
+    """
 
     command: Collect
     columns: int
     values: Arrays
 
+    def put_back(self, arrays: Mapping[Key, Any]) -> None:
+        """Write the columns to their place."""
+        for key, values in self.values.items():
+            arrays[key][:, : self.columns] = values
+
 
 class Recovery:
-    """Restarts workers of a crew, and completes what they had begun.
+    """Restarts workers, and completes the rollouts that they had begun.
 
     Args:
-        crew: the workers.
+        workers: the workers.
         slots: gives the slots of a worker.
         note: is told of each worker that was restarted.
     """
 
-    def __init__(self, crew: RolloutWorkers, slots: Callable[[int], Slots], note: Callable[[int], None]) -> None:
-        self._crew, self._slots, self._note = crew, slots, note
-        self._kept: dict[int, SalvagedColumns] = {}
+    def __init__(self, workers: RolloutWorkers, slots: Callable[[int], Slots], note: Callable[[int], None]) -> None:
+        self._workers, self._slots, self._note = workers, slots, note
+        self._salvaged: dict[int, SalvagedColumns] = {}
         self._begun: dict[int, WorkerError] = {}
 
     def restart(self, failure: WorkerError, command: Collect | None) -> Done | None:
@@ -65,67 +75,65 @@ class Recovery:
 
         Raises:
             WorkerError: the failure, where the worker has not completed a column since it was last restarted, or where its env
-                or policy returned what does not fit: another process would do the same.
+                or policy returned a value that does not fit: another worker would do the same.
         """
         if is_of_data(failure):
             raise failure
-        # What others fail with meanwhile is mended next.
-        with self._crew.group.failures_only_of(failure.worker):
+        # Failures of others, in the meantime, are recovered from next.
+        with self._workers.group.failures_only_of(failure.worker):
             return self._restart(failure, command)
 
     def _restart(self, failure: WorkerError, command: Collect | None) -> Done | None:
-        worker, columns = failure.worker, self._crew.infos[failure.worker].columns
+        worker = failure.worker
         if self._begun.get(worker) is not failure:
-            self._take_over(failure, command)
-        self._revive(failure)
+            self._salvage(failure, command)
+        self._replace(failure)
         self._note(worker)
-        kept = self._kept.get(worker)
-        if command is None or kept is None:
+        salvaged = self._salvaged.get(worker)
+        if command is None or salvaged is None:
             return None
-        if kept.columns == columns:
+        columns = self._workers.infos[worker].columns
+        if salvaged.columns == columns:
             return self.completed(worker, Done(command.slot, 0, command.version, [], 0.0, 0.0, columns))
-        self._crew.group.request(worker, replace(command, start=kept.columns, fresh=False))
+        self._workers.group.request(worker, replace(command, start=salvaged.columns, fresh=False))
         return None
 
-    def _take_over(self, failure: WorkerError, command: Collect | None) -> None:
+    def _salvage(self, failure: WorkerError, command: Collect | None) -> None:
         """Keep what a worker had completed, once for each of its failures."""
         worker = failure.worker
-        columns = completed_columns(self._crew.group.progress(worker), self._crew.infos[worker])
-        kept = self._kept.pop(worker, None)
-        if kept is not None and columns <= kept.columns:
+        reached, before = self._workers.columns_reached(worker), self._salvaged.pop(worker, None)
+        if before is not None and reached <= before.columns:
             raise failure
         if command is not None:
-            self._kept[worker] = self._keep(worker, command, columns, kept)
+            self._salvaged[worker] = self._columns_of(worker, command, before)
         self._begun[worker] = failure
 
-    def _revive(self, failure: WorkerError) -> None:
+    def _columns_of(self, worker: int, command: Collect, before: SalvagedColumns | None) -> SalvagedColumns:
+        arrays, columns = self._slots(worker).rows_of(worker, command.slot), self._workers.completed_columns(worker)
+        if before is not None:
+            before.put_back(arrays)
+        if columns:
+            finish(arrays, columns, self._workers.infos[worker])
+        return SalvagedColumns(command, columns, {key: array[:, :columns].copy() for key, array in arrays.items()})
+
+    def _replace(self, failure: WorkerError) -> None:
         try:
-            self._crew.replace_worker(failure.worker)
+            self._workers.replace_worker(failure.worker)
         except ReapError:
             raise
-        except BaseException:  # Ctrl-C, while the new process starts: the next call begins with it again
-            self._crew.group.withdraw(failure)
+        except BaseException:  # Ctrl-C, while the new worker starts: the next call begins with it again
+            self._workers.group.withdraw(failure)
             raise
         del self._begun[failure.worker]
 
-    def _keep(self, worker: int, command: Collect, columns: int, before: SalvagedColumns | None) -> SalvagedColumns:
-        facts = self._crew.infos[worker]
-        arrays = self._slots(worker).rows_of(worker, command.slot)
-        if any(field.is_object for field in facts.fields.values()):
-            columns = 0  # objects were in the memory of the dead
-        if before is not None:
-            put_back(arrays, before)
-        if columns:
-            finish(arrays, columns, facts)
-        return SalvagedColumns(command, columns, {key: array[:, :columns].copy() for key, array in arrays.items()})
-
     def completed(self, worker: int, done: Done) -> Done:
-        """The rollout with the columns of the dead in their place."""
-        kept = self._kept.pop(worker, None)
-        if kept is None:
+        """The rollout, in its slot, with the columns of failed workers in their place."""
+        done = self._workers.land(worker, done)
+        salvaged = self._salvaged.pop(worker, None)
+        if salvaged is None:
             return done
-        arrays = self._slots(worker).rows_of(worker, kept.command.slot)
-        put_back(arrays, kept)
+        arrays = self._slots(worker).rows_of(worker, salvaged.command.slot)
+        salvaged.put_back(arrays)
         frames = int(np.count_nonzero(arrays[IDS] != NO_ID))
         return replace(done, frames=frames)
 
@@ -140,27 +148,17 @@ def is_of_data(failure: BaseException) -> bool:
     return False
 
 
-def completed_columns(progress: Progress | None, facts: WorkerInfo) -> int:
-    """Columns of the rollout under way that a worker is known to have completed."""
-    if progress is None:
-        return 0
-    phase, column = Phase(progress.phase), progress.column
-    if phase in (Phase.WRITE, Phase.IDLE):
-        return facts.columns if column == facts.columns - 1 else max(0, column)
-    return column + 1 if phase is Phase.RESET else max(0, column)
-
-
-def finish(arrays: Arrays, columns: int, facts: WorkerInfo) -> None:
-    """Write what the end of a rollout would have written to its first columns, and truncate the last of them."""
+def finish(arrays: Arrays, columns: int, info: WorkerInfo) -> None:
+    """Write to the first columns of a rollout what its end would have written there, and truncate the last of them."""
     ids = arrays[IDS][:, :columns]
     terminated, truncated, done = (arrays[after(key)][:, :columns, 0] for key in (TERMINATED, TRUNCATED, DONE))
     begins = np.ones(ids.shape, bool)
     begins[:, 1:] = (terminated | truncated)[:, :-1]
-    if facts.resets_itself:  # the frame behind an end is the env's reset step, which is a segment of its own
+    if info.resets_itself:  # the frame after an end is the env's reset step, which is a segment of its own
         begins[:, 1:] |= (begins & (ids == NO_ID))[:, :-1]
     firsts = np.maximum.accumulate(np.where(begins, np.arange(columns), 0), axis=1)
     ids[...] = np.take_along_axis(ids, firsts, 1)
-    if facts.counts_steps:
+    if info.counts_steps:
         counts, following = arrays[STEP_COUNT][:, :columns, 0], arrays[after(STEP_COUNT)][:, :columns, 0]
         before = np.where(firsts == 0, counts[:, :1], 0)
         counts[...] = np.arange(columns) - firsts + before
@@ -169,9 +167,3 @@ def finish(arrays: Arrays, columns: int, facts: WorkerInfo) -> None:
     done[...] = terminated | truncated
     if MASK in arrays:
         arrays[MASK][:, :columns] = ids != NO_ID
-
-
-def put_back(arrays: Mapping[Key, Any], kept: SalvagedColumns) -> None:
-    """Write what was kept to its place."""
-    for key, values in kept.values.items():
-        arrays[key][:, : kept.columns] = values

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
+from reap.collectors.exchange.slots import Slots
 from reap.collectors.options.collector import made_updater
 from reap.collectors.options.multi import Plan
 from reap.collectors.recovery import Recovery
 from reap.collectors.requests import scatter
-from reap.collectors.rollout_workers import RolloutWorkers, Slots
+from reap.collectors.rollout_workers import RolloutWorkers
 from reap.collectors.worker.buffer_writer import write_to
-from reap.collectors.worker.handler import Collect, Done, SetState
-from reap.collectors.worker.worker import CheckState, WorkerInfo
+from reap.collectors.worker.commands import CheckState, Collect, Done, SetState, WorkerInfo
 from reap.envs.own_policy import as_policy
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
 from reap.policy.contents.held import held_by
@@ -71,7 +71,7 @@ class RemoteWorkers:
         """Slots in which these workers record, each its own rows of them."""
         whole = self._plan.whole
         device = whole.storing_device if whole.stores_here else None
-        return Slots(self._own, workers, batch_shape, columns, device=device, same=whole.return_same_td)
+        return self._own.slots_for(workers, batch_shape, columns, device=device, same=whole.return_same_td)
 
     def record_in(self, slots: Sequence[Slots], note_restart: Callable[[int], None]) -> None:
         """Record in these slots: one for each worker, or one for all.
@@ -122,7 +122,7 @@ class RemoteWorkers:
 
     def complete(self, worker: int, done: Done) -> Done:
         """A reply, with the columns that a failed worker left; see `Workers`."""
-        return done if self._recovery is None else self._recovery.completed(worker, done)
+        return self._own.land(worker, done) if self._recovery is None else self._recovery.completed(worker, done)
 
     def recover(self, failure: WorkerError, command: Collect | None) -> Done | None:
         """Restart a failed worker, or raise its failure; see `Workers`."""

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 from tensordict import TensorDictBase
 
-from reap.collectors.worker.handler import Collect, Done
-from reap.collectors.worker.worker import WorkerInfo
+from reap.collectors.worker.commands import Collect, Done, WorkerInfo
 from reap.errors import WorkerError
 from reap.keys import Key
 from reap.policy.contents.held import Held

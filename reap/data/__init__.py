@@ -1,4 +1,4 @@
-"""Replay buffers, specs of data, and what works on batches."""
+"""Replay buffers, specs of data, and functions for batches."""
 
 from reap.data.buffers.ensemble import ReplayBufferEnsemble
 from reap.data.buffers.ray_buffer import RayReplayBuffer

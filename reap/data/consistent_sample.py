@@ -1,7 +1,7 @@
-"""How a sample is taken from a buffer that others write meanwhile: taken, and looked at again.
+"""Samples of a buffer that others write at the same time: frames are taken, then checked.
 
 begin_reading -> draw -> take -> untouched? that is it
-                  ^                  | some lie where somebody was writing, or has begun since
+                  ^                  | some are in columns that are, or were, being written
                   '-- draw these ----'  the others are kept: they were whole when they were taken
 """
 
@@ -21,11 +21,11 @@ from reap.data.storages.trees import holds_tensors_only, tree_of
 
 
 def take_sample(storage: Storage, sampler: Sampler, size: int, generator: torch.Generator | None) -> tuple[Draw, Any]:
-    """What a sampler chooses, and the data there: no frame of them was being written.
+    """The choice of a sampler, and its data, with no frame that was being written.
 
     Args:
-        storage: what holds the frames.
-        sampler: what chooses them.
+        storage: holds the frames.
+        sampler: chooses them.
         size: how many.
         generator: where the random numbers come from.
     """
@@ -47,23 +47,23 @@ def pinned(data: Any) -> Any:
 
 
 def spread(value: Any, data: Any) -> Any:
-    """What is known of each item of a sample `[B, *item]`, as an entry of it: `[B, ...]` becomes `[B, *item, ...]`."""
-    behind = data.ndim - 1
-    if behind <= 0:
+    """Information about each item of a sample `[B, *item]`, as an entry of it: `[B, ...]` becomes `[B, *item, ...]`."""
+    inner = data.ndim - 1
+    if inner <= 0:
         return value
-    return value.reshape(len(value), *[1] * behind, *value.shape[1:]).expand(*data.shape, *value.shape[1:])
+    return value.reshape(len(value), *[1] * inner, *value.shape[1:]).expand(*data.shape, *value.shape[1:])
 
 
 def _made_whole(
     storage: Storage, sampler: Sampler, draw: Draw, taken: Any, reading: Reading, generator: torch.Generator | None
 ) -> tuple[Draw, Any]:
-    """Take until all is whole; what was so once is not taken again.
+    """Take frames until all are complete; complete ones are not taken again.
 
     Args:
-        storage: what holds the frames.
-        sampler: what chooses them.
-        draw: what it chose first.
-        taken: what was taken from there.
+        storage: holds the frames.
+        sampler: chooses them.
+        draw: its first choice.
+        taken: the values taken from there.
         reading: how far the ring was before that.
         generator: where the random numbers come from.
     """
@@ -87,7 +87,7 @@ def _made_whole(
 
 
 def _checked(storage: Storage, places: Tensor, taken: Any, reading: Reading) -> Any:
-    """What was taken from these places, taken anew if frames were edited in place meanwhile."""
+    """The values taken from these places, taken again if frames were edited in place at the same time."""
     if not storage.ring.is_edited(reading):
         return taken
     with storage.ring.control.lock:

@@ -1,9 +1,9 @@
 """`TensorDictMaxValueWriter`: keeps the items of greatest value.
 
-    room left   items go behind the last ones
-    none left   an item takes the place of the one of least value, if its own is greater
+    room left   items are appended
+    none left   an item replaces the one of least value, if its own is greater
 
-A heap says in O(log n) which that is. It is made of what the storage holds, and again whenever somebody else wrote there.
+A heap finds that one in O(log n). It is made from the contents of the storage, and again whenever they were changed elsewhere.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class TensorDictMaxValueWriter(Writer):
     """Keeps the `max_size` items of greatest value; of equal ones, those that came first.
 
     Items are TensorDicts or tensorclasses in a storage of one dimension; an item may be a whole trajectory `[T]`. `extend`
-    returns -1 as the index of what was not kept. A buffer with this writer belongs to one process.
+    returns -1 as the index of items that were not kept. A buffer with this writer belongs to one process.
 
     Args:
         rank_key: the key of an item's value; `("next", "reward")` unless given.
-        reduction: what makes one number of a value with several elements: `"sum"`, `"max"`, `"min"`, `"mean"` or `"median"`.
+        reduction: makes one number of a value with several elements: `"sum"`, `"max"`, `"min"`, `"mean"` or `"median"`.
 
     Raises:
         OptionError: no such reduction.
@@ -79,10 +79,10 @@ class TensorDictMaxValueWriter(Writer):
             self.check_sharing()
 
     def check_sharing(self) -> None:
-        """Raise OptionError: it knows what it wrote itself."""
+        """Raise OptionError: it only knows the values of its own items."""
         raise OptionError(
-            "TensorDictMaxValueWriter: expected a buffer of one process, got a shared one: it knows the values of what it "
-            "wrote itself; use a RoundRobinWriter, or write from one process"
+            "TensorDictMaxValueWriter: expected a buffer of one process, got a shared one: it only knows the values of items "
+            "that it wrote itself; use a RoundRobinWriter, or write from one process"
         )
 
     def extend(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
@@ -109,7 +109,7 @@ class TensorDictMaxValueWriter(Writer):
         return places
 
     def _append(self, storage: Storage, data: Any, values: list[float], heap: Heap) -> dict[int, int]:
-        """Write what there is room for; which of the data lies at each place."""
+        """Write the items that there is room for; return which item is at each place."""
         if not values:
             return {}
         first = storage.ring.new_streams(len(values))  # one each: no item follows another
@@ -120,7 +120,7 @@ class TensorDictMaxValueWriter(Writer):
         return {place: number for number, place in enumerate(places)}
 
     def _replace(self, storage: Storage, data: Any, values: list[float], start: int, heap: Heap) -> dict[int, int]:
-        """Write those of the rest that are worth more than the least; which of the data lies at each of their places."""
+        """Write those of the rest with a greater value than the least; return which item is at each of their places."""
         owners: dict[int, int] = {}
         taken = 0
         for number in range(start, len(values)):
@@ -153,7 +153,7 @@ class TensorDictMaxValueWriter(Writer):
         found = leaves_of(_with_keys(data)).get(self.rank_key)
         if not isinstance(found, Tensor):
             raise SpecMismatch(
-                f"TensorDictMaxValueWriter: expected the rank_key {plain(self.rank_key)!r} in what is written, got the keys "
+                f"TensorDictMaxValueWriter: expected the rank_key {plain(self.rank_key)!r} in the data, got the keys "
                 f"{[plain(key) for key in leaves_of(data)]}; nothing was written"
             )
         values = _REDUCTIONS[self.reduction](found.reshape(len(found), -1)) if found.ndim > 1 else found

@@ -38,20 +38,20 @@ class MultiStep(nn.Module):
     With `k` the number of frames in the window of frame `t`:
 
         reward   r_t + γ r_{t+1} + ... + γ^(k-1) r_{t+k-1}
-        next     what follows the window, the `next` of frame t + k - 1
+        next     the values after the window: the `next` of frame t + k - 1
 
     so that `reward + γ^k * ~terminated * V(next)` is the n-step return of R. S. Sutton, "Learning to predict by the methods
     of temporal differences", Machine Learning 3, 1988, as V. Mnih et al. use it in "Asynchronous methods for deep
-    reinforcement learning", ICML 2016. A trajectory that was truncated, or that goes on after the batch, is bootstrapped
+    reinforcement learning", ICML 2016. A trajectory that was truncated, or that continues after the batch, is bootstrapped
     from its own last observation.
 
     For a collector's `postproc`, or for any batch with time as its last dimension. A window never holds frames of another
     trajectory: it closes where `("next", "done")` is set, where the ids in `("collector", "traj_ids")` change (so rows may
-    lie behind each other), and before frames that `("collector", "mask")` leaves out. Sums are made in float64.
+    follow each other), and before frames that `("collector", "mask")` leaves out. Sums are made in float64.
 
     All of `next` is that of the frame at the window's end, `done`, `terminated` and `truncated` too (torchrl leaves these
     three where they were, and `next` then shows a terminal observation as one to bootstrap from). So where a trajectory ends
-    is told by its ids, no longer by `done`.
+    is found by its ids, no longer by `done`.
 
     Args:
         gamma: discount per step, above 0 and at most 1.
@@ -90,7 +90,7 @@ class MultiStep(nn.Module):
         Returns:
             A TensorDict of the same batch size, which shares the root values with the input. New in it: `("next",
             "original_reward")`, the one-step reward; `"steps_to_next_obs"` int64 `[..., T]`, the frames in the window;
-            `"gamma"` float32 `[..., T]`, the discount of what follows it; `"nonterminal"` bool `[..., T]`, False for
+            `"gamma"` float32 `[..., T]`, the discount of the values after it; `"nonterminal"` bool `[..., T]`, False for
             the last frame of a trajectory (in the batch) and for frames that are not valid.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What makes one number of several."""
+"""Reductions of several numbers to one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def checked_reduction(name: str, known: Mapping[str, Reduction] = REDUCTIONS) ->
     """The name of a reduction.
 
     Raises:
-        OptionError: it is none of those that are known.
+        OptionError: it is not a known one.
     """
     if name not in known:
         raise OptionError(f"reduction: expected one of {', '.join(map(repr, known))}, got {name!r}")

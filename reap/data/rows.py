@@ -1,4 +1,4 @@
-"""Rows and time in what is written: how many columns each row has, without the frames that are not valid."""
+"""Rows and time of data that are written: the columns of each row, without invalid frames."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from reap.tensordicts import peek
 
 
 def valid_rows(data: Any, written: Any, ndim: int) -> tuple[Any, list[int]]:
-    """What is written, and the columns of each row that lies behind another in it; one number where each row has its own.
+    """The data to write, and the columns of each row if several follow each other; one number if rows are a dimension.
 
     Args:
-        data: what was given.
-        written: what transforms made of it; of one dimension, frames with a False `("collector", "mask")` are left out.
+        data: the data of the user.
+        written: the data after transforms; with one dimension, frames with a False `("collector", "mask")` are left out.
         ndim: dimensions of the storage.
     """
     if ndim > 1:
@@ -32,7 +32,7 @@ def valid_rows(data: Any, written: Any, ndim: int) -> tuple[Any, list[int]]:
 
 
 def checked_time(dim: int | None, ndim: int) -> int:
-    """Which of the dimensions of what is written is time: this one, or the last one for None.
+    """The dimension of written data that is time: this one, or the last one for None.
 
     Raises:
         OptionError: there is no such dimension.
@@ -51,7 +51,7 @@ def time_behind(data: Any, time: int, ndim: int) -> Any:
 
 
 def _rows_in(data: Any, written: Any) -> int:
-    """Rows of the data that lie behind one another in the one dimension of what is written of them."""
+    """The number of rows of the data that follow each other in the one dimension of the written data."""
     if written is data or data.ndim < 2 or len(written) != math.prod(data.shape):
         return 1
     return len(written) // data.shape[-1]

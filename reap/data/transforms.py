@@ -1,4 +1,4 @@
-"""What `transform=` becomes: functions that data go through before a write, and functions that samples go through."""
+"""Transforms: functions for data before they are written, and functions for samples."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Function = Callable[[Any], Any]
 class Transforms:
     """The functions on the way into a buffer and out of it.
 
-    An object with `forward` changes samples, one with `inv` changes what is written, one with both does both. A function
-    changes what is written if the written batch has more dimensions than the storage keeps and the function brings it to these
+    An object with `forward` changes samples, one with `inv` changes data that are written, one with both does both. A function
+    changes data that are written if they have more batch dimensions than the storage and the function brings them to these
     (`lambda data: data.reshape(-1)`), and samples otherwise. The first such batch decides, and that is noted in the storage's
     words, for it may be written in another process: bit 0 says that it was decided, bit i + 1 that function i flattens.
 
     Args:
         transform: the first; None for none yet.
-        write_transform: a function that changes what is written, behind that one; None for none.
+        write_transform: a function that changes data that are written, after that one; None for none.
 
     Raises:
         OptionError: see `append` and `append_write`.
@@ -39,7 +39,7 @@ class Transforms:
             self.append_write(write_transform)
 
     def append_write(self, function: Any) -> None:
-        """Change what is written, behind what is there already.
+        """Add a transform of data that are written, after those that are there.
 
         Raises:
             OptionError: no function.
@@ -48,7 +48,7 @@ class Transforms:
         self._writes.append(function)
 
     def append(self, transform: Any) -> None:
-        """Add a transform behind those that are there already.
+        """Add a transform after those that are there.
 
         Raises:
             OptionError: neither a function nor an object with `forward` or `inv`.
@@ -64,7 +64,7 @@ class Transforms:
             self._reads.append((transform if callable(transform) else forward, 0))
 
     def before_write(self, data: Any, storage: Storage) -> Any:
-        """What is written of these data."""
+        """These data, as they are written."""
         for function in self._writes:
             data = storage.together(function(as_given(data)))
         decided = storage.control.words[TRANSFORMS]
@@ -75,10 +75,10 @@ class Transforms:
         return data
 
     def before_edit(self, data: Any, storage: Storage, dims: int) -> Any:
-        """What is written of data `[*batch]` in the place of others.
+        """Data `[*batch]` that replace others, as they are written.
 
         Args:
-            data: what is given.
+            data: the data of the user.
             storage: where they go.
             dims: dimensions of the batch.
         """
@@ -97,7 +97,7 @@ class Transforms:
         return data
 
     def after_read(self, sample: Any, storage: Storage) -> Any:
-        """What the caller gets of this sample."""
+        """This sample, as the caller gets it."""
         decided = storage.control.words[TRANSFORMS]
         for function, bit in self._reads:
             sample = sample if decided & bit else function(sample)

@@ -18,9 +18,9 @@ _forked: Forked[Streams] = Forked(lambda streams: streams.restart())
 
 
 class Streams:
-    """Numbers for what is written: one for each row of what one writer says, frame after frame.
+    """Numbers of streams: one for each row of a writer, whose frames follow each other.
 
-    A process that gets a copy of the writer begins streams of its own, and so does a writer that goes on in another storage.
+    A process that gets a copy of the writer begins new streams, and so does a writer that gets another storage.
     """
 
     def __init__(self) -> None:
@@ -34,11 +34,11 @@ class Streams:
         self._last: tuple[Sequence[int], Any] = (), None
 
     def origins(self, storage: Storage, lengths: Sequence[int]) -> Any:
-        """For each column that is written, twice its stream's number, plus one where the stream goes on after another write.
+        """For each column that is written, twice its stream's number, plus one where the stream continues after another write.
 
         Args:
             storage: where they are written.
-            lengths: columns of each row that lies behind another in what is written; one number where each row has its own.
+            lengths: columns of each row, if the data have several rows one after the other; one number if rows are a dimension.
         """
         if self._storage() is not storage:
             self.restart()
@@ -79,14 +79,14 @@ class Writer:
         Args:
             storage: where to.
             data: `[*rows, columns]`.
-            lengths: columns of each row that lies behind another in what is written; one number where each row has its own.
+            lengths: columns of each row, if the data have several rows one after the other; one number if rows are a dimension.
 
         Returns:
             Their places, row by row.
         """
 
     replaces = False
-    """Whether it writes frames in the place of others that are not the oldest."""
+    """Whether it replaces frames that are not the oldest."""
 
     tells_index = False
     """Whether samples have the place of each frame under `"index"`."""
@@ -105,14 +105,14 @@ class Writer:
         """Go on from a `state_dict`."""
 
     def empty(self) -> None:
-        """Forget what was known of items: there are none any more."""
+        """Forget all items, since the storage was emptied."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
 
 class RoundRobinWriter(Writer):
-    """New items go behind the last ones; where there is no room left, over the oldest."""
+    """Appends items; once there is no room left, it overwrites the oldest."""
 
     def extend(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
         """Write items; see `Writer`."""
@@ -120,7 +120,7 @@ class RoundRobinWriter(Writer):
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
-    """A `RoundRobinWriter` whose data know where they lie: samples have the place under `"index"`."""
+    """A `RoundRobinWriter` for samples that have the place of each frame under `"index"`."""
 
     tells_index = True
 

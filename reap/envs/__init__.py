@@ -1,4 +1,4 @@
-"""Envs: what they are, gymnasium's, and batches of them."""
+"""Envs: their base class, gymnasium's envs, and batches of envs."""
 
 from reap.envs.base import EnvBase
 from reap.envs.checks.specs import check_env_specs

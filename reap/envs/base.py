@@ -1,4 +1,4 @@
-"""What an env is: specs, and two faces.
+"""`EnvBase`: an env has specs and two faces.
 
 The *TensorDict face* is what people use: `reset`, `step`, `rand_step`, `rollout`. The *array face* is what the step loop
 uses: `bind(stage, slot)` once per rollout, then `step_rows(rows, t)` and `reset_rows(rows, t)` per column, which read
@@ -72,7 +72,7 @@ class EnvBase(EnvSpecs):
         self._closed = False
         self._face: TensorDictAsRows | None = None
         self._exclusive: RowsAsTensorDict | None = None
-        # What an env that writes `step_rows` alone is to be stepped with.
+        # The arguments of `send`, for an env that only writes `step_rows`.
         self._sent: tuple[Rows | None, int] = (None, 0)
         self._check_face()
 
@@ -126,7 +126,7 @@ class EnvBase(EnvSpecs):
             self._sent = rows, t
 
     def receive(self) -> Rows | None:
-        """Write what the rows answered to `send`; return the rows whose episode ended, or None."""
+        """Write the results of `send`; return the rows whose episode ended, or None."""
         return self._bound_face().receive() if self._is_by_tensordict else self.step_rows(*self._sent)
 
     def step_rows(self, rows: Rows | None, t: int) -> Rows | None:
@@ -140,7 +140,7 @@ class EnvBase(EnvSpecs):
         return self._face
 
     def _tensordict_calls(self) -> TensorDictCalls:
-        """What the array face calls of an env that works on TensorDicts."""
+        """The calls that the array face makes to an env that works on TensorDicts."""
         return OwnCalls(self, self._reset, self._step)
 
     def _bound_face(self) -> TensorDictAsRows:
@@ -158,8 +158,8 @@ class EnvBase(EnvSpecs):
     def let_shapes_change(self) -> None:
         """Observations may have another shape in each frame from now on, for good.
 
-        They become objects then, each a tensor of its own. An env whose shapes are only what its specs say, like this one,
-        goes on as it is.
+        They become objects then, each a separate tensor. An env whose shapes are fixed by its specs, like this one,
+        ignores this call.
         """
 
     # ------------------------------------------------------------------ TensorDict face
@@ -173,7 +173,7 @@ class EnvBase(EnvSpecs):
         return self._own_arrays().step(tensordict)
 
     def _set_seed(self, seed: int) -> None:
-        """Seed what the env draws from; takes effect at the next reset at the latest."""
+        """Seed the env's random generators; takes effect at the next reset at the latest."""
         raise NotImplementedError(f"{type(self).__name__}._set_seed(seed) is not defined, and a seed was given")
 
     def _own_arrays(self) -> RowsAsTensorDict:
@@ -195,7 +195,7 @@ class EnvBase(EnvSpecs):
         return finish_reset(self, tensordict, begun, mask)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Apply the action; what follows it is returned under `"next"` of the same TensorDict."""
+        """Apply the action; the results are returned under `"next"` of the same TensorDict."""
         self.ensure_open()
         self.owner = None
         return finish_step(self, tensordict, self._step(tensordict))
@@ -225,7 +225,7 @@ class EnvBase(EnvSpecs):
             policy: takes and returns a TensorDict; random actions where None.
             break_when_any_done: stop when any row is done; otherwise rows that are done are reset and go on.
             auto_reset: reset before the first step; otherwise `tensordict` is where the rollout starts.
-            tensordict: the starting point with `auto_reset=False`, or what a reset is given.
+            tensordict: the starting point with `auto_reset=False`, or the argument of the reset.
             set_truncated: mark the last step truncated and done.
         """
         self.ensure_open()
@@ -270,15 +270,15 @@ class EnvBase(EnvSpecs):
         return getattr(self, name)
 
     def call(self, name: str, *args: Any) -> Any:
-        """What a method of the env returns, or a list with one value per env of a batch of envs."""
+        """Call a method of the env; return its result, or a list with one result per env of a batch of envs."""
         return getattr(self, name)(*args)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """What the env needs to go on exactly where it is: tensors, numbers, strings, lists and dicts; None if it cannot."""
+        """All that the env needs to continue exactly where it is, as plain data and tensors; None if it cannot."""
         return None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from a `state_dict`."""
         raise NotImplementedError(f"{type(self).__name__} has no state to load")
 
     def loop_state(self) -> dict[str, Any] | None:
@@ -289,7 +289,7 @@ class EnvBase(EnvSpecs):
         return {"env": deepcopy(state), "current": self._made_face().state() if self._is_by_tensordict else None}
 
     def load_loop_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `loop_state` gave."""
+        """Continue from a `loop_state`."""
         self.load_state_dict(deepcopy(state["env"]))
         if self._is_by_tensordict:
             self._made_face().load_state(state["current"])
@@ -301,7 +301,7 @@ class EnvBase(EnvSpecs):
             OptionError: this env cannot be built again.
         """
         factory = f"lambda: {type(self).__name__}(...)"
-        raise OptionError(f"{self!r} stands for several rows, but it is one env: give a factory of it instead, {factory}")
+        raise OptionError(f"{self!r} was given for several rows, but it is one env: give a factory of it instead, {factory}")
 
     @property
     def closed(self) -> bool:
@@ -314,7 +314,7 @@ class EnvBase(EnvSpecs):
             raise ClosedError(f"{type(self).__name__} is closed; build a new one")
 
     def close(self) -> None:
-        """Release what the env holds; a second call does nothing."""
+        """Release the env's resources; a second call does nothing."""
         self._closed = True
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""From what a user gives as an env to an `EnvBase`."""
+"""`build_env` makes an `EnvBase` of a user's env, factory or gymnasium id."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def refuse_instances(factories: Sequence[Any], builders: str) -> None:
     """Raise OptionError for envs that cannot be sent to another process: only those of reap know how they were built.
 
     Args:
-        factories: what was given as `create_env_fn`, one for each env.
+        factories: one `create_env_fn` for each env.
         builders: who builds the envs, for the error: "workers".
     """
     for factory in factories:
@@ -40,7 +40,7 @@ def build_env(given: Any, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
     """An env from an env, a factory, a gymnasium id or a gymnasium env.
 
     Args:
-        given: what was given as `create_env_fn`.
+        given: the `create_env_fn`.
         kwargs: keywords for the factory, or for `GymEnv` with an id.
 
     Raises:

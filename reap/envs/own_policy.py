@@ -9,10 +9,10 @@ LIBRARIES = "reap", "torchrl"
 
 
 def as_policy(policy: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """What acts where a policy is given: None, for random actions, in place of an env's `rand_action` or `rand_step`.
+    """The policy to act with: None, for random actions, instead of an env's `rand_action` or `rand_step`.
 
-    A step is taken by whoever asks the policy: `rand_step` would take another one. Of an env that draws its random actions in
-    a way of its own, that is what acts.
+    The caller of a policy steps the env; `rand_step` would step it twice. An env with its own way of drawing random actions
+    keeps it: its `rand_action` acts.
     """
     env: Any = getattr(policy, "__self__", None)
     name = getattr(policy, "__name__", None)

@@ -40,5 +40,5 @@ class RowsEnv(EnvBase):
         self.row.send(rows, t)
 
     def receive(self) -> Rows | None:
-        """Write what the rows answered; return those whose episode ended."""
+        """Write the results of the rows; return those whose episode ended."""
         return self.row.receive()

@@ -82,7 +82,7 @@ class SerialEnv(RowsEnv):
         self.row: GymRows | ChildRows = self._merged()
 
     def _numbers(self, count: int) -> tuple[int, int]:
-        """What the first of `count` envs is called in messages, and how many there are in all."""
+        """The number of the first of `count` envs in messages, and the number of all envs."""
         return 0, count
 
     def _merged(self) -> GymRows | ChildRows:
@@ -106,7 +106,7 @@ class SerialEnv(RowsEnv):
         self.row = self._merged()
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Give each env the next seed of the chain; return the one behind the last."""
+        """Give each env the next seed of the chain; return the one after the last."""
         self.ensure_open()
         for env in self.envs:
             seed = env.set_seed(seed, static_seed)
@@ -117,7 +117,7 @@ class SerialEnv(RowsEnv):
         return [env.get_attribute(name) for env in self.envs]
 
     def call(self, name: str, *args: Any) -> list[Any]:
-        """What the method of each env returns."""
+        """Call a method of each env; return the results."""
         return [env.call(name, *args) for env in self.envs]
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -159,11 +159,11 @@ class SerialEnv(RowsEnv):
 
 
 class ChildRows:
-    """Envs of any kind behind each other: each works on its own rows of the stage and the slot.
+    """Envs of any kind, stepped one after the other: each works on its own rows of the stage and the slot.
 
     Args:
         envs: the envs.
-        first: what the first of them is called in messages.
+        first: the number of the first of them in messages.
         total: how many there are in all, in messages; None if these are all.
     """
 
@@ -217,7 +217,7 @@ class ChildRows:
             raise
 
     def receive(self) -> Rows | None:
-        """Write what the rows answered; return those whose episode ended."""
+        """Write the results of the rows; return those whose episode ended."""
         ended: list[int] = []
         number = 0
         try:
@@ -248,7 +248,7 @@ def merge_rows(envs: Sequence[EnvBase], first: int = 0, total: int | None = None
 
     Args:
         envs: the envs.
-        first: what the first of them is called in messages.
+        first: the number of the first of them in messages.
         total: how many there are in all, in messages; None if these are all.
     """
     rows = [env.row for env in envs if type(env) is GymEnv and isinstance(env.row, GymRow)]
@@ -279,13 +279,13 @@ def each_of(count: Any, given: Any, name: str) -> list[Any]:
 
 
 def require_equal(first: Any, other: Any, number: int, first_number: int = 0) -> None:
-    """Raise SpecMismatch unless two envs, or what is known of them, can be rows of one batch.
+    """Raise SpecMismatch unless two envs, or the facts about them, fit into one batch.
 
     Args:
         first: an env.
         other: another one.
-        number: what that one is called.
-        first_number: what the first is called.
+        number: its number in messages.
+        first_number: the number of the first one in messages.
     """
     for name in ("observation_spec", "full_action_spec", "full_reward_spec"):
         expected, found = getattr(first, name), getattr(other, name)
@@ -296,7 +296,7 @@ def require_equal(first: Any, other: Any, number: int, first_number: int = 0) ->
             )
     if first.resets_itself != other.resets_itself:
         raise SpecMismatch(
-            f"env {number} differs from env {first_number} in the way rows that ended begin anew: {first!r} and {other!r}; "
+            f"env {number} differs from env {first_number} in its autoreset mode: {first!r} and {other!r}; "
             "make both with the same autoreset mode"
         )
 

@@ -1,4 +1,4 @@
-"""The specs of an env: what it reads and writes, under torchrl's names."""
+"""`EnvSpecs`: the specs of an env's inputs and outputs, under torchrl's names."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class EnvSpecs:
 
     Args:
         device: the env's device, or None.
-        batch_size: leading dimensions of everything the env reads and writes.
+        batch_size: leading dimensions of all inputs and outputs of the env.
 
     Raises:
-        OptionError: a device that is not there.
+        OptionError: a device that does not exist.
     """
 
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Sequence[int] = ()) -> None:
@@ -42,11 +42,11 @@ class EnvSpecs:
         self.check: Check = "types"
         """How closely values are checked."""
         self.left_bounds: set[Key] = set()
-        """Keys under which numbers were told to lie outside of their bounds."""
+        """Keys for which a warning about numbers outside their bounds was given."""
         self._looks: dict[Key, tuple[Spec, tuple[NoNaN | None, Bounds | None]]] = {}
 
     def looks_of(self, key: Key, spec: Spec) -> tuple[NoNaN | None, Bounds | None]:
-        """What is looked at in the numbers of one of the env's specs."""
+        """The checks of the numbers of one of the env's specs."""
         known = self._looks.get(key)
         if known is None or known[0] is not spec:
             known = self._looks[key] = (spec, number_looks(spec, 0))
@@ -55,9 +55,9 @@ class EnvSpecs:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            """Called for what is not there; an env whose `__init__` was left out has nothing yet."""
+            """Called for missing attributes; an env whose `__init__` was not called has none yet."""
             if "_done" in vars(self):
-                return object.__getattribute__(self, name)  # raises again what was raised
+                return object.__getattribute__(self, name)  # raises the same error again
             cls = type(self).__name__
             raise AttributeError(
                 f"{cls!r} object has no attribute {name!r} yet: {cls}.__init__ has to call super().__init__() first, before it "
@@ -70,7 +70,7 @@ class EnvSpecs:
 
     @property
     def observation_spec(self) -> Composite:
-        """What `reset` and `step` return besides reward and done."""
+        """The values that `reset` and `step` return besides reward and done."""
         return self._observation
 
     @observation_spec.setter
@@ -174,11 +174,11 @@ class EnvSpecs:
         return {key: field for key, field in self.fields(self._done).items() if key not in FLAGS}
 
     def fields_of_stage(self) -> dict[Key, Field]:
-        """What the env returns of each step for the next one: observations, and done flags below the root."""
+        """The results of a step that are inputs of the next one: observations, and done flags below the root."""
         return {**self.fields(self._observation), **self.fields_of_flags()}
 
     def slot_fields(self) -> dict[Key, Field]:
-        """What the env reads and writes in each column of a slot: actions, and what follows them under `"next"`."""
+        """The fields that the env reads and writes in each column of a slot: actions, and results under `"next"`."""
         following = {**self.fields_of_stage(), **self.fields(self._reward)}
         flags = {key: Field((1,), torch.bool) for key in FLAGS}
         return {**self.fields(self._action), **{after(key): field for key, field in {**following, **flags}.items()}}
@@ -222,8 +222,8 @@ def _only_leaf(spec: Composite) -> Spec:
     return leaves[0] if len(leaves) == 1 else spec
 
 
-def _only_key(spec: Composite, what: str) -> NestedKey:
+def _only_key(spec: Composite, name: str) -> NestedKey:
     keys = _keys(spec)
     if len(keys) != 1:
-        raise OptionError(f"expected one {what}, this env has {keys}; use .{what}_keys")
+        raise OptionError(f"expected one {name}, this env has {keys}; use .{name}_keys")
     return keys[0]

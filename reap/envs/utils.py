@@ -1,4 +1,4 @@
-"""The documented import path of what helps with envs."""
+"""The documented import path of functions for envs."""
 
 from reap.envs.checks.specs import check_env_specs
 from reap.envs.exploration import ExplorationType, exploration_type, set_exploration_type

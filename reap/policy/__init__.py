@@ -1,1 +1,1 @@
-"""Actors: the only code that knows what a policy looks like."""
+"""Policies: actors, which call them, and their contents."""

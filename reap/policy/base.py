@@ -1,4 +1,4 @@
-"""What an actor is: the only code that knows what a policy looks like."""
+"""`Actor`, the interface to policies of all kinds, and the writers of their outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Actor(Protocol):
     """Reads the stage, writes the action and every other output of its policy into a column of the slot.
 
     Attributes:
-        outputs: what it writes, one row's shape and dtype under each key of the slot.
+        outputs: its outputs, one row's shape and dtype under each key of the slot.
         act: writes the outputs of column `t`.
     """
 
@@ -30,7 +30,7 @@ class Actor(Protocol):
     act: Callable[[int], None]
 
     def bind(self, slot: Slot) -> None:
-        """Take the slot that following calls write."""
+        """Set the slot that the following calls write."""
         ...
 
 
@@ -40,7 +40,7 @@ class PolicyActor(Actor, Protocol):
     Attributes:
         kind: "plain", "tensordict" or "unwrapped", as `repr(collector)` shows it.
         reads: keys of the stage that the policy is given.
-        writer: what writes its outputs.
+        writer: writes its outputs.
         enables_grad: the policy differentiates inside of its forward, which inference mode would not let it do.
     """
 
@@ -54,7 +54,7 @@ class PolicyActor(Actor, Protocol):
         ...
 
     def fix_outputs(self, writer: OutputWriter) -> None:
-        """Take what writes the outputs that were found by the probe, from now on."""
+        """Set the writer of the outputs that the probe found."""
         ...
 
     def read_copies(self) -> None:
@@ -77,7 +77,7 @@ class OutputWriter:
         self.views: list[Sequence[torch.Tensor]] = []
 
     def bind(self, slot: Slot) -> None:
-        """Take the slot that following calls write."""
+        """Set the slot that the following calls write."""
         self.views = [slot.views(key) for key in self.keys]
 
     def write(self, t: int, values: Outputs) -> None:
@@ -97,7 +97,7 @@ class StrictWriter(OutputWriter):
         outputs: one row's shape and dtype under each key of the slot.
         batch_shape: batch dimensions of the rows.
         one_hot: keys of choices that may come in any dtype, as exact zeros and ones.
-        policy: what the policy is called in errors.
+        policy: the name of the policy in errors.
     """
 
     def __init__(
@@ -146,13 +146,13 @@ class StrictWriter(OutputWriter):
 
 
 class RetainedInputs:
-    """Tells whether a policy keeps the tensors it was given, which would change under its hands.
+    """Detects whether a policy keeps its input tensors, which are overwritten in each column.
 
     The stage's tensors are used again for each column. A policy that stores one, a view of one or an array over its memory
     leaves a reference behind: on the tensor or on its storage.
 
     Args:
-        tensors: what it is given, in a list that nobody else keeps.
+        tensors: its inputs, in a list that nobody else keeps.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:

@@ -47,22 +47,22 @@ def choose_actor(
     outputs and the random state after it are the same, bit for bit, is the policy called so from then on.
 
     Args:
-        given: the policy, a module or function, or what `held_by` says of it.
+        given: the policy, a module or function, or the result of `held_by` for it.
         actions: specs of the env's actions.
         stage: the policy's inputs, with the env's first observations in it; extended by `is_init` where the policy
             reads it.
         trust: call the policy with a TensorDict whatever it looks like.
-        called: what is called in place of the policy, which tells only its arguments then: its compiled form, say.
-        device: what the TensorDict that the policy is called with gives as its device.
+        called: called instead of the policy, which then only provides its arguments: its compiled form, for example.
+        device: the device of the TensorDict that the policy is called with.
         interaction: how probabilistic modules will choose; None: as tensordict's `interaction_type()` says now.
         check: how closely later outputs are compared with those of this call.
 
     Returns:
-        The actor, and what tells later whether the policy keeps its inputs (None: it is given copies already).
+        The actor, and a check for retained inputs (None: the policy gets copies already).
 
     Raises:
         OptionError: the policy's arguments are not known.
-        SpecMismatch: what it writes does not fit the env.
+        SpecMismatch: its outputs do not fit the env.
     """
     held = held_by(given)
     policy: Any = held.policy
@@ -92,12 +92,12 @@ def _by_arguments(policy: Callable[..., Any], stage: Stage, reads: Sequence[Key]
 
 
 def _arguments(stage: Stage) -> list[Key]:
-    """What arguments of a policy are named after: observations and states, not done flags."""
+    """The keys that arguments of a policy are named after: observations and states, not done flags."""
     return [key for key in stage.fields if key[-1:] not in FLAGS]
 
 
 def _find_states(held: Held, called: Callable[..., Any], stage: Stage, device: torch.device | None) -> None:
-    """Call the policy without its recurrent states, and take their form from what it writes."""
+    """Call the policy without its recurrent states, and take their form from its outputs."""
     policy = held.policy
     where = f"policy {name_of(policy)}"
     actor = TensorDictActor(called, stage, device)

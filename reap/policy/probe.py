@@ -1,4 +1,4 @@
-"""One call of the policy at construction: what it writes, whether that fits, and nothing left behind."""
+"""One call of the policy at construction, to learn its outputs and check that they fit; it leaves no trace."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _buffers(held: Held) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def explained(held: Held, stage: Stage, reads: Iterable[Key], where: str) -> telling:
-    """Tell in an error of the policy's first call what it was called with.
+    """Add the inputs to an error of the policy's first call.
 
     Raises:
         SpecMismatch: inputs of a dtype that the policy's layers do not take.

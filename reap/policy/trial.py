@@ -16,15 +16,15 @@ from reap.recording.buffers import Stage
 
 
 class Trial:
-    """What one call gives, and the random state after it; generators, parameters, buffers and the stage are restored.
+    """The result of one call, and the random state after it; generators, parameters, buffers and the stage are restored.
 
     Args:
         call: calls the policy on the stage.
-        held: what the policy holds.
+        held: the contents of the policy.
         stage: its inputs, which a policy may change in place.
 
     Attributes:
-        outputs: copies of what the call returned.
+        outputs: copies of the results.
         enables_grad: the call computed something that requires a gradient, although it was made without.
     """
 
@@ -49,7 +49,7 @@ class Trial:
 
 
 class _GradWatch(TorchFunctionMode):
-    """Notes whether any torch function in the body returned what requires a gradient.
+    """Notes whether any torch function in the body returned a tensor that requires a gradient.
 
     That gradients are enabled says too little: `torch.distributions` computes its lazy properties so, of whatever it was given.
     """

@@ -1,1 +1,1 @@
-"""Where frames lie: layouts, blocks, slots and their pool, trajectories."""
+"""The memory of frames: layouts, blocks, slots and their pool, trajectories."""

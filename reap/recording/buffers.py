@@ -1,4 +1,4 @@
-"""Stage and slot: what a policy sees, and where a rollout is recorded.
+"""Stage and slot: the inputs of a policy, and the record of a rollout.
 
                  column t
     Stage  [E, ...]  ----record---->  Slot [E, T, ...]  root
@@ -38,7 +38,7 @@ IS_INIT: Key = ("is_init",)
 STEP_COUNT: Key = ("step_count",)
 
 Cuts = tuple[tuple[int, int, tuple[int, ...]], ...]
-"""Parts of the rows: for each the first one, the one behind the last, and its batch shape."""
+"""Parts of the rows: for each the first row, the one after the last, and its batch shape."""
 
 
 def after(key: Key) -> Key:
@@ -73,7 +73,7 @@ class Stage:
         self.tensors: dict[Key, torch.Tensor] = {}
         self.initial: dict[Key, Any] = {}
         self._parts: dict[Cuts, list[Stage]] = {}
-        """What fields that are no observations hold where an episode begins."""
+        """The values of fields other than observations at the start of an episode."""
         self.block = self._add(fields, make_block)
         """The memory of the fields that it was made with."""
 
@@ -82,7 +82,7 @@ class Stage:
 
         Args:
             fields: the new fields.
-            initial: for fields that are no observations, what they hold where an episode begins.
+            initial: the values of fields other than observations at the start of an episode.
         """
         self._add(fields, Block.private)
         self._parts.clear()
@@ -153,14 +153,14 @@ class ColumnViews(Sequence[torch.Tensor]):
         return self._move(range(len(self))[index])
 
     def _move(self, index: int) -> torch.Tensor:
-        """Make the views of the window in which this column lies."""
+        """Make the views of the window of this column."""
         self._start = index - index % WINDOW
         self._views = column_views(self._tensor[self._start : self._start + WINDOW])
         return self._views[index - self._start]
 
 
 def slot_layout(fields: Mapping[Key, Field], rows: int, columns: int) -> Layout:
-    """Where the fields of a slot lie: the flags behind each other."""
+    """The layout of a slot; its flags are next to each other."""
     flags = [key for key in fields if key[-1:] in FLAGS]
     others = [key for key, field in fields.items() if key not in flags and not field.is_object]
     return Layout({key: fields[key].lead(rows, columns) for key in (*flags, *others)})
@@ -169,7 +169,7 @@ def slot_layout(fields: Mapping[Key, Field], rows: int, columns: int) -> Layout:
 class Slot:
     """Memory for one rollout: a field is `[E, T, *value]`, rows first, so that a batch flattens without a copy.
 
-    Objects lie in arrays of their own, `[E, T, 1]`, beside the block.
+    Objects are in separate arrays `[E, T, 1]`, outside the block.
 
     Args:
         fields: shape and dtype of one frame's value under each key.
@@ -239,7 +239,7 @@ class Slot:
         return found
 
     def clear_flags(self) -> None:
-        """Set every done, terminated and truncated to False: they lie side by side, so one fill does it."""
+        """Set every done, terminated and truncated to False; they are next to each other, so one fill does it."""
         for flags in self._flags:
             flags[...] = 0
 

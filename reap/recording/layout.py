@@ -1,4 +1,4 @@
-"""Where values lie in memory: a `Layout` describes a `Block`, one piece of memory that holds many arrays.
+"""The place of values in memory: a `Layout` describes a `Block`, one piece of memory that holds many arrays.
 
     offset 0          64-byte aligned                                    nbytes
     | observation     | action | done | terminated | truncated | ids ... |
@@ -134,7 +134,7 @@ class Block:
     """One piece of memory and the arrays that a layout places in it.
 
     Attributes:
-        layout: where the arrays lie.
+        layout: the places of the arrays.
         memory: the bytes.
         fd: descriptor of memory that can be shared, open as long as the block lives; None for memory of this process.
     """
@@ -164,11 +164,11 @@ class Block:
         """A block that several processes map: one memfd, whatever the number of fields.
 
         Args:
-            layout: where the arrays lie.
+            layout: the places of the arrays.
             fd: descriptor of a block of this layout that another process made; it belongs to the new block.
 
         Raises:
-            MemoryError: the layout does not fit into what the machine, or the container, has left; the text names its
+            MemoryError: the layout is larger than the memory that the machine, or the container, has left; the text names its
                 largest fields.
         """
         with _naming_largest(layout):
@@ -204,7 +204,7 @@ def require_private(layout: Layout) -> None:
 
 
 def require_shared(layouts: Sequence[Layout]) -> None:
-    """Raise MemoryError where shared blocks of these layouts do not fit into what is available."""
+    """Raise MemoryError if shared blocks of these layouts do not fit into the available memory."""
     with _naming_largest(max(layouts, key=lambda layout: layout.nbytes)):
         require_memory(sum(layout.nbytes for layout in layouts))
 
@@ -224,7 +224,7 @@ def _too_large(layout: Layout, limit: float) -> str:
 
 
 def _largest(layout: Layout) -> str:
-    """The largest fields of a layout, and what to do if they are too large."""
+    """The largest fields of a layout, and a remedy if they are too large."""
     largest = sorted(layout.items(), key=lambda item: -item[1].nbytes)[:SHOWN]
     rows = (f"  {'.'.join(key)}: {field.shape} {field.dtype}, {readable(field.nbytes)}" for key, field in largest)
     advice = "Use fewer frames per batch or fewer envs, smaller values or a smaller dtype, or keep fewer batches alive."

@@ -83,7 +83,7 @@ def stacked(objects: Array) -> Any:
 
 
 def unstacked(value: Any, shape: tuple[int, ...]) -> Array:
-    """The objects `[*shape]` in what a TensorDict holds of them."""
+    """The objects `[*shape]` in an entry of a TensorDict."""
     objects = np.empty(shape, object)
     for index in np.ndindex(*shape):
         part = value
@@ -129,13 +129,13 @@ def to_states(objects: Array) -> list[Any] | None:
 
 
 def fill(objects: Array, states: list[Any]) -> None:
-    """Put the objects of which `to_states` was given into an array."""
+    """Put the objects that `to_states` turned into plain data into an array."""
     for index, state in zip(np.ndindex(*objects.shape), states, strict=True):
         objects[index] = from_state(state)
 
 
 def from_state(state: Any) -> Any:
-    """The object of which `to_state` was given."""
+    """The object that `to_state` turned into plain data."""
     if isinstance(state, Mapping):
         return _FROM_STATE[state["kind"]](state["value"])
     return state.clone() if isinstance(state, torch.Tensor) else state

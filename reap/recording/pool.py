@@ -39,7 +39,7 @@ class SlotPool:
         fields: shape and dtype of one frame's value under each key, in the order of delivery.
         batch_shape: batch dimensions of the env.
         columns: time steps of a rollout.
-        device: what the batches give as their device, or None.
+        device: the device of the batches, or None.
         same: deliver the same TensorDict over the same memory each time.
         limit: slots at the most: a batch that would take the last free one is copied, not lent. None for no limit.
         make_block: makes the memory of a slot.
@@ -79,7 +79,7 @@ class SlotPool:
 
     @property
     def lent(self) -> int:
-        """The number of slots that are taken, or of which the user keeps a piece."""
+        """The number of slots that are taken, or whose batch the user still holds in part."""
         return len(self.slots) - len(self._free)
 
     def take(self) -> int:
@@ -104,7 +104,7 @@ class SlotPool:
 
     @property
     def layout(self) -> Layout:
-        """Where the fields of each slot lie in its memory."""
+        """The place of each field in the memory of a slot."""
         return slot_layout(self.fields, math.prod(self._batch_shape), self.columns)
 
     @property
@@ -117,7 +117,7 @@ class SlotPool:
         self._free.append(self._own[index])
 
     def clear(self) -> None:
-        """Have no slots any more: the memory of those that are lent goes with the last piece of their batches, the rest now."""
+        """Drop all slots: the memory of a lent one is freed with the last piece of its batch, that of the others now."""
         for kept in (self.slots, self._sources, self._same, self._free, self._own, self._leases):
             kept.clear()
 
@@ -154,7 +154,7 @@ class SlotPool:
             tensors = {key: slot.tensor(key) for key in self.fields if key not in self._objects}
             nodes = self._same[index] = _nodes(self._tensordict(tensors))
         for node, entries in nodes:
-            # What the user put in place of our tensors, or beside them, belongs to the last batch.
+            # Entries that the user replaced or added belong to the last batch.
             own = node._tensordict  # pyright: ignore[reportPrivateUsage]  a locked node refuses every other way
             own.clear()
             own.update(entries)
@@ -172,7 +172,7 @@ def as_batch(leaves: Mapping[Key, Any], shape: Shape, device: torch.device | Non
     Args:
         leaves: values by key.
         shape: `[*batch_shape, T]`.
-        device: what the batch gives as its device, or None.
+        device: the device of the batch, or None.
     """
     return make_tensordict(nested(leaves), torch.Size(shape), names=[*[None] * (len(shape) - 1), "time"], device=device)
 

@@ -2,7 +2,7 @@
 
 The cut is planned once on the ids, then every leaf follows the plan with one index:
 
-    ids      0 0 1 | 2 0 0        two rows of three columns; trajectory 0 goes on in the second row
+    ids      0 0 1 | 2 0 0        two rows of three columns; trajectory 0 continues in the second row
     runs     0 0   | 1 | 2 | 0 0  neighbours of one id; sorting runs is cheaper than sorting frames
     order    0 1 4 5 | 2 | 3      flat positions, trajectory after trajectory
     padded   0 1 4 5              the result, [trajectories, longest]
@@ -58,7 +58,7 @@ def split_trajectories(
 ) -> TensorDictBase:
     """Gives every trajectory of a batch a row of its own.
 
-    Frames are grouped by trajectory id wherever they lie; without ids each row of the batch is cut after its done
+    Frames are grouped by trajectory id wherever they are; without ids each row of the batch is cut after its done
     frames. Trajectories come in the order of their first frame, frames in the order of the batch (row-major).
     Invalid frames (mask False or id -1) are dropped. The input is not modified and shares no tensor with the result.
 
@@ -69,7 +69,7 @@ def split_trajectories(
         prefix: where ids and mask live: `(prefix, "traj_ids")` and `(prefix, "mask")`. Default: `"collector"` if the
             batch has such an entry, else the root.
         trajectory_key: the ids themselves, integer `[..., T]`; the mask is next to them. Overrides `prefix`.
-        done_key: what ends a trajectory where no ids are found, looked up under `"next"`: bool `[..., T]` or
+        done_key: the flag that ends a trajectory if there are no ids, looked up under `"next"`: bool `[..., T]` or
             `[..., T, 1]`. Default: `"done"`.
         as_nested: True or a layout (`torch.strided`, the default one, or `torch.jagged`): nested tensors instead of
             padding.
@@ -157,7 +157,7 @@ def _per_frame(batch: TensorDictBase, key: Key, value: Any, kind: str) -> Tensor
     found = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
     raise SpecMismatch(
         f"split_trajectories: expected one {kind} per frame, {list(batch.shape)}, under {plain(key)!r}, found {found}. "
-        "Name another entry with trajectory_key= (the mask lies next to the ids) or done_key=."
+        "Name another entry with trajectory_key= (the mask is next to the ids) or done_key=."
     )
 
 
@@ -235,7 +235,7 @@ class _Form:
         raise NotImplementedError
 
     def rows(self, frames: Sequence[Any], blank: Callable[[], Any]) -> list[list[Any]]:
-        """Frames that are Python objects, by trajectory; `blank()` is what stands for none."""
+        """Frames that are Python objects, by trajectory; `blank()` makes the padding."""
         picked = iter(self._order.tolist())
         longest = self.batch_size[1]
         return [
@@ -245,7 +245,7 @@ class _Form:
 
 
 class _Padded(_Form):
-    """Trajectories as rows of `[n, longest]`, zeros behind their end.
+    """Trajectories as rows of `[n, longest]`, zeros after their end.
 
     Little padding: it is gathered with the frames and then filled with zeros, one pass. Much: the frames are
     scattered into fresh zeros, so that the padding is never touched.
@@ -361,7 +361,7 @@ def _split_objects(value: Any, dims: int, form: _Form) -> Any:
 
 
 def _signature(value: Any) -> Any:
-    """Shapes and dtypes of what a lazy stack holds; None where its parts differ, so that no tensor can hold them."""
+    """Shapes and dtypes of the entries of a lazy stack; None if its parts differ, so that no tensor can hold them."""
     if isinstance(value, LazyStackedTensorDict) and not is_non_tensor(value):
         parts = [_signature(part) for part in value.tensordicts]
         return parts[0] if parts and all(part == parts[0] for part in parts) else None

@@ -1,10 +1,10 @@
 """`TrajectoryTracker`: ids, step counts, limits and finished episodes.
 
-Nothing is written per frame. A row's *segment* is what it recorded of one episode in one rollout; the loop only notes where
+Nothing is written per frame. A row's *segment* is its part of one episode in one rollout; the loop only notes where
 segments begin and where episodes end, and all of them are written at the end of the rollout by a few array operations:
 
     column        0 . . . 4 5 . . . . . . . 13 14 . . T
-    row b         id 7    | id 9               | id 12 ->     goes on in the next rollout, after `count` steps
+    row b         id 7    | id 9               | id 12 ->     continues in the next rollout, after `count` steps
 
 Places are flat, `b * T + column`, so that the segments of all rows, sorted, cover the slot without a gap. Frames that are not
 valid belong to segments with id -1.
@@ -82,6 +82,15 @@ class TrajectoryTracker:
         self._ends: list[int] = []
         self._columns = 0
 
+    @property
+    def leaf(self) -> int:
+        """Number of the worker, the upper bits of every id that it gives; one that is set counts for later ids."""
+        return self._leaf >> LEAF_SHIFT
+
+    @leaf.setter
+    def leaf(self, number: int) -> None:
+        self._leaf = number << LEAF_SHIFT
+
     def bind(self, slot: Slot) -> None:
         """Start a rollout that is recorded in `slot`; episodes go on from before, or were begun in column 0."""
         self._slot = slot
@@ -90,7 +99,7 @@ class TrajectoryTracker:
         self._start_ids = list(self._ids)
         self._ends = []
         self._truncated = slot.by_row(after(TRUNCATED))
-        # What a rollout that is never closed would lack: the first id of each segment, and the steps before it.
+        # Lost with a rollout that is never closed: the first id of each segment, and the steps before it.
         self._first_ids = slot.by_row(IDS)
         self._first_ids[:, 0] = self._ids
         if self._writes_counts and STEP_COUNT in slot.fields:
@@ -111,7 +120,7 @@ class TrajectoryTracker:
     def begin(self, rows: Iterable[int], column: int) -> None:
         """New episodes whose first frame is recorded in `column`; in column 0 they begin before `bind`.
 
-        An episode of which no frame was recorded leaves its id to the next.
+        An episode without a recorded frame leaves its id to the next one.
         """
         for b in rows:
             number = self._ids[b]
@@ -140,7 +149,7 @@ class TrajectoryTracker:
         return reached if ended is None else sorted({*ended, *reached})
 
     def end(self, rows: Iterable[int], t: int) -> None:
-        """Episodes that ended with column `t`; the rows are idle until they begin anew."""
+        """Episodes that ended with column `t`; the rows are idle until their next episode begins."""
         for b in rows:
             place = b * self._columns + t
             self._ends.append(place)
@@ -188,7 +197,7 @@ class TrajectoryTracker:
         np.logical_or(slot.by_row(after(TERMINATED)), self._truncated, out=slot.by_row(after(DONE)))
         counts, returns = lengths.copy(), np.add.reduceat(self._frame_rewards(slot), starts, dtype=np.float64)
         returns[lengths == 0] = 0.0
-        # A row's first segment carries on what was under way before.
+        # A row's first segment continues the episode that was under way.
         firsts = np.searchsorted(starts, np.arange(0, size, self._columns))
         counts[firsts] += self._count
         returns[firsts] += self._return
@@ -199,7 +208,7 @@ class TrajectoryTracker:
         self.finished.extend(map(Episode, returns[ended].tolist(), counts[ended].tolist()))
 
     def state(self) -> TrackerState:
-        """What an episode under way needs to go on: a copy."""
+        """A copy of all that the episodes under way need to continue."""
         return {"begun": self._begun, "ids": list(self._ids), "count": self._count.tolist(), "return": self._return.tolist()}
 
     def restore(self, state: TrackerState, *, going_on: bool) -> None:

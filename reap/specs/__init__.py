@@ -1,4 +1,4 @@
-"""What the values of an env are: shape, dtype, range; from gymnasium spaces, or written by hand.
+"""Specs: shape, dtype and range of an env's values, made from gymnasium spaces or written by hand.
 
     Spec
     ├── Composite          a tree of specs: TensorDicts

@@ -1,4 +1,4 @@
-"""What every spec can do, and what those of tensors share."""
+"""`Spec`, the interface of all specs, and `TensorSpec`, the base of those of tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Destination = torch.device | torch.dtype | str | int
 
 
 class Spec(ABC):
-    """What the values under a key are: shape, dtype, range. Immutable.
+    """Shape, dtype and range of the values under a key. Immutable.
 
     `expand` and `to` give changed specs; a value of a spec may have batch dimensions in front of `shape`.
     """
@@ -61,7 +61,7 @@ class Spec(ABC):
     @property
     @abstractmethod
     def space(self) -> Any:
-        """What the values range over; see `reap.specs.spaces`."""
+        """The range of the values; see `reap.specs.spaces`."""
 
     @abstractmethod
     def rand(
@@ -105,7 +105,7 @@ class Spec(ABC):
             batched: whether there may be further dimensions in front of the spec's shape.
 
         Raises:
-            SpecMismatch: with key, what was expected, what was found, and what to do where that is known.
+            SpecMismatch: the text names the key, the expected and the found value, and a remedy if one is known.
         """
         fault = self._fault(value, batched=batched)
         if fault is not None:
@@ -145,7 +145,7 @@ class Spec(ABC):
 
     @abstractmethod
     def _fault(self, value: Any, *, batched: bool) -> Fault | None:
-        """What is wrong with the value."""
+        """The fault of a value, if it has one."""
 
     @abstractmethod
     def _rebuilt(
@@ -197,7 +197,7 @@ class TensorSpec(Spec):
 
     @property
     def device(self) -> torch.device:
-        """Where values are made; a value given to `is_in` or `project` may lie elsewhere."""
+        """The device of new values; those given to `is_in` or `project` may be on another one."""
         return self._device
 
     @abstractmethod
@@ -254,7 +254,7 @@ class TensorSpec(Spec):
 
     @abstractmethod
     def _content_fault(self, value: torch.Tensor) -> Fault | None:
-        """What is wrong with the elements of a tensor of the right shape and dtype."""
+        """The fault of the elements of a tensor of the right shape and dtype, if there is one."""
 
     def _fault(self, value: Any, *, batched: bool) -> Fault | None:
         expected = layout_text(self._shape, self._dtype)
@@ -269,7 +269,7 @@ class TensorSpec(Spec):
         return shape == self._shape or (batched and shape[max(len(shape) - self.ndim, 0) :] == self._shape)
 
     def _layout_advice(self, value: torch.Tensor) -> str:
-        """What to do about a tensor of a wrong shape or dtype; empty where nothing is known."""
+        """A remedy for a tensor of a wrong shape or dtype; empty if none is known."""
         if value.shape != self._shape and value.numel() == self._shape.numel():
             return f"It has as many elements: value.reshape({shape_text(self._shape)}) makes it fit."
         if value.shape == self._shape and value.dtype.is_floating_point and self._dtype.is_floating_point:
@@ -312,7 +312,7 @@ def as_shape(shape: ShapeLike) -> torch.Size:
 
 
 def as_sizes(shape: tuple[int | Iterable[int], ...]) -> tuple[int, ...]:
-    """What `expand` was given, as numbers: `expand(2, 3)` and `expand((2, 3))` mean the same."""
+    """The arguments of `expand` as numbers: `expand(2, 3)` and `expand((2, 3))` mean the same."""
     if len(shape) == 1 and isinstance(shape[0], Iterable):
         return tuple(int(size) for size in shape[0])
     return tuple(int(cast("int", size)) for size in shape)

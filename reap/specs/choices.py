@@ -1,4 +1,4 @@
-"""What specs of choices share: how many choices there are, and how they are drawn together."""
+"""The base of all specs of choices: their numbers of choices, and how several are drawn at once."""
 
 from __future__ import annotations
 

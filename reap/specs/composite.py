@@ -1,4 +1,4 @@
-"""A tree of specs under keys: what a TensorDict holds."""
+"""`Composite`: a tree of specs under keys, for the entries of a TensorDict."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Composite(Spec):
         """The keys, in the order given: names, and tuples of names for nested specs.
 
         Args:
-            include_nested: also what lies in nested Composites.
+            include_nested: include the entries of nested Composites.
             leaves_only: leave out the Composites themselves.
         """
         return [
@@ -269,7 +269,7 @@ def _checked_key(key: Any) -> Key:
 
 
 def _nest(level: Mapping[str, Any], path: Key, spec: Any) -> dict[str, Any]:
-    """The entry that puts a spec under a path, merged with what the level has under the path's first name."""
+    """The entry that puts a spec under a path, merged with the existing one under the path's first name."""
     name, rest = path[0], path[1:]
     if not rest:
         return {name: spec}

@@ -20,7 +20,7 @@ _MOST_SHOWN = 6
 
 
 class _Numbers(TensorSpec):
-    """What Bounded and Unbounded share: every element lies between its two bounds."""
+    """The base of Bounded and Unbounded: every element is between its two bounds."""
 
     _space: ContinuousBox
 
@@ -64,7 +64,7 @@ class _Numbers(TensorSpec):
         least, most = comparable(low), comparable(high)
         if not value.dtype.is_floating_point:
             return comparable(value).clamp(least, most).to(self._dtype)
-        # Not clamp, then cast: the ends of int64 are no floats. What overflows in the cast is replaced behind it.
+        # Not clamp, then cast: the ends of int64 are no floats. Elements that overflow in the cast are replaced after it.
         whole = value.round().to(torch.int64)
         return torch.where(value >= most, most, torch.where(value <= least, least, whole)).to(self._dtype)
 

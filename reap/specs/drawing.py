@@ -1,4 +1,4 @@
-"""Random choices, with or without a mask of what is allowed.
+"""Random choices, with or without a mask of those that are allowed.
 
 Several choices are drawn together: `sizes` says among how many each one is, and a mask holds their flags side by side,
 `[*lead, sum(sizes)]`.
@@ -25,7 +25,7 @@ def draw(
     Args:
         sizes: among how many values each choice is.
         lead: the shape in front.
-        device: where the result lies.
+        device: the device of the result.
         generator: the source of randomness, of any device; None: torch's own.
         mask: True where a value is allowed, bool or whole numbers, broadcast to `[*lead, sum(sizes)]`.
 

@@ -1,4 +1,4 @@
-"""What is wrong with a value: found here, worded here.
+"""Faults: how a value differs from its spec, and the words for it.
 
 A spec looks at a value and returns a `Fault` or None; `is_in` needs no more, and `validate` makes an error of it.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fault(NamedTuple):
-    """How a value differs from its spec: expected and found as they read in a sentence, what to do, and where."""
+    """How a value differs from its spec: the words for both, a remedy, and the place."""
 
     expected: str
     found: str

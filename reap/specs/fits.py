@@ -1,7 +1,7 @@
-"""What fits: the rule by which values are taken into arrays, the same for the first step and for each later one.
+"""Which values fit into an array: one rule for the first step and for all later ones.
 
     shape              equal; lists and tuples count as the arrays that they make; nothing is broadcast
-    float -> float     any width; what becomes infinite does not fit
+    float -> float     any width; a number that would become infinite does not fit
     int, bool -> float yes
     int -> int         a wider dtype, or values that it holds
     float -> int       never
@@ -39,7 +39,7 @@ GREATEST_SQUARES = {np.dtype(np.float16): 6.5504e4**2, np.dtype(np.float32): 3.4
 
 
 def float32_format(count: int) -> struct.Struct:
-    """Packs so many numbers as float32; OverflowError for one that would become infinite, which the native format lets pass."""
+    """The format of `count` float32 numbers; packing raises OverflowError for one that would become infinite."""
     return struct.Struct(f"{'<' if sys.byteorder == 'little' else '>'}{count}f")
 
 
@@ -53,12 +53,12 @@ _pack_float32 = float32_format(1).pack
 
 @dataclass(frozen=True)
 class Outside:
-    """Numbers under one key that lie outside of their bounds.
+    """Numbers under one key that are outside their bounds.
 
     Attributes:
         key: the key.
         frames: in how many frames.
-        text: the first of them, in words.
+        text: a description of the first of them.
     """
 
     key: Key
@@ -151,7 +151,7 @@ class LooseFit(Fit):
 
 
 def expected_and_found(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[str, str]:
-    """What was expected in the place of a value that does not fit, and what was found, as they read in an error."""
+    """The expected and the found value, in the words of an error, for one that does not fit."""
     array = as_array(value)
     if array is not None and array.shape == shape and array.dtype.kind in INTEGERS and dtype.kind in INTEGERS:
         least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
@@ -270,7 +270,7 @@ def one_choice(value: Any, start: int, count: int, key: Key) -> int:
 
 
 def describe(value: Any) -> str:
-    """A value as it reads behind "found"."""
+    """A value as it reads after "found"."""
     if isinstance(value, np.ndarray):
         array: Array = value
         return f"an array of shape {array.shape}, dtype {array.dtype}"

@@ -30,7 +30,7 @@ class _Indices(ChoiceSpec):
         Args:
             shape: batch dimensions in front.
             generator: the source of randomness; None: torch's own.
-            mask: the flags of all choices side by side in the last dimension, behind the batch dimensions.
+            mask: the flags of all choices side by side in the last dimension, after the batch dimensions.
 
         Raises:
             SpecMismatch: the mask has a wrong shape or dtype, or allows nothing somewhere.

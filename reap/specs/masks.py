@@ -1,4 +1,4 @@
-"""Which mask says what of an action is allowed, and random actions that obey it."""
+"""Action masks, and random actions that obey them."""
 
 from __future__ import annotations
 

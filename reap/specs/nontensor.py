@@ -18,7 +18,7 @@ class NonTensor(Spec):
         shape: the batch dimensions of a value; an env's string has `()`.
         device: kept, without meaning for the values.
         dtype: accepted for the sake of likeness; there is none.
-        example_data: what `rand` and `zero` give.
+        example_data: the value that `rand` and `zero` return.
 
     Example:
         >>> spec = NonTensor((), example_data="a text")
@@ -56,7 +56,7 @@ class NonTensor(Spec):
 
     @property
     def example_data(self) -> Any:
-        """What `rand` and `zero` give."""
+        """The value that `rand` and `zero` return."""
         return self._example
 
     def rand(

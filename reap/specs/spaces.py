@@ -1,4 +1,4 @@
-"""What a spec's `space` tells: how many values there are, or between which bounds they lie."""
+"""The `space` of a spec: its number of values, or its bounds."""
 
 from __future__ import annotations
 

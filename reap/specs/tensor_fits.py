@@ -29,7 +29,7 @@ class TensorFits:
         """The values, which can be copied to tensors of these shapes and dtypes.
 
         Args:
-            values: what was found under each key; None for nothing.
+            values: the value under each key; None for a key that is missing.
             owner: whose values they are, for the error.
             call: the call that they come from or go to.
 

@@ -13,20 +13,18 @@ longer.
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Mapping
 from typing import Any
 
-import cloudpickle
 import torch
 
-from reap.errors import ClosedError, OptionError
+from reap.errors import ClosedError
 from reap.keys import Key
 from reap.recording.layout import Block, Field, Layout
 from reap.system.locks import ProcessLock
-from reap.weights.attributes import ATTRIBUTES
 from reap.weights.half import VERSION, WeightHalf
-from reap.weights.weight_layout import WeightLayout, describe, extra_states, load_extra_states
+from reap.weights.packed import PackedWeights, checked_version, unpacked
+from reap.weights.weight_layout import WeightLayout, describe, load_extra_states
 
 __all__ = ["WeightMailbox", "describe"]
 
@@ -69,7 +67,7 @@ class WeightMailbox:
         self._end = layout.nbytes
         self._lock = ProcessLock(self.fd)
         self._seen: int | None = None
-        self._extra: dict[str, Any] = {}
+        self._extra: Mapping[str, Any] = {}
 
     @classmethod
     def for_weights(cls, described: Mapping[str, Field]) -> WeightMailbox:
@@ -128,26 +126,16 @@ class WeightMailbox:
         self.described.select(weights)
 
     def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
-        """Put weights in place of the latest ones.
+        """Put weights in place of the latest ones; see `Mailbox`."""
+        self.send(PackedWeights(self.described, weights, extra), version)
 
-        Args:
-            weights: a module, a TensorDict of parameters or a state dict, on any device. Buffers that it lacks stay as they
-                were sent last.
-            version: a number for them, 1 or more.
-            extra: state beyond tensors by its name in a state dict; that of `weights` if None.
-
-        Raises:
-            OptionError: these are no weights, or no such version.
-            SpecMismatch: names or shapes differ; nothing is changed then.
-            ClosedError: the mailbox is closed.
-        """
+    def send(self, packed: PackedWeights, version: int) -> None:
+        """Put packed weights in place of the latest ones; see `Mailbox`."""
         checked_version(version)
-        given = self.described.select(weights)
-        self._extra = with_extra(self._extra, self.described.canonical(extra_states(weights) if extra is None else extra))
-        blob = packed(self._extra)
         fd = self.fd
+        self._extra, blob = packed.extra_after(self._extra)
         with self._lock:
-            self._write(fd, given, version, blob)
+            self._write(fd, packed.tensors, version, blob)
 
     def _write(self, fd: int, given: Mapping[str, torch.Tensor], version: int, blob: bytes) -> None:
         serial = self._serial[0]
@@ -209,31 +197,6 @@ class WeightMailbox:
             # No other thread may be reading or writing now.
             self._serial, self._halves = memoryview(bytes(8)).cast("q"), ()
             self._block = None
-
-
-def with_extra(before: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """All extra states that were sent, the latest of each, as bytes: a policy may go on to change what it gave."""
-    found = {**before, **{name: cloudpickle.dumps(state) for name, state in extra.items() if name != ATTRIBUTES}}
-    if changes := {**before.get(ATTRIBUTES, {}), **extra.get(ATTRIBUTES, {})}:
-        found[ATTRIBUTES] = changes
-    return found
-
-
-def packed(extra: Mapping[str, Any]) -> bytes:
-    """What `with_extra` gave as it travels; nothing if there is nothing."""
-    return cloudpickle.dumps(dict(extra)) if extra else b""
-
-
-def unpacked(blob: bytes) -> dict[str, Any]:
-    """Extra states that have arrived."""
-    return {name: state if name == ATTRIBUTES else pickle.loads(state) for name, state in pickle.loads(blob).items()}
-
-
-def checked_version(version: int) -> int:
-    """The version, or OptionError if it is none."""
-    if version < 1:
-        raise OptionError(f"version: expected 1 or more, got {version}")
-    return version
 
 
 def _write_all(fd: int, data: bytes, start: int) -> None:

@@ -25,8 +25,9 @@ from reap.errors import ClosedError
 from reap.keys import Key
 from reap.recording.layout import Block, Field, Layout
 from reap.weights.half import VERSION, WeightHalf
-from reap.weights.mailbox import CLOSED, checked_version, packed, unpacked, with_extra
-from reap.weights.weight_layout import WeightLayout, describe, extra_states, load_extra_states
+from reap.weights.mailbox import CLOSED
+from reap.weights.packed import PackedWeights, checked_version, unpacked
+from reap.weights.weight_layout import WeightLayout, describe, load_extra_states
 
 PIPE_BYTES = 1 << 20
 """What the pipe holds, where the system allows it: fewer, longer turns of its two ends."""
@@ -148,7 +149,7 @@ class MessageMailbox:
         self._close_feeder = None if self._feeder is None else finalize(self, self._feeder.stop)
         self._latest = WeightMessage(self.described)
         self._version = 0
-        self._extra: dict[str, Any] = {}
+        self._extra: Mapping[str, Any] = {}
 
     @classmethod
     def for_weights(cls, described: Mapping[str, Field]) -> MessageMailbox:
@@ -191,12 +192,14 @@ class MessageMailbox:
         self.described.select(weights)
 
     def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
-        """Send weights; see `WeightMailbox.write`."""
+        """Send weights; see `Mailbox`."""
+        self.send(PackedWeights(self.described, weights, extra), version)
+
+    def send(self, packed: PackedWeights, version: int) -> None:
+        """Send packed weights; see `Mailbox`."""
         checked_version(version)
-        given = self.described.select(weights)
-        self._extra = with_extra(self._extra, self.described.canonical(extra_states(weights) if extra is None else extra))
-        blob = packed(self._extra)
-        self._send(self._latest.following(self.described, given, version, blob))
+        self._extra, blob = packed.extra_after(self._extra)
+        self._send(self._latest.following(self.described, packed.tensors, version, blob))
 
     def _send(self, message: WeightMessage) -> None:
         self._open()

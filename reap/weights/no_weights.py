@@ -7,22 +7,35 @@ from typing import Any, Self
 
 from reap.recording.layout import Field
 from reap.weights.base import WeightUpdaterBase
+from reap.weights.packed import PackedWeights
+from reap.weights.weight_layout import WeightLayout
 
 
 class NoMailbox:
-    """Nothing goes in, and nothing comes out; used as a `WeightMailbox` is."""
+    """Nothing goes in, and nothing comes out; see `Mailbox`.
+
+    Args:
+        described: the weights that are not sent.
+
+    Attributes:
+        described: the same.
+        version: 0.
+    """
 
     version = 0
 
-    @classmethod
-    def for_weights(cls, described: Mapping[str, Field]) -> Self:  # noqa: ARG003  as other mailboxes
-        """A mailbox for these weights."""
-        return cls()
+    def __init__(self, described: Mapping[str, Field]) -> None:
+        self.described = described if isinstance(described, WeightLayout) else WeightLayout(dict(described))
 
     @classmethod
-    def attach(cls, described: Mapping[str, Field]) -> Self:  # noqa: ARG003  as other mailboxes
+    def for_weights(cls, described: Mapping[str, Field]) -> Self:
+        """A mailbox for these weights."""
+        return cls(described)
+
+    @classmethod
+    def attach(cls, described: Mapping[str, Field]) -> Self:
         """Its other end."""
-        return cls()
+        return cls(described)
 
     def descriptors(self) -> list[int]:
         """None are needed."""
@@ -32,6 +45,9 @@ class NoMailbox:
         """Anything fits."""
 
     def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
+        """Nothing is sent."""
+
+    def send(self, packed: PackedWeights, version: int) -> None:
         """Nothing is sent."""
 
     def read_into(self, policy: Any, since: int) -> int:

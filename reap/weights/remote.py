@@ -1,13 +1,13 @@
-"""`MultiProcessedWeightUpdater`: sends weights to policies in other processes of this machine, through a mailbox each.
+"""`MultiProcessedWeightUpdater`: sends weights to policies of workers, through a mailbox each.
 
-the caller's policy --(on the CPU, checked: once)--> mailbox of worker 0, 1, ... --(at its next rollout)--> its policy
+the caller's policy --(on the CPU, checked, packed: once)--> mailbox of worker 0, 1, ... --(at its next rollout)--> its policy
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from signal import SIGINT, raise_signal
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
@@ -16,19 +16,9 @@ from reap.policy.contents.held import Held, held_by
 from reap.system.interrupts import deferring_interrupts
 from reap.weights.attributes import ATTRIBUTES, Changes
 from reap.weights.base import WeightUpdaterBase, as_held, load_weights
-from reap.weights.weight_layout import describe, extra_states, weights_by_name
-
-
-class Mailbox(Protocol):
-    """Where the weights for one worker go: `WeightMailbox`, or what a weight sync scheme makes."""
-
-    def check(self, weights: Any) -> None:
-        """Raise OptionError or SpecMismatch if `write` would."""
-        ...
-
-    def write(self, weights: Any, version: int) -> None:
-        """Replace the latest weights; never waits for the worker's rollout."""
-        ...
+from reap.weights.mailbox_protocol import Mailbox
+from reap.weights.packed import PackedWeights
+from reap.weights.weight_layout import WeightLayout, describe, extra_states, weights_by_name
 
 
 class MultiProcessedWeightUpdater(WeightUpdaterBase):
@@ -68,6 +58,7 @@ class MultiProcessedWeightUpdater(WeightUpdaterBase):
         self._get = get_server_weights
         self._targets = {worker: _target(given) for worker, given in (policy_weights or {}).items()}
         self._version = 0
+        self._packed: list[tuple[WeightLayout, Any, PackedWeights]] = []
 
     @classmethod
     def from_policy(cls, policy: Any) -> MultiProcessedWeightUpdater:
@@ -106,13 +97,13 @@ class MultiProcessedWeightUpdater(WeightUpdaterBase):
         given = self._as_held(weights)
         # Once for all workers: weights on a GPU come down once.
         prepared = {name: value.detach().cpu() for name, value in weights_by_name(given).items()} | extra_states(given)
-        for worker in workers:
-            if worker in self.mailboxes:
-                self.mailboxes[worker].check(prepared)
-            if worker in self._targets:
-                describe(self._targets[worker]).select(prepared)
+        layouts = [self.mailboxes[worker].described for worker in workers if worker in self.mailboxes]
+        targets = [describe(self._targets[worker]) for worker in workers if worker in self._targets]
+        for layout in distinct([*layouts, *targets]):
+            layout.select(prepared)
         prepared[ATTRIBUTES] = self._changes.found(given if isinstance(given, Held) else None)
         self._version = self._version + 1 if self.collector is None else self.collector.policy_version + 1
+        self._packed.clear()
         return prepared
 
     def _as_held(self, weights: Any) -> Any:
@@ -124,6 +115,15 @@ class MultiProcessedWeightUpdater(WeightUpdaterBase):
         with deferring_interrupts():
             for worker in workers:
                 self._hand_over_to(worker, weights)
+        self._packed.clear()
+
+    def _packed_for(self, layout: WeightLayout, weights: Any) -> PackedWeights:
+        """These weights for mailboxes of a layout: packed once in a push."""
+        for known, given, packed in self._packed:
+            if given is weights and known == layout:
+                return packed
+        self._packed.append((layout, weights, PackedWeights(layout, weights)))
+        return self._packed[-1][-1]
 
     def _hand_over_to(self, worker: Any, weights: Any) -> None:
         try:
@@ -135,9 +135,19 @@ class MultiProcessedWeightUpdater(WeightUpdaterBase):
 
     def _sync_weights_with_worker(self, *, worker_id: Any, server_weights: Any) -> None:
         if worker_id in self.mailboxes:
-            self.mailboxes[worker_id].write(server_weights, self._version)
+            box = self.mailboxes[worker_id]
+            box.send(self._packed_for(box.described, server_weights), self._version)
         if worker_id in self._targets:
             load_weights(self._targets[worker_id], server_weights)
+
+
+def distinct(layouts: Iterable[WeightLayout]) -> list[WeightLayout]:
+    """Each of these layouts once."""
+    found: list[WeightLayout] = []
+    for layout in layouts:
+        if layout not in found:
+            found.append(layout)
+    return found
 
 
 def _target(given: Any) -> Any:

@@ -17,9 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from multiprocessing import reduction
 from typing import Any, ClassVar
-from weakref import finalize
 
 import torch
 from tensordict import TensorDict
@@ -29,8 +27,10 @@ from reap.keys import nested
 from reap.policy.contents.held import held_by
 from reap.tensordicts import make_tensordict
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
+from reap.weights.mailbox_protocol import MailboxKind
 from reap.weights.remote import MultiProcessedWeightUpdater
-from reap.weights.wakeup import Wakeup, close_all, wait_for
+from reap.weights.scheme_descriptors import Descriptors, distributed, duplicated, send_with_multiprocessing
+from reap.weights.wakeup import Wakeup, wait_for
 from reap.weights.weight_layout import WeightLayout, describe, weights_by_name
 
 STRATEGIES = ("tensordict", "state_dict")
@@ -45,7 +45,6 @@ OF_THIS_PROCESS = frozenset(
         "_wakeups",
         "_first",
         "_descriptors",
-        "_close_descriptors",
         "_wakeup",
         "_box",
         "_version",
@@ -73,14 +72,14 @@ class WeightSyncScheme:
         sync: taken as torchrl takes it; `send` never waits for a receiver, which is up to date from its next `receive` on.
 
     Attributes:
-        mailbox: the kind of mailbox: a class with `for_weights` and `attach`.
+        mailbox: the kind of mailbox: a class with the methods of `Mailbox` and `MailboxKind`.
         strategy: as given.
         model_id: the name of the model.
         model: the sender's source of weights, or the receiver's policy.
         worker_idx: the receiver's number.
     """
 
-    mailbox: ClassVar[Any]
+    mailbox: ClassVar[MailboxKind]
 
     def __init__(self, strategy: str = "tensordict", sync: bool = True) -> None:
         if strategy not in STRATEGIES:
@@ -97,17 +96,15 @@ class WeightSyncScheme:
         self._updater: Any = None
         self._wakeups: dict[int, Wakeup] = {}
         self._first: Mapping[int, Any] = {}
-        # of a receiver: the bell's descriptor and the mailbox's, by worker; then its own bell and mailbox
-        self._descriptors: dict[int, list[int]] = {}
-        self._close_descriptors: Any = None
+        # of a receiver: what it was handed; then its own wakeup and mailbox
+        self._descriptors = Descriptors({})
         self._wakeup = -1
         self._box: Any = None
         self._version = 0
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        # A pickle for a process of multiprocessing takes the descriptors along, any other one cannot.
-        reduction.register(cls, _reduced)
+        send_with_multiprocessing(cls)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in OF_THIS_PROCESS}
@@ -223,29 +220,17 @@ class WeightSyncScheme:
         chosen = self._wakeups if worker_idx is None else [worker_idx]
         return [fd for worker in chosen for fd in (self._wakeups[worker].out, *self._updater.mailboxes[worker].descriptors())]
 
-    def ends_for_multiprocessing(self) -> dict[int, list[Any]]:
-        """The descriptors by receiver, as `multiprocessing` carries them to a process; none from what is no sender."""
-        if not self.initialized_on_sender:
-            return {}
-        return {worker: [reduction.DupFd(fd) for fd in self.descriptors(worker)] for worker in self._wakeups}
+    def descriptors_by_worker(self) -> dict[int, list[int]]:
+        """The descriptors by receiver; none from a scheme that is no sender."""
+        return {worker: self.descriptors(worker) for worker in self._wakeups} if self.initialized_on_sender else {}
 
     # ------------------------------------------------------------------ the receiver
 
     def attach(self, fds: Sequence[int], worker_idx: int | None = None) -> None:
         """Take the descriptors that `descriptors(worker_idx)` gave on the sender, as they are numbered in this process."""
         self._require("attach", Role.NEW)
-        workers = list(self._described) if worker_idx is None else [worker_idx]
-        each, rest = divmod(len(fds), max(len(workers), 1))
-        if rest or not each:
-            raise OptionError(f"attach: expected the descriptors of {len(workers)} receivers, got {len(fds)} descriptors")
-        self._hold({worker: list(fds[i * each : (i + 1) * each]) for i, worker in enumerate(workers)})
+        self._descriptors = distributed(fds, list(self._described) if worker_idx is None else [worker_idx])
         self.worker_idx = worker_idx
-
-    def _hold(self, descriptors: Mapping[int, list[int]]) -> None:
-        """Own these descriptors until `connect` has chosen from them."""
-        self._descriptors = dict(descriptors)
-        fds = tuple(fd for several in descriptors.values() for fd in several)
-        self._close_descriptors = finalize(self, close_all, fds)
 
     def init_on_receiver(
         self,
@@ -279,9 +264,9 @@ class WeightSyncScheme:
 
     def _become_a_copy(self) -> None:
         """A forked child has the sender's object; make it what a pickle would have made."""
-        held = {worker: [os.dup(fd) for fd in self.descriptors(worker)] for worker in self._wakeups}
+        descriptors = duplicated(self.descriptors_by_worker())
         self.__setstate__(self.__getstate__())
-        self._hold(held)
+        self._descriptors = descriptors
 
     def receive(self, timeout: float | None = None) -> TensorDict | None:
         """Copy the latest weights into the model, if there are newer ones.
@@ -343,15 +328,12 @@ class WeightSyncScheme:
                 f"{type(self).__name__}.connect: there is no way to the sender: call init_on_sender there before the scheme is "
                 "handed over, as an argument of a multiprocessing.Process or with attach(descriptors)"
             )
-        if chosen not in self._descriptors:
+        if chosen is None or chosen not in self._descriptors:
             raise OptionError(f"worker_idx: expected one of {list(self._descriptors)}, got {chosen}")
         described = self._described[chosen]
         expected = {name: torch.empty(one.shape, dtype=one.dtype, device="meta") for name, one in described.items()}
         describe(self._target).select(expected)
-        self._close_descriptors.detach()
-        self._wakeup, *fds = self._descriptors.pop(chosen)
-        close_all(tuple(fd for several in self._descriptors.values() for fd in several))
-        self._descriptors, self._close_descriptors = {}, finalize(self, close_all, (self._wakeup,))
+        self._wakeup, fds = self._descriptors.take(chosen)
         self._box, self.worker_idx = self.mailbox.attach(described, *fds), chosen
         if not self._take_latest():
             wait_for(self._wakeup, self._take_latest, None)
@@ -365,20 +347,5 @@ class WeightSyncScheme:
                 box.close()
         for bell in self._wakeups.values():
             bell.close()
-        if self._close_descriptors is not None:
-            self._close_descriptors()
+        self._descriptors.close()
         self._wakeups, self._box, self._updater, self.model, self._target = {}, None, None, None, None
-
-
-def _reduced(scheme: WeightSyncScheme) -> tuple[Any, ...]:
-    """A scheme as it is handed to a process of `multiprocessing`: with its descriptors."""
-    ends = scheme.ends_for_multiprocessing()
-    return _rebuilt, (type(scheme), scheme.__getstate__(), ends)
-
-
-def _rebuilt(kind: type[WeightSyncScheme], state: dict[str, Any], ends: Mapping[int, list[Any]]) -> WeightSyncScheme:
-    scheme = kind.__new__(kind)
-    scheme.__setstate__(state)
-    if ends:
-        scheme.attach([end.detach() for several in ends.values() for end in several])
-    return scheme

@@ -177,8 +177,8 @@ def test_verify_false_looks_at_no_checksum(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda file: file.unlink(), "expected the checksums of the files, found none"),
-        (lambda file: file.write_text("{"), "manifest.json: expected what dumps wrote, found it damaged"),
-        (lambda file: file.write_text('{"files": []}'), "manifest.json: expected what dumps wrote, found it damaged"),
+        (lambda file: file.write_text("{"), "manifest.json: expected a file of dumps, found it damaged"),
+        (lambda file: file.write_text('{"files": []}'), "manifest.json: expected a file of dumps, found it damaged"),
         (lambda file: file.write_text('{"files": {}}'), "reap.pt: expected its checksum in manifest.json, found none"),
     ],
 )

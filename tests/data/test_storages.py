@@ -283,7 +283,7 @@ def test_too_little_memory_is_refused_before_any_is_taken(monkeypatch: pytest.Mo
 
 
 def test_a_size_for_which_even_the_table_of_writes_is_too_large_is_refused() -> None:
-    expected = r"max_size=1000000000000: the table of who wrote what needs 4.0 TB, .* left; expected fewer frames"
+    expected = r"max_size=1000000000000: the table of origins needs 4.0 TB, .* left; expected fewer frames"
     with pytest.raises(MemoryError, match=expected):
         LazyTensorStorage(10**12)
 

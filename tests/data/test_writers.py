@@ -206,7 +206,7 @@ def test_a_refused_write_changes_nothing() -> None:
     buffer.extend(scored(5, 6))
     with pytest.raises(SpecMismatch, match="NaN under 'score'"):
         buffer.extend(scored(7, float("nan")))
-    with pytest.raises(SpecMismatch, match="rank_key 'score' in what is written, got the keys \\['other'\\]"):
+    with pytest.raises(SpecMismatch, match="rank_key 'score' in the data, got the keys \\['other'\\]"):
         buffer.extend(TensorDict({"other": torch.zeros(1)}, [1]))
     with pytest.raises(SpecMismatch, match="missing"):
         buffer.extend(TensorDict({"score": torch.ones(1) * 9}, [1]))

@@ -327,7 +327,7 @@ def test_results_under_next_are_explained() -> None:
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
             return TensorDict({"next": super()._step(tensordict)}, self.batch_size)
 
-    with pytest.raises(SpecMismatch, match="values go to the root of what _step returns, not under 'next'"):
+    with pytest.raises(SpecMismatch, match="_step returns its values at the root, not under 'next'"):
         Nested().rand_step(Nested().reset())
 
 

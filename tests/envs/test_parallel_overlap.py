@@ -203,7 +203,7 @@ def test_a_policy_that_keeps_its_inputs_is_given_copies(since: int) -> None:
     policy = Keeping(since)
     with SyncDataCollector(Overlapping(4, factories("numbered", 4)), policy, frames_per_batch=80) as collector:
         collector.next()  # after it a policy is given copies which did not keep anything at the probe
-        assert collector._workers.assembly.handler._kept is None
+        assert collector._workers.assembly.recorder._kept is None
         policy.kept.clear()
         batch = collector.next()
     seen = torch.stack([torch.cat(policy.kept[i : i + 2]) for i in range(0, 40, 2)], 1)
@@ -214,7 +214,7 @@ def test_a_policy_that_keeps_nothing_is_given_the_stage_itself() -> None:
     with SyncDataCollector(Overlapping(4, factories("numbered", 4)), Keeping(10**9), frames_per_batch=80) as collector:
         for _ in range(3):
             collector.next()
-        assert collector._workers.assembly.handler._kept is not None
+        assert collector._workers.assembly.recorder._kept is not None
 
 
 def test_a_policy_that_wants_all_rows_at_once_is_refused() -> None:

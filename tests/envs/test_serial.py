@@ -262,7 +262,7 @@ def test_an_env_by_id_is_built_again_for_each_row(given: Any) -> None:
 
 
 def test_an_env_that_is_an_object_cannot_stand_for_several_rows() -> None:
-    with pytest.raises(OptionError, match="stands for several rows, but it is one env: give a factory"):
+    with pytest.raises(OptionError, match="was given for several rows, but it is one env: give a factory"):
         SerialEnv(2, gym.make("CartPole-v1"))
 
 

@@ -263,7 +263,7 @@ def test_envs_of_a_batch_begin_anew_in_one_way() -> None:
         lambda: GymEnv("CartPole-v1", num_envs=2),
         lambda: GymEnv("CartPole-v1", num_envs=2, vectorization_mode="vector_entry_point"),
     ]
-    with pytest.raises(SpecMismatch, match="begin anew"):
+    with pytest.raises(SpecMismatch, match="differs from env 0 in its autoreset mode"):
         SerialEnv(2, makers)
 
 

@@ -504,7 +504,7 @@ def test_a_state_that_begins_in_another_form_than_it_goes_on(form: Any, told: st
         collector_of("serial", policy)
     text = str(caught.value)
     assert "recurrent state 'h': expected " in text
-    assert text.endswith("in what the policy returns; make policy.initial_state the same")
+    assert text.endswith("in the policy's output; make policy.initial_state the same")
 
 
 def test_a_state_that_is_never_written() -> None:

@@ -18,7 +18,7 @@ from reap.workers.processes.group import ProcessGroup
 from tests.workers.handlers import Doer, ask, exists
 from tests.workers.scripts import Script
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 
 SCRIPT = """
 from reap.workers.processes import fork_client as launch

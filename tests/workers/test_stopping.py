@@ -27,7 +27,7 @@ from tests.workers.handlers import (
 )
 from tests.workers.scripts import Script
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture

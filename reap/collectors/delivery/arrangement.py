@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDictBase
 
 from reap.collectors.delivery.join import Joiner
-from reap.collectors.worker.handler import Done
+from reap.collectors.worker.commands import Done
 from reap.collectors.workers import WorkerSlots
 
 

@@ -17,7 +17,7 @@ from tensordict import TensorDictBase
 from reap.collectors.buffer_writes import PendingWrites
 from reap.collectors.handover import Recording
 from reap.collectors.parts import Parts
-from reap.collectors.worker.handler import Collect, Done
+from reap.collectors.worker.commands import Collect, Done
 from reap.errors import WorkerError
 
 

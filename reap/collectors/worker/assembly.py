@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from tensordict.nn.probabilistic import set_interaction_type
 
+from reap.collectors.exchange.base import OwnSlots
 from reap.collectors.options.collector import CollectorOptions
-from reap.collectors.worker.handler import CollectHandler, Fill
+from reap.collectors.worker.handler import WorkerHandler
+from reap.collectors.worker.recorder import Fill, RolloutRecorder
 from reap.envs.base import EnvBase
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
@@ -34,12 +36,24 @@ from reap.specs import Composite, Spec
 
 @dataclass(frozen=True)
 class Assembly:
-    """What a worker runs, and what the collector needs to know of it."""
+    """What a worker runs, and what the collector needs to know of it.
+
+    Attributes:
+        env: the env.
+        held: the policy that acts, and what it holds.
+        source: the policy that was given, where the one that acts is a copy on another device.
+        recorder: records rollouts.
+        pool: the slots of a collector in this process.
+        requested_frames: frames of a batch, as asked for.
+        frames_per_batch: the same, a whole number of columns.
+        actor_kind: how the policy is called, in a word.
+        options: the collector's.
+    """
 
     env: EnvBase
     held: Held
     source: Callable[..., Any] | None
-    handler: CollectHandler
+    recorder: RolloutRecorder
     pool: SlotPool
     requested_frames: int
     frames_per_batch: int
@@ -51,28 +65,14 @@ class Assembly:
         """The policy that acts."""
         return self.held.policy
 
-    def info(self, weights=None, attributes=None):
-        from reap.collectors.worker.worker import SPECS, WorkerInfo
-        from reap.errors import shown
-
-        env = self.env
-        return WorkerInfo(
-            self.pool.fields,
-            tuple(env.batch_size),
-            self.pool.columns,
-            {n: getattr(env, n) for n in SPECS},
-            shown(env),
-            self.actor_kind,
-            weights,
-            attributes or {},
-            STEP_COUNT in self.pool.fields and STEP_COUNT not in env.fields_of_stage(),
-            env.resets_itself,
-            self.handler.remembers,
-        )
+    @property
+    def handler(self) -> WorkerHandler:
+        """What carries out a collector's commands in the collector's own process."""
+        return WorkerHandler(self.recorder, OwnSlots(self.pool.slots), self.recorder.rollout.control)
 
     def actor_for(self, policy: Held) -> tuple[PolicyActor | None, RetainedInputs | None]:
         """An actor for another policy of the same kind, a copy for example."""
-        return _actor(_place(policy, self.options), self.env, self.handler.rollout.stage, self.options)
+        return _actor(_place(policy, self.options), self.env, self.recorder.rollout.stage, self.options)
 
 
 def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: CollectorOptions, leaf: int = 0) -> Assembly:
@@ -111,20 +111,20 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
     interruptions = _interruptions(options)
     hooks = [*_hooks(stage), *interruptions]
     rollout = Rollout(env, stage, tracker, hooks=hooks, reset_when_done=options.reset_when_done)
-    handler = CollectHandler(
+    kind = actor.kind if actor else "random"
+    recorder = RolloutRecorder(
         rollout,
-        pool.slots,
-        actor,
-        random,
-        held.policy,
-        kept,
-        partial(set_interaction_type, options.exploration_type),
+        pool.fields,
+        columns,
+        random=random,
+        exploration=partial(set_interaction_type, options.exploration_type),
+        actor_kind=kind,
         fill=_overlap(env, rollout, interruptions),
         remembers=any(key != IS_INIT for key in stage.initial),
     )
-    kind = actor.kind if actor else "random"
+    recorder.act_with(actor, kept, held.policy)
     source = placed.source if placed else None
-    return Assembly(env, held, source, handler, pool, options.frames_per_batch, columns * stage.rows, kind, options)
+    return Assembly(env, held, source, recorder, pool, options.frames_per_batch, columns * stage.rows, kind, options)
 
 
 def made_by(factory: Callable[[], Any]) -> Any:

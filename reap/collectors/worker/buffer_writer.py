@@ -1,54 +1,31 @@
-"""Workers that write to the replay buffer themselves: the commands, and what carries them out in the worker.
+"""`BufferWriter`: a worker's end of the replay buffer, where workers write to it themselves.
 
 collector                                         worker
-  ConnectBuffer(buffer, postproc)  ------------------>  its end of the buffer
-  Collect(slot)              ------------------>  records
-                             <------------------  Done
-  Write(slot, columns)       ------------------>  the columns of its slot -> marked, split, postproc -> extend
-                             <------------------  written: the slot is free again
+  ConnectBuffer(buffer, postproc)  ------------>  its end of the buffer
+  Collect(slot)                    ------------>  records
+                                   <------------  Done
+  Write(slot, columns)             ------------>  the columns of its slot -> marked, split, postproc -> extend
+                                   <------------  written: the slot is free again
 
-No frame goes through the collector, which says only how many columns of which slot are written: so no rollout goes beyond the
-budget, and what a worker took over from a failed one lies in the slot before it is written.
+No frame goes through the collector, which says only how many columns of which slot are written. So no rollout exceeds the
+budget, and the columns of a worker that failed are in the slot before it is written.
 """
 
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import torch
 from tensordict import TensorDict
 
 from reap.collectors.delivery.steps import break_trajectories, delivery_steps, take
 from reap.collectors.options.collector import CollectorOptions
+from reap.collectors.worker.commands import ConnectBuffer
 from reap.recording.buffers import Slot
 from reap.recording.pool import as_batch
 from reap.workers.pickling import dumps
-
-
-@dataclass(frozen=True)
-class ConnectBuffer:
-    """Write rollouts to a buffer from now on, when told to.
-
-    Attributes:
-        options: what is done with a rollout before the write; without the two that follow.
-        buffer: the worker's end of it, pickled.
-        postproc: pickled.
-    """
-
-    options: CollectorOptions
-    buffer: bytes
-    postproc: bytes
-
-
-@dataclass(frozen=True)
-class Write:
-    """Write the first columns of a slot; after an exception of the user's code the worker goes on."""
-
-    harmless: ClassVar[bool] = True
-    slot: int
-    columns: int
 
 
 class BufferWriter:
@@ -78,7 +55,7 @@ class BufferWriter:
         take(self._steps, batch, self._buffer)
 
     def break_trajectories(self) -> None:
-        """What is written next goes on from nothing that was written before."""
+        """Nothing that is written next continues what was written before."""
         break_trajectories(self._buffer)
 
 

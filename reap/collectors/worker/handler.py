@@ -1,297 +1,210 @@
-"""What a worker does for a collector: commands of reinforcement learning, carried out on a rollout."""
+"""`WorkerHandler`: everything that a worker does, by one table of commands.
+
+    command --> handle --> weights   PolicyCopy          newer ones are loaded first
+                           slot      exchange's end      where the rollout goes
+                           rollout   Recorder            an env and a policy, or a collector
+                           write     BufferWriter        the worker's end of the replay buffer
+
+`SyncDataCollector` has one in its own process: without a copy of the policy, for the caller's acts, and without a writer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, Protocol
 
-import torch
-
-from reap.collectors.state import as_state_dict_gave
-from reap.envs.base import EnvBase
-from reap.keys import Key
-from reap.policy.actors.random import RandomActor
-from reap.policy.base import PolicyActor, RetainedInputs
-from reap.policy.contents.retained_inputs import detach_inference_tensors
-from reap.recording.buffers import VERSION, Slot
-from reap.recording.layout import Array
-from reap.recording.trajectories import Episode
-from reap.rollout.loop import Rollout
-from reap.seeds import next_seed
-from reap.specs.fits import Outside
+from reap.collectors.exchange.base import WorkerEnd
+from reap.collectors.worker.buffer_writer import BufferWriter
+from reap.collectors.worker.commands import (
+    AttachSlot,
+    AttachWeights,
+    CheckState,
+    Collect,
+    ConnectBuffer,
+    DescribeWorker,
+    Done,
+    GetState,
+    Reset,
+    Seed,
+    SetState,
+    WithWeights,
+    WorkerInfo,
+    Write,
+)
+from reap.collectors.worker.policy_copy import PolicyCopy
+from reap.recording.buffers import Slot
+from reap.rollout.loop import Phase
 from reap.workers.base import Call
+from reap.workers.progress import PHASE, PUBLISHED, Control
 
 
-@dataclass(frozen=True)
-class Collect:
-    """Record a rollout in a slot.
+class Recorder(Protocol):
+    """Records rollouts: of an env with a policy (`RolloutRecorder`), or with a collector (`NestedRecorder`)."""
 
-    Attributes:
-        slot: the slot's number.
-        random: random actions instead of the policy's.
-        fresh: begin new episodes first, where any frame was recorded of the present ones.
-        version: the version of the policy's weights.
-        start: the first column that is recorded, where another worker recorded those before.
-    """
+    def describe(self) -> WorkerInfo:
+        """What the collector must know, weights apart."""
+        ...
 
-    slot: int
-    random: bool
-    fresh: bool
-    version: int
-    start: int = 0
+    def collect(self, command: Collect, slot: Slot, version: int) -> Done:
+        """Record a rollout in a slot, with weights of this version."""
+        ...
 
+    def weights_changed(self) -> None:
+        """The policy has other weights now."""
+        ...
 
-@dataclass(frozen=True)
-class Reset:
-    """Begin new episodes in these rows (None: all) with the next rollout."""
+    def reset(self, rows: Sequence[int] | None) -> None:
+        """Begin new episodes in these rows (None: all) with the next rollout."""
+        ...
 
-    rows: Sequence[int] | None = None
+    def seed(self, seed: int, static: bool) -> int:
+        """Seed envs and generators; return the next seed."""
+        ...
 
+    def state(self) -> dict[str, Any]:
+        """All that is needed to continue, weights apart."""
+        ...
 
-@dataclass(frozen=True)
-class Seed:
-    """Seed envs and generators; the reply is the next seed."""
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raise SpecMismatch for a state that cannot be taken."""
+        ...
 
-    seed: int
-    static: bool
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that was checked."""
+        ...
 
+    def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Ask the env or the policy: `env_attribute`, `policy_attribute`, `call_env`."""
+        ...
 
-@dataclass(frozen=True)
-class GetState:
-    """Reply with what the worker needs to go on: tensors, numbers and lists."""
-
-
-@dataclass(frozen=True)
-class SetState:
-    """Go on from a worker's state; one that does not fit is refused, and changes nothing."""
-
-    harmless: ClassVar[bool] = True
-    state: Mapping[str, Any]
+    def close(self) -> None:
+        """Release the env."""
+        ...
 
 
-@dataclass(frozen=True)
-class Done:
-    """A recorded rollout.
-
-    Attributes:
-        slot: the slot.
-        frames: valid frames in it.
-        version: version of the policy that acted.
-        episodes: episodes that ended.
-        env_seconds: time in the env.
-        policy_seconds: time in the policy.
-        columns: columns recorded; less than the slot has if the rollout was ended early.
-        objects: columns of objects, where the slot's memory is shared and cannot hold them.
-        outside: numbers that lay outside of their bounds.
-    """
-
-    slot: int
-    frames: int
-    version: int
-    episodes: list[Episode]
-    env_seconds: float
-    policy_seconds: float
-    columns: int = 0
-    objects: Mapping[Key, Array] | None = None
-    outside: Sequence[Outside] = ()
-
-
-Fill = Callable[[Slot, Any, int], int]
-"""Records a rollout of an actor in a slot, from a column on; returns the number of valid frames."""
-
-
-class CollectHandler:
-    """Runs rollouts of one env with one policy, or with random actions.
+class WorkerHandler:
+    """Carries out a collector's commands.
 
     Args:
-        rollout: the env's rollout.
-        slots: where rollouts are recorded, by number.
-        actor: the policy; None if all actions are random.
-        random: random actions.
-        policy: the policy itself.
-        kept: tells whether the policy keeps its inputs; None if it gets copies already.
-        exploration: makes the context in which the policy acts.
-        fill: records a rollout of the policy in a slot; the rollout's own `fill` if None.
-        remembers: the policy has a recurrent state: all envs begin anew after random actions.
+        recorder: records the rollouts.
+        end: the worker's end of the exchange: where its slots are, and how a rollout gets to the collector.
+        control: what the worker is doing, for its collector.
+        policy: the worker's copy of the policy; None where the collector's own acts.
+        seed_process: seeds the generators of the worker's process; None where the process is not its own.
+
+    Attributes:
+        recorder: as given.
     """
 
     def __init__(
         self,
-        rollout: Rollout,
-        slots: Sequence[Slot],
-        actor: PolicyActor | None,
-        random: RandomActor,
-        policy: Callable[..., Any],
-        kept: RetainedInputs | None,
-        exploration: Callable[[], AbstractContextManager[Any]],
-        fill: Fill | None = None,
-        remembers: bool = False,
+        recorder: Recorder,
+        end: WorkerEnd,
+        control: Control,
+        policy: PolicyCopy | None = None,
+        seed_process: Callable[[int], Any] | None = None,
     ) -> None:
-        self.rollout = rollout
-        self._fill_by_policy: Fill = rollout.fill if fill is None else fill
-        self.close_env = True
-        self.remembers = remembers
-        self._slots = slots
-        self._actor, self._random = actor, random
-        self._policy, self._kept, self._exploration = policy, kept, exploration
-        self._grad_mode: type[AbstractContextManager[Any]] = torch.inference_mode
-        if actor is not None and actor.enables_grad:
-            self._grad_mode = torch.no_grad
-        self._random_state: torch.Tensor | None = None
-        self._following_seed: int | None = None
-        self._static_seed = False
-        self.is_in_thread = False
-        """Rollouts leave torch's generator alone: it is one for all threads of the process."""
-        self._was_random = False
-        self._walked = False
-        self._handlers: dict[type, Callable[[Any], Any]] = {
+        self.recorder = recorder
+        self._end, self._policy, self._control = end, policy, control
+        self._seed_process = seed_process
+        self._writer: BufferWriter | None = None
+        self._table: dict[type, Callable[..., Any]] = {
+            DescribeWorker: self._describe,
+            AttachSlot: end.attach,
+            AttachWeights: self._attach_weights,
+            ConnectBuffer: self._connect_buffer,
             Collect: self._collect,
+            Write: self._write,
             Reset: self._reset,
             Seed: self._seed,
-            GetState: self._get_state,
-            SetState: self._set_state,
             Call: self._call,
+            GetState: self._get_state,
+            CheckState: self._check_state,
+            SetState: self._set_state,
+            WithWeights: self._with_weights,
         }
-
-    @property
-    def env(self) -> EnvBase:
-        """The env."""
-        return self.rollout.env
 
     def handle(self, command: Any) -> Any:
         """Carry out a command."""
-        return self._handlers[type(command)](command)
+        return self._table[type(command)](command)
+
+    def handle_with(self, command: Any, descriptors: Sequence[int]) -> Any:
+        """Carry out a command that descriptors came with; they belong to this worker."""
+        return self._table[type(command)](command, *descriptors)
 
     def close(self) -> None:
-        """Close the env, unless it is to stay open."""
-        if self.close_env:
-            self.env.close()
+        """Close the env."""
+        self.recorder.close()
+
+    def _describe(self, _command: DescribeWorker) -> WorkerInfo:
+        info, policy = self.recorder.describe(), self._policy
+        return info if policy is None else replace(info, weights=policy.weights, attributes=policy.attributes)
+
+    def _attach_weights(self, command: AttachWeights, *descriptors: int) -> None:
+        assert self._policy is not None
+        self._policy.attach(command.kind, *descriptors)
+
+    def _connect_buffer(self, command: ConnectBuffer) -> None:
+        self._writer = BufferWriter(command, self._control[PUBLISHED:])
+
+    def _with_weights(self, command: WithWeights) -> Any:
+        assert self._policy is not None
+        self._policy.put(command.weights)
+        return self.handle(command.command)
+
+    def _read_weights(self) -> None:
+        if self._policy is not None and self._policy.read():
+            self.recorder.weights_changed()
 
     def _collect(self, command: Collect) -> Done:
-        rollout, slot = self.rollout, self._slots[command.slot]
-        random = command.random or self._actor is None
-        if self._was_random and not random and self.remembers:
-            rollout.restart()
-        self._was_random = command.random
-        if command.fresh:
-            rollout.restart(rollout.tracker.begun)
-        before = rollout.env_seconds, rollout.policy_seconds
-        if VERSION in slot.fields:
-            slot.by_row(VERSION)[...] = command.version
-        frames = self._fill(slot, random, command.start)
-        episodes = rollout.tracker.take_finished()
-        return Done(
-            command.slot,
-            frames,
-            command.version,
-            episodes,
-            rollout.env_seconds - before[0],
-            rollout.policy_seconds - before[1],
-            rollout.columns_done,
-            outside=rollout.outside,
-        )
+        self._read_weights()
+        policy = self._policy
+        version = command.version if policy is None or not policy.has_mailbox else policy.version
+        slot = self._end.slot(command.slot)
+        return self._end.reply(self.recorder.collect(command, slot, version), slot)
 
-    def _fill(self, slot: Slot, random: bool, start: int) -> int:
-        callers_state = self._begin_random_state()
-        try:
-            with self._grad_mode(), self._exploration():
-                if random:
-                    frames = self.rollout.fill(slot, self._random, start)
-                else:
-                    frames = self._fill_by_policy(slot, self._actor, start)
-        finally:
-            self._end_random_state(callers_state)
-        if not random:
-            self._look_after_policy()
-        return frames
+    def _write(self, command: Write) -> None:
+        assert self._writer is not None
+        self._control[PHASE] = Phase.WRITE
+        self._writer.write(self._end.slot(command.slot), command.columns)
+        self._control[PHASE] = Phase.IDLE
 
-    def _begin_random_state(self) -> torch.Tensor | None:
-        """Have torch's generator in this handler's own state, if it has one; the caller's."""
-        if self._random_state is None or self.is_in_thread:
-            return None
-        callers_state = torch.get_rng_state()
-        torch.set_rng_state(self._random_state)
-        return callers_state
-
-    def _end_random_state(self, callers_state: torch.Tensor | None) -> None:
-        if callers_state is not None:
-            self._random_state = torch.get_rng_state()
-            torch.set_rng_state(callers_state)
-
-    def _look_after_policy(self) -> None:
-        if self._actor is not None and self._kept is not None and self._kept.found():
-            self._actor.read_copies()
-            self._kept = None
-        if not self._walked:
-            self._walked = True
-            if detach_inference_tensors(self._policy):
-                self._grad_mode = torch.no_grad
-
-    def act_with(self, actor: PolicyActor | None, kept: RetainedInputs | None, policy: Callable[..., Any]) -> None:
-        """Act with another policy: a private copy."""
-        self._actor, self._kept, self._policy = actor, kept, policy
+    def _break_trajectories(self) -> None:
+        """Nothing that is written next continues what was written before."""
+        if self._writer is not None:
+            self._writer.break_trajectories()
 
     def _reset(self, command: Reset) -> None:
-        self.rollout.restart(command.rows)
+        self.recorder.reset(command.rows)
+        if command.rows is None:
+            self._break_trajectories()
 
     def _seed(self, command: Seed) -> int:
-        following = self.env.set_seed(command.seed, command.static)
-        # What a resume seeds with, where envs have no state: never a seed that was given before.
-        self._following_seed = next_seed(command.seed) if command.static else following
-        self._static_seed = command.static
-        self._random_state = torch.Generator().manual_seed(command.seed).get_state()
-        self._random.generator.manual_seed(next_seed(command.seed))
-        self.rollout.restart()
+        if self._seed_process is not None:
+            self._seed_process(command.seed)  # envs may use its generators
+        following = self.recorder.seed(command.seed, command.static)
+        self._break_trajectories()
         return following
 
-    def _get_state(self, command: GetState) -> dict[str, Any]:
-        return {
-            "rollout": self.rollout.state(),
-            "random_state": None if self._random_state is None else self._random_state.clone(),
-            "warm_up_state": self._random.generator.get_state(),
-            "was_random": self._was_random,
-            "following_seed": self._following_seed,
-            "static_seed": self._static_seed,
-        }
+    def _call(self, command: Call) -> Any:
+        return self.recorder.call(command.name, command.arguments)
 
-    def check_state(self, state: Mapping[str, Any]) -> None:
-        """Raise SpecMismatch for a state that cannot be taken, before any of it is."""
-        with as_state_dict_gave():
-            self.rollout.check_state(state["rollout"])
-            for name in ("random_state", "warm_up_state"):
-                if state[name] is not None:
-                    torch.Generator().set_state(state[name])
-            kinds = {name: type(state[name]) for name in ("was_random", "static_seed", "following_seed")}
-            if (kinds["was_random"], kinds["static_seed"]) != (bool, bool) or kinds["following_seed"] not in {int, type(None)}:
-                raise TypeError(f"{kinds}")
+    def _get_state(self, _command: GetState) -> dict[str, Any]:
+        self._read_weights()
+        state = self.recorder.state()
+        return state if self._policy is None else {**state, **self._policy.state()}
+
+    def _check_state(self, command: CheckState) -> None:
+        self.recorder.check(command.state)
+        if self._policy is not None:
+            self._policy.check(command.state)
 
     def _set_state(self, command: SetState) -> None:
-        state = command.state
-        self.check_state(state)
-        self.rollout.restore(state["rollout"])
-        self._random_state = state["random_state"]
-        self._random.generator.set_state(state["warm_up_state"])
-        self._was_random = state["was_random"]
-        seed = self._following_seed = state["following_seed"]
-        self._static_seed = state["static_seed"]
-        if state["rollout"]["env"] is None and seed is not None:
-            # Episodes begin anew, and not with those that the seed gave before.
-            following = self.env.set_seed(seed, self._static_seed)
-            self._following_seed = next_seed(seed) if self._static_seed else following
-
-    def _call(self, command: Call) -> Any:
-        return getattr(self, command.name)(*command.arguments)
-
-    def env_attribute(self, name: str) -> Any:
-        """The value of an attribute of the env."""
-        return self.env.get_attribute(name)
-
-    def call_env(self, name: str, *args: Any) -> Any:
-        """What a method of the env returns."""
-        return self.env.call(name, *args)
-
-    def policy_attribute(self, name: str) -> Any:
-        """The value of an attribute of the policy."""
-        return getattr(self._policy, name)
+        self.recorder.check(command.state)
+        if self._policy is not None:
+            self._policy.read()  # weights that were sent before belong to what is left now
+        self.recorder.load(command.state)
+        if self._policy is not None:
+            self._policy.load(command.state)
+        self._break_trajectories()

@@ -1,134 +1,78 @@
-"""A worker that runs a collector of its own: a class derived from `SyncDataCollector`, or one with worker processes.
+"""`NestedRecorder`: rollouts of a collector: a class derived from `SyncDataCollector`, or one with workers of its own.
 
-    collector           worker                      its collector
-      Collect(slot) -->   weights, if newer    -->    rollout() -> TensorDict
-                          TensorDict -> slot
-      Done          <--
+    Collect(slot) -->   weights, if newer    -->    its collector: rollout() -> TensorDict
+                        TensorDict -> slot
+    Done          <--
 
 What the collector returns is copied into the slot. Its ids become those of this worker.
 """
 
 from __future__ import annotations
 
-import pickle
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 
-import reap.collectors as door
-from reap.collectors.worker.buffer_writer import ConnectBuffer, Write
-from reap.collectors.worker.handler import Collect, Done, GetState, Reset, Seed, SetState
-from reap.collectors.worker.worker import (
-    SPECS,
-    Attached,
-    AttachWeights,
-    CheckState,
-    DescribeWorker,
-    WorkerInfo,
-    WorkerSpec,
-    prepare,
-)
+from reap.collectors.state import check_state
+from reap.collectors.worker.commands import Collect, Done, WorkerInfo
+from reap.collectors.worker.recorder import SPECS
 from reap.errors import BoundsWarning, OptionError, SpecMismatch, shown
 from reap.keys import Key, plain
 from reap.policy.contents.held import held_by
-from reap.recording.buffers import IDS, MASK
+from reap.recording.buffers import IDS, MASK, Slot
 from reap.recording.layout import Field
 from reap.recording.trajectories import LEAF_SHIFT, NO_ID
-from reap.seeds import seed_generators
 from reap.specs.fits import Outside
-from reap.weights.attributes import loaded, set_attributes
-from reap.workers.base import Call
 
-NAMES = {"single": "SyncDataCollector", "sync": "MultiSyncDataCollector", "async": "MultiaSyncDataCollector"}
-"""What the strings for `collector_class` stand for."""
+CLASSES = {
+    "single": "reap.collectors:SyncDataCollector",
+    "sync": "reap.collectors:MultiSyncDataCollector",
+    "async": "reap.collectors:MultiaSyncDataCollector",
+}
+"""What the strings for `collector_class` stand for. Looked up when one is built: those classes are made of workers."""
+
+BASE = "reap.collectors:DataCollectorBase"
+
+METHODS = {"env_attribute": "getattr_env", "policy_attribute": "getattr_policy", "call_env": "call_env"}
+"""What a collector calls the questions of `Recorder.call`."""
 
 
-class NestedWorker(Attached):
-    """Carries out the commands of a collector with a collector of its own.
+class NestedRecorder:
+    """A collector whose rollouts are recorded; see `Recorder`.
 
     Args:
-        recipe: what it is built from.
-        collector_class: the class of its collector, or a name of one.
-        keywords: options of its collector.
-        control: the control block that it shares with the collector in front.
+        collector_class: its class, or a name of one.
+        create_env_fn: its env or envs.
+        policy: its policy.
+        keywords: its options.
+        leaf: number of the worker, for the ids.
     """
 
-    def __init__(self, recipe: WorkerSpec, collector_class: Any, keywords: Mapping[str, Any], control: memoryview) -> None:
-        prepare(recipe)
-        policy, attributes = recipe.make_policy()
-        self._collector = named_class(collector_class)(pickle.loads(recipe.create_env_fn), policy, **keywords)
-        *batch_shape, columns = self._collector.batch_size
-        super().__init__(held_by(policy), attributes, fields_of(self._collector), tuple(batch_shape), columns, [], control)
-        self._leaf = recipe.leaf * self._collector.num_workers
+    def __init__(self, collector_class: Any, create_env_fn: Any, policy: Any, keywords: Mapping[str, Any], leaf: int) -> None:
+        self._collector = named_class(collector_class)(create_env_fn, policy, **keywords)
+        self._policy = policy
+        *batch_shape, self._columns = self._collector.batch_size
+        self._batch_shape = tuple(batch_shape)
+        self._fields = fields_of(self._collector)
+        self._leaf = leaf * self._collector.num_workers
         self._outside: dict[Key, int] = {}
-        self._handlers: dict[type, Callable[[Any], Any]] = {
-            Collect: self._collect,
-            DescribeWorker: self._facts,
-            AttachWeights: self._attach_weights,
-            ConnectBuffer: self._write_to,
-            Write: self._write,
-            Reset: self._reset,
-            Seed: self._seed,
-            GetState: self._get_state,
-            CheckState: self._check_weights,
-            SetState: self._set_state,
-            Call: self._call,
-        }
 
-    def handle(self, command: Any) -> Any:
-        """Carry out a command."""
-        return self._handlers[type(command)](command)
-
-    def close(self) -> None:
-        """Shut the collector down."""
-        self._collector.shutdown()
-
-    def _reset(self, command: Reset) -> None:
-        self._collector.reset(command.rows)
-        if command.rows is None:
-            self._break_trajectories()
-
-    def _seed(self, command: Seed) -> int:
-        seed_generators(command.seed)  # this process's: envs may use them
-        following = self._collector.set_seed(command.seed, command.static)
-        self._break_trajectories()
-        return following
-
-    def _get_state(self, _command: GetState) -> dict[str, Any]:
-        self._read_weights()
-        return {"collector": self._collector.state_dict(), **self._state_of_policy()}
-
-    def _set_state(self, command: SetState) -> None:
-        self._collector.load_state_dict(command.state["collector"])
-        set_attributes(self._held, loaded(command.state.get("attributes", {})))
-        self._break_trajectories()
-
-    def _call(self, command: Call) -> Any:
-        methods = {"env_attribute": "getattr_env", "policy_attribute": "getattr_policy", "call_env": "call_env"}
-        return getattr(self._collector, methods[command.name])(*command.arguments)
-
-    def _read_weights(self) -> None:
-        version = self._version if self._mailbox is None else self._mailbox.read_into(self._held, self._version)
-        if version != self._version:
-            self._version = version
-            self._collector.update_policy_weights_()
-
-    def _facts(self, _command: DescribeWorker) -> WorkerInfo:
+    def describe(self) -> WorkerInfo:
+        """What a collector must know of this one; see `Recorder`."""
         specs = {name: getattr(self._collector, name) for name in SPECS}
-        env, kind, weights = shown(self._collector), type(self._collector).__name__, self._weights()
-        own = self._attributes
-        return WorkerInfo(self._fields, self._batch_shape, self._columns, specs, env, kind, weights, own, False, False, False)
+        env, kind = shown(self._collector), type(self._collector).__name__
+        return WorkerInfo(self._fields, self._batch_shape, self._columns, specs, env, kind)
 
-    def _collect(self, command: Collect) -> Done:
-        self._read_weights()
+    def collect(self, command: Collect, slot: Slot, version: int) -> Done:
+        """Copy the collector's next rollout into a slot; see `Recorder`."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BoundsWarning)  # the collector of this worker tells it
             batch = self._collector.rollout()
-        slot = self._slots[command.slot]
         expected = (*self._batch_shape, self._columns)
         if tuple(batch.shape) != expected:
             raise SpecMismatch(f"{type(self._collector).__name__}.rollout: expected {expected}, found {tuple(batch.shape)}")
@@ -138,9 +82,7 @@ class NestedWorker(Attached):
         ids[ids != NO_ID] += self._leaf << LEAF_SHIFT
         frames = int(slot.by_row(MASK).sum()) if MASK in self._fields else batch.numel()
         stats = self._collector.stats()
-        return Done(
-            command.slot, frames, self._version, stats.episodes, 0.0, 0.0, self._columns, outside=self._news_of(stats.outside)
-        )
+        return Done(command.slot, frames, version, stats.episodes, 0.0, 0.0, self._columns, self._news_of(stats.outside))
 
     def _news_of(self, outside: Sequence[Outside]) -> list[Outside]:
         """What has come since the last rollout to the counts of numbers outside of their bounds."""
@@ -154,6 +96,39 @@ class NestedWorker(Attached):
             raise SpecMismatch(f"{type(self._collector).__name__}.rollout: expected a batch with {plain(key)!r}, found none")
         return value
 
+    def weights_changed(self) -> None:
+        """Pass the policy's weights on to those who act with copies; see `Recorder`."""
+        self._collector.update_policy_weights_()
+
+    def reset(self, rows: Sequence[int] | None) -> None:
+        """Begin new episodes with the next rollout; see `Recorder`."""
+        self._collector.reset(rows)
+
+    def seed(self, seed: int, static: bool) -> int:
+        """Seed the collector; see `Recorder`."""
+        return self._collector.set_seed(seed, static)
+
+    def state(self) -> dict[str, Any]:
+        """The collector's state; see `Recorder`."""
+        return {"collector": self._collector.state_dict()}
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raise for a state that belongs to another collector; see `Recorder`."""
+        collector = self._collector
+        check_state(state.get("collector"), type(collector).__name__, collector.num_workers, held_by(self._policy))
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Load the collector's state; see `Recorder`."""
+        self._collector.load_state_dict(state["collector"])
+
+    def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Ask the collector's env or policy; see `Recorder`."""
+        return getattr(self._collector, METHODS[name])(*arguments)
+
+    def close(self) -> None:
+        """Shut the collector down."""
+        self._collector.shutdown()
+
 
 def named_class(given: Any) -> Any:
     """The collector class that was given, or that a name stands for.
@@ -161,11 +136,11 @@ def named_class(given: Any) -> Any:
     Raises:
         OptionError: something else.
     """
-    if isinstance(given, str) and given in NAMES:
-        return getattr(door, NAMES[given])
-    if isinstance(given, type) and issubclass(given, door.DataCollectorBase):
+    if isinstance(given, str) and given in CLASSES:
+        return resolve_name(CLASSES[given])
+    if isinstance(given, type) and issubclass(given, resolve_name(BASE)):
         return given
-    raise OptionError(f"collector_class: expected a collector class or one of {list(NAMES)}, got {given!r}")
+    raise OptionError(f"collector_class: expected a collector class or one of {list(CLASSES)}, got {given!r}")
 
 
 def fields_of(collector: Any) -> Mapping[Key, Field]:
@@ -180,10 +155,3 @@ def fields_of(collector: Any) -> Mapping[Key, Field]:
             f"collector_class: {type(collector).__name__} records objects, which no other collector can take over"
         )
     return found
-
-
-def make_nested(
-    recipe: WorkerSpec, collector_class: Any, keywords: Mapping[str, Any], _worker: int, control: memoryview
-) -> NestedWorker:
-    """A worker with a collector, in its own process."""
-    return NestedWorker(recipe, collector_class, keywords, control)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
-from reap.collectors.worker.handler import Done
+from reap.collectors.worker.commands import Done
 from reap.recording.buffers import MASK
 from reap.recording.objects import fill, stacked, to_states, unstacked
 from reap.recording.trajectories import Episode

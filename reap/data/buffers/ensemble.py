@@ -112,7 +112,7 @@ class ReplayBufferEnsemble:
         Args:
             batch_size: frames in it, over all buffers; that of the ensemble if None.
             return_info: return a dictionary with it; under `"index"` a TensorDict of `"buffer_ids"` and `"index"`, which
-                `update_priority` takes, and what the samplers of all buffers know of each frame.
+                `update_priority` takes, and the information that the samplers of all buffers have about each frame.
 
         Raises:
             OptionError: no size is given, here or before, or it is not a multiple of the number of buffers chosen.
@@ -161,7 +161,7 @@ class ReplayBufferEnsemble:
         """Set the priorities of frames; only buffers whose samplers have priorities use them.
 
         Args:
-            index: what samples have under `"index"`, or a part of it.
+            index: the entry `"index"` of samples, or a part of it.
             priority: a number for all, or one for each. Where items are trajectories, those of the frames of one are reduced
                 as its sampler says.
 
@@ -184,7 +184,7 @@ class ReplayBufferEnsemble:
                 buffer.update_priority(places[here], values.reshape(-1)[here])
 
     def append_transform(self, transform: Any) -> ReplayBufferEnsemble:
-        """Change samples by another function, or the `forward` of an object, behind those there are. Returns the ensemble."""
+        """Change samples by another function, or the `forward` of an object, after the existing ones. Returns the ensemble."""
         function = on_samples(transform)
         self._drop_prefetched()
         self._transforms.append(function)
@@ -201,7 +201,7 @@ class ReplayBufferEnsemble:
         return len(self.buffers)
 
     def __getitem__(self, index: Any) -> Any:
-        """A buffer for a number; an ensemble for several, or for `...`; with a second index, what lies there, stacked.
+        """A buffer for a number; an ensemble for several, or for `...`; with a second index, the frames there, stacked.
 
         Args:
             index: a number, slice, range, list, array or tensor, or `...`; or a tuple of one of these, and an index of the
@@ -220,10 +220,10 @@ class ReplayBufferEnsemble:
         return self.buffers[chosen] if isinstance(chosen, int) else self._part(chosen)
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        """Write over what lies in one buffer, `ensemble[0, 2] = data`, or in several, each of which gets its part of the data.
+        """Overwrite frames of one buffer, `ensemble[0, 2] = data`, or of several, each with its part of the data.
 
         Raises:
-            CallOrderError: no index of what lies in a buffer.
+            CallOrderError: the index has no part for the frames of a buffer.
         """
         if not isinstance(index, tuple) or len(index) < 2:
             raise CallOrderError(
@@ -296,7 +296,7 @@ class ReplayBufferEnsemble:
             write_rest(folder, {"buffers": len(self), **self._rest()}, {})
 
     def loads(self, path: str | Path, verify: bool = True) -> None:
-        """Go on from what `dumps` saved; see `ReplayBuffer.loads`."""
+        """Load a save of `dumps`; see `ReplayBuffer.loads`."""
         states, rest = whole(real(path), REST, partial(self._read, verify=verify))
         self._load([lambda buffer, one=one: buffer.load_state_dict(one) for one in states], rest)
 
@@ -327,7 +327,7 @@ class ReplayBufferEnsemble:
     def _load(self, loaders: Sequence[Callable[[ReplayBuffer], None]], state: Mapping[str, Any]) -> None:
         """Load each buffer, or none."""
         if not {"generator", "ahead"} <= state.keys():
-            raise SpecMismatch("ReplayBufferEnsemble: expected what state_dict or dumps gave, found something else")
+            raise SpecMismatch("ReplayBufferEnsemble: expected a state from state_dict or dumps, found something else")
         with self._at_rest():
             before = [buffer.state_dict() for buffer in self.buffers]
             try:

@@ -1,4 +1,4 @@
-"""`Feeders`: those who fill a buffer in the background, and what they and its readers have to tell each other."""
+"""`Feeders`: the background threads that fill a buffer, and the messages between them and its readers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reap.data.buffers.prefetch import is_ahead
 
 
 class BufferFeeder(Protocol):
-    """Somebody who fills a buffer in the background."""
+    """Fills a buffer in the background."""
 
     @property
     def is_this_thread(self) -> bool:
@@ -17,11 +17,11 @@ class BufferFeeder(Protocol):
         ...
 
     def raise_error(self) -> None:
-        """Raise, once, what ended that."""
+        """Raise the error that ended it, once."""
         ...
 
     def note_sampled(self, frames: int) -> None:
-        """Take notice that so many frames were sampled."""
+        """Note that this number of frames was sampled."""
         ...
 
 
@@ -32,12 +32,12 @@ class Feeders:
         self._held: list[ref[BufferFeeder]] = []
 
     def add(self, feeder: BufferFeeder) -> None:
-        """Have one more, unless it is here."""
+        """Add a feeder, unless it was added before."""
         if not any(held is feeder for held in self._alive()):
             self._held.append(ref(feeder, self._held.remove))
 
     def check(self) -> None:
-        """Raise what ended one of them, unless that was raised before.
+        """Raise the error that ended one of them, unless it was raised before.
 
         Not where one of them asks, which it would end too, nor where samples are made ahead, which may be dropped unseen.
         """
@@ -49,7 +49,7 @@ class Feeders:
                 feeder.raise_error()
 
     def note_sampled(self, frames: int) -> None:
-        """Tell them of a sample of so many frames."""
+        """Tell them that this number of frames was sampled."""
         for feeder in self._alive():
             feeder.note_sampled(frames)
 

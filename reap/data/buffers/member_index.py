@@ -46,7 +46,7 @@ def numbers_of(index: Any, count: int) -> int | list[int]:
 
 
 def inner_of(index: tuple[Any, ...]) -> Any:
-    """The index of the contents of the buffers, behind that of the buffers."""
+    """The part of an index for the contents of the buffers, after that for the buffers."""
     return index[1] if len(index) == 2 else index[1:]
 
 

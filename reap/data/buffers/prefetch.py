@@ -2,7 +2,7 @@
 
     the thread  -->  | being made | ready | ready |  -->  next()
 
-Where samples come in epochs, it makes none beyond the last of an epoch before somebody asks for the next one: then the buffer
+If samples come in epochs, it makes none after the last of an epoch until the next one is asked for: then the buffer
 may hold other frames.
 """
 
@@ -22,11 +22,11 @@ from reap.system.forks import Forked
 
 
 class Sample(NamedTuple):
-    """What a buffer gives.
+    """A sample of a buffer.
 
     Attributes:
         data: the frames.
-        info: what is known of each.
+        info: information about each frame.
         is_last: whether each frame of the buffer was given once with it.
     """
 
@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
 
 class _Thread(local):
-    """What a thread is."""
+    """The role of a thread."""
 
     makes_ahead = False
 
@@ -45,7 +45,7 @@ _thread = _Thread()
 
 
 def is_ahead() -> bool:
-    """Whether this thread makes samples ahead, which somebody else asks for later."""
+    """Whether this thread makes samples ahead for another one."""
     return _thread.makes_ahead
 
 
@@ -60,8 +60,8 @@ class Prefetcher:
     """Samples that are made ahead, in the order in which they were asked for.
 
     Args:
-        make: a method that makes a sample of so many frames; its object is not kept alive.
-        ahead: how many are made ahead; 0 for none, but what is `put` here comes first.
+        make: a method that makes a sample of a number of frames; its object is not kept alive.
+        ahead: how many are made ahead; 0 for none, but samples that are `put` here come first.
     """
 
     def __init__(self, make: Callable[[int], Sample], ahead: int) -> None:
@@ -77,10 +77,10 @@ class Prefetcher:
         """The sample that was begun first; `ahead` others are under way when this returns.
 
         Args:
-            size: frames; where it is another number than before, what was made ahead is dropped.
+            size: frames; if it differs from the last one, samples that were made ahead are dropped.
 
         Raises:
-            Exception: what making it raised; nothing is under way then.
+            Exception: the error of making it; no sample is being made then.
         """
         with self._lock:
             if size != self._size:
@@ -109,7 +109,7 @@ class Prefetcher:
         return self._ready.popleft().result()
 
     def restart(self) -> None:
-        """Forget the thread and what it was making: this is a forked child, where there is neither."""
+        """Forget the thread and its unfinished sample: neither exists in a forked child."""
         self._lock, self._thread, self._ended = Lock(), None, Event()
         self._ready.clear()
 
@@ -127,13 +127,13 @@ class Prefetcher:
             yield
 
     def made(self) -> tuple[int, list[Sample]]:
-        """Frames of a sample, and what was made ahead, up to a sample that failed; while it is `at_rest`."""
+        """Frames of a sample, and the samples made ahead, up to one that failed; while it is `at_rest`."""
         wanted = [sample for sample in self._ready if not isinstance(sample.exception(), CallOrderError)]
         done = takewhile(lambda sample: sample.exception() is None, wanted)
         return self._size, [made for sample in done if (made := sample.result())]
 
     def put(self, size: int, samples: Sequence[Sample]) -> None:
-        """Have samples of so many frames in the place of what was made ahead; while it is `at_rest`."""
+        """Replace the samples made ahead by these, of this number of frames; while it is `at_rest`."""
         self._drop()
         self._size = size
         for sample in samples:
@@ -143,7 +143,7 @@ class Prefetcher:
                 self._ended.set()
 
     def close(self) -> None:
-        """Drop what was made ahead; no sample is being made when this returns."""
+        """Drop the samples made ahead; no sample is being made when this returns."""
         with self._lock:
             self._drop()
 
@@ -158,7 +158,7 @@ class Prefetcher:
 
 
 def _made(make: WeakMethod[Callable[[int], Sample]], size: int, ended: Event) -> Any:
-    """The next sample; none, which nobody waits for, where the epoch has ended before it."""
+    """The next sample; none if the epoch ended before it, since nobody waits for it then."""
     if ended.is_set():
         return None
     sample = _alive(make)(size)

@@ -29,7 +29,7 @@ class RayReplayBuffer:
     Args:
         ray_init_config: arguments of `ray.init`, which is called if Ray is not running.
         remote_config: options of the actor: `{"num_cpus": 1}`.
-        replay_buffer_cls: what the actor holds.
+        replay_buffer_cls: the class of the actor's buffer.
         options: its arguments. Storages of files, and others that cannot be sent, as functions that make them.
 
     Raises:
@@ -76,7 +76,7 @@ class RayReplayBuffer:
         return self._call("extend", data)
 
     def break_trajectories(self) -> None:
-        """Have what anybody writes next go on from nothing that was written before; see `ReplayBuffer.break_trajectories`."""
+        """Let no trajectory continue over the next write; see `ReplayBuffer.break_trajectories`."""
         self._call("break_trajectories")
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
@@ -96,11 +96,11 @@ class RayReplayBuffer:
         return self._call("__len__")
 
     def __getitem__(self, index: Any) -> Any:
-        """A copy of what was written at this index."""
+        """A copy of the contents at this index."""
         return self._call("__getitem__", index)
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        """Write over what is there."""
+        """Overwrite frames."""
         self._call("__setitem__", index, data)
 
     def __iter__(self) -> Iterator[Any]:
@@ -130,7 +130,7 @@ class RayReplayBuffer:
         self._call("set_sampler", sampler)
 
     def set_storage(self, storage: Any) -> None:
-        """Have frames in another storage from now on."""
+        """Replace the storage."""
         self._call("set_storage", storage)
 
     def set_writer(self, writer: Any) -> None:
@@ -138,7 +138,7 @@ class RayReplayBuffer:
         self._call("set_writer", writer)
 
     def append_transform(self, transform: Any) -> Self:
-        """Add a transform behind those that are there. Returns the buffer."""
+        """Add a transform after those that are there. Returns the buffer."""
         self._call("append_transform", transform)
         return self
 
@@ -149,7 +149,7 @@ class RayReplayBuffer:
     # ------------------------------------------------------------------ saving
 
     def state_dict(self) -> dict[str, Any]:
-        """What it takes to go on; see `ReplayBuffer.state_dict`."""
+        """The state of the buffer; see `ReplayBuffer.state_dict`."""
         return self._call("state_dict")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -161,7 +161,7 @@ class RayReplayBuffer:
         self._call("dumps", path)
 
     def loads(self, path: str | Path, verify: bool = True) -> None:
-        """Go on from what `dumps` saved; see `ReplayBuffer.loads`."""
+        """Load a save of `dumps`; see `ReplayBuffer.loads`."""
         self._call("loads", path, verify)
 
     save, load = dumps, loads
@@ -177,10 +177,10 @@ class RayReplayBuffer:
         return self._actor
 
     def _get(self, reference: Any) -> Any:
-        """What the actor returns.
+        """Call the actor; return its result.
 
         Raises:
-            Exception: what it raised.
+            Exception: the error of the actor.
             ClosedError: it has ended.
         """
         ray = _ray()
@@ -247,7 +247,7 @@ class _Held:
         return len(self._iterators) - 1
 
     def following(self, number: int) -> list[Any]:
-        """The next sample of an iteration, in a list; an empty one behind the last."""
+        """The next sample of an iteration, in a list; an empty list after the last."""
         return [sample for _, sample in zip(range(1), self._iterators[number], strict=False)]
 
 

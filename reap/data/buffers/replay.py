@@ -3,7 +3,7 @@
     extend(data) -> transforms -> writer -> storage   [*rows, columns, *item]
     sample(n)    <- transforms <- take   <- sampler: places
 
-A sample is taken, and then looked at again: frames in columns that somebody was writing meanwhile are drawn again.
+A sample is taken, and then looked at again: frames in columns that were written at the same time are drawn again.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
     """Frames in a ring, and samples of them.
 
     Args:
-        storage: where they lie; a `LazyTensorStorage(1_000)` unless given.
-        sampler: which of them a sample holds; a `RandomSampler` unless given.
-        writer: where new ones go; a `RoundRobinWriter` unless given.
-        transform: changes samples, what is written, or both; see `Transforms`.
-        write_transform: a function that changes what is written.
-        batch_size: frames of a sample where `sample()` is not told.
-        prefetch: samples that a thread makes ready ahead; None or 0 for none.
-        pin_memory: samples lie in page-locked memory, from which a CUDA device copies; without such a device, no effect.
-        collate_fn: changes what was taken from the storage before transforms see it.
+        storage: holds the frames; a `LazyTensorStorage(1_000)` unless given.
+        sampler: chooses the frames of a sample; a `RandomSampler` unless given.
+        writer: decides where new frames go; a `RoundRobinWriter` unless given.
+        transform: changes samples, data that are written, or both; see `Transforms`.
+        write_transform: a function that changes data that are written.
+        batch_size: frames of a sample, unless `sample()` gets a number.
+        prefetch: number of samples that a thread makes ahead; None or 0 for none.
+        pin_memory: put samples into page-locked memory, from which a CUDA device copies; no effect without such a device.
+        collate_fn: changes frames from the storage before transforms.
         shared: other processes can write and sample.
         dim_extend: the dimension of written data that is time; the last of the storage's `ndim` unless given.
-        generator: where the random numbers come from; torch's own unless given.
+        generator: the source of random numbers; torch's own unless given.
 
     Raises:
-        OptionError: an argument that cannot work.
+        OptionError: an invalid argument.
 
     Example:
         >>> from tensordict import TensorDict
@@ -116,7 +116,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
             Its index.
 
         Raises:
-            SpecMismatch: it is not what the first write was.
+            SpecMismatch: it differs in form from the first write.
         """
         self.feeders.check()
         return self._write(self._storage.single(data))
@@ -132,7 +132,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
             Their indices `[n]`, or `[n, ndim]` for a storage with several dimensions, row by row.
 
         Raises:
-            SpecMismatch: they are not what the first write was; nothing is written.
+            SpecMismatch: they differ in form from the first write; nothing is written.
         """
         self.feeders.check()
         given, ndim = self._storage.together(data), self._storage.ndim
@@ -152,7 +152,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         return storage.as_index(places)
 
     def break_trajectories(self) -> None:
-        """Have what this process writes next go on from nothing that was written before: what came in between is lost."""
+        """Let no trajectory continue over the next write of this process, because frames in between were lost."""
         self._writer.streams.restart()
 
     def _note_replaced(self, places: Tensor) -> None:
@@ -160,11 +160,11 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
             self._sampler.replaced(places, self._storage)
 
     def _prepared(self, data: Any) -> Any:
-        """What is written of these data."""
+        """These data, as they are written."""
         return self._transforms.before_write(data, self._storage)
 
     def _edited(self, data: Any, dims: int) -> Any:
-        """What is written of data `[*batch]`, of so many dimensions, in the place of others."""
+        """Data with this number of batch dimensions that replace others, as they are written."""
         return self._transforms.before_edit(data, self._storage, dims)
 
     # ------------------------------------------------------------------ sampling
@@ -174,7 +174,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
 
         Args:
             batch_size: frames in it; that of the buffer if None.
-            return_info: return a dictionary with it, with `"index"` and what the sampler knows of each frame.
+            return_info: also return a dictionary, with `"index"` and the sampler's information about each frame.
 
         Raises:
             OptionError: no size is given, here or before.
@@ -212,7 +212,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         return Sample(data, info, is_last)
 
     def _noted(self, data: Any, info: Mapping[str, Any]) -> Any:
-        """The sample with what is known of its frames."""
+        """The sample with information about its frames."""
         if self._writer.tells_index and isinstance(data, TensorDictBase):
             data.set("index", spread(info["index"], data))
         return data
@@ -251,7 +251,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         return self._storage.ring.written
 
     def __getitem__(self, index: Any) -> Any:
-        """What was written, `[*rows, time]`, at this index of any kind that a tensor takes.
+        """The contents `[*rows, time]` at an index of any kind that a tensor takes.
 
         Slices and numbers give views of the memory of the buffer, which later writes change.
         """
@@ -259,10 +259,10 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         return self._storage.at(index)
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        """Write over what is there.
+        """Overwrite frames.
 
         Raises:
-            SpecMismatch: the data are not what the first write was; nothing is changed then.
+            SpecMismatch: the data differ in form from the first write; nothing is changed.
         """
         self.feeders.check()
         storage = self._storage
@@ -290,27 +290,27 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
 
     @property
     def storage(self) -> Storage:
-        """Where frames lie."""
+        """The storage of the frames."""
         return self._storage
 
     @property
     def sampler(self) -> Sampler:
-        """What chooses frames."""
+        """The sampler, which chooses frames."""
         return self._sampler
 
     @property
     def writer(self) -> Writer:
-        """What says where new frames go."""
+        """The writer, which decides where new frames go."""
         return self._writer
 
     def set_sampler(self, sampler: Sampler) -> None:
-        """Choose frames with another sampler from now on."""
+        """Replace the sampler."""
         with self._without_prefetched():
             self._sampler = sampler_of(sampler)
             self._sampler.serve(self._storage, self._lock)
 
     def set_storage(self, storage: Storage) -> None:
-        """Have frames in another storage from now on; those in the old one stay there."""
+        """Replace the storage; its frames stay in the old one."""
         with self._without_prefetched():
             made = storage_of(storage)
             self._writer.check(made)
@@ -320,13 +320,13 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
             self._writer.empty()
 
     def set_writer(self, writer: Writer) -> None:
-        """Write with another writer from now on."""
+        """Replace the writer."""
         made = writer_of(writer)
         made.check(self._storage)
         self._writer = made
 
     def append_transform(self, transform: Any) -> ReplayBuffer:
-        """Add a transform behind those that are there; see `Transforms`. Returns the buffer."""
+        """Add a transform after those that are there; see `Transforms`. Returns the buffer."""
         with self._without_prefetched():
             self._transforms.append(transform)
         return self
@@ -361,7 +361,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
 
     @contextmanager
     def _without_prefetched(self) -> Generator[None]:
-        """In the body no sample is made, and those that were made ahead are dropped."""
+        """A context in which no sample is made; those that were made ahead are dropped."""
         if self._prefetcher is not None:
             self._prefetcher.close()  # before the lock is taken: the thread may wait for that
         with self._lock:

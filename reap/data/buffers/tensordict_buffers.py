@@ -1,6 +1,6 @@
-"""Replay buffers whose samples say where their frames lie, and buffers that sample by priority.
+"""Replay buffers whose samples have the index of each frame, and buffers that sample by priority.
 
-TensorDictReplayBuffer              samples are TensorDicts with "index" in them, and what the sampler knows of each frame
+TensorDictReplayBuffer              samples are TensorDicts with "index" and the sampler's information about each frame
 PrioritizedReplayBuffer             a ReplayBuffer with a PrioritizedSampler
 TensorDictPrioritizedReplayBuffer   both
 """
@@ -27,13 +27,13 @@ from reap.keys import NestedKey, as_key, plain
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
-    """A buffer of TensorDicts whose samples have `"index"` in them, and what the sampler knows of each frame.
+    """A buffer of TensorDicts whose samples have `"index"` and the sampler's information about each frame.
 
     With a `PrioritizedSampler`, frames that are written with a priority under `priority_key` begin with it, whichever process
     writes them; others begin with the largest so far.
 
     Args:
-        priority_key: where a frame's priority lies: one number, or several, of which the sampler's `reduction` makes one.
+        priority_key: the key of a frame's priority: one number, or several that the sampler's `reduction` combines.
         writer: where new frames go; a `TensorDictRoundRobinWriter` unless given.
         options: the others of a `ReplayBuffer`.
 
@@ -55,7 +55,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     @property
     def priority_key(self) -> NestedKey:
-        """Where a frame's priority lies."""
+        """The key of a frame's priority."""
         return plain(self._priority_key)
 
     def set_sampler(self, sampler: Sampler) -> None:
@@ -64,7 +64,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         self._sampler.read_priorities(self._priority_key)
 
     def update_tensordict_priority(self, data: TensorDictBase | list[TensorDictBase]) -> None:
-        """Set the priorities of frames to what lies under `priority_key`; only samplers with priorities use them.
+        """Set the priorities of frames to the values under `priority_key`; only samplers with priorities use them.
 
         Where items are trajectories `[T]`, one has the priority that the sampler's `reduction` makes of those of its frames.
 
@@ -90,7 +90,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         if not isinstance(found, Tensor):
             raise SpecMismatch(
                 f"update_tensordict_priority: expected a sample of this buffer with 'index' and {self.priority_key!r}, found "
-                f"nothing under {key!r}; without an index, call update_priority(index, priority) with what extend returned"
+                f"nothing under {key!r}; without an index, call update_priority(index, priority) with the result of extend"
             )
         return found
 
@@ -101,7 +101,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         return self._checked(super()._edited(_as_tensordict(data), dims), dims)
 
     def _checked(self, written: Any, dims: int) -> Any:
-        """What is written, `[*batch, *item]`, if it is data of this buffer."""
+        """The data `[*batch, *item]` to write, if they fit this buffer."""
         written = _as_tensordict(written)
         if not isinstance(written, TensorDictBase | Items):
             raise SpecMismatch(
@@ -123,7 +123,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         return index
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        """Write over what is there; see `ReplayBuffer.__setitem__`."""
+        """Overwrite frames; see `ReplayBuffer.__setitem__`."""
         super().__setitem__(index, data)
         if not self._storage.keys:
             self._take_priorities(self._storage.places_at(index).reshape(-1))
@@ -228,9 +228,9 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
     Args:
         alpha: exponent of the priorities.
         beta: exponent of the weights.
-        priority_key: where a frame's priority lies.
+        priority_key: the key of a frame's priority.
         eps: added to each priority before the exponent.
-        reduction: what makes one priority of several for a frame: `"max"`, `"min"`, `"mean"` or `"median"`.
+        reduction: combines several priorities of a frame: `"max"`, `"min"`, `"mean"` or `"median"`.
         options: those of a `ReplayBuffer`.
 
     Raises:

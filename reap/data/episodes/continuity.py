@@ -1,4 +1,4 @@
-"""`Continuity`: whether one frame came right after another, by what both of them say of the moment between.
+"""`Continuity`: whether one frame directly follows another, by comparing the values that both have of the moment between.
 
 earlier frame   ... ("next", "observation") = x
 later frame     "observation" = x  ...              the same bytes: it went on from there
@@ -20,7 +20,7 @@ from reap.keys import Key
 from reap.recording.buffers import after
 
 MULTI_STEP: Key = ("steps_to_next_obs",)
-"""Where this stands, `"next"` is what comes several steps later."""
+"""With this key, `"next"` has the values of several steps later."""
 
 CHUNK_BYTES = 1 << 21
 
@@ -28,13 +28,13 @@ Places = NDArray[np.int64]
 
 
 class Continuity:
-    """Compares what frames say comes next with what others began from.
+    """Compares the next observations of frames with the observations of others.
 
     Args:
-        storage: what holds the frames; something was written to it.
+        storage: holds the frames; it is not empty.
 
     Attributes:
-        keys: what is compared: keys that stand under `"next"` too, with the same shape and dtype.
+        keys: the keys to compare, which are also under `"next"`, with the same shape and dtype.
     """
 
     def __init__(self, storage: TensorStorage) -> None:
@@ -53,11 +53,11 @@ class Continuity:
         return agree
 
     def ends(self, places: Places) -> list[bytes]:
-        """For each frame, a digest of what comes next."""
+        """For each frame, a digest of its next observations."""
         return self._digests([after(key) for key in self.keys], places)
 
     def starts(self, places: Places) -> list[bytes]:
-        """For each frame, a digest of what it began from: that of `ends` for the frame before."""
+        """For each frame, a digest of its observations: equal to that of `ends` for the frame before."""
         return self._digests(self.keys, places)
 
     def _digests(self, keys: list[Key] | tuple[Key, ...], places: Places) -> list[bytes]:

@@ -6,12 +6,12 @@
     trajectories a  (0-2)    b  (3, 8-10)    c  (4-7)    d  (11)
 
 A frame follows its neighbour if both have the same stream and id and the earlier one is not done. Where a write begins, where
-one of the two was put in the place of another frame, and everywhere if there are no ids, it has to go on from where the earlier
+one of the two replaced another frame, and everywhere if there are no ids, it must continue from where the earlier
 one ended, too (`Continuity`): a batch may have been left out in between. Where a segment ends that is not done, its end is
-noted; a segment that begins with the same stream and id, and goes on from there, belongs to the same trajectory. Without ids
+noted; a segment that begins with the same stream and id, and continues from there, belongs to the same trajectory. Without ids
 only the last end of the stream counts.
 
-What the index holds is a function of what the buffer holds; it is made anew where there is none, and no process shares it.
+The index is a function of the contents of the buffer; it is rebuilt if it is missing, and not shared between processes.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ CHUNK = 1 << 20
 """Frames that are looked at together."""
 
 PAUSES = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
-"""Seconds after which the index is brought up to date again where nothing is left of what was read: writers went once round the
-ring meanwhile, or one that still writes holds back what others have written since."""
+"""Seconds after which the index is updated again if nothing is left of the columns that were read: writers overwrote the
+whole ring, or one that still writes holds back later columns of others."""
 
 NO_TRAJECTORY = -1
 
 _NOTHING = NO_TRAJECTORY, b""
 
 Name = tuple[Any, ...]
-"""Row and stream of a segment, and where there are ids, also its id and what it began from or goes on from."""
+"""Row and stream of a segment, and where there are ids, also its id and the digest that it begins with or continues from."""
 
 
 class Watcher(Protocol):
@@ -60,13 +60,13 @@ class EpisodeIndex:
     """Trajectories of a buffer.
 
     Args:
-        storage: what holds the frames; something was written to it.
-        labels: what says which of them belong together.
-        keeps_owners: keep in mind of which trajectory each frame is, for `at`.
+        storage: holds the frames; it is not empty.
+        labels: tell which of them belong together.
+        keeps_owners: keep the trajectory of each frame, for `at`.
 
     Attributes:
         table: the trajectories.
-        watchers: who is told of changes.
+        watchers: objects that are notified of changes.
     """
 
     def __init__(self, storage: TensorStorage, labels: Labels | GivenLabels, *, keeps_owners: bool = False) -> None:
@@ -88,13 +88,13 @@ class EpisodeIndex:
     # ------------------------------------------------------------------ bringing up to date
 
     def update(self) -> None:
-        """Take in what was written since the last time, and forget what was overwritten."""
+        """Add the frames written since the last time, and remove those that were overwritten."""
         pauses = iter(PAUSES)
         while not self._catch_up() and (pause := next(pauses, None)) is not None:
             sleep(pause)
 
     def _catch_up(self) -> bool:
-        """Whether something of what was taken in is still there."""
+        """Whether any frame of the index is still there."""
         ring = self.storage.ring
         reading = ring.begin_reading()
         if reading == self._reading and not reading.writing:
@@ -108,14 +108,14 @@ class EpisodeIndex:
             stop = min(settled, start + max(1, CHUNK // self.storage.rows))
             self._take_in(start, stop)
             self._read_until = start = stop
-        # What was overwritten while it was read is gone by now, and with it what was made of it.
+        # Removes frames that were overwritten while they were read.
         oldest = ring.oldest
         self._trim(oldest)
         self._reading = reading
         return oldest < self._read_until
 
     def _look_again(self) -> None:
-        """Look at all frames anew, for some were edited; trajectories that are the same ones keep their numbers."""
+        """Read all frames again, since some were edited; trajectories that are still the same keep their numbers."""
         fresh = EpisodeIndex(self.storage, self._labels, keeps_owners=self._owners is not None)
         fresh.update()
         known = {self.table.pieces(number): number for number in self.table.alive().tolist()}
@@ -154,7 +154,7 @@ class EpisodeIndex:
         """Take in columns; those before `start` are known already, unless they were overwritten unseen."""
         if start != self._read_until:
             self._tails[:] = NO_TRAJECTORY
-        known = self._tails != NO_TRAJECTORY  # what was seen of the frame before may be overwritten by now
+        known = self._tails != NO_TRAJECTORY  # the frame before may be overwritten by now
         lead = int(True in known.tolist())  # a third of what any() takes, for a few rows
         read = self._labels.read(start - lead, stop)
         linked = self._linked(read, start - lead)
@@ -202,7 +202,7 @@ class EpisodeIndex:
         return linked
 
     def _severed(self, read: Columns, linked: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Where no trajectory goes on over the begin of a frame, here or elsewhere, for it or the one before is another now."""
+        """Where no trajectory continues into a frame, here or elsewhere, since it or the one before was replaced."""
         assert read.replaced is not None
         severed = np.zeros_like(linked)
         if self._compares:
@@ -213,10 +213,10 @@ class EpisodeIndex:
         return severed
 
     def _parted(self, segments: Segments, read: Columns, severed: NDArray[np.bool_], lead: int) -> Segments:
-        """The segments, with what frames in the place of others keep from going on.
+        """The segments, cut at frames that replaced others.
 
-        Where observations can be compared, they tell what goes on from what, but for what lay side by side. Where nothing can,
-        such a frame parts what its stream wrote before it from what it wrote behind it.
+        If observations can be compared, they tell which frames follow each other, except for adjacent ones. If not,
+        such a frame separates the frames of its stream before it from those after it.
         """
         assert read.replaced is not None
         rows, firsts, lasts = segments.rows, segments.firsts + lead, segments.lasts + lead
@@ -243,14 +243,14 @@ class EpisodeIndex:
     # ------------------------------------------------------------------ state
 
     def state(self) -> dict[str, Any]:
-        """What is known of what was written by now, as tensors, numbers, lists and dicts."""
+        """The state of the index, as tensors, numbers, lists and dicts."""
         self.update()
         return {"read_until": self._read_until, "table": self.table.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state`; the storage holds what it held then.
+        """Load a `state`; the storage has the same contents as then.
 
-        What is written from now on has other streams than what was written before, and follows none of it.
+        Later writes have new streams, and continue no earlier frames.
         """
         self._begin()
         self._read_until = state["read_until"]
@@ -338,7 +338,7 @@ class EpisodeIndex:
             del self._names[self._open.pop(name)[0]]
 
     def _found(self, name: Name, digest: bytes) -> int | None:
-        """The trajectory that goes on with a segment that begins like this, if there is one."""
+        """The trajectory that continues with a segment that begins like this, if there is one."""
         found = self._open.pop(name, None)
         if found is None:
             return None
@@ -353,7 +353,7 @@ class EpisodeIndex:
         return self._continuity.ends(places) if is_end else self._continuity.starts(places)
 
     def _named(self, rows: Numbers, at: Numbers, read: Columns, digests: Sequence[bytes]) -> Iterable[tuple[Name, bytes]]:
-        """For each segment under which name its trajectory is looked for, and what it has to go on from."""
+        """For each segment, the name of its trajectory, and the digest that it has to continue from."""
         parts: list[Sequence[Any]] = [rows.tolist(), read.streams[at].tolist()]
         if self._labels.has_ids:
             parts += [read.ids[rows, at].tolist(), digests]

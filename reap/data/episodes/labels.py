@@ -1,4 +1,4 @@
-"""`Labels`: what says to which trajectory the frames of a buffer belong, and where these end."""
+"""`Labels`: ids and ends that tell to which trajectory the frames of a buffer belong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEXT_DONE: Key = ("next", "done")
 
 
 class Columns(NamedTuple):
-    """What is known of `n` columns that lie side by side.
+    """The labels of `n` consecutive columns.
 
     Attributes:
         ids: int64 `[rows, n]`; zeros where nothing tells trajectories apart but their ends.
@@ -28,8 +28,8 @@ class Columns(NamedTuple):
         valid: whether the frame is one that can be given out, bool `[rows, n]`.
         streams: who wrote the column, int32 `[n]`.
         begins: 1 where a write began with the column, else 0, int32 `[n]`.
-        replaced: which frames were put in the place of others, bool `[rows, n]`; None if none was.
-        inits: with which frames a trajectory begins, bool `[rows, n]`; None where nothing says so.
+        replaced: which frames replaced others, bool `[rows, n]`; None if none did.
+        inits: frames that begin a trajectory, bool `[rows, n]`; None if that is not known.
     """
 
     ids: NDArray[np.int64]
@@ -45,9 +45,9 @@ class Labels:
     """Reads ids and ends of trajectories from the frames themselves.
 
     Args:
-        storage: what holds the frames; something was written to it.
-        traj_key: where ids lie; None for `("collector", "traj_ids")` or `"episode"`, where the data have them.
-        end_key: where flags of ends lie; None for `("next", "done")`, where the data have it. Without ids, `"is_init"` says
+        storage: holds the frames; it is not empty.
+        traj_key: the key of ids; None for `("collector", "traj_ids")` or `"episode"`, if the data have them.
+        end_key: the key of flags of ends; None for `("next", "done")`, if the data have it. Without ids, `"is_init"` tells
             where trajectories begin, where the data have that.
 
     Attributes:
@@ -78,11 +78,11 @@ class Labels:
             )
 
     def changes(self, edits: int) -> int:
-        """Another number where changes in place, of which there were so many, may have changed what these frames say."""
+        """A number that changes when edits in place, of which there were `edits`, may have changed these labels."""
         return edits // REPLACEMENT if self._are_whole else edits
 
     def read(self, start: int, stop: int) -> Columns:
-        """What the columns from `start` to `stop`, counted for ever, hold."""
+        """The labels of the columns from `start` to `stop`."""
         rows, ring = self._storage.rows, self._storage.ring
         shape, pieces = (rows, stop - start), ring.pieces(start, stop)
         valid = ring.filled(start, stop, rows)
@@ -110,7 +110,7 @@ class GivenLabels:
     """Ids or ends of trajectories that the user gives, for frames in the order of their places.
 
     Args:
-        storage: what holds the frames.
+        storage: holds the frames.
         trajectories: ids `[*rows, columns]`, or None.
         ends: flags `[*rows, columns]`, or None.
 
@@ -135,11 +135,11 @@ class GivenLabels:
         self._ends = torch.zeros_like(given) if ends is None else given
 
     def changes(self, edits: int) -> int:
-        """One number: no change in place says anything else of these frames."""
+        """Always the same number: edits in place do not change these labels."""
         return 0
 
     def read(self, start: int, stop: int) -> Columns:
-        """What the columns from `start` to `stop` hold."""
+        """The labels of the columns from `start` to `stop`."""
         if stop > self._until:
             raise CallOrderError("ends, trajectories: expected no more writes to a buffer for which these were given")
         pieces = self._storage.ring.pieces(start, stop)

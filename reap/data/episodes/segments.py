@@ -18,10 +18,10 @@ class Segments(NamedTuple):
         rows: the row of each.
         firsts: where in the columns looked at it begins.
         lasts: where it ends.
-        goes_on: whether it goes on from the frame before these columns.
+        goes_on: whether it continues from the frame before these columns.
         may_go_on: whether it ends before the last column, and is not done.
-        is_new: whether it goes on from nothing: an env was reset, or a frame in it or before it put in the place of another.
-        closes: whether nothing goes on behind it from what its stream wrote before it, for such a frame.
+        is_new: whether it continues from no frame: an env was reset, or a frame in it or before it replaced another.
+        closes: whether no later frame continues its stream, because of such a frame.
     """
 
     rows: Numbers

@@ -1,7 +1,7 @@
-"""`TrajectoryTable`: where in a ring the frames of each trajectory lie.
+"""`TrajectoryTable`: the places of the frames of each trajectory in a ring.
 
     frame q of a trajectory       first <= q < end, counted from where it was first seen
-    lies in column                shift + q, for ever counted
+    is in column                  shift + q, counted without end
 
 A trajectory that others were written in between consists of several pieces: each has a shift of its own, and its chain says
 with which frame each piece begins.
@@ -39,7 +39,7 @@ class TrajectoryTable:
         row: each trajectory's row.
         shift: the shift of its first piece.
         first: its first frame that is still there.
-        end: the frame behind its last one.
+        end: the frame after its last one.
         chains: those of several pieces.
         is_chained: whether it is one of these.
     """
@@ -97,7 +97,7 @@ class TrajectoryTable:
         self.end[number] += length
 
     def extend(self, numbers: Numbers, lengths: Numbers) -> None:
-        """Let last pieces grow by so many frames."""
+        """Let last pieces grow by these numbers of frames."""
         self.end[numbers] += lengths
 
     def note_pieces(self, starts: list[int], numbers: list[int]) -> None:
@@ -154,7 +154,7 @@ class TrajectoryTable:
         self.row, self.shift, self.first, self.end = numbers
 
     def pieces(self, number: int) -> tuple[int, ...]:
-        """What a trajectory consists of: its row, then the first column and the number of frames of each piece."""
+        """The parts of a trajectory: its row, then the first column and the number of frames of each piece."""
         first, end = self.first.item(number), self.end.item(number)
         frames, shifts = self.chains.get(number, ([first], [self.shift.item(number)]))
         bounds = [*(max(frame, first) for frame in frames), end]
@@ -241,7 +241,7 @@ class TrajectoryTable:
         return number[(at >= 0) & (row == rows) & (first <= columns) & (columns < first + count)]
 
     def located(self, numbers: Numbers, rows: Numbers, columns: Numbers) -> Numbers:
-        """Which frame of each trajectory lies in a row and column; `NOT_THERE` where that is none of its frames."""
+        """The number of the frame in a row and column within each trajectory; `NOT_THERE` if it is none of its frames."""
         frames = columns - self.shift[numbers]
         for k in np.flatnonzero(self.is_chained[numbers]).tolist():
             frames[k] = self._located(int(numbers[k]), int(columns[k]))
@@ -255,7 +255,7 @@ class TrajectoryTable:
         return frame if piece + 1 == len(frames) or frame < frames[piece + 1] else NOT_THERE
 
     def _further(self, number: int, start: int, length: int) -> Numbers | int:
-        """How far behind the shift of the first piece those of so many frames are."""
+        """The distances from the shift of the first piece to those of these frames."""
         frames, shifts = self.chains[number]
         piece, last = bisect_right(frames, start) - 1, bisect_right(frames, start + length - 1) - 1
         if piece == last:

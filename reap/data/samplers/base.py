@@ -1,4 +1,4 @@
-"""`Sampler`: chooses places of a storage; `Draw` is what it chose."""
+"""`Sampler` chooses places of a storage; `Draw` is its choice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Draw(NamedTuple):
     Attributes:
         places: `[B]`, int64.
         info: more about each, by name; `[B, ...]`.
-        note: what the sampler wants to know again in `mark`.
+        note: information of the sampler for `mark`.
     """
 
     places: Tensor
@@ -52,7 +52,7 @@ class Sampler:
         """Choose `size` frames.
 
         Args:
-            storage: what holds them.
+            storage: holds them.
             size: how many.
             generator: where the random numbers come from; None for torch's own.
 
@@ -64,15 +64,15 @@ class Sampler:
         """Choose again, for some frames were being written: all of them, unless a subclass knows better.
 
         Args:
-            draw: what was chosen.
+            draw: the choice.
             bad: which of these, `[B]`.
-            storage: what holds the frames.
+            storage: holds the frames.
             generator: where the random numbers come from.
         """
         return self.draw(storage, len(bad), generator)
 
     def mark(self, draw: Draw, leaves: Leaves, storage: Storage) -> None:
-        """Change what was taken, `[B, *item]` under each key, before the caller gets it."""
+        """Change the values `[B, *item]` under each key before the caller gets them."""
 
     def serve(self, storage: Storage, lock: AbstractContextManager[Any]) -> None:
         """Take note of the storage of the buffer that samples with it, and of the lock under which it does."""
@@ -83,50 +83,50 @@ class Sampler:
         Args:
             index: their indices, as the buffer's `extend` gives them.
             priority: a number for all, or one for each.
-            storage: what holds the frames; that of the buffer that samples with it unless given.
+            storage: holds the frames; that of the buffer that samples with it unless given.
         """
 
     def replaced(self, places: Tensor, storage: Storage) -> None:
-        """Take note that frames at these places `[B]` were written in the place of others; -1 stands for none."""
+        """Note that frames at these places `[B]` replaced others; -1 is no place."""
 
     def repair(self) -> None:
-        """Make whole what an exception in the middle of a call, as of Ctrl-C, may have left half done."""
+        """Repair its state after an exception in the middle of a call, as of Ctrl-C."""
 
     def resume(self, storage: Storage) -> None:
-        """Take note that the buffer holds what belongs to the state that was loaded."""
+        """Note that the contents of the buffer for the loaded state are there now."""
 
     def read_priorities(self, key: Key) -> None:
-        """Take the priorities of new frames from what was written under this key, if it was; most samplers have none."""
+        """Use the values under this key, if there are any, as priorities of new frames; most samplers have none."""
 
     @property
     def default_size(self) -> int | None:
-        """Frames of a sample where nobody says how many."""
+        """Frames of a sample if no number is given."""
         return None
 
     @property
     def ran_out(self) -> bool:
-        """Whether each frame was given once, since the last time that this was so."""
+        """Whether the last sample completed an epoch, in which each frame is sampled once."""
         return False
 
     def empty(self) -> None:
-        """Forget what was known of frames: there are none any more."""
+        """Forget all frames, since the buffer was emptied."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on, as tensors, numbers, lists and dicts."""
+        """The state of the sampler, as tensors, numbers, lists and dicts."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+        """Load a `state_dict`."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
 
 class unbroken:  # noqa: N801  a context manager, which costs a fifth of one made from a function
-    """In the body, what is no error of reap's leaves a sampler whole.
+    """A context that repairs a sampler after any exception that is not an error of reap.
 
     Args:
-        sampler: it.
+        sampler: the sampler.
     """
 
     def __init__(self, sampler: Sampler) -> None:

@@ -1,4 +1,4 @@
-"""`Slices`: pieces of trajectories that were chosen, and where their frames lie."""
+"""`Slices`: the pieces of trajectories in a sample, and the places of their frames."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Slices(NamedTuple):
 
     Attributes:
         numbers: their trajectories.
-        columns: the columns of their first frames, counted for ever.
+        columns: the columns of their first frames, counted without end.
         lengths: their frames.
-        places: where these lie, `[frames of all]`.
+        places: the places of all their frames, `[n]`.
     """
 
     numbers: Numbers
@@ -38,7 +38,7 @@ class Slices(NamedTuple):
         return Slices(self.numbers[which], self.columns[which], self.lengths[which], self.places[kept])
 
     def together(self, other: Slices) -> Slices:
-        """These, and others behind them."""
+        """These, followed by others."""
         return Slices(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
 
 

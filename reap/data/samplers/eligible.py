@@ -1,4 +1,4 @@
-"""`EligibleTrajectories`: the trajectories that are long enough, in an order of which one can be chosen in no time."""
+"""`EligibleTrajectories`: the trajectories that are long enough, in an array, so that a random choice takes constant time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ NOT_HERE = -1
 
 
 class EligibleTrajectories:
-    """Trajectories of at least so many frames, side by side; one that leaves has the last one take its place.
+    """Trajectories of a least length, next to each other; one that leaves is replaced by the last one.
 
     Args:
         table: the trajectories.
-        least: frames that they have at least.
+        least: their least number of frames.
         starts: from lengths, how many slices each gives; None to choose all alike, whatever their lengths.
 
     Attributes:
@@ -33,7 +33,7 @@ class EligibleTrajectories:
 
     @property
     def numbers(self) -> Numbers:
-        """They, in their order; to be read only."""
+        """Their numbers, in order; read-only."""
         return self._numbers[: self.count]
 
     def choose(self, at_random: Numbers) -> Numbers:
@@ -43,11 +43,11 @@ class EligibleTrajectories:
         return self._numbers[self._weights.draw(at_random / (1 << 62))]
 
     def holds(self, number: int) -> bool:
-        """Whether this one is among them."""
+        """Whether this trajectory is among them."""
         return self._at.item(number) != NOT_HERE
 
     def restore(self, numbers: list[int]) -> None:
-        """Be these, in this order."""
+        """Set the trajectories, in this order."""
         self._at[:] = NOT_HERE
         self.count = len(numbers)
         self._numbers[: self.count] = numbers
@@ -55,7 +55,7 @@ class EligibleTrajectories:
         self._weigh(self.numbers)
 
     def grew(self, numbers: Sequence[int]) -> None:
-        """These are new or longer, each once."""
+        """Note that these are new or longer; each is given once."""
         self._make_room(len(numbers))
         too_short = set(self._table.shorter_than(self._least, numbers))
         for number in numbers:
@@ -65,7 +65,7 @@ class EligibleTrajectories:
         self._weigh(numbers)
 
     def shrank(self, left: Sequence[int], gone: Sequence[int]) -> None:
-        """Some are shorter, others gone."""
+        """Note that some are shorter, and others are gone."""
         for number in (*self._table.shorter_than(self._least, left), *gone):
             self._remove(number)
         self._weigh(left)

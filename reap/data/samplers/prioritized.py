@@ -2,12 +2,12 @@
 
 Schaul, Quan, Antonoglou, Silver: "Prioritized Experience Replay", ICLR 2016 (arXiv:1511.05952), the proportional variant:
 
-    P(i) = q_i / Σ q                q_i = (priority_i + eps) ** alpha, what the tree holds
+    P(i) = q_i / Σ q                q_i = (priority_i + eps) ** alpha, the values of the tree
     weight_i = (q_i / min q) ** -beta
 
 The weights are (N P(i)) ** -beta, divided by the largest that a frame of the whole buffer has: the least likely one has 1.
 
-Writers know nothing of priorities, and may be other processes. The sampler looks what was written whenever it draws or takes
+Writers know nothing of priorities, and may be other processes. The sampler looks for new frames whenever it draws or takes
 priorities: frames that are new to it get the largest priority so far, frames that are being written get none until they are.
 """
 
@@ -44,7 +44,7 @@ class Seen(NamedTuple):
 
     Attributes:
         oldest: the oldest column that held something.
-        claimed: the first column that nobody had claimed.
+        claimed: the first column that was not claimed.
         writing: first column and number of columns of each write that was not published.
     """
 
@@ -67,7 +67,7 @@ class PrioritizedSampler(Sampler):
             changed later.
         eps: added to each priority before the exponent.
         dtype: float32 or float64, as in torchrl; sums are float64 in either case.
-        reduction: what makes one priority of several for a frame: `"max"`, `"min"`, `"mean"` or `"median"`.
+        reduction: combines several priorities of a frame: `"max"`, `"min"`, `"mean"` or `"median"`.
         max_priority_within_buffer: new frames get the largest priority of those that the buffer holds, instead of the largest
             that there ever was; finding it takes time in proportion to the buffer.
 
@@ -168,13 +168,13 @@ class PrioritizedSampler(Sampler):
     def update_priority(self, index: Any, priority: Any, storage: Storage | None = None) -> None:
         """Take priorities of frames; `buffer.update_priority` does the same.
 
-        Where a frame stands twice, its last priority stays. Indices whose frame is gone by now are left out, and those that are
+        If a frame occurs twice, its last priority counts. Indices whose frame is gone by now are left out, and those that are
         -1, which some writers return for a frame that they did not keep.
 
         Args:
             index: their indices, as `extend` and `sample(return_info=True)` give them, `[B]` or `[B, ndim]`.
             priority: a number for all, or one for each, from 0 on.
-            storage: what holds the frames; that of the buffer that samples with it unless given.
+            storage: holds the frames; that of the buffer that samples with it unless given.
 
         Raises:
             OptionError: a priority that is negative or not finite, not as many as frames, or a place outside the buffer;
@@ -203,19 +203,19 @@ class PrioritizedSampler(Sampler):
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
     def repair(self) -> None:
-        """Sum up the priorities anew; see `Sampler`."""
+        """Compute the sums of the priorities again; see `Sampler`."""
         if self._tree is not None:
             self._tree = SumTree.of(self._tree.values)
 
     def replaced(self, places: Tensor, storage: Storage) -> None:
-        """Give frames in the place of others the priority of new ones; see `Sampler`."""
+        """Give frames that replaced others the priority of new ones; see `Sampler`."""
         if self._tree is not None:
             tree, at = self._catch_up(storage), places.cpu().numpy()
             at = np.unique(at[at != NOT_KEPT])
             _set_valid(tree, at, self._powers_of_new(at, storage), storage)
 
     def read_priorities(self, key: Key) -> None:
-        """Take the priorities of new frames from what was written under this key, if it was."""
+        """Use the values under this key, if there are any, as priorities of new frames."""
         self._priority_key = key
 
     def reduced(self, priority: Tensor, frames: int) -> Tensor:
@@ -242,7 +242,7 @@ class PrioritizedSampler(Sampler):
         return (places != NOT_KEPT) & (columns >= oldest) & ~np.isin(columns, _columns(writing, oldest, claimed))
 
     def _powers(self, priority: Tensor, name: str) -> Values:
-        """What the tree holds for priorities `[n]`."""
+        """The values of the tree for priorities `[n]`."""
         given: Values = priority.detach().cpu().double().numpy()
         with np.errstate(all="ignore"):
             values = (given + self.eps) ** self._alpha
@@ -252,12 +252,12 @@ class PrioritizedSampler(Sampler):
             raise OptionError(f"{name}: expected finite numbers from 0 on, got {wrong[0]}; nothing was changed")
         return values
 
-    # ------------------------------------------------------------------ what is new
+    # ------------------------------------------------------------------ new frames
 
     def _catch_up(self, storage: Storage) -> SumTree:
         """The tree, with all that was written by now."""
         ring = storage.ring
-        # In this order: what is claimed later is looked at the next time, and what was published meanwhile can be read.
+        # In this order: later claims are handled the next time, and all columns published until now can be read.
         oldest, claimed = ring.oldest, ring.claimed
         writing = tuple(write for write in ring.under_way() if write[0] < claimed)
         if oldest > max(self._seen.oldest, claimed - ring.capacity):  # it was emptied, maybe in another process
@@ -286,7 +286,7 @@ class PrioritizedSampler(Sampler):
         return SumTree(size)
 
     def _take_in(self, tree: SumTree, storage: Storage, seen: Seen) -> None:
-        """Give new frames their priority, and none to what is being written."""
+        """Give new frames their priority, and none to those that are being written."""
         oldest, claimed, writing = seen
         before = (self._seen.claimed, claimed - self._seen.claimed)
         hidden = _columns(writing, oldest, claimed)
@@ -300,7 +300,7 @@ class PrioritizedSampler(Sampler):
         self._seen = seen
 
     def _powers_of_new(self, places: Places, storage: Storage) -> Values | float:
-        """What the tree holds for new frames: one number each, or one for all."""
+        """The values of the tree for new frames: one number each, or one for all."""
         key = self._priority_key
         if key is None or key not in storage.keys or not len(places):
             return self._largest
@@ -329,12 +329,12 @@ class PrioritizedSampler(Sampler):
         """Forget priorities alone, whatever a subclass knows of frames."""
         self._tree: SumTree | None = None
         self._known_of = ""
-        """The identity of the storage whose frames they are of; empty until somebody looks."""
+        """The identity of the storage of these frames; empty before the first use."""
         self._seen = Seen()
         self._exponent, self._largest = self._alpha, self._first_power
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on, with what is in the storage."""
+        """The state of the sampler, without the contents of the storage."""
         return {
             "alpha": self._alpha,
             "beta": self._beta,
@@ -357,7 +357,7 @@ class PrioritizedSampler(Sampler):
         self._seen = Seen(state["oldest"], state["claimed"], writing)
 
     def resume(self, storage: Storage) -> None:
-        """Have the priorities that were loaded be those of this storage; see `Sampler`."""
+        """Use the loaded priorities for this storage; see `Sampler`."""
         self._known_of = storage.identity
 
     def __repr__(self) -> str:
@@ -365,7 +365,7 @@ class PrioritizedSampler(Sampler):
 
 
 def _set_valid(tree: SumTree, places: Places, values: Values | float, storage: Storage) -> None:
-    """Give frames what the tree holds for them, and none to those that are not valid."""
+    """Set the values of frames in the tree, with 0 for invalid frames."""
     valid = None if storage.validity is None else storage.validity.of(places)
     tree.set(places, values if valid is None else np.where(valid, values, 0.0))
 

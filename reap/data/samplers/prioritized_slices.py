@@ -34,22 +34,22 @@ class Beginnings(NamedTuple):
     ways: Numbers
 
     def chosen(self, which: Any, cut: Numbers | int) -> tuple[Numbers, Numbers]:
-        """Trajectories and starts of some, each cut by so many frames more."""
+        """Trajectories and starts of some, each cut by these numbers of frames."""
         return self.numbers[which], self.starts[which] - cut
 
 
 class FirstFrames(SliceSampler):
-    """What is known of trajectories, for slices whose first frames somebody else chooses."""
+    """The trajectories for slices whose first frames are chosen by another sampler."""
 
     keeps_owners = True
 
     def begun_at(self, index: EpisodeIndex, places: Numbers, length: int) -> Beginnings:
-        """The slices of this length whose first frames lie at these places."""
+        """The slices of this length whose first frames are at these places."""
         numbers, frames = index.at(places)
         table = index.table
         lengths, steps = table.lengths(numbers), frames - table.first[numbers]
-        before, behind = self.span.reach(length)
-        last = np.maximum(lengths - length + behind, -before)
+        before, beyond = self.span.reach(length)
+        last = np.maximum(lengths - length + beyond, -before)
         least_cut = np.maximum(-last, 0)
         ways = np.where(steps == 0, before - least_cut + 1, steps <= last)
         ways[(frames == NOT_THERE) | (bool(self.strict_length) & (lengths < length))] = 0
@@ -62,12 +62,12 @@ class PrioritizedSliceSampler(PrioritizedSampler):
     Of all slices that there are, each is chosen in proportion to the priority of its first frame. Frames from which on a
     trajectory is shorter than a slice begin none, whatever their priority. With `span`, the slices that are cut at the begin of
     a trajectory share its first frame, which is then chosen that many times more often. Where all priorities are equal, this is
-    what a `SliceSampler` gives with `uniform_over="frames"`. All frames of a slice have the weight of the first one.
+    the slices of a `SliceSampler` with `uniform_over="frames"`. All frames of a slice have the weight of the first one.
 
     Args:
         max_capacity: as for `PrioritizedSampler`, as are `alpha`, `beta`, `eps`, `dtype`, `reduction` and
             `max_priority_within_buffer`.
-        options: those of `SliceSampler`; of `uniform_over` only `"frames"`, which is what priorities are in proportion to.
+        options: those of `SliceSampler`; of `uniform_over` only `"frames"`, since priorities belong to frames.
 
     Raises:
         OptionError: as these.
@@ -89,7 +89,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         if over != "frames":
             raise OptionError(
                 f"PrioritizedSliceSampler: expected uniform_over='frames', got {over!r}: the weights that make up for a choice "
-                "of episodes first depend on the priorities of whole episodes, all of which change with each write; use a "
+                "of episodes first depend on the priorities of whole episodes, which all change with each write; use a "
                 "SliceSampler for that"
             )
         self._slices = FirstFrames(**options)
@@ -99,7 +99,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         """Choose slices of `size` frames together; see `Sampler`.
 
         Raises:
-            OptionError: the size is no multiple of what was asked for, or the data have no such keys.
+            OptionError: the size is not a multiple of the option, or the data have no such keys.
             CallOrderError: nothing was written yet, or no frame that a slice can begin with has a priority above 0.
         """
         index = self._slices.updated(storage)
@@ -115,7 +115,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         return self._as_draw(slices.only(~lost).together(others), storage)
 
     def _begun(self, index: EpisodeIndex, length: int, count: int, generator: torch.Generator | None) -> Slices:
-        """So many slices, each of which begins somewhere by chance."""
+        """This number of slices, each with a random start."""
         numbers, starts = np.zeros((2, 0), np.int64)
         most = 1 + self._slices.span.reach(length)[0]  # slices that have one frame as their first one
         for _ in range(ATTEMPTS):
@@ -166,7 +166,7 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         self._slices.empty()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on, with what is in the storage."""
+        """The state of the sampler, without the contents of the storage."""
         return {**super().state_dict(), "slices": self._slices.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -175,12 +175,12 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         self._slices.load_state_dict(state["slices"])
 
     def repair(self) -> None:
-        """Look at all frames anew before the next draw, and sum up the priorities; see `Sampler`."""
+        """Read all frames again before the next draw, and compute the sums again; see `Sampler`."""
         super().repair()
         self._slices.repair()
 
     def resume(self, storage: Storage) -> None:
-        """Have the index and the priorities of what was loaded; see `Sampler`."""
+        """Use the loaded index and priorities; see `Sampler`."""
         super().resume(storage)
         self._slices.resume(storage)
 

@@ -1,4 +1,4 @@
-"""`Served`: what a sampler knows of the buffer that samples with it."""
+"""`Served`: the buffer that samples with a sampler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Served:
         lock: the buffer's.
 
     Attributes:
-        lock: what excludes other threads that sample.
+        lock: excludes other threads that sample.
     """
 
     def __init__(self, storage: Storage | None = None, lock: AbstractContextManager[Any] | None = None) -> None:
@@ -28,7 +28,7 @@ class Served:
 
     @property
     def storage(self) -> Storage:
-        """Where the frames lie.
+        """The storage of the frames.
 
         Raises:
             CallOrderError: there is no buffer, or no more.

@@ -28,11 +28,11 @@ from reap.keys import Key, NestedKey, as_key, plain
 TRUNCATED: Key = ("next", "truncated")
 
 RANDOM = 1 << 62
-"""Random numbers are drawn below it; what is left of them by a modulus is as good as uniform."""
+"""Random numbers are drawn below it, so that a modulus leaves them as good as uniform."""
 
 
 class SliceSampler(Sampler):
-    """Pieces of trajectories, one behind the other in the sample, `[slices * frames]`.
+    """Pieces of trajectories, one after the other in the sample, `[slices * frames]`.
 
     First a trajectory is chosen, each that is long enough as likely as any other, then where in it the slice begins. No slice
     has frames that did not follow each other in one env, whoever wrote them, in whatever order; see `EpisodeIndex`.
@@ -43,20 +43,20 @@ class SliceSampler(Sampler):
     Args:
         num_slices: slices in a sample; the sample's size is a multiple of it. Exclusive with `slice_len`.
         slice_len: frames of a slice; the sample's size is a multiple of it.
-        end_key: where flags of the ends of trajectories lie; `("next", "done")` if the data have it. Where nothing else tells
+        end_key: the key of flags at the ends of trajectories; `("next", "done")` if the data have it. If nothing else tells
             trajectories apart, `"is_init"` says where they begin, if the data have it.
-        traj_key: where ids of trajectories lie, one number for each frame; `("collector", "traj_ids")` or `"episode"` if the
+        traj_key: the key of ids of trajectories, one number for each frame; `("collector", "traj_ids")` or `"episode"` if the
             data have one of these.
         trajectory_key: another name for `traj_key`.
         truncated_key: where slices are marked as truncated; None leaves samples as they are.
         strict_length: leave out trajectories that are shorter than a slice; if False they are given as a whole, and a sample
             may have fewer frames.
         span: let slices reach over the begin and the end of trajectories, where they are cut: True so that one frame is left at
-            least, a number for so many frames at most, a pair for begin and end.
-        ends: bool `[*rows, time]`, where trajectories end, for all frames of a buffer that is not written any more, in place of
+            least, a number for at most that many frames, a pair for begin and end.
+        ends: bool `[*rows, time]`, where trajectories end, for all frames of a buffer that is not written any more, instead of
             keys.
         trajectories: int `[*rows, time]`, ids likewise.
-        cache_values: accepted; what is known of trajectories is always kept, and brought up to date as they are written.
+        cache_values: accepted; the index of trajectories is always kept, and updated as they are written.
         compile: accepted, without effect.
         uniform_over: `"episodes"`, or `"frames"`: each slice that there is as likely as any other.
 
@@ -75,7 +75,7 @@ class SliceSampler(Sampler):
     """
 
     keeps_owners = False
-    """Whether its index knows of which trajectory each frame is."""
+    """Whether its index knows the trajectory of each frame."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class SliceSampler(Sampler):
             raise OptionError(f"slices: traj_key={traj_key!r} and trajectory_key={trajectory_key!r} are one option; give one")
         traj_key = trajectory_key if traj_key is None else traj_key
         if (ends is not None or trajectories is not None) and (traj_key is not None or end_key is not None):
-            raise OptionError("slices: expected ends or trajectories, or keys where they lie in the data, got both")
+            raise OptionError("slices: expected ends or trajectories, or their keys in the data, got both")
         if uniform_over not in ("episodes", "frames"):
             raise OptionError(f"uniform_over: expected 'episodes' or 'frames', got {uniform_over!r}")
         self.num_slices = None if num_slices is None else positive(num_slices, "num_slices")
@@ -118,7 +118,7 @@ class SliceSampler(Sampler):
         """Choose slices of `size` frames together; see `Sampler`.
 
         Raises:
-            OptionError: the size is no multiple of what was asked for, or the data have no such keys.
+            OptionError: the size is not a multiple of the option, or the data have no such keys.
             CallOrderError: nothing was written yet, or all trajectories are shorter than a slice.
         """
         index = self.updated(storage)
@@ -164,7 +164,7 @@ class SliceSampler(Sampler):
     # ------------------------------------------------------------------ trajectories
 
     def updated(self, storage: Storage) -> EpisodeIndex:
-        """The index of what the storage holds by now."""
+        """The up-to-date index of the storage."""
         index = self._index
         if index is None or index.storage is not storage:
             index = self._new_index(storage)
@@ -249,14 +249,14 @@ class SliceSampler(Sampler):
     # ------------------------------------------------------------------ state
 
     def empty(self) -> None:
-        """Forget what was known of trajectories."""
+        """Forget all trajectories."""
         self._index: EpisodeIndex | None = None
         self._eligible: dict[int, EligibleTrajectories] = {}
         self._saved: Mapping[str, Any] | None = None
         self.length = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on, with what is in the storage."""
+        """The state of the sampler, without the contents of the storage."""
         if self._index is None:
             return dict(self._saved or {})
         return {
@@ -268,7 +268,7 @@ class SliceSampler(Sampler):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`, of a sampler of a buffer with the same room and contents."""
         self.empty()
-        # What another sampler knew, which looks at other keys, is not what this one has to know: it looks for itself.
+        # The index of a sampler that uses other keys is of no use for this one, which reads all frames again.
         self._saved = state if state.get("made_for") == self._made_for() else None
 
     def _made_for(self) -> dict[str, Any]:
@@ -278,11 +278,11 @@ class SliceSampler(Sampler):
         return {**keys, "given": self._given is not None, "strict_length": self.strict_length}
 
     def repair(self) -> None:
-        """Look at all frames anew before the next draw; see `Sampler`."""
+        """Read all frames again before the next draw; see `Sampler`."""
         self.empty()
 
     def resume(self, storage: Storage) -> None:
-        """Have the index of what was loaded; see `Sampler`."""
+        """Use the loaded index; see `Sampler`."""
         if self._saved is not None:
             self._new_index(storage)
 
@@ -302,7 +302,7 @@ class SliceSampler(Sampler):
 
 
 def _faces(truncated: Tensor, lasts: Numbers, *flags: Tensor | None) -> Any:
-    """Places in a sample and its flags, as what is indexed quickest: numpy's arrays for bools on the CPU, else tensors."""
+    """Places in a sample and its flags, in the form that is fastest to index: numpy arrays on the CPU, else tensors."""
     every = truncated, *flags
     if truncated.is_cpu and all(one is None or one.dtype is torch.bool for one in every):
         return lasts, *[None if one is None else one.numpy() for one in every]
@@ -310,7 +310,7 @@ def _faces(truncated: Tensor, lasts: Numbers, *flags: Tensor | None) -> Any:
 
 
 def _too_short(index: EpisodeIndex, length: int) -> CallOrderError:
-    """What to say where there is nothing to take slices of this length from."""
+    """The error text if there is nothing to take slices of this length from."""
     lengths = index.table.lengths(index.table.alive())
     if len(lengths):
         found = f"the longest in the buffer has {lengths.max()} frames; write more, ask for shorter slices, or give "
@@ -318,8 +318,8 @@ def _too_short(index: EpisodeIndex, length: int) -> CallOrderError:
     if not index.storage.columns_in_use:
         return CallOrderError(EMPTY)
     return CallOrderError(
-        "slices: expected trajectories, found no frame that belongs to one: all in the buffer is masked, or lies behind a "
-        "write that has not ended, or was overwritten while it was read; where writers are so quick, use a larger buffer"
+        "slices: expected trajectories, found no frame that belongs to one: all are masked, come after an "
+        "unfinished write, or were overwritten while they were read; with writers as fast as that, use a larger buffer"
     )
 
 

@@ -19,7 +19,7 @@ from reap.errors import CallOrderError, OptionError
 
 
 class Turns(NamedTuple):
-    """An epoch, in words that a copy of the sampler understands: its index numbers trajectories anew.
+    """An epoch in a form for copies of the sampler, whose index numbers trajectories differently.
 
     Attributes:
         identity: that of the storage.
@@ -60,7 +60,7 @@ class Epoch:
         return [*reversed(self._waiting)]
 
     def take(self, count: int) -> Numbers:
-        """The next ones, at most so many."""
+        """The next ones, at most `count`."""
         taken = [self._waiting.popitem()[0] for _ in range(min(count, len(self._waiting)))]
         self._given = dict.fromkeys(taken)
         return np.array(taken, np.int64)
@@ -83,11 +83,11 @@ class SliceSamplerWithoutReplacement(SliceSampler):
     """A slice of each trajectory that is long enough, somewhere in it, before any comes again.
 
     An epoch goes over the trajectories that are there when it begins; those that are overwritten before their turn are left
-    out. Iterating over a buffer ends behind the last sample of an epoch. A copy of the sampler goes on in the middle of one. A
+    out. Iterating over a buffer ends after the last sample of an epoch. A copy of the sampler continues in the middle of one. A
     `batch_size` that gives slices of another length begins a new one, and so does the storage of another buffer.
 
     Args:
-        drop_last: leave out what does not make a whole sample at the end of an epoch; otherwise its last sample has fewer
+        drop_last: leave out slices that do not make a whole sample at the end of an epoch; otherwise its last sample has fewer
             slices.
         shuffle: in random order; otherwise in the order in which they were written.
         options: those of `SliceSampler`, but `uniform_over`.
@@ -161,7 +161,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
     # ------------------------------------------------------------------ state
 
     def empty(self) -> None:
-        """Forget what was known of trajectories, and the epoch."""
+        """Forget all trajectories, and the epoch."""
         super().empty()
         self._epoch: Epoch | None = None
         self._turns: Turns | None = None
@@ -169,7 +169,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         self._ran_out = False
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on, with what is in the storage."""
+        """The state of the sampler, without the contents of the storage."""
         state = super().state_dict()
         if self._epoch is None:
             return state

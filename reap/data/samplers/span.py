@@ -30,8 +30,8 @@ class Span(NamedTuple):
         """How many frames of a slice of this length may be cut at the begin, and at the end."""
         if self == (False, False):
             return 0, 0
-        before, behind = (length - 1 if side is True else min(side, length - 1) for side in self)
-        return before, behind
+        before, beyond = (length - 1 if side is True else min(side, length - 1) for side in self)
+        return before, beyond
 
     def starts(self, lengths: Numbers, length: int) -> Numbers:
         """How many slices of this length begin in trajectories of these lengths."""
@@ -39,10 +39,10 @@ class Span(NamedTuple):
 
 
 def as_span(given: GivenSpan) -> Span:
-    """What was given as `span`, for both ends.
+    """The option `span`, for both ends.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is not a span.
     """
     sides = tuple(map(_as_side, given if isinstance(given, Sequence) else (given, given)))
     match sides:
@@ -53,7 +53,7 @@ def as_span(given: GivenSpan) -> Span:
 
 
 def _as_side(side: Any) -> bool | int | None:
-    """What `span` says of one end; None if that makes no sense."""
+    """The option for one end; None if it is not valid."""
     if isinstance(side, bool | np.bool_):
         return bool(side)
     number = whole_number(side)

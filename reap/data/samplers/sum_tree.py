@@ -5,7 +5,7 @@
     ...        until a level is at most TOP long; that one is searched as a whole
 
 All of a batch goes through a level in one call, so that few broad levels are quicker than many narrow ones. A sum is always
-made anew from what lies below it, never changed by a difference: nothing drifts. Beside the sums lie the smallest values
+computed from the nodes below it, never changed by a difference, so nothing drifts. Besides the sums it keeps the least values
 above 0.
 """
 
@@ -28,11 +28,11 @@ FANOUT = 32
 TOP = 32_768
 
 MANY = 1_024
-"""So many nodes are worth a search for those that stand twice."""
+"""Number of nodes from which a search for duplicates pays off."""
 
 
 class SumTree:
-    """A value for each place, 0 at first, and what their sums are.
+    """A value for each place, 0 at first, and their sums.
 
     Arrays come and go as numpy's, which is quickest with a batch's few numbers; whole blocks are torch's, which is quickest
     with those.
@@ -72,7 +72,7 @@ class SumTree:
         """Set values.
 
         Args:
-            places: `[n]`; where one stands twice, its last value stays.
+            places: `[n]`; if one occurs twice, its last value counts.
             values: `[n]`, or one for all; from 0 on, finite.
         """
         self.values[places] = values
@@ -137,7 +137,7 @@ def _parents(nodes: Places, count: int) -> Places:
 
 
 def _blocks(level: Tensor, nodes: Places) -> Tensor:
-    """What lies below each of these nodes, `[n, FANOUT]`."""
+    """The nodes below each of these nodes, `[n, FANOUT]`."""
     return level.view(-1, FANOUT).index_select(0, torch.from_numpy(nodes))
 
 

@@ -34,14 +34,14 @@ class SamplerWithoutReplacement(Sampler):
     """Each frame once, before any comes again.
 
     An epoch goes over the frames that the buffer holds when it begins, without those that are not valid. Frames that are
-    written meanwhile, or are being written then, come in the next one; frames that are overwritten before their turn are left
-    out. A copy of the sampler goes on in the middle of an epoch; with the storage of another buffer a new one begins. Iterating
-    over a buffer ends behind the last sample of an epoch; where all that was left of one is overwritten first, the next begins
+    written later, or are being written then, come in the next one; frames that are overwritten before their turn are left
+    out. A copy of the sampler continues in mid-epoch; with the storage of another buffer a new one begins. Iterating
+    over a buffer ends after the last sample of an epoch; if the rest of one is overwritten first, the next begins
     without that. With `prefetch`, samples that were made ahead and dropped, for the size of a sample changed, or a part of the
     buffer, are not given again in the same epoch.
 
     Args:
-        drop_last: leave out what does not make a whole sample at the end of an epoch; otherwise its last sample is short.
+        drop_last: leave out frames that do not make a whole sample at the end of an epoch; otherwise its last sample is short.
         shuffle: in random order; otherwise row by row, in the order in which the frames were written.
 
     Example:
@@ -61,7 +61,7 @@ class SamplerWithoutReplacement(Sampler):
         self._waiting = torch.empty(0, dtype=torch.int64)
         """Places whose turn has not come, in the order of their turns."""
         self._known_of = ""
-        """The identity of the storage that they are places of; empty until somebody looks."""
+        """The identity of the storage of these places; empty before the first use."""
         self._oldest = self._end = 0
         self._ran_out = False
 
@@ -102,7 +102,7 @@ class SamplerWithoutReplacement(Sampler):
 
     def _begin(self, storage: Storage, size: int, generator: torch.Generator | None) -> None:
         ring = storage.ring
-        # In this order: what is claimed from now on is not in the epoch, and what it overwrites is not either.
+        # In this order: later claims are not in the epoch, nor are the frames that they overwrite.
         end = ring.claimed
         oldest = ring.oldest
         columns = torch.arange(oldest, max(oldest, end))
@@ -132,7 +132,7 @@ class SamplerWithoutReplacement(Sampler):
         return self._end - 1 - (self._end - 1 - places) % ring.capacity
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on, with what is in the storage."""
+        """The state of the sampler, without the contents of the storage."""
         return {"waiting": self._waiting.clone(), "oldest": self._oldest, "end": self._end, "ran_out": self._ran_out}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

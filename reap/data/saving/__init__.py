@@ -1,1 +1,1 @@
-"""How a buffer is saved, and goes on from what was saved."""
+"""Saving and loading of buffers."""

@@ -1,4 +1,4 @@
-"""What a buffer needs to go on as if it had never stopped, taken at one moment and put back.
+"""Checkpoints: the whole state of a buffer, taken at one moment and put back.
 
     format | storage: control (ring, origins), schema, objects | sampler | writer | generator | samples made ahead
            | frames: tensors [*rows, columns, *item], by key
@@ -47,19 +47,19 @@ REST = "reap.pt"
 """The file of all that is no frame."""
 
 _RUBBISH = (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, AssertionError)
-"""What code raises that is given something else than what it wrote."""
+"""Errors of code that gets data of another form than it wrote."""
 
 
 @dataclass
 class BufferParts:
-    """What a buffer consists of, while nobody samples.
+    """The parts of a buffer that is not being sampled.
 
     Attributes:
-        storage: where frames lie.
-        sampler: what chooses them.
-        writer: what says where they go.
+        storage: holds the frames.
+        sampler: chooses them.
+        writer: decides where they go.
         generator: where the random numbers come from; None for torch's own, which is not the buffer's to keep.
-        prefetcher: what was made ahead, or is put there for whoever samples next.
+        prefetcher: holds samples that were made ahead.
     """
 
     storage: Storage
@@ -70,11 +70,11 @@ class BufferParts:
 
 
 class Checkpointed:
-    """A buffer that can be saved, and go on from what was saved."""
+    """A buffer that can be saved and loaded."""
 
     @abstractmethod
     def _at_rest(self) -> AbstractContextManager[BufferParts]:
-        """In the body nobody samples; what the buffer consists of."""
+        """A context with the parts of the buffer, in which nobody samples."""
 
     @abstractmethod
     def set_rng(self, generator: torch.Generator | None) -> None:
@@ -92,11 +92,11 @@ class Checkpointed:
             return {**state, "frames": {key: frame.to("cpu", copy=True) for key, frame in frames.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict` of a buffer with parts of the same kind and the same `max_size`.
+        """Load a `state_dict` of a buffer with parts of the same kind and the same `max_size`.
 
         Raises:
             SpecMismatch: it is that of another kind of buffer, or no state; nothing is changed.
-            CallOrderError: somebody is writing.
+            CallOrderError: a process is writing.
         """
         with deferring_interrupts(), self._at_rest() as parts, _refused("the state"):
             self.set_rng(_restored(parts, state))
@@ -107,7 +107,7 @@ class Checkpointed:
         The folder is there in full or not at all: a save that is interrupted, or finds the disk full, leaves the one before.
 
         Raises:
-            OptionError: something else lies at the path, or the buffer holds Python objects that are no plain data.
+            OptionError: something else is at the path, or the buffer holds Python objects that are not plain data.
             DiskFull: there is no room for it.
         """
         target, nbytes = real(path), 0
@@ -118,9 +118,9 @@ class Checkpointed:
             write_rest(folder, {**state, "files": files}, checksums)
 
     def loads(self, path: str | Path, verify: bool = True) -> None:
-        """Go on from what `dumps` saved in a buffer with parts of the same kind and the same `max_size`.
+        """Load a save of `dumps` from a buffer with parts of the same kind and the same `max_size`.
 
-        No code of the files is run. What is read is one save, whoever saves at the path meanwhile.
+        No code from the files is run. All data are from one save, even if another process saves to the path at the same time.
 
         Args:
             path: the folder.
@@ -128,8 +128,8 @@ class Checkpointed:
 
         Raises:
             OptionError: no buffer was saved there.
-            SpecMismatch: what lies there is damaged, or of another kind of buffer; nothing is changed.
-            CallOrderError: somebody is writing.
+            SpecMismatch: the save is damaged, or from another kind of buffer; nothing is changed.
+            CallOrderError: a process is writing.
         """
         folder = real(path)
         with _refused(str(folder)):
@@ -142,9 +142,9 @@ class Checkpointed:
 
 @contextmanager
 def _taken(parts: BufferParts) -> Generator[tuple[dict[str, Any], dict[Key, Tensor]]]:
-    """The state without frames, and these as views of the storage, which nobody changes in the body."""
+    """The state without frames, and the frames as views of the storage; nobody changes them in this context."""
     storage = parts.storage
-    has_frames = storage.is_initialised  # what another process wrote first is mapped now: that takes the lock
+    has_frames = storage.is_initialised  # maps the first write of another process, which takes the lock
     with storage.control.lock:
         yield _rest(parts), storage.frames() if has_frames else {}
 
@@ -167,10 +167,10 @@ def _rest(parts: BufferParts) -> dict[str, Any]:
 
 
 def _restored(parts: BufferParts, state: Mapping[str, Any]) -> torch.Generator | None:
-    """Put a state in the place of what the buffer holds; its generator then.
+    """Replace the state of a buffer; return its new generator.
 
-    All of it is looked at before any of it is taken; the storage, which asks once more whether somebody writes, is the first
-    that cannot be put back, and what is taken behind it is known to fit.
+    All of the state is checked before any of it is loaded. The storage, which again checks that nobody writes, comes first;
+    it cannot be restored, and all that is loaded after it is known to fit.
     """
     _expect(state["format"], FORMAT, "the format")
     _expect(state["sampler"]["kind"], type(parts.sampler).__name__, "a sampler of the kind")
@@ -196,19 +196,17 @@ def _restored(parts: BufferParts, state: Mapping[str, Any]) -> torch.Generator |
 
 
 def _resume(parts: BufferParts) -> None:
-    """Have the sampler know the frames that were loaded: by its state, else by looking at them all."""
+    """Tell the sampler about the frames that were loaded: from its state, or by reading them all."""
     try:
         parts.sampler.resume(parts.storage)
     except _RUBBISH:
-        log.warning(
-            "%r: its state does not fit the frames of the buffer that was loaded; it looks at all of them anew", parts.sampler
-        )
+        log.warning("%r: its state does not fit the frames of the loaded buffer; it reads all of them again", parts.sampler)
         parts.sampler.repair()
 
 
-def _expect(given: Any, expected: Any, what: str) -> None:
+def _expect(given: Any, expected: Any, name: str) -> None:
     if given != expected:
-        raise SpecMismatch(f"replay buffer: expected {what} {expected!r} in the state, got {given!r}; nothing was changed")
+        raise SpecMismatch(f"replay buffer: expected {name} {expected!r} in the state, got {given!r}; nothing was changed")
 
 
 def _generator(saved: Tensor | None) -> torch.Generator | None:
@@ -221,7 +219,7 @@ def write_rest(folder: Path, rest: Mapping[str, Any], checksums: Mapping[str, in
 
     Args:
         folder: where to.
-        rest: what is written.
+        rest: the data.
         checksums: those of the frames' files, by name.
     """
     written = io.BytesIO()
@@ -261,7 +259,7 @@ def read_rest(folder: SavedFolder, *, verify: bool) -> tuple[dict[str, Any], Man
         raise
     except Exception as error:
         raise SpecMismatch(
-            f"{folder.path / REST}: expected what dumps wrote, found it damaged ({error}); nothing was changed"
+            f"{folder.path / REST}: expected a file of dumps, found it damaged ({error}); nothing was changed"
         ) from error
     if verify and manifest is None and "manifest" in rest:  # saves of earlier versions had none
         raise SpecMismatch(f"{folder.path / MANIFEST}: expected the checksums of the files, found none; nothing was changed")
@@ -270,13 +268,13 @@ def read_rest(folder: SavedFolder, *, verify: bool) -> tuple[dict[str, Any], Man
 
 @contextmanager
 def _refused(source: str) -> Generator[None]:
-    """In the body, what a state causes that nobody wrote is a SpecMismatch."""
+    """A context that turns errors caused by a malformed state into SpecMismatch."""
     try:
         yield
     except (ReapError, MemoryError):
         raise
     except _RUBBISH as error:
         raise SpecMismatch(
-            f"replay buffer: expected what state_dict or dumps gave, found something else in {source} "
+            f"replay buffer: expected a state from state_dict or dumps, found something else in {source} "
             f"({headline(error)}); nothing was changed"
         ) from error

@@ -3,8 +3,8 @@
     .name.1f3a5b7c.partial   written, then on the disk (fsync)
     name                     exchanged with it: the old one or the new one, never a part of either
 
-A process that is killed meanwhile leaves its part behind, which the next one removes: nobody holds the lock on it any more.
-What else has such a name, or is another user's, stays where it is.
+If a process is killed, the next one removes its partial folder, whose lock is free then.
+Anything else with such a name, or of another user, stays where it is.
 
 Where folders cannot be exchanged the old one is moved to `.name.1f3a5b7c.before` first; a process that is killed before the new
 one is in its place leaves that one, from which `places` says that it is read.
@@ -29,32 +29,32 @@ _HERE = -100  # AT_FDCWD
 _EXCHANGE = 2  # RENAME_EXCHANGE
 
 _UNKNOWN = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
-"""What a system answers, or a file system, that cannot exchange two folders."""
+"""Error codes of systems and file systems that cannot exchange two folders."""
 
 _FILLED = frozenset({errno.ENOTEMPTY, errno.EEXIST})
-"""What a move answers where another process has put its folder there meanwhile."""
+"""Error codes of a move if another process has put its folder there first."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Opens a folder, and nothing else that lies there: no link is followed, no FIFO waited for."""
+"""Opens a folder and nothing else: no link is followed, no FIFO is waited for."""
 
 PARTIAL, BEFORE = "partial", "before"
 
 
 def real(path: str | Path) -> Path:
-    """Where a path leads, through links, whether something lies there or not."""
+    """The target of a path, through links, whether it exists or not."""
     return Path(os.path.realpath(path))
 
 
 @contextmanager
 def replaced(path: Path, mark: str) -> Generator[Path]:
-    """In the body the caller writes files in the folder that it is given; at its end that is what lies at `path`.
+    """A context in which the caller fills a new folder, which then replaces the one at `path`.
 
     Args:
         path: a folder, or nothing yet.
         mark: a file that every such folder has.
 
     Raises:
-        OptionError: something else lies there.
+        OptionError: something else is there.
     """
     _require_ours(path, mark)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,11 +69,11 @@ def replaced(path: Path, mark: str) -> Generator[Path]:
         _remove_stale(path, BEFORE)
     finally:
         os.close(held)
-        shutil.rmtree(folder, ignore_errors=True)  # if it took the other's place, what it holds is the other
+        shutil.rmtree(folder, ignore_errors=True)  # if they were exchanged, it holds the old files
 
 
 def places(path: Path) -> list[Path]:
-    """Where what was saved at `path` may lie: there, or beside it, the newest first, if nothing does."""
+    """The places to look for a save of `path`: there, or if there is nothing, beside it, the newest first."""
     if os.path.lexists(path):
         return [path]
     found: list[tuple[float, Path]] = []
@@ -101,7 +101,7 @@ def _new_folder(path: Path) -> tuple[Path, int]:
         is_locked = _lock(held)
         if is_locked is not False and folder.exists() and folder.samefile(f"/proc/self/fd/{held}"):
             return folder, held
-        os.close(held)  # another process took it for one that was left behind, before it had the lock
+        os.close(held)  # another process removed it as a leftover before it was locked
 
 
 def _named(path: Path, kind: str) -> Path:
@@ -109,7 +109,7 @@ def _named(path: Path, kind: str) -> Path:
 
 
 def _beside(path: Path, kind: str) -> list[Path]:
-    """What lies beside a path under the names that `_named` gives; nothing where the folder of both cannot be listed."""
+    """The folders beside a path with names of `_named`; none if the parent folder cannot be listed."""
     number = r"\.[0-9a-f]{8}" if kind == PARTIAL else r"(\.[0-9a-f]{8})?"  # earlier versions wrote none there
     name = re.compile(rf"\.{re.escape(path.name)}{number}\.{kind}")
     try:
@@ -153,7 +153,7 @@ def _take_place(folder: Path, path: Path) -> None:
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Have each of two folders lie where the other did, in one step; whether the system can do that."""
+    """Exchange two folders in one step; return whether the system can do that."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
@@ -168,7 +168,7 @@ def exchange(first: Path, second: Path) -> bool:
 def _remove_stale(path: Path, kind: str) -> None:
     """Remove folders of this user that were left by processes that were killed, or that were replaced."""
     for folder in _beside(path, kind):
-        with suppress(OSError):  # it is no folder, was removed meanwhile, or is another user's
+        with suppress(OSError):  # it is not a folder, is already removed, or belongs to another user
             held = os.open(folder, _FOLDER)
             try:
                 if os.fstat(held).st_uid == os.geteuid() and _lock(held):

@@ -52,7 +52,7 @@ def write_frames(folder: Path, frames: Mapping[Key, Tensor], dims: int) -> Writt
         require_length(folder, max(frame.nbytes for frame in frames.values()))
         blanks = {key: torch.zeros((), dtype=frame.dtype).expand(frame.shape) for key, frame in frames.items()}
         made = make_tensordict(nested(blanks), batch_size).memmap_like(str(folder))
-        leaves = {key: made.get(key, None) for key in frames}  # None for what has no bytes, with tensordict 0.10
+        leaves = {key: made.get(key, None) for key in frames}  # None for tensors without bytes, with tensordict 0.10
         files = {
             key: str(Path(leaf.filename).relative_to(folder))
             for key, leaf in leaves.items()
@@ -92,7 +92,7 @@ def _pieces(frame: Tensor) -> Iterator[Any]:
 
 
 def mapped_frames(folder: SavedFolder, files: Mapping[Key, Any]) -> dict[Key, Tensor]:
-    """The tensors that were written, mapped: what lies in their files is read when they are.
+    """The tensors that were written, mapped: their files are read when they are used.
 
     Raises:
         SpecMismatch: a file is missing, cut short, or elsewhere.

@@ -1,6 +1,6 @@
 """`manifest.json`: how long each file of a save is, and its checksum (CRC-32), so that damaged bytes are found.
 
-It is written last. What is saved in a folder inside has a manifest of its own there, which counts as a file here.
+It is written last. A save in a folder inside has its own manifest, which counts as a file here.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def read_manifest(folder: SavedFolder) -> Manifest:
         return {name: {"bytes": int(file["bytes"]), "crc32": str(file["crc32"])} for name, file in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SpecMismatch(
-            f"{folder.path / MANIFEST}: expected what dumps wrote, found it damaged; nothing was changed"
+            f"{folder.path / MANIFEST}: expected a file of dumps, found it damaged; nothing was changed"
         ) from error
 
 
 def check(folder: SavedFolder, manifest: Manifest, name: str) -> None:
-    """Raise SpecMismatch for a file that is not what was written."""
+    """Raise SpecMismatch for a file that differs from the one written."""
     if name not in manifest:
         raise SpecMismatch(f"{folder.path / name}: expected its checksum in {MANIFEST}, found none; nothing was changed")
     expected = manifest[name]

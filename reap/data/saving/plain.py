@@ -1,4 +1,4 @@
-"""Data as tensors, numbers, strings, lists and dicts, and back: what a file holds that is read without running code.
+"""Data as tensors, numbers, strings, lists and dicts, and back: the content of files that are read without running code.
 
 TensorDict, nested or lazily stacked; objects in it; lists, tuples and dicts of all that  --encoded-->  plain data  --decoded-->
 """
@@ -64,10 +64,10 @@ def _encoded_tensordict(value: TensorDictBase) -> dict[str, Any]:
 
 
 def decoded(state: Mapping[str, Any], known: Mapping[str, Any] = NO_CLASSES) -> Any:
-    """What `encoded` was given, in memory of its own.
+    """The inverse of `encoded`; the result has its own memory.
 
     Args:
-        state: what it returned.
+        state: a result of `encoded`.
         known: the tensorclasses and named tuples that can be in it, by name.
 
     Raises:

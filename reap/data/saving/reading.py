@@ -1,9 +1,9 @@
-"""`SavedFolder`: what one save wrote, and nothing of another that takes its place meanwhile.
+"""`SavedFolder`: the files of one save, even if another save replaces it at the same time.
 
     whole(path, read)   opens the folder at `path`; files are opened in it, by its descriptor, not by their path
                         if it was replaced, and removed, before all of them were open: again, from the start
 
-A file that is open stays what it was when its folder is removed.
+An open file stays readable when its folder is removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reap.errors import OptionError, SpecMismatch
 T = TypeVar("T")
 
 _INSIDE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Opens what lies in a folder: no link leads out of it, and no FIFO is waited for."""
+"""Opens a file in a folder: no link is followed out of it, no FIFO is waited for."""
 
 PIECE = 1 << 20
 """Bytes that are read at a time to sum them up."""
@@ -32,7 +32,7 @@ class SavedFolder:
     """A folder that was opened.
 
     Args:
-        path: where it lies, for messages.
+        path: its path, for messages.
         fd: its descriptor.
         files: closes the descriptors of all that is opened in it.
     """
@@ -61,7 +61,7 @@ class SavedFolder:
         return made
 
     def has(self, name: str) -> bool:
-        """Whether a file lies in it."""
+        """Whether it has a file of this name."""
         with suppress(SpecMismatch):
             return self.file(name) >= 0
         return False
@@ -70,7 +70,7 @@ class SavedFolder:
         """The descriptor of a file in it, which closes with the folder.
 
         Raises:
-            SpecMismatch: there is none, or what lies there is no file, or lies elsewhere.
+            SpecMismatch: there is none, or it is not a regular file, or is outside the folder.
         """
         if name in self._opened:
             return self._opened[name]
@@ -113,7 +113,7 @@ class SavedFolder:
 
 
 def whole(path: Path, mark: str, read: Callable[[SavedFolder], T]) -> T:
-    """What `read` makes of the folder that was saved at a path, all of it one save's.
+    """The result of `read` for the folder that was saved at a path, with all data from one save.
 
     Args:
         path: where it was saved.
@@ -135,7 +135,7 @@ def whole(path: Path, mark: str, read: Callable[[SavedFolder], T]) -> T:
 
 
 def _lying(path: Path) -> list[tuple[int, int, int]]:
-    """What lies where a save may: it is another list when one was replaced meanwhile."""
+    """The folders in the places of saves; the list changes when a save is replaced."""
     found: list[tuple[int, int, int]] = []
     for place in places(path):
         with suppress(OSError):

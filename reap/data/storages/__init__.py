@@ -1,4 +1,4 @@
-"""Where the frames of a buffer lie."""
+"""Storages: the memory of the frames of a buffer."""
 
 from reap.data.storages.base import Storage
 from reap.data.storages.lazy import LazyMemmapStorage, LazyTensorStorage

@@ -26,7 +26,7 @@ from reap.system.memory import available_memory, readable
 from reap.system.sending import SharedWhenSent
 
 Mark = Callable[[Leaves], None]
-"""Changes what was taken, `[B, *item]` under each key, in place."""
+"""Changes the values that were taken, `[B, *item]` under each key, in place."""
 
 
 class Storage(SharedWhenSent):
@@ -38,10 +38,10 @@ class Storage(SharedWhenSent):
 
     Raises:
         OptionError: no such size or number of dimensions.
-        MemoryError: so many frames that there is no memory for the table of who wrote them.
+        MemoryError: there is no memory for the table of origins of so many frames.
 
     Attributes:
-        identity: what its contents are known by: its copies and handles have the same one, what was loaded another.
+        identity: identifies its contents: copies and handles have the same one; loading a state gives it a new one.
     """
 
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
@@ -54,7 +54,7 @@ class Storage(SharedWhenSent):
         self.takes_keys = False
         """Whether samples can have keys that the frames have not."""
         self.validity: Validity | None = None
-        """What says which frames are valid; None where each is."""
+        """Tells which frames are valid; None if all are."""
         self._ring = Ring(self.control, self.max_size)
 
     @property
@@ -73,7 +73,7 @@ class Storage(SharedWhenSent):
 
     @abstractmethod
     def append(self, data: Any, origins: Any) -> Tensor:
-        """Write data behind what was written last, and return their places.
+        """Write data after those written last, and return their places.
 
         Args:
             data: `[*rows, columns]`.
@@ -82,29 +82,29 @@ class Storage(SharedWhenSent):
 
     @abstractmethod
     def take(self, places: Tensor) -> Any:
-        """Copies of what lies at these places `[B]`, for `merge` and `built`."""
+        """Copies of the frames at these places `[B]`, for `merge` and `built`."""
 
     @abstractmethod
     def merge(self, taken: Any, at: NDArray[np.int64], part: Any) -> None:
-        """Put what was taken from some places, at these numbers, into what was taken from all."""
+        """Replace the values at some positions of those taken from all places by newly taken ones."""
 
     @abstractmethod
     def built(self, taken: Any, count: int, mark: Mark | None = None) -> Any:
-        """The data of which this was taken.
+        """Values that were taken, as data.
 
         Args:
-            taken: what `take` returned.
-            count: from how many places.
-            mark: changes it before.
+            taken: a result of `take`.
+            count: the number of places.
+            mark: changes the values first.
         """
 
     def get(self, places: Tensor) -> Any:
-        """A copy of what lies at these places `[B]`."""
+        """A copy of the frames at these places `[B]`."""
         return self.built(self.take(places), len(places))
 
     @abstractmethod
     def put(self, places: Tensor, data: Any) -> None:
-        """Write data `[B]` in the place of what lies there."""
+        """Overwrite the frames at these places with data `[B]`."""
 
     @abstractmethod
     def contents(self) -> Any:
@@ -113,7 +113,7 @@ class Storage(SharedWhenSent):
     @property
     @abstractmethod
     def keys(self) -> tuple[Key, ...]:
-        """The keys of what it holds; none before the first write."""
+        """The keys of its frames; none before the first write."""
 
     @abstractmethod
     def leaf(self, key: Key) -> Tensor:
@@ -124,10 +124,10 @@ class Storage(SharedWhenSent):
         """
 
     collate: Callable[[Any], Any] | None = None
-    """What makes a sample of what `get` returns, unless the buffer is told another way; None leaves it as it is."""
+    """Makes a sample of the result of `get`, unless the buffer has its own function; None leaves it as it is."""
 
     def together(self, data: Any, dims: int | None = None) -> Any:
-        """What was given to write several items, as `append` takes it.
+        """Several items of the user as data for `append`.
 
         Args:
             data: `[*batch, *item]`, or a list of items.
@@ -138,7 +138,7 @@ class Storage(SharedWhenSent):
         return items
 
     def single(self, item: Any, dims: int | None = None) -> Any:
-        """What was given to write one item, or one column, as `append` takes it: with one more dimension of the batch.
+        """One item or column of the user as data for `append`, with one more batch dimension.
 
         Args:
             item: `[*batch, *item]`.
@@ -152,28 +152,28 @@ class Storage(SharedWhenSent):
 
     @abstractmethod
     def at(self, index: Any) -> Any:
-        """What lies at an index of any kind that a tensor takes, in `contents()`; see `by_position`.
+        """The frames of `contents()` at an index of any kind that a tensor takes; see `by_position`.
 
         Raises:
-            OptionError: a number is the place of a frame that was not written to its end.
+            OptionError: a number is the place of an incomplete frame.
         """
 
     def copied(self, index: Any) -> Any:
-        """A copy of what lies at an index."""
+        """A copy of the frames at an index."""
         places = self.places_at(index)
         data = whole(self.get(places.reshape(-1)), 1)
         return as_given(data.reshape(*places.shape, *data.shape[1:]) if places.ndim else data[0])
 
     def at_places(self, places: Tensor, data: Any) -> Any:
-        """What was given to write over these places `[*batch]`, as `put` takes it; `[1]` where there is one place."""
+        """Data of the user for these places `[*batch]`, in the form for `put`; `[1]` if there is one place."""
         return self.together(data, places.ndim) if places.ndim else self.single(data, 0)
 
     def put_at(self, places: Tensor, data: Any) -> Tensor:
-        """Write over what lies at some places; returns these `[B]`.
+        """Overwrite the frames at some places; returns the places `[B]`.
 
         Args:
             places: `[*batch]`.
-            data: what `at_places` made of that which was given, and functions of that.
+            data: a result of `at_places`, possibly changed by transforms.
 
         Raises:
             SpecMismatch: the data do not fit; nothing is changed.
@@ -204,9 +204,9 @@ class Storage(SharedWhenSent):
         """The places of `contents()`, in the same shape.
 
         Args:
-            whole: what `Ring.whole` said; it is asked unless given.
+            whole: a result of `Ring.whole`, which is called unless given.
         """
-        ring = self.ring  # before the rows: what another process wrote first is mapped
+        ring = self.ring  # before the rows: it maps the first write of another process
         columns = ring.whole() if whole is None else whole
         places = np.arange(self.rows * ring.capacity).reshape(self.rows, -1)[:, columns]
         return torch.from_numpy(places).reshape(*self.row_shape, -1)
@@ -215,14 +215,14 @@ class Storage(SharedWhenSent):
         """The places of an index of any kind that a tensor takes; see `by_position`.
 
         Raises:
-            OptionError: a number is the place of a frame that was not written to its end.
+            OptionError: a number is the place of an incomplete frame.
         """
         whole = self.ring.whole()
         return self.places_in_use(whole)[by_position(index, whole, self.ndim - 1)]
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """How the rows stand in `contents()`."""
+        """The dimensions of the rows in `contents()`."""
         return ()
 
     @property
@@ -249,7 +249,7 @@ class Storage(SharedWhenSent):
 
     @abstractmethod
     def load_state(self, state: Mapping[str, Any], frames: Mapping[Key, Tensor]) -> None:
-        """Hold what another storage held.
+        """Load the state of another storage.
 
         Args:
             state: its `state`.
@@ -257,7 +257,7 @@ class Storage(SharedWhenSent):
 
         Raises:
             SpecMismatch: it has another size or holds something else; nothing is changed.
-            CallOrderError: somebody is writing; nothing is changed.
+            CallOrderError: a process is writing; nothing is changed.
         """
 
     def _restore(self, state: Mapping[str, Any]) -> None:
@@ -266,7 +266,7 @@ class Storage(SharedWhenSent):
         self.identity = uuid4().hex
 
     def columns_in(self, state: Mapping[str, Any], capacity: int) -> int:
-        """Columns in use in a storage with this state and so many columns.
+        """Columns in use in a storage with this state and this capacity.
 
         Raises:
             SpecMismatch: there is no such storage, or none of this size.
@@ -289,7 +289,7 @@ class Storage(SharedWhenSent):
 
 
 def checked_control(state: Mapping[str, Any], places: int, capacity: int) -> int:
-    """Columns in use by the numbers of a `Control`, all of which are looked at.
+    """Columns in use according to the state of a `Control`, after checking all of it.
 
     Args:
         state: its `state`.
@@ -317,7 +317,7 @@ def _refuse_beyond_memory(max_size: int) -> None:
     needed, (free, bound) = max_size * ORIGIN_BYTES, available_memory()
     if needed > free:
         raise MemoryError(
-            f"replay buffer: max_size={max_size}: the table of who wrote what needs {readable(needed)}, {bound} has "
+            f"replay buffer: max_size={max_size}: the table of origins needs {readable(needed)}, {bound} has "
             f"{readable(free)} left; expected fewer frames"
         )
 
@@ -327,9 +327,9 @@ def refuse_beyond(max_size: int, layout: Layout, free: float, bound: str) -> Non
 
     Args:
         max_size: frames that there is to be room for.
-        layout: what they need.
+        layout: their memory.
         free: bytes that there are.
-        bound: who sets that bound, in words.
+        bound: a description of who sets that bound.
     """
     if layout.nbytes <= free:
         return
@@ -343,7 +343,7 @@ def refuse_beyond(max_size: int, layout: Layout, free: float, bound: str) -> Non
 
 def require_dims(data: Any, dims: int) -> None:
     """Raise SpecMismatch for data with fewer batch dimensions than a storage keeps apart."""
-    if getattr(data, "ndim", dims) < dims:  # what is no data at all is refused elsewhere
+    if getattr(data, "ndim", dims) < dims:  # values that are not data are refused elsewhere
         raise SpecMismatch(
             f"replay buffer: expected at least {dims} batch dimensions, as the storage's ndim says, got {list(data.shape)}"
         )
@@ -353,7 +353,7 @@ def positive(value: Any, name: str) -> int:
     """The value, a positive integer of Python's, NumPy's or torch's, as one of Python's.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is not.
     """
     number = whole_number(value)
     if number is None or number < 1:
@@ -372,10 +372,10 @@ def whole_number(value: Any) -> int | None:
 
 
 def not_negative(value: Any, name: str) -> float:
-    """The value, a finite number from 0 on: of Python's or NumPy's, or what a tensor with one element holds.
+    """The value, a finite number from 0 on: of Python or NumPy, or from a tensor with one element.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is not.
     """
     number = value.item() if isinstance(value, np.generic | np.ndarray | Tensor) and math.prod(value.shape) == 1 else value
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:

@@ -18,7 +18,7 @@ from reap.recording.layout import Field
 Mask = NDArray[np.bool_]
 
 NOT_CARRIED = frozenset(key[-1] for key in (DONE, REWARD, TERMINATED, TRUNCATED))
-"""Last names of what an env says of a step, and does not go on from."""
+"""Last names of results of a step that are no inputs of the next one."""
 
 SAMPLED_WORDS = 16
 """Words of each frame that are looked at first."""
@@ -27,7 +27,7 @@ WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 def carried(fields: Mapping[Key, Field]) -> tuple[Key, ...]:
-    """Keys of what a frame begins from: the one before it in the same env has that under `"next"`, with shape and dtype."""
+    """Keys of the inputs of a frame: the frame before it in the same env has them under `"next"`, with shape and dtype."""
     return tuple(
         key
         for key, field in fields.items()
@@ -59,7 +59,7 @@ def _any(differs: Tensor) -> Mask:
 
 
 def _words(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
-    """Both as whole words, `[n, words]`, so that NaNs count as what they are."""
+    """Both as whole words, `[n, words]`, so that NaNs are compared by their bits."""
     flat = [
         values.reshape(len(values), -1 if len(values) else math.prod(values.shape[1:])).contiguous()
         for values in (ours, theirs)

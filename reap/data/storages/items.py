@@ -1,9 +1,9 @@
-"""Items on their way into a buffer: `together` and `whole` make one batch of what was given, `leaves_of` takes it apart.
+"""Items on their way into a buffer: `together` and `whole` make one batch of the user's data, `leaves_of` takes it apart.
 
 TensorDict, tensorclass, Tensor  --leaves_of-->  {key: tensor [*batch, *item]}  --Schema.rebuilt-->  the same kind
 dict, tuple, list (a Tree)
 
-What is no TensorDict is told apart once, where it comes in (`together`, `whole`); behind that, all of them are leaves.
+Data other than TensorDicts are recognised once, where they come in (`together`, `whole`); after that, all are leaves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WHOLE: Key = ("data",)
 
 
 class Items(list[Any]):
-    """Items of any kind, one behind the other."""
+    """Items of any kind, one after the other."""
 
     ndim = 1
 
@@ -40,12 +40,12 @@ class Items(list[Any]):
 
 
 def words_of(field: Field) -> str:
-    """A field in words."""
+    """A description of a field."""
     return "objects" if field.is_object else f"{tuple(field.shape)} {field.dtype}"
 
 
 def name_of(kind: Any) -> str:
-    """A kind in words."""
+    """A description of a kind."""
     return str(kind) if isinstance(kind, Form) else kind.__name__
 
 
@@ -77,14 +77,14 @@ def kind_of(data: Any) -> Any:
 
 
 def together(data: Any, dims: int) -> Any:
-    """What was given to write several items: those in a list are stacked along a new first dimension.
+    """Several items of the user: those in a list are stacked along a new first dimension.
 
     Args:
         data: `[*batch, *item]`, or a list of `[*batch[1:], *item]`.
         dims: dimensions of the batch.
 
     Raises:
-        SpecMismatch: items of several kinds, shapes or dtypes, or none; what cannot be taken apart.
+        SpecMismatch: items of several kinds, shapes or dtypes, or no items; data that cannot be taken apart.
     """
     if isinstance(data, LazyStackedTensorDict):
         _require_alike(data.tensordicts, 0, "stack")
@@ -105,7 +105,7 @@ def together(data: Any, dims: int) -> Any:
 
 
 def whole(data: Any, dims: int) -> Any:
-    """What was given to write as a whole: dicts, tuples and lists as a `Tree`, arrays and numbers as a tensor.
+    """Data of the user as a whole: dicts, tuples and lists as a `Tree`, arrays and numbers as a tensor.
 
     Args:
         data: `[*batch, *item]`.
@@ -120,18 +120,18 @@ def whole(data: Any, dims: int) -> Any:
 
 
 def as_given(data: Any) -> Any:
-    """What functions of the user's get of data that `together` or `whole` returned."""
+    """The result of `together` or `whole` in the form that the user's functions get."""
     return data.joined() if isinstance(data, Tree) else data
 
 
-def _require_alike(items: Sequence[Any], dims: int, what: str) -> None:
-    """Refuse items of which no tensor can be made without a change."""
+def _require_alike(items: Sequence[Any], dims: int, whole: str) -> None:
+    """Refuse items that cannot be stacked into a tensor unchanged."""
     first, fields = kind_of(items[0]), fields_of(leaves_of(items[0]), dims)
     for number, item in enumerate(items[1:], start=1):
         kind, leaves = kind_of(item), leaves_of(item)
         if not is_same_kind(kind, first):
             raise SpecMismatch(
-                f"replay buffer: item {number} of a {what}: expected a {name_of(first)}, as item 0 is, got a {name_of(kind)}; "
+                f"replay buffer: item {number} of a {whole}: expected a {name_of(first)}, as item 0 is, got a {name_of(kind)}; "
                 "nothing was written"
             )
         found = fields_of(leaves, dims)
@@ -140,7 +140,7 @@ def _require_alike(items: Sequence[Any], dims: int, what: str) -> None:
         key = next(key for key in {**fields, **found} if fields.get(key) != found.get(key))
         was, now = (words_of(one[key]) if key in one else "nothing" for one in (fields, found))
         raise SpecMismatch(
-            f"replay buffer: expected values of one shape in every item: item {number} of a {what}: {plain(key)!r}: expected "
+            f"replay buffer: expected values of one shape in every item: item {number} of a {whole}: {plain(key)!r}: expected "
             f"{was}, as item 0 has, got {now}; nothing was written"
         )
 

@@ -1,4 +1,4 @@
-"""Where the tensors of a buffer lie.
+"""`LazyTensorStorage` and `LazyMemmapStorage`: tensors in memory, and in files.
 
 LazyTensorStorage   RAM, shared memory after `share()`, or the memory of a CUDA device
 LazyMemmapStorage   one file per key, which `TensorDict.load_memmap` reads
@@ -34,7 +34,7 @@ from reap.system.memory import available_memory, empty_memory, take_pages
 from reap.tensordicts import make_tensordict
 
 PIECE = 1 << 28
-"""Bytes for which room on a disk is made at a time, or more: a larger storage stays sparse beyond what was written."""
+"""Bytes for which room on a disk is made at a time, or more: a larger storage stays sparse after the last write."""
 
 
 class LazyTensorStorage(TensorStorage):
@@ -42,10 +42,10 @@ class LazyTensorStorage(TensorStorage):
 
     Args:
         max_size: frames that there is room for, over all rows.
-        device: where the frames lie.
+        device: the device of the frames.
         ndim: batch dimensions that are kept apart, time last.
-        observations_once: store what is under `"next"` only where it is not the root of the frame behind, see `once.py`.
-            Samples are the same; views of the contents are copies. Frames of one env must lie behind one another in time.
+        observations_once: store values under `"next"` only where they differ from the root of the following frame.
+            Samples are the same; views of the contents are copies. Frames of one env must follow each other in time.
 
     Raises:
         OptionError: no such size, number of dimensions, or device.
@@ -64,7 +64,7 @@ class LazyTensorStorage(TensorStorage):
 
     @property
     def place(self) -> str:
-        """Where it lies, in words."""
+        """A description of its memory."""
         if self.device.type != "cpu":
             return f"the memory of {self.device}"
         return "RAM of this process" if self._fd is None else "shared memory"
@@ -90,8 +90,8 @@ class LazyTensorStorage(TensorStorage):
         """Lie in memory that other processes can map from now on.
 
         Raises:
-            OptionError: it lies on another device than the CPU, or holds objects.
-            MemoryError: there is no room for a second time what it holds.
+            OptionError: it is on another device than the CPU, or holds objects.
+            MemoryError: there is no memory for a copy of its contents.
         """
         if self._fd is not None:
             return
@@ -133,7 +133,7 @@ class LazyTensorStorage(TensorStorage):
 
 
 def _disk_left(folder: Path) -> tuple[float, str]:
-    """Bytes that the disk of a folder has left, and its name in words."""
+    """Bytes that the disk of a folder has left, and a description of it."""
     return free_space(folder), f"the disk of {folder}"
 
 
@@ -147,7 +147,7 @@ _forked: Forked[LazyMemmapStorage] = Forked(lambda storage: storage.leave_files(
 class LazyMemmapStorage(TensorStorage):
     """Tensors in files, one per key, for data larger than RAM.
 
-    The disk has room for what is written before it is: a write for which it has none raises DiskFull and stores nothing. One
+    Disk space is reserved before each write: a write without enough space raises DiskFull and stores nothing. One
     storage at a time uses a folder: the first write of a second one is refused.
 
     Args:
@@ -157,10 +157,10 @@ class LazyMemmapStorage(TensorStorage):
         existsok: files that another storage left in `scratch_dir`, and does not use any more, are replaced at the first write.
         ndim: batch dimensions that are kept apart, time last.
         device: "cpu"; another is refused.
-        observations_once: as with a `LazyTensorStorage`; a file of its own holds what is stored under `"next"` all the same.
+        observations_once: as with a `LazyTensorStorage`; a separate file holds the values under `"next"` that are stored.
 
     Raises:
-        OptionError: no such size, number of dimensions or device, or a folder in which something lies.
+        OptionError: no such size, number of dimensions or device, or a folder that is not empty.
         DiskFull: there is no room for a temporary folder.
     """
 
@@ -183,12 +183,12 @@ class LazyMemmapStorage(TensorStorage):
 
     @property
     def folder(self) -> Path:
-        """Where its files lie."""
+        """The folder of its files."""
         return self._scratch.folder
 
     @property
     def place(self) -> str:
-        """Where it lies, in words."""
+        """A description of its memory."""
         return f"files in {self.folder}"
 
     @property
@@ -216,7 +216,7 @@ class LazyMemmapStorage(TensorStorage):
     def _attach(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
         self._scratch.join()
         files = TensorDict.load_memmap(self.folder)
-        held = {key: files.get(key, None) for key in layout}  # None for what has no bytes, with tensordict 0.10
+        held = {key: files.get(key, None) for key in layout}  # None for tensors without bytes, with tensordict 0.10
         self._files = {key: Path(leaf.filename) for key, leaf in held.items() if leaf is not None and layout[key].nbytes}
         return {
             key: torch.zeros(field.shape, dtype=field.dtype) if (leaf := held[key]) is None else leaf.as_subclass(Tensor)
@@ -224,7 +224,7 @@ class LazyMemmapStorage(TensorStorage):
         }
 
     def _reserve(self, columns: int) -> None:
-        """Make sure that the disk has room for the first so many columns; see `TensorStorage`."""
+        """Make sure that the disk has room for the first `columns` columns; see `TensorStorage`."""
         words, reserved = self.control.words, self.control.words[RESERVED]
         if columns <= reserved:
             return
@@ -266,8 +266,7 @@ class LazyMemmapStorage(TensorStorage):
         """Write to them no more, unless they are shared: this is a fork of the process whose they are."""
         if not self.control.is_shared:
             self.control.refusal = (
-                "replay buffer: its files belong to the process of which this one is a fork; call share() before the fork to "
-                "write from both"
+                "replay buffer: its files belong to the parent process; call share() before the fork to write from both"
             )
 
     def share(self) -> None:

@@ -14,7 +14,7 @@ from reap.data.storages.ring.columns import Pieces, columns_of
 from reap.recording.layout import Array, numpy_dtype
 
 NUMPY_BYTES = 1 << 16
-"""Up to so many bytes numpy is quicker: 1.2 µs for what torch needs 2.9 for; beyond, torch has threads."""
+"""Up to this many bytes numpy is faster: 1.2 µs instead of 2.9 for torch; beyond, torch uses threads."""
 
 
 _AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -70,7 +70,7 @@ class Leaf:
 
         Args:
             first: the first of them.
-            end: the one behind the last.
+            end: the one after the last.
             values: `[*rows, end - first, *item]`, without a graph.
         """
         if self._array is not None and values.nbytes <= NUMPY_BYTES and not values.is_neg():
@@ -96,7 +96,7 @@ class Leaf:
     def numbers(self, pieces: Pieces) -> Array:
         """The values in pieces of the columns, `[rows, n, k]`, as numpy's; of floating point as float64, for numpy lacks some.
 
-        What needs no copy is a view of the memory.
+        The result is a view of the memory if it needs no copy.
         """
         if self._by_row is not None:
             return columns_of(self._by_row, pieces)

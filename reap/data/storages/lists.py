@@ -56,7 +56,7 @@ class ListStorage(Storage):
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """None: what is in the items is theirs."""
+        """None: the keys of items are their own."""
         return ()
 
     def leaf(self, key: Key) -> Tensor:
@@ -68,7 +68,7 @@ class ListStorage(Storage):
         raise OptionError(f"ListStorage: expected a storage of tensors to read {key} from all frames; use a LazyTensorStorage")
 
     def together(self, data: Any, dims: int | None = None) -> Any:
-        """What was given to write several items: data with a first dimension as they are, anything else as a list.
+        """Several items of the user: data with a first dimension as they are, anything else as a list.
 
         A dict or a tuple of tensors is one batch, as for the other storages.
         """
@@ -87,11 +87,11 @@ class ListStorage(Storage):
         )
 
     def single(self, item: Any, dims: int | None = None) -> Any:
-        """What was given to write one item."""
+        """One item of the user."""
         return Items([item])
 
     def append(self, data: Any, origins: Any) -> Tensor:
-        """Write items behind what was written last; see `Storage`."""
+        """Write items after those written last; see `Storage`."""
         items = [_kept(item) for item in data]
         skipped = max(0, len(items) - self.ring.capacity)
         if not items:
@@ -122,7 +122,7 @@ class ListStorage(Storage):
         return taken
 
     def put(self, places: Tensor, data: Any) -> None:
-        """Write items in the place of what lies there."""
+        """Overwrite the items at these places."""
         with self.ring.editing():
             for place, item in zip(places.tolist(), map(_kept, data), strict=True):
                 self._items[place] = item
@@ -164,7 +164,7 @@ class ListStorage(Storage):
         return {**super().state(), "items": [encoded(item) for item in self._items[: self.columns_in_use]]}
 
     def load_state(self, state: Mapping[str, Any], frames: Mapping[Key, Tensor]) -> None:
-        """Hold what another storage held; see `Storage`."""
+        """Load the state of another storage; see `Storage`."""
         columns = self.columns_in(state, self.max_size)
         known = self.classes
         items = [decoded(item, known) for item in state["items"]]
@@ -220,7 +220,7 @@ def _is_tensors(data: Any) -> bool:
 
 
 def _kept(item: Any) -> Any:
-    """What is kept of an item: tensors in memory of their own."""
+    """An item in the form in which it is kept: with tensors in memory of their own."""
     if _is_tensors(item):
         return item.detach().clone()
     if isinstance(item, np.ndarray) and item.dtype.kind in "biufc":

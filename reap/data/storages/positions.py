@@ -1,8 +1,8 @@
 """Places of a storage, and the indices by which people name them.
 
-`by_position`: an index into what a buffer holds, where some places hold nothing whole.
+`by_position`: an index into the contents of a buffer, if some places hold incomplete frames.
 
-places      0  1  2  3  4  5  6       3 and 4 were not written to their end
+places      0  1  2  3  4  5  6       3 and 4 are incomplete
 contents    a  b  c        d  e       buffer[:], without them
 index       a number is a place, as extend and sample give them: buffer[5] is d; buffer[3] is refused
             slices, masks and numbers from the end say where in the contents: buffer[-1] is e, buffer[3:] are d and e
@@ -25,11 +25,11 @@ def by_position(index: Any, whole: slice | NDArray[np.int64], time: int) -> Any:
 
     Args:
         index: of any kind that a tensor takes.
-        whole: where columns lie that hold something whole, as `Ring.whole` says.
+        whole: the places of complete columns, as returned by `Ring.whole`.
         time: which dimension of the contents is that of the columns.
 
     Raises:
-        OptionError: a number is the place of a column that was not written to its end, or is being written.
+        OptionError: a number is the place of a column that is incomplete, or is being written.
 
     Example:
         >>> whole = np.array([0, 1, 2, 5, 6])
@@ -51,7 +51,7 @@ def by_position(index: Any, whole: slice | NDArray[np.int64], time: int) -> Any:
 
 
 def _is_of_one_dimension(part: Any) -> bool:
-    """Whether it stands for one dimension, and not for none or several; a mask of one dimension does."""
+    """Whether it indexes exactly one dimension, as a mask of one dimension does."""
     return part is not None and part is not Ellipsis
 
 

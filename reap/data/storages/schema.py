@@ -1,4 +1,4 @@
-"""`Schema`: what one item of a buffer consists of, by which leaves become data again, and others are refused."""
+"""`Schema`: the form of an item of a buffer; it turns leaves back into data, and refuses data of another form."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from reap.workers.pickling import pickled
 
 @dataclass(frozen=True)
 class Schema:
-    """What one item consists of.
+    """The form of one item.
 
     Attributes:
         kind: `TensorDict`, `Tensor`, a tensorclass, or the form of dicts, tuples and lists.
         fields: shape and dtype of one item's value under each key.
-        rows: batch dimensions that stand before time; none for a buffer of one dimension.
-        item: batch dimensions of one item, behind time: `(T,)` where each is a trajectory.
-        device: what the data gave as their device.
+        rows: batch dimensions before time; none for a buffer of one dimension.
+        item: batch dimensions of one item, after time: `(T,)` if each is a trajectory.
+        device: the device of the data.
     """
 
     kind: Any
@@ -54,7 +54,7 @@ class Schema:
         return data if self.kind is TensorDict else self.kind.from_tensordict(data)
 
     def at(self, leaves: Mapping[Key, Any], batch_size: torch.Size, index: Any) -> Any:
-        """What lies at an index of the batch, of any kind that a tensor takes."""
+        """The data at an index of the batch, of any kind that a tensor takes."""
         if not isinstance(self.kind, Form):
             return self.rebuilt(leaves, batch_size)[index]
         return Tree(self.kind, leaves, len(batch_size))[index].joined()
@@ -89,7 +89,7 @@ class Schema:
         }
 
     def described(self) -> str:
-        """It in words."""
+        """A description of it."""
         fields = ", ".join(f"{plain(key)!r}: {words_of(field)}" for key, field in self.fields.items())
         return f"{name_of(self.kind)} of rows {list(self.rows)} with {{{fields}}}"
 
@@ -125,7 +125,7 @@ class Schema:
                 )
 
     def check_state(self, own: Schema | None, columns: int, frames: Mapping[Key, Tensor]) -> None:
-        """Raise SpecMismatch unless frames of a state are what this schema of the state says, and fit where they go.
+        """Raise SpecMismatch unless the frames of a state fit its own schema, and the storage that loads them.
 
         Args:
             own: the schema of the storage that loads them; None if it holds nothing yet.
@@ -163,7 +163,7 @@ def _own(kind: Any) -> Any:
 
 
 def schema_of(data: Any, leaves: Leaves, dims: int) -> Schema:
-    """What one item of data consists of.
+    """The schema of data.
 
     Args:
         data: `[*rows, columns, *item]`.
@@ -186,12 +186,12 @@ def schema_of(data: Any, leaves: Leaves, dims: int) -> Schema:
 
 
 def schema_from(state: Mapping[str, Any], known: Mapping[str, Any], device: torch.device) -> Schema:
-    """The schema of which this is the `state`.
+    """The schema with this `state`.
 
     Args:
-        state: what `Schema.state` returned.
+        state: a result of `Schema.state`.
         known: the classes that data here are made of, by name.
-        device: where data lie.
+        device: the device of the data.
 
     Raises:
         SpecMismatch: data of another class.

@@ -30,14 +30,14 @@ PREFIX = "reap-frames-"
 """How the names of temporary folders begin."""
 
 ONCE_FILE = "once.bin"
-"""Holds what a storage with `observations_once` keeps beside its tensors."""
+"""The file of the values that a storage with `observations_once` keeps apart from its tensors."""
 
 _OURS = frozenset({"meta.json", ONCE_FILE})
 _KIND = ".memmap"
-"""What storages of files write, and tensordict."""
+"""Files of storages, and of tensordict."""
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
-"""What a file system answers that has no locks: nobody is kept from a folder there, and nothing is removed."""
+"""Error codes of file systems without locks: no process is kept from a folder there, and nothing is removed."""
 
 
 class Scratch:
@@ -45,13 +45,13 @@ class Scratch:
 
     Args:
         folder: where it is, or is to be; None makes a temporary one, which is removed with this object or with the process.
-        replaces: whether files of another storage may lie there, which is not in use any more.
+        replaces: whether it may replace files of another storage that is not in use any more.
 
     Attributes:
         folder: where it is.
 
     Raises:
-        OptionError: something lies in the folder.
+        OptionError: the folder is not empty.
         DiskFull: there is no room for a temporary one.
     """
 
@@ -71,14 +71,14 @@ class Scratch:
     def _make_temporary(self) -> None:
         while not self._held:
             self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-            with suppress(FileNotFoundError):  # another storage took it for one that was left behind, before it had a lock
+            with suppress(FileNotFoundError):  # another storage removed it as a leftover before it was locked
                 self._try_to_claim()
 
     def claim(self) -> None:
-        """Have the folder for the storage that this is of, before files are written; what may be replaced is removed.
+        """Reserve the folder before files are written; files that may be replaced are removed.
 
         Raises:
-            OptionError: another storage uses it, or something lies there.
+            OptionError: another storage uses it, or it is not empty.
             DiskFull: there is no room for a lock.
         """
         if not self._held:
@@ -133,7 +133,7 @@ class Scratch:
         folder = self.folder
         is_folder = folder.is_dir()
         if folder.exists() and not (is_folder and (self._replaces or all(path.name == LOCK for path in folder.iterdir()))):
-            remedy = "; existsok=True replaces what a storage left there that is not in use" if is_folder else ""
+            remedy = "; existsok=True replaces the files of a storage that is not in use" if is_folder else ""
             raise OptionError(
                 f"scratch_dir: expected an empty folder, found something in {folder}; choose another or empty it{remedy}"
             )
@@ -145,7 +145,7 @@ class Scratch:
                 f"scratch_dir: expected a folder that no other storage uses, found {self.folder} in use, claimed by "
                 f"{described(pid)}. Choose another folder for this storage; nothing was written"
             )
-        return f"scratch_dir: expected a folder that stays, found {self.folder} removed meanwhile"
+        return f"scratch_dir: expected a folder that stays, but {self.folder} was removed"
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_held": False}
@@ -166,7 +166,7 @@ def remove_abandoned() -> None:
 
 
 def remove_whole(folder: Path) -> None:
-    """Remove a folder, its lock last: whoever is killed meanwhile leaves one that is seen to be nobody's."""
+    """Remove a folder, its lock last: if the process is killed, others can still see that the folder is unused."""
     for path in folder.iterdir():
         if path.name == LOCK:
             continue
@@ -179,13 +179,13 @@ def remove_whole(folder: Path) -> None:
 
 
 def remove_frames(folder: Path) -> None:
-    """Remove what storages write in a folder, and leave all else."""
+    """Remove the files of storages from a folder, and leave all others."""
     for place, _, names in os.walk(folder, topdown=False):
         for name in names:
             if name in _OURS or name.endswith(_KIND):
                 Path(place, name).unlink(missing_ok=True)
         if Path(place) != folder:
-            with suppress(OSError):  # something else lies in there
+            with suppress(OSError):  # there are other files
                 Path(place).rmdir()
 
 

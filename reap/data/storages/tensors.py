@@ -37,7 +37,7 @@ log = logging.getLogger("reap.data")
 
 
 class TensorStorage(Storage):
-    """A storage of tensors; subclasses say where these lie."""
+    """A storage of tensors, whose memory is up to subclasses."""
 
     def __init__(self, max_size: int, *, ndim: int = 1, device: Any = "cpu", observations_once: bool = False) -> None:
         super().__init__(max_size, ndim=ndim)
@@ -52,7 +52,7 @@ class TensorStorage(Storage):
 
     @abstractmethod
     def _allocate(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
-        """New tensors for these fields; what cannot fit is refused before.
+        """New tensors for these fields; fields that cannot fit are refused first.
 
         Args:
             layout: the fields of all items.
@@ -65,10 +65,10 @@ class TensorStorage(Storage):
 
     @abstractmethod
     def _sparse(self, start: int, nbytes: int) -> Sparse:
-        """Memory behind the first `start` bytes, whose pages are taken as they are used."""
+        """Memory after the first `start` bytes, whose pages are taken as they are used."""
 
     def _reserve(self, columns: int) -> None:
-        """Make sure that there is room for the first so many columns; with the ring's lock held.
+        """Make sure that there is room for the first `columns` columns; with the ring's lock held.
 
         Raises:
             DiskFull: there is none.
@@ -77,7 +77,7 @@ class TensorStorage(Storage):
     @property
     @abstractmethod
     def place(self) -> str:
-        """Where it lies, in words."""
+        """A description of its memory."""
 
     @property
     def holds_objects(self) -> bool:
@@ -97,7 +97,7 @@ class TensorStorage(Storage):
         return self._ring
 
     def _look_again(self) -> None:
-        """Map what another process wrote first."""
+        """Map the first write of another process."""
         if self.schema is None and (noted := self.control.schema) is not None:
             self._take(noted, self._attach)
 
@@ -139,16 +139,16 @@ class TensorStorage(Storage):
         return {**vars(self), **mapped, "_nexts": self._nexts.fresh()}
 
     def _map_later(self) -> None:
-        """Hold nothing until `_look_again` maps what there is."""
+        """Hold nothing until `_look_again` maps the memory."""
         self._ring, self.rows = Ring(self.control, self.max_size), 1
 
     # ------------------------------------------------------------------ frames
 
     def append(self, data: Any, origins: Any) -> Tensor:
-        """Write data behind what was written last; see `Storage`.
+        """Write data after those written last; see `Storage`.
 
         Raises:
-            SpecMismatch: they are not what the first write was; nothing is changed.
+            SpecMismatch: they differ in form from the first write; nothing is changed.
             MemoryError: the first write, of items for which there is no room.
             DiskFull: the disk has no room left for them; nothing is changed.
             OptionError: the first write, to a folder that another storage uses.
@@ -184,7 +184,7 @@ class TensorStorage(Storage):
         if not self.is_initialised:
             if not math.prod(shape):
                 raise SpecMismatch(
-                    f"replay buffer: the first write says what an item is: expected one item at least, got {list(shape)}"
+                    f"replay buffer: the first write defines the items: expected at least one item, got {list(shape)}"
                 )
             self._initialise(schema_of(data, leaves, self.ndim))
         schema = self.schema
@@ -199,7 +199,7 @@ class TensorStorage(Storage):
             )
 
     def _copy(self, leaves: Leaves, claim: Claim, skipped: int, origins: Any) -> None:
-        """One contiguous copy per key, two where the ring begins anew."""
+        """One contiguous copy per key, or two if the columns wrap around the end of the ring."""
         time, pieces = self.ndim - 1, self.ring.pieces(claim.start, claim.start + claim.columns)
         is_whole, source = not skipped and len(pieces) == 1, skipped
         for first, end in pieces:
@@ -214,7 +214,7 @@ class TensorStorage(Storage):
             source += count
 
     def take(self, places: Tensor) -> Leaves:
-        """Copies of what lies at these places, `[B, *item]` under each key in the order of the first write; see `Storage`."""
+        """Copies of the frames at these places, `[B, *item]` under each key in the order of the first write; see `Storage`."""
         self._known()
         here, at = places.to(self.device), places.numpy()
         leaves: Leaves = {key: leaf.take(here, at) for key, leaf in self._leaves.items()}
@@ -224,7 +224,7 @@ class TensorStorage(Storage):
         return self._nexts.complete(self, places, leaves)
 
     def merge(self, taken: Leaves, at: NDArray[np.int64], part: Leaves) -> None:
-        """Put what was taken from some places among what was taken from all; see `Storage`."""
+        """Replace the values of some places among those of all; see `Storage`."""
         here = torch.from_numpy(at).to(self.device)
         for key, value in taken.items():
             if key in self._objects:
@@ -233,7 +233,7 @@ class TensorStorage(Storage):
                 indexable(value).index_copy_(0, here, indexable(part[key]))
 
     def built(self, taken: Leaves, count: int, mark: Mark | None = None) -> Any:
-        """The data of which this was taken; see `Storage`."""
+        """Values that were taken, as data; see `Storage`."""
         if mark is not None:
             mark(taken)
         for key in self._objects:
@@ -241,7 +241,7 @@ class TensorStorage(Storage):
         return self._known().rebuilt(taken, torch.Size((count,)))
 
     def put(self, places: Tensor, data: Any) -> None:
-        """Write data `[B]` in the place of what lies there."""
+        """Overwrite the frames at these places with data `[B]`."""
         leaves = leaves_of(data)
         self._known().check(kind_of(data), leaves, 1)
         with self.ring.editing(replaced_places(self, places, leaves)), self._nexts.editing(self, places, leaves):
@@ -251,7 +251,7 @@ class TensorStorage(Storage):
                 objects.reshape(-1)[places.numpy()] = unstacked(leaves[key], leaves[key].batch_size)
 
     def contents(self) -> Any:
-        """All that was written completely, `[*rows, columns]`: views where it lies in one piece, which later writes change."""
+        """All complete frames, `[*rows, columns]`: views if they are in one piece, which later writes change."""
         if isinstance(whole := self.ring.whole(), slice):
             return self._known().rebuilt(*self._held(whole))
         with self.control.lock:
@@ -268,18 +268,18 @@ class TensorStorage(Storage):
         return {key: leaves[key] for key in schema.fields}, shape
 
     def at(self, index: Any) -> Any:
-        """What lies at an index; see `Storage`."""
+        """The frames at an index; see `Storage`."""
         return self._nexts.at(self, index)
 
     def viewed(self, index: Any) -> Any:
-        """What lies at an index: views where the contents lie in one piece."""
+        """The frames at an index: views if the contents are in one piece."""
         if isinstance(whole := self.ring.whole(), slice):
             return self._known().at(*self._held(whole), by_position(index, whole, self.ndim - 1))
         with self.control.lock:
             return self.copied(index)
 
     def places(self, start: int, columns: int) -> NDArray[np.int64]:
-        """Where the frames of so many columns lie, from this one on, row by row, `[rows * columns]`."""
+        """The places of the frames of consecutive columns, row by row, `[rows * columns]`."""
         places = self.ring.places(start, columns)
         return places if self.rows == 1 else (np.arange(self.rows)[:, None] * self.ring.capacity + places).ravel()
 
@@ -309,12 +309,12 @@ class TensorStorage(Storage):
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """How the rows stand in `contents()`."""
+        """The dimensions of the rows in `contents()`."""
         return self._known().rows
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """The keys of what it holds; none before the first write."""
+        """The keys of its frames; none before the first write."""
         return tuple(self.schema.fields) if self.is_initialised and self.schema else ()
 
     def as_index(self, places: Tensor) -> Tensor:
@@ -365,7 +365,7 @@ class TensorStorage(Storage):
         return {**super().state(), "schema": schema.state() if schema else None, "objects": objects}
 
     def load_state(self, state: Mapping[str, Any], frames: Mapping[Key, Tensor]) -> None:
-        """Hold what another storage held; see `Storage`.
+        """Load the state of another storage; see `Storage`.
 
         Raises:
             SpecMismatch: it has another size or holds something else; nothing is changed.
@@ -378,7 +378,7 @@ class TensorStorage(Storage):
         if saved is not None:
             saved.check_state(self.schema if self.is_initialised else None, columns, frames)
         elif columns:
-            raise SpecMismatch("replay buffer: expected the keys of what is in the state, got none; nothing was changed")
+            raise SpecMismatch("replay buffer: expected the keys of the frames in the state, got none; nothing was changed")
         objects = objects_of(saved, columns, state["objects"])
         if saved is not None and not self.is_initialised:
             self._initialise(saved)

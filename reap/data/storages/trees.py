@@ -34,7 +34,7 @@ class Form:
 
     Attributes:
         kind: `dict`, `tuple`, `list`, the class of a named tuple, or `Tensor` for a leaf.
-        names: what the parts are called; none for a leaf.
+        names: the names of the parts; none for a leaf.
         parts: the form of each.
     """
 
@@ -93,10 +93,10 @@ _KINDS: Mapping[str, Any] = {"dict": dict, "tuple": tuple, "list": list, "Tensor
 
 
 def form_from(state: Mapping[str, Any], known: Callable[[str], Any]) -> Form:
-    """The form of which this is the `state`.
+    """The form with this `state`.
 
     Args:
-        state: what `Form.state` returned.
+        state: a result of `Form.state`.
         known: finds the class of a named tuple by its name.
     """
     kind = _KINDS.get(state["kind"]) or known(state["kind"])
@@ -123,7 +123,7 @@ class Tree:
         return next(iter(self.leaves.values())).shape[: self.ndim]
 
     def joined(self) -> Any:
-        """The data of which this was made."""
+        """The data that this was made of."""
         return self.form.joined(self.leaves)
 
     def as_tensordict(self) -> TensorDict:
@@ -144,7 +144,7 @@ class Tree:
         return self.each(lambda leaf: leaf.unsqueeze(dim), self.ndim + 1)
 
     def flatten(self, start: int, end: int) -> Tree:
-        """One dimension of the batch in the place of several."""
+        """The same with one batch dimension instead of several."""
         return self.each(lambda leaf: leaf.flatten(start, end), self.ndim - (end - start))
 
     def reshape(self, *shape: int) -> Tree:
@@ -169,7 +169,7 @@ class Tree:
         return (self.form.joined(dict(zip(self.leaves, row, strict=True))) for row in rows)
 
     def each(self, change: Callable[[Tensor], Tensor], ndim: int) -> Tree:
-        """The same of changed leaves, so many of whose dimensions are the batch's."""
+        """The same form with changed leaves, and this number of batch dimensions."""
         return Tree(self.form, {key: change(leaf) for key, leaf in self.leaves.items()}, ndim)
 
 
@@ -247,7 +247,7 @@ def as_leaf(value: Any, path: Key = ()) -> Tensor:
     """A tensor, array or number as a tensor, without its graph.
 
     Raises:
-        SpecMismatch: it is none of these, or an array of what no tensor holds.
+        SpecMismatch: it is none of these, or an array of a dtype that no tensor has.
     """
     where = f"{plain(path)!r}: " if path else ""
     if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested:

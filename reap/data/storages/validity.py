@@ -19,8 +19,8 @@ class Validity:
     """Reads the mask of frames.
 
     Args:
-        mask: what is stored under `("collector", "mask")`, one flag for each frame.
-        control: counts what was put in the place of other frames; None where also what is appended may be not valid.
+        mask: the values under `("collector", "mask")`, one flag for each frame.
+        control: counts frames that replaced others; None if appended frames may be invalid too.
     """
 
     def __init__(self, mask: Leaf, control: Control | None) -> None:
@@ -36,7 +36,7 @@ class Validity:
 
 
 def validity_in(leaves: Mapping[Key, Leaf], fields: Mapping[Key, Field], ndim: int, control: Control) -> Validity | None:
-    """What says which frames are valid; None where each is. Of one dimension, only what is put in place may be not valid.
+    """A reader of the mask; None if all frames are valid. With one dimension, only replaced frames may be invalid.
 
     Args:
         leaves: the memory of each key.

@@ -1,4 +1,4 @@
-"""Envs of reap as envs of torchrl, so that its transforms and modules can be put around them."""
+"""Envs of reap as envs of torchrl, for use with its transforms and modules."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The env is driven as torchrl's own collectors drive it, by `step_and_maybe_reset`, which resets the rows that ended in the
 TensorDict of the next step (in the workers, with a `ParallelEnv`). Rows that end by a limit of the collector's are reset
-by the env's `maybe_reset`. Where done flags stand below the root only, torchrl would reset parts of a row; here any of them
+by the env's `maybe_reset`. If done flags are below the root only, torchrl would reset parts of a row; here any of them
 ends the episode of its row, which is then reset as a whole.
 """
 
@@ -32,13 +32,13 @@ PRESENT = "torchrl.envs.common"
 
 
 def is_torchrl_env(given: Any) -> bool:
-    """Whether an object is an env of torchrl's; torchrl is not imported to tell."""
+    """Whether an object is a torchrl env; torchrl is not imported for that."""
     module = sys.modules.get(PRESENT)
     return module is not None and isinstance(given, module.EnvBase)
 
 
 class TorchRLEnv(EnvBase):
-    """An env of torchrl's.
+    """A torchrl env as an env of reap.
 
     Collectors make it where they are given such an env. All that the env observes is recorded, keys of its transforms
     among them (`step_count` of `StepCounter`).
@@ -89,7 +89,7 @@ class TorchRLEnv(EnvBase):
         return self._calls
 
     def leave_to_policy(self, keys: Sequence[Key]) -> None:
-        """Leave out of the observations what a `TensorDictPrimer` adds for a policy's recurrent state."""
+        """Leave the keys that a `TensorDictPrimer` adds for a policy's recurrent state out of the observations."""
         kept = {key: spec for key, spec in self.observation_spec.leaves() if key not in keys}
         if len(kept) < len(list(self.observation_spec.leaves())):
             self.observation_spec = _tree(kept, tuple(self.batch_size))
@@ -115,15 +115,15 @@ class TorchRLEnv(EnvBase):
             self._face.forget()
 
     def as_torchrl(self) -> Any:
-        """The env of torchrl's itself."""
+        """The torchrl env itself."""
         return self.wrapped
 
     def get_attribute(self, name: str) -> Any:
-        """An attribute of the env of torchrl's."""
+        """An attribute of the torchrl env."""
         return getattr(self.wrapped, name)
 
     def call(self, name: str, *args: Any) -> Any:
-        """What a method of the env of torchrl's returns."""
+        """Call a method of the torchrl env; return its result."""
         return getattr(self.wrapped, name)(*args)
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class TorchRLEnv(EnvBase):
 
 
 class TorchRLCalls:
-    """How an env of torchrl's is reset and stepped.
+    """The calls to a torchrl env.
 
     Attributes:
         wanted: keys that the env or its transforms read and that are no observations: a policy may write them.
@@ -177,7 +177,7 @@ class TorchRLCalls:
 
 
 class PolicyFedFace(TensorDictAsRows):
-    """Gives the env also what the policy wrote beside the actions, where the env or one of its transforms reads it."""
+    """Also passes on other outputs of the policy than actions, if the env or one of its transforms reads them."""
 
     def __init__(self, env: TorchRLEnv, calls: TorchRLCalls) -> None:
         super().__init__(env, calls)
@@ -191,7 +191,7 @@ class PolicyFedFace(TensorDictAsRows):
 
 
 def _input_keys(env: Any) -> list[Key]:
-    """What an env and its transforms read."""
+    """The keys that an env and its transforms read."""
     found = [as_key(key) for key in env.full_state_spec.keys(True, True)]
     for part in _transforms(env):
         names = [*(getattr(part, "in_keys", None) or ()), *(getattr(part, "in_keys_inv", None) or ())]

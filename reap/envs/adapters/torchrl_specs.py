@@ -26,7 +26,7 @@ from reap.specs import (
 
 
 def composite_from_torchrl(spec: Any, shape: tuple[int, ...]) -> Composite:
-    """A Composite of torchrl's as one of reap's, all of its leaves starting with `shape`.
+    """A torchrl Composite as a reap Composite, with all leaves starting with `shape`.
 
     Raises:
         OptionError: a leaf is of a class that is not known, or parts of it have different shapes.
@@ -49,7 +49,7 @@ def _is_stack(spec: Any) -> bool:
 
 
 def spec_from_torchrl(spec: Any, key: Key) -> Spec:
-    """A leaf of torchrl's as one of reap's."""
+    """A leaf of a torchrl Composite as a spec of reap."""
     shape = tuple(spec.shape)
     names = [cls.__name__ for cls in type(spec).__mro__]
     name = next((name for name in names if name in _FROM_TORCHRL), None)
@@ -89,7 +89,7 @@ _FROM_TORCHRL: Mapping[str, Callable[[Any, tuple[int, ...]], Spec]] = {
 
 
 def spec_to_torchrl(spec: Spec) -> Any:
-    """A spec of reap's as one of torchrl's, of the same shape, dtype, device and range."""
+    """A spec of reap as a torchrl spec of the same shape, dtype, device and range."""
     data = load("torchrl.data", "as_torchrl")
     if isinstance(spec, Composite):
         leaves = {name: spec_to_torchrl(leaf) for name, leaf in spec.items()}

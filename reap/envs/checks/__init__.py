@@ -1,1 +1,1 @@
-"""What is asked of the values that envs return and policies choose."""
+"""Checks of the values that envs return and policies choose."""

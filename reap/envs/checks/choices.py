@@ -1,6 +1,6 @@
-"""Choices: discrete actions read from arrays, looked at before an env steps with them, and discrete observations.
+"""Choices: discrete actions are read from arrays and checked before an env steps with them; discrete observations too.
 
-A row that is one-hot is the same, byte for byte, as the row of an identity matrix at the place of its greatest number. To
+A one-hot row is the same, byte for byte, as the row of an identity matrix at the index of its greatest number. To
 compare the bytes costs less than to count ones and zeros.
 """
 
@@ -26,7 +26,7 @@ FEW_COLUMNS = 4096
 """Different columns up to which those that came are kept."""
 
 Readers = tuple[Callable[[Array], int], Callable[[Array], list[int]]]
-"""What reads the choice of one row, and the choices of a column of rows."""
+"""Readers of the choice of one row, and of the choices of a column of rows."""
 
 
 def one_hot_readers(count: int, key: Key) -> Readers:
@@ -105,7 +105,7 @@ def no_choice(rows: Array, key: Key, expected: str, wrong: Any = None) -> SpecMi
     Args:
         rows: the action, or those of all rows.
         key: its key.
-        expected: what it should be.
+        expected: a description of the allowed values.
         wrong: of all rows, which are wrong, bool `[E]`; the first of them is named.
     """
     if wrong is None:

@@ -1,6 +1,6 @@
-"""What is looked at in whole columns: whether numbers are NaN or outside of their bounds, and whether choices are ones.
+"""Looks: checks of whole columns, for NaN, numbers outside their bounds, and invalid choices.
 
-A look at a column that is right costs a few passes over it; which frame is wrong, and in what, is asked only where one is.
+A correct column costs a few passes; only for a wrong one is it determined which frame is wrong, and in what.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Look(Protocol):
     """Looks at the values of one key, arrays `[..., *value]`."""
 
     def is_fine(self, array: Array) -> bool:
-        """Whether there is nothing wrong in any of them."""
+        """Whether all values are correct."""
         ...
 
     def wrong(self, array: Array) -> Mask:
@@ -35,12 +35,12 @@ class Look(Protocol):
         ...
 
     def words(self, value: Array, row: int) -> tuple[str, str]:
-        """What was expected of a wrong value of this row, and what was found."""
+        """The expected and the found value, in words, for a wrong value of this row."""
         ...
 
 
 class NoNaN:
-    """That no number is NaN.
+    """No number is NaN.
 
     Args:
         ndim: dimensions of a value.
@@ -63,7 +63,7 @@ class NoNaN:
 
 
 class Bounds:
-    """That numbers lie between their bounds, up to one part in a million.
+    """Numbers are between their bounds, up to one part in a million.
 
     Args:
         low: the least values, `[E, *value]`, or `[*value]` for a single env.
@@ -79,7 +79,7 @@ class Bounds:
 
     @property
     def is_endless(self) -> bool:
-        """Whether any number lies between them."""
+        """Whether they exclude no number."""
         low, high = self._low, self._high
         if low.dtype.kind == "b":
             return True
@@ -87,7 +87,7 @@ class Bounds:
         return bool((low == least).all() and (high == most).all())
 
     def is_fine(self, array: Array) -> bool:
-        """Whether all lie between them; NaN does not."""
+        """Whether all numbers are between them; NaN is not."""
         if not array.size:
             return True
         if self._is_uniform:
@@ -120,7 +120,7 @@ class Bounds:
 
 
 class ChoiceRange:
-    """That indices lie within their range.
+    """Indices are within their range.
 
     Args:
         counts: the number of choices of each, `[*value]` or `[]`.
@@ -139,7 +139,7 @@ class ChoiceRange:
         return any_of_frame(self._outside(array), self._ndim)
 
     def words(self, value: Array, row: int) -> tuple[str, str]:
-        """The greatest indices, and what was found."""
+        """The greatest indices, and the value."""
         return f"integers from 0 to {(self._counts - 1).tolist()}", str(value.tolist())
 
     def _outside(self, array: Array) -> Mask:
@@ -147,7 +147,7 @@ class ChoiceRange:
 
 
 class OneHotBlocks:
-    """That blocks of the last dimension are one-hot.
+    """Blocks of the last dimension are one-hot.
 
     Args:
         sizes: the lengths of the blocks.
@@ -168,13 +168,13 @@ class OneHotBlocks:
         return any_of_frame(np.logical_or.reduce(list(map(is_not_one_hot, blocks))), self._ndim - 1)
 
     def words(self, value: Array, row: int) -> tuple[str, str]:
-        """The blocks, and what was found."""
+        """The blocks, and the value."""
         blocks = f" in each of the blocks {self._sizes}" if len(self._sizes) > 1 else ""
         return f"{ONE_HOT}{blocks}", str(value.tolist())
 
 
 def number_looks(spec: Spec, lead: int) -> tuple[NoNaN | None, Bounds | None]:
-    """What is looked at in the numbers of a spec whose first `lead` dimensions are those of the env's rows."""
+    """The checks of the numbers of a spec whose first `lead` dimensions are the env's rows."""
     if not isinstance(spec, Bounded | Unbounded) or spec.dtype.is_complex:
         return None, None
     ndim = spec.ndim - lead
@@ -184,7 +184,7 @@ def number_looks(spec: Spec, lead: int) -> tuple[NoNaN | None, Bounds | None]:
 
 
 def choice_look(spec: Spec, lead: int) -> Look | None:
-    """What is looked at in the choices of a spec; None for one of something else."""
+    """The check of the choices of a spec; None for a spec of something else."""
     ndim = spec.ndim - lead
     if isinstance(spec, OneHot):
         return OneHotBlocks([spec.n], ndim)

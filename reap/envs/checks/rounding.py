@@ -1,4 +1,4 @@
-"""How far a float may lie outside of its bounds: many envs leave theirs by rounding."""
+"""The tolerance of bounds: many envs exceed theirs by rounding."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from reap.specs import Bounded, Spec
 
 ROUNDING = 1e-6
-"""By what share of itself, or of one where it is smaller, a float may lie outside of its bounds."""
+"""The relative amount, absolute for floats below one, by which a float may exceed its bounds."""
 
 
 def without_rounding(value: Any, spec: Spec) -> Any:
-    """The value, with floats that lie outside of the spec's bounds by rounding put on the bounds.
+    """The value, with floats that exceed the spec's bounds by rounding set to the bounds.
 
     Example:
         >>> without_rounding(torch.tensor([1.0000005, 1.1]), Bounded(0, 1, shape=2))

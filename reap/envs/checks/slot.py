@@ -1,4 +1,4 @@
-"""`SlotCheck`: what is looked at when a rollout has been recorded, before anybody gets it.
+"""`SlotCheck` checks the values of a rollout when it is recorded, before the user gets it.
 
 NaN        an error, in observations, rewards and actions
 choices    an error, where the env does not look at them one by one
@@ -23,7 +23,7 @@ from reap.specs.fits import Check, Outside
 
 
 class Watched(NamedTuple):
-    """What is looked at under a key of the slot, and the call that its values come from."""
+    """The check of the values under a key of the slot, and the call that they come from."""
 
     key: Key
     look: Look
@@ -65,7 +65,7 @@ class SlotCheck:
             self._errors += [Watched(key, look, "policy", key) for look in (numbers, choices) if look is not None]
 
     def look(self, slot: Slot, columns: range, begun: Sequence[int]) -> list[Outside]:
-        """What lies outside of its bounds in columns whose ids are written.
+        """Find numbers outside their bounds in columns whose ids are written.
 
         Args:
             slot: the slot.
@@ -73,7 +73,7 @@ class SlotCheck:
             begun: rows whose first column begins an episode.
 
         Raises:
-            SpecMismatch: NaN, what is no choice, or with check="all" what is outside of its bounds.
+            SpecMismatch: a NaN, an invalid choice, or with check="all" a number outside its bounds.
         """
         for watched in self._errors:
             array = _values(slot, watched.key)[:, columns.start : columns.stop]
@@ -100,7 +100,7 @@ def _both(key: Key, look: Look) -> Iterator[Watched]:
 
 def _values(slot: Slot, key: Key) -> Array:
     dtype = slot.fields[key].dtype
-    if dtype.is_floating_point and numpy_dtype(dtype).kind != "f":  # bfloat16, of which numpy knows nothing
+    if dtype.is_floating_point and numpy_dtype(dtype).kind != "f":  # bfloat16, which numpy does not have
         return slot.tensor(key).float().reshape(slot.rows, slot.columns, *slot.fields[key].shape).numpy()
     return slot.by_row(key)
 

@@ -1,4 +1,4 @@
-"""`check_env_specs`: whether what an env returns is what its specs say."""
+"""`check_env_specs` compares the values that an env returns with its specs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 def check_env_specs(env: Any, *, check_dtype: bool = True, seed: int | None = None, steps: int = 3) -> None:
-    """Compare what an env returns with its specs: keys, shapes, dtypes, ranges, devices.
+    """Compare the values that an env returns with its specs: keys, shapes, dtypes, ranges, devices.
 
-    It is reset and stepped with random actions. Floats may lie outside of their bounds by rounding: one part in a million.
+    It is reset and stepped with random actions. Floats may exceed their bounds by rounding: one part in a million.
 
     Args:
-        env: an env of reap's, gymnasium's or torchrl's, or a gymnasium id.
+        env: an env of reap, gymnasium or torchrl, or a gymnasium id.
         check_dtype: compare dtypes and ranges too.
         seed: seeds the env first, and torch's generator for the actions (restored afterwards).
         steps: how many steps.
 
     Raises:
-        SpecMismatch: with the key, what the spec says, what was found, and in which call.
+        SpecMismatch: a value differs from its spec; the text names the key, both, and the call.
 
     Example:
         >>> from reap.envs import GymEnv

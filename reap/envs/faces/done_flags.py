@@ -1,6 +1,6 @@
-"""Done flags: which rows' episodes ended, and what flags that were left out are.
+"""Done flags: which rows' episodes ended, and the values of flags that were left out.
 
-done                   decides alone where it stands at the root
+done                   decides alone if it is at the root
 agents / a / done      without one at the root, any leaf ends the episode of its row
 agents / b / done
 """
@@ -31,7 +31,7 @@ Flags = NDArray[Any]
 
 
 class DoneFlags:
-    """Reads from what a step returned which rows ended, and how.
+    """Reads from the result of a step which rows ended, and how.
 
     Args:
         env: the env's specs.
@@ -87,7 +87,7 @@ class DoneFlags:
 
 
 def deciding_groups(keys: Sequence[Key]) -> dict[Key, list[str]]:
-    """Where flags stand that end a row's episode: at the root if there is any, else everywhere.
+    """The flags that end a row's episode: those at the root if there are any, else all.
 
     Example:
         >>> deciding_groups([("done",), ("agents", "done")]), deciding_groups([("a", "done"), ("b", "done")])

@@ -37,15 +37,15 @@ def step_mdp(
     done_keys: NestedKey | Sequence[NestedKey] = ROOT_FLAGS,
     action_keys: NestedKey | Sequence[NestedKey] = "action",
 ) -> TensorDictBase:
-    """The root of the next step: what is under `"next"` moves to the root.
+    """The root of the next step: the entries under `"next"` move to the root.
 
     Args:
         tensordict: a step's result `[*batch_size]`.
         next_tensordict: where the result goes; None: a new TensorDict.
         keep_other: keep root keys that have no successor under `"next"`.
-        exclude_reward: leave the reward behind.
-        exclude_done: leave the done flags behind.
-        exclude_action: leave the action behind.
+        exclude_reward: leave the reward out.
+        exclude_done: leave the done flags out.
+        exclude_action: leave the action out.
         reward_keys: a key or a list of keys; a tuple of names is one nested key.
         done_keys: likewise, and the three flags at the root unless given.
         action_keys: likewise.
@@ -100,7 +100,7 @@ def rollout(
 
 
 def with_own_mask(env: EnvSpecs, given: TensorDictBase | None) -> tuple[TensorDictBase | None, torch.Tensor | None]:
-    """What `_reset` is given, with a copy of the mask in it, and the mask `[*batch_size, 1]`; None where there is none.
+    """The argument of `_reset`, with a copy of the mask in it, and the mask `[*batch_size, 1]`; None if there is none.
 
     Raises:
         SpecMismatch: a mask of another size or dtype.
@@ -121,16 +121,16 @@ def with_own_mask(env: EnvSpecs, given: TensorDictBase | None) -> tuple[TensorDi
 def finish_reset(
     env: EnvSpecs, given: TensorDictBase | None, begun: TensorDictBase | None, mask: torch.Tensor | None
 ) -> TensorDictBase:
-    """What `reset` returns: what it was given, the reset rows in it replaced, with all done flags of the env.
+    """The result of `reset`: its argument with the reset rows replaced, and with all done flags of the env.
 
     Args:
         env: the env.
-        given: what `reset` was given.
-        begun: what `_reset` returned; None where no row was to be reset.
+        given: the argument of `reset`.
+        begun: the result of `_reset`; None if no row was to be reset.
         mask: the rows `[*batch_size, 1]` that were to be reset; None for all.
 
     Raises:
-        SpecMismatch: `_reset` returned something else than its specs say.
+        SpecMismatch: the result of `_reset` does not fit the specs.
     """
     result = env.empty_tensordict() if given is None else given.copy()
     result.pop("_reset", None)
@@ -145,10 +145,10 @@ def finish_reset(
 
 
 def finish_step(env: EnvSpecs, given: TensorDictBase, result: TensorDictBase) -> TensorDictBase:
-    """Put what a step returned under `"next"`, with all done flags of the env.
+    """Put the results of a step under `"next"`, with all done flags of the env.
 
     Raises:
-        SpecMismatch: `_step` returned something else than its specs say.
+        SpecMismatch: the result of `_step` does not fit the specs.
     """
     check_result(env, result, "_step", by_hand=True)
     if result is given:

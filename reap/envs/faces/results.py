@@ -1,4 +1,4 @@
-"""What an env returned by TensorDicts: looked at by its specs, completed, merged with what it returned before."""
+"""TensorDicts that an env returned: compared with its specs, completed, merged with those it returned before."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def clear_flags(env: EnvSpecs, begun: TensorDictBase) -> None:
 
 
 def check_result(env: EnvSpecs, td: Any, call: str, *, by_hand: bool = False) -> None:
-    """Raise SpecMismatch unless what `_reset` or `_step` returned fits the env's specs.
+    """Raise SpecMismatch unless the result of `_reset` or `_step` fits the env's specs.
 
     Args:
         env: the env.
-        td: what it returned.
+        td: the result.
         call: the name of the method.
         by_hand: the result is for a caller: values of another dtype that fit get that of their spec, and numbers outside of
             their bounds are told; in a loop a `SlotCheck` sees to both.
@@ -75,7 +75,7 @@ def check_result(env: EnvSpecs, td: Any, call: str, *, by_hand: bool = False) ->
         value = td.get(plain(key), None)
         if value is None:
             found = sorted(map(str, td.keys(True, True)))
-            hint = "; values go to the root of what _step returns, not under 'next'" if "next" in td.keys() else ""
+            hint = "; _step returns its values at the root, not under 'next'" if "next" in td.keys() else ""
             raise SpecMismatch(f"{where}: expected key {plain(key)!r}, found {found}{hint}")
         fitting = value if spec.dtype is None else as_spec(value, spec.shape, spec.dtype)
         _check_value(env, spec, fitting, key, where, by_hand)

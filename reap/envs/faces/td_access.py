@@ -1,4 +1,4 @@
-"""Values in and out of TensorDicts without the checks of `get` and `set`: for what is done once per column."""
+"""Access to entries of TensorDicts without the checks of `get` and `set`, for code that runs once per column."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def set_leaf(td: TensorDictBase, key: NestedKey, value: torch.Tensor) -> None:
 
 
 def get_leaf(td: TensorDictBase, key: NestedKey) -> Any:
-    """What is under a key, or None, at a tenth of the cost of `get`."""
+    """The value under a key, or None, at a tenth of the cost of `get`."""
     if isinstance(key, str):
         return td._get_str(key, None)  # pyright: ignore[reportPrivateUsage]
     return td._get_tuple(key, None)  # pyright: ignore[reportPrivateUsage]

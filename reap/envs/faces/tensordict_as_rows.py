@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Step = Callable[[TensorDictBase], TensorDictBase]
 
 
-# What stands behind torch.inference_mode and torch.set_grad_enabled, at a third of the cost. On leaving the former, the
+# The internals of torch.inference_mode and torch.set_grad_enabled, at a third of the cost. On leaving the former, the
 # gradient mode is what it was before, too.
 inference_mode: Callable[[bool], Any] = torch._C._InferenceMode  # pyright: ignore[reportPrivateUsage]
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled  # pyright: ignore[reportPrivateUsage]
@@ -48,16 +48,16 @@ copy_all: Callable[..., Any] = torch._foreach_copy_  # pyright: ignore[reportPri
 
 
 class TensorDictCalls(Protocol):
-    """What a `TensorDictAsRows` calls of an env that works on TensorDicts.
+    """The calls of a `TensorDictAsRows` to an env that works on TensorDicts.
 
-    The TensorDict that goes in may be changed and kept; what comes out is the caller's.
+    The argument may be changed and kept; the result belongs to the caller.
     """
 
     resets_ended: bool
     """Whether `step` resets the rows that ended, in the TensorDict that the next step starts from."""
 
     def begin(self) -> TensorDictBase:
-        """Reset all rows: what the first step starts from."""
+        """Reset all rows; the first step starts from the result."""
         ...
 
     def begin_rows(self, current: TensorDictBase, mask: torch.Tensor) -> TensorDictBase:
@@ -65,7 +65,7 @@ class TensorDictCalls(Protocol):
         ...
 
     def step(self, current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """Apply the actions in `current`: what follows, and what the next step starts from."""
+        """Apply the actions in `current`; return the results, and the TensorDict that the next step starts from."""
         ...
 
 
@@ -114,11 +114,11 @@ class OwnCalls:
 class TensorDictAsRows:
     """The array face of an env that works on TensorDicts.
 
-    The calls are made outside of the loop's inference mode, for what an env keeps must be usable for its other users.
+    The calls are made outside the loop's inference mode, since tensors that an env keeps must be usable elsewhere.
 
     Args:
         env: the env's specs.
-        calls: what is called of the env.
+        calls: the env's own calls.
     """
 
     def __init__(self, env: EnvSpecs, calls: TensorDictCalls) -> None:
@@ -134,7 +134,7 @@ class TensorDictAsRows:
         self._fresh: set[int] = set()
         self._rows: Sequence[int] | None = None
         self._t = 0
-        # A copy of an action on the env's device; slots lie on the host.
+        # A copy of an action on the env's device; slots are on the host.
         is_near = env.device is None or env.device.type == "cpu"
         copied = partial(torch.Tensor.to, device=env.device, copy=True)
         self._own: Callable[[torch.Tensor], torch.Tensor] = torch.clone if is_near else copied
@@ -173,7 +173,7 @@ class TensorDictAsRows:
         return {"tensors": tensors, "fresh": sorted(self._fresh)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Start the next step from what `state` gave."""
+        """Start the next step from a `state`."""
         self._current = self._env.empty_tensordict()
         for key, value in state["tensors"]:
             self._current.set(key, value.clone())
@@ -220,14 +220,14 @@ class TensorDictAsRows:
         return mask.view(*self._stage.batch_shape, 1).to(self._env.device)
 
     def send(self, rows: Sequence[int] | None, t: int) -> None:
-        """Hand over copies of the actions of column `t`.
+        """Pass on copies of the actions of column `t`.
 
-        The env steps all rows, for a TensorDict holds them all; only these (None: all) are heeded.
+        The env steps all rows, since a TensorDict holds them all; only the results of these (None: all) are used.
         """
         self._rows, self._t = rows, t
 
     def receive(self) -> Sequence[int] | None:
-        """Step the env and write what follows; return the rows whose episode ended."""
+        """Step the env and write the results; return the rows whose episode ended."""
         return self.step_rows(self._rows, self._t)
 
     def step_rows(self, rows: Sequence[int] | None, t: int) -> Sequence[int] | None:

@@ -1,4 +1,4 @@
-"""Observations that change their shape: what a Box declares, with its shape left open."""
+"""Observations that change their shape: the values of a Box whose shape is left open."""
 
 from __future__ import annotations
 

@@ -37,12 +37,12 @@ class GymEnv(RowsEnv):
 
     Observations: Box as they are; Discrete one-hot int64, or indices int64 with `categorical_action_encoding`;
     MultiDiscrete and MultiBinary likewise; the entries of a Dict at the root under their own names, nested ones nested; those
-    of a Tuple under `("observation", "0")`, .... Actions the same under `"action"`. What has no fixed shape or dtype (Text,
+    of a Tuple under `("observation", "0")`, .... Actions the same under `"action"`. Values without fixed shape or dtype (Text,
     Graph, Sequence, OneOf, infos whose spec is `NonTensor`) is kept as Python objects, in a `NonTensorStack`.
 
-    The rows of a vector env are its envs, batch size `[n]`. Rows that ended are reset alone where the class is known to do
-    that: `SyncVectorEnv`, `AsyncVectorEnv`, EnvPool, also under most of gymnasium's wrappers. Other classes reset their rows in
-    the way they do: in same-step mode nothing is lost; in next-step mode the reset step stays as a frame that is not valid
+    The rows of a vector env are its envs, batch size `[n]`. Rows that ended are reset alone if the class is known to do
+    that: `SyncVectorEnv`, `AsyncVectorEnv`, EnvPool, also under most of gymnasium's wrappers. Other classes reset their rows
+    themselves: in same-step mode nothing is lost; in next-step mode the reset step stays as an invalid frame
     (mask False, id -1, not counted), and rows cannot be limited or reset alone. `repr` of the env names the way.
 
     Args:
@@ -54,8 +54,8 @@ class GymEnv(RowsEnv):
         pixels_only: with `from_pixels`, leave out the env's own observation.
         frame_skip: times that each action is repeated; rewards are summed.
         device: device of the env's TensorDicts.
-        num_envs: with an id, a vector env of so many: a `SyncVectorEnv`, whose data are those of a `SerialEnv` of the same
-            envs. `vectorization_mode="async"` steps them in processes of their own, `"vector_entry_point"` is the vector env
+        num_envs: with an id, a vector env of this many: a `SyncVectorEnv`, with the same data as a `SerialEnv` of the same
+            envs. `vectorization_mode="async"` steps each in its own process, `"vector_entry_point"` is the vector env
             that the id may have; `vector_kwargs` go to the vector env. 0: a single env.
         **kwargs: passed to `gymnasium.make` with an id.
 
@@ -175,7 +175,7 @@ class GymEnv(RowsEnv):
         self.add_truncated_keys()
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Give each row the next seed of the chain; return the one behind the last.
+        """Give each row the next seed of the chain; return the one after the last.
 
         A vector env with one generator for all its rows takes the first.
 
@@ -207,7 +207,7 @@ class GymEnv(RowsEnv):
         return {"envs": states} if states and all(state is not None for state in states) else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from a `state_dict`."""
         for calls, own in zip(self._calls(), state["envs"], strict=True):
             load_env_state(calls, own)
 

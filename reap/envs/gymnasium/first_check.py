@@ -1,4 +1,4 @@
-"""The check of what an env's first reset and first step return."""
+"""The check of the results of an env's first reset and first step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_reset(result: Any, space: gym.Space[Any], *, bounds: bool = True) -> N
 
 
 def check_step(result: Any, space: gym.Space[Any], *, bounds: bool = True) -> bool:
-    """Raise SpecMismatch unless a step returned what gymnasium says.
+    """Raise SpecMismatch unless the result of a step has gymnasium's form.
 
     Returns:
         Whether reward and flags are numbers as they are; otherwise they are arrays of one element each.
@@ -56,7 +56,7 @@ def check_observation(value: Any, space: gym.Space[Any], where: str, path: str =
         space: the space.
         where: the call that returned it, for the error.
         path: the part of the observation, for the error.
-        bounds: whether numbers have to lie within the bounds of a Box, up to one part in a million.
+        bounds: whether numbers have to be within the bounds of a Box, up to one part in a million.
     """
     if isinstance(space, spaces.Dict):
         entries: list[tuple[Any, gym.Space[Any]]] = list(space.spaces.items())

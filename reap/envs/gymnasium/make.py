@@ -59,7 +59,7 @@ class Wrapping:
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """What `gymnasium.make` has to be told."""
+        """The arguments of `gymnasium.make`."""
         return {"render_mode": "rgb_array"} if self.from_pixels else {}
 
     def __call__(self, env: Env) -> Env:
@@ -73,14 +73,14 @@ class Wrapping:
         env.reset()
         return AddRenderObservation(env, render_only=self.pixels_only, render_key="pixels", obs_key="observation")
 
-    def refuse(self, what: str) -> None:
-        """Raise OptionError if there is something to be put around single envs, and `what` has none."""
+    def refuse(self, given: str) -> None:
+        """Raise OptionError if there are wrappers for single envs, since `given` is not one."""
         asked = [
             name for name, given in (("from_pixels", self.from_pixels), ("frame_skip", self.frame_skip is not None)) if given
         ]
         if asked:
             raise OptionError(
-                f"{asked}: wrappers go around single envs, and {what} is a whole; give these options where it is made"
+                f"{asked}: wrappers go around single envs, and {given} is a whole; give these options where it is made"
             )
 
 

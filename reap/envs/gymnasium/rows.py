@@ -42,12 +42,12 @@ class RowFormat:
         return plain_observation and not self.infos and not isinstance(self.action_space, spaces.Dict | spaces.Tuple)
 
     def values(self, observation: Any, info: Any) -> list[Any]:
-        """What is written into the row: the leaves of the observation, then those of the info."""
+        """The values for the row: the leaves of the observation, then those of the info."""
         return [leaf.read(observation) for leaf in self.observations] + [leaf.read(info) for leaf in self.infos]
 
 
 class GymCalls:
-    """What a loop calls of one env: its own `reset` and `step`, except where a call has more to do.
+    """The loop's calls to one env: its own `reset` and `step`, except where a call has more to do.
 
     The first reset and the first step are checked against the env's space, and a seed goes with the next reset. These calls
     then put the env's bare method in their place.
@@ -135,7 +135,7 @@ class RowArrays:
             array[index] = take(value, "env.reset")
 
     def write(self, index: Any, values: Sequence[Any]) -> None:
-        """Write what followed a step; see `Fit`."""
+        """Write the results of a step; see `Fit`."""
         for take, array, value in zip(self._takes, self.next, values, strict=True):
             array[index] = take(value)
 
@@ -150,13 +150,13 @@ class RowArrays:
         ]
 
 
-def as_it_is(value: Any, where: str = "") -> Any:  # noqa: ARG001  in the place of `Fit.take`
+def as_it_is(value: Any, where: str = "") -> Any:  # noqa: ARG001  replaces `Fit.take`
     """The value."""
     return value
 
 
 NO_NUMBER = (struct.error, TypeError, OverflowError, DeprecationWarning)
-"""What `struct` raises for what is no number that the format holds, and numpy for an array in the place of one."""
+"""Errors of `struct` for values that the format cannot hold, and of numpy for an array instead of a number."""
 
 
 class GymRow:
@@ -228,11 +228,11 @@ class GymRow:
         return FIRST_ROW
 
     def send(self, rows: Rows | None, t: int) -> None:
-        """Keep what is to be stepped: this env works while `receive` waits for it."""
+        """Store the arguments for `receive`, in which this env steps."""
         self._pending = (rows, t)
 
     def receive(self) -> Rows | None:
-        """Step what `send` kept."""
+        """Step with the arguments of `send`."""
         return self.step_rows(*self._pending)
 
 
@@ -254,7 +254,7 @@ class GymRows:
 
     Args:
         rows: the envs.
-        first: what the first of them is called in messages.
+        first: the number of the first of them in messages.
         total: how many there are in all, in messages; None if these are all.
     """
 
@@ -378,9 +378,9 @@ class GymRows:
         name_env(error, self._first + b, self._total)
 
     def send(self, rows: Rows | None, t: int) -> None:
-        """Keep what is to be stepped: these envs work while `receive` waits for them."""
+        """Store the arguments for `receive`, in which these envs step."""
         self._pending = (rows, t)
 
     def receive(self) -> Rows | None:
-        """Step what `send` kept."""
+        """Step with the arguments of `send`."""
         return self.step_rows(*self._pending)

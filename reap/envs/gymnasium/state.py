@@ -1,6 +1,6 @@
 """State of gymnasium envs that offer it: `state_dict()` and `load_state_dict(state)` on the env itself.
 
-Wrappers count too: an env goes on exactly only if each of its wrappers has no state, or one that is known here.
+Wrappers count too: an env continues exactly only if each of its wrappers has no state, or one that is known here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def env_state(calls: GymCalls) -> dict[str, Any] | None:
 
 
 def load_env_state(calls: GymCalls, state: Mapping[str, Any]) -> None:
-    """Let an env go on from what `env_state` gave.
+    """Let an env continue from an `env_state`.
 
     Raises:
         SpecMismatch: it has more or fewer time limits; nothing is changed then.

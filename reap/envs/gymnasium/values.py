@@ -1,8 +1,8 @@
 """Values of gymnasium spaces to and from rows of arrays.
 
-`observation_leaves` says how an observation is taken apart: for each key a function from the observation to what is written
+`observation_leaves` takes an observation apart: for each key, a function from the observation to the value that is written
 into the row. `action_decoder` says how a column of actions becomes the actions of the envs, always as copies, for envs may
-keep what they are given.
+keep their arguments.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ObservationLeaf:
     Attributes:
         key: where it goes.
         space: its space.
-        read: from the whole observation to what is written into the row.
-        is_checked: what `read` returns fits the row; otherwise that is looked at before it is written.
+        read: from the whole observation to the value for the row.
+        is_checked: the result of `read` fits the row; otherwise it is checked before it is written.
     """
 
     key: Key
@@ -59,9 +59,9 @@ def observation_leaves(
 
     Args:
         space: the observation space.
-        key: key of an observation that is not a Dict; a Dict's entries lie under their own names.
+        key: key of an observation that is not a Dict; a Dict's entries have their own names.
         categorical: discrete values are written as indices, otherwise one-hot.
-        encoder: from a space without parts, `categorical` and the key to what is written of its values, which is the value
+        encoder: from a space without parts, `categorical` and the key to the encoding of its values, which is the value
             itself or fits; one row's by default.
     """
     root = () if isinstance(space, spaces.Dict) else key
@@ -147,7 +147,7 @@ def contains(space: gym.Space[Any], value: Any) -> bool:
 
 
 def cell(value: Any) -> Array:
-    """An object as it is written into an array of objects: a copy, for envs may go on to change what they returned."""
+    """An object for an array of objects: a copy, since envs may later change the values that they returned."""
     written = np.empty(1, object)
     written[0] = copied(value)
     return written
@@ -164,7 +164,7 @@ def action_decoder(
 ) -> tuple[Callable[[Array], Any], Callable[[Array], Any]]:
     """How actions are read from an array: a function for one env's row, and one for a column of rows.
 
-    Both return copies, and raise SpecMismatch for what is no choice. What the second returns has one action per row when
+    Both return copies, and raise SpecMismatch for invalid choices. The result of the second has one action per row when
     indexed.
     """
     if isinstance(space, spaces.Discrete):

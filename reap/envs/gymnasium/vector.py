@@ -1,6 +1,6 @@
 """Rows of a vector env, stepped together: the array face of `GymEnv` over one.
 
-Observations, rewards and flags are written for all rows at once, by one copy for each key. How rows that ended begin anew is
+Observations, rewards and flags are written for all rows at once, by one copy for each key. How rows that ended are reset is
 chosen at construction (`vector_kinds`).
 """
 
@@ -178,7 +178,7 @@ class VectorRows:
         self.calls.send(self._read_actions(t))
 
     def receive(self) -> Rows | None:
-        """Write what the rows answered; return those whose episode ended."""
+        """Write the results of the rows; return those whose episode ended."""
         return self._write(self.calls.receive(), self._t)
 
     def _read_actions(self, t: int) -> Any:
@@ -207,12 +207,12 @@ class VectorRows:
         return ended
 
     def _write_final(self, ended: list[int], t: int, info: Any) -> None:
-        """Put the last observations and infos of rows that were reset in place of the first ones."""
+        """Replace the first observations and infos of rows that were reset by the last ones of the episodes before."""
         final = info.get("final_obs")
         if final is None:
             raise SpecMismatch(
                 f"{self.calls.env}: rows {ended} ended in same-step mode, and info has no 'final_obs', only {sorted(info)}; "
-                "gymnasium.vector.AutoresetMode says what it holds"
+                "see gymnasium.vector.AutoresetMode"
             )
         with located(f"column {t}"):
             values = self._arrays.rows_of(self._final_values(ended, final, info), len(ended), "env.step: final_obs")

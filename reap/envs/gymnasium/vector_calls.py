@@ -1,4 +1,4 @@
-"""What the loop calls of a vector env: reset, reset of some rows, step; checked at first use, seeded at the next reset."""
+"""The loop's calls to a vector env: reset, reset of some rows, step; checked at first use, seeded at the next reset."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class ResetOptions(dict[str, Any]):
         return self[key] if key in self else super().pop(key, *default)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # To the workers of an AsyncVectorEnv goes what was to be left.
+        # The workers of an AsyncVectorEnv get the options that were to be left out.
         return dict, ({name: value for name, value in self.items() if name != "reset_mask"},)
 
 
 class VectorCalls:
     """A vector env as the loop calls it.
 
-    The first reset and the first step are checked against the env's spaces; then the bare method takes the place of the check.
+    The first reset and the first step are checked against the env's spaces; then the bare method replaces the check.
 
     Attributes:
         env: the env.
-        kind: what may be asked of it.
+        kind: its abilities.
         count: its number of rows.
         step: steps all rows with a batch of actions.
         send: hands over a batch of actions for `receive`.
-        receive: what a step returns, for the actions that were sent.
+        receive: returns the results of a step for the actions that were sent.
         refuses_bounds: numbers outside of the bounds of a Box are an error in the first reset and the first step.
     """
 

@@ -65,7 +65,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True)
 class VectorKind:
-    """What the loop may ask of a vector env.
+    """The abilities of a vector env.
 
     Attributes:
         mode: when it resets rows that ended.
@@ -88,7 +88,7 @@ class VectorKind:
 
     @property
     def way(self) -> str:
-        """How rows that ended begin anew, for people."""
+        """How rows that ended are reset, in words."""
         if self.mode is Mode.SAME_STEP:
             return "rows reset in the same step"
         if self.takes_mask:
@@ -127,11 +127,11 @@ def layers(env: Any) -> list[Any]:
 
 
 def kind_of(env: Any) -> VectorKind:
-    """What the loop may ask of a vector env.
+    """The abilities of a vector env.
 
     Raises:
         OptionError: it gives batches of rows as they get ready, does not say when it resets rows, resets none and is not known
-            to honour a mask, or has a fault that makes resets appear twice or texts stand still.
+            to honour a mask, or has a fault that repeats resets or leaves texts unchanged.
     """
     *outer, base = layers(env)
     pool = is_envpool(base)

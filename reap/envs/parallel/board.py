@@ -1,4 +1,4 @@
-"""The board: a few numbers in shared memory through which an env's process is told what to do, and answers.
+"""The board: a few numbers in shared memory through which an env's process gets commands and answers them.
 
     commander                                       process
     command, column, rows --> board
@@ -8,16 +8,16 @@
     sees that done == n <-------------------------- done = n
     (wakes it) <----------------------------------- bell of the commander
 
-Who waits spins for a while, giving its core away each time round, and only then waits in `poll` for its bell: two processes
-wake each other in 2.5 µs so, in 73 µs through bells alone. It spins for longer, up to `LONG`, while what it waits for comes
-within that time: between two steps of small envs stands a policy that takes 100 µs, and a spin of 50 would never be enough.
+A waiter spins for a while, yielding its core in each turn, and only then waits in `poll` for its bell: two processes
+wake each other in 2.5 µs this way, in 73 µs through bells alone. It spins for longer, up to `LONG`, while answers come
+within that time: a policy takes 100 µs between two steps of small envs, so that a spin of 50 would never be enough.
 Where the other side takes longer (large policies, slow envs, the training between two batches), it spins for `SHORT` only.
-How long the last wait was is known of each process: it is short for one that stepped beside another one that was waited for.
+The length of the last wait is known for each process: it is short for one that stepped during the wait for another.
 
-Each process has a number of its own for its commands, so that some can be asked while others are still at work.
+Each process numbers its own commands, so that some can get one while others are still at work.
 
-Bells are rung after every change of the numbers, whether anybody waits in `poll` or not, so that none is missed. On machines
-which may show one process's writes to another in another order than they were made (all but x86) nobody spins.
+Bells are rung after every change of the numbers, whether the other side waits in `poll` or not, so that none is missed. On
+machines where another process may see writes in a different order (all but x86), nobody spins.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ SHORT, LONG = (50e-6, 400e-6) if platform.machine() in {"x86_64", "AMD64", "i686
 """Seconds for which a waiter spins before it sleeps: where the last wait was longer than `LONG`, and where it was not."""
 
 LAST = 1 << 30
-"""The numbers of commands begin anew after this one."""
+"""The numbers of commands restart after this one."""
 
-# Places on a board. What the commander writes and what the process writes are in cache lines of their own.
+# Places on a board. The numbers of the commander and those of the process are in separate cache lines.
 ASKED, COMMAND, COLUMN, STAGE, SLOT, COUNT = range(6)
 DONE, ENDED = 16, 17
 LISTS = 32
-"""Where the rows of a command stand; those of the answer follow them."""
+"""The place of the rows of a command; those of the answer follow them."""
 
 LEAVE = 0
 """The command to leave the board."""
@@ -67,7 +67,7 @@ def boards_size(rows: Sequence[int]) -> int:
 
 
 def boards(memory: Bytes, rows: Sequence[int]) -> list[Ints]:
-    """The boards of processes with these numbers of rows, behind each other in one piece of memory."""
+    """The boards of processes with these numbers of rows, next to each other in one piece of memory."""
     whole: Any = memory
     ints = memoryview(whole).cast("i")
     found: list[Ints] = []
@@ -85,7 +85,7 @@ def read_rows(board: Ints) -> list[int] | None:
 
 
 def drain(bell: int) -> None:
-    """Take back what was rung."""
+    """Reset a bell."""
     with contextlib.suppress(BlockingIOError):
         os.eventfd_read(bell)
 
@@ -95,10 +95,10 @@ class Link:
 
     Args:
         rows: rows of each process.
-        watched: descriptor of what else is looked at while waiting: what tells that a process failed.
+        watched: another descriptor to wait on: it is readable when a process failed.
         check: called when that is readable; raises if one did.
         stall: warns of processes that are waited for and do not move.
-        describe: what a process is doing, and where it is found.
+        describe: returns the activity of a process, and its location.
 
     Attributes:
         boards: one for each process.
@@ -142,11 +142,11 @@ class Link:
         return bell
 
     def descriptors_for(self, process: int) -> list[int]:
-        """What a process gets: the boards, its bell, the commander's bell, and a pipe that ends with the commander."""
+        """Descriptors for a process: the boards, its bell, the commander's bell, and a pipe that ends with the commander."""
         return [self._memory, self._asked[process], self._done, self._end]
 
     def keep_own(self) -> None:
-        """Close what only the processes need; they have it now."""
+        """Close the descriptors that only the processes need, once they have them."""
         for descriptor in (self._memory, self._end):
             self._opened.remove(descriptor)
             os.close(descriptor)
@@ -206,7 +206,7 @@ class Link:
             raise
 
     def _woken_by(self) -> list[int]:
-        """Wait for something to be readable, for as long as nobody is to be looked at; nothing is once this end is closed."""
+        """Wait for a readable descriptor, at most until the next stall check; there is none once this end is closed."""
         with self._sleeping:
             if not self.is_open:
                 return []

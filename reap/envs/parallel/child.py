@@ -1,8 +1,8 @@
-"""What runs in a process of a `ParallelEnv`: some of its envs, which write their rows of the caller's stage and slot.
+"""The process of a `ParallelEnv`: it runs some of the envs, which write their rows of the caller's stage and slot.
 
 caller                                            process
 DescribeEnvs               ------ channel ------->    EnvFacts
-Connect + board, bells ------ channel ------->    knows where commands will stand
+Connect + board, bells ------ channel ------->    reads commands from the board
 AttachStage, AttachSlot + fd -- channel ----->    maps the memory; its rows are a part of it
 Serve                  ------ channel ------->    answers the board (`parallel_board`) until it says LEAVE
 Ask(name, arguments)   ------ channel ------->    set_seed, call, state_dict, ...
@@ -34,7 +34,7 @@ from reap.system.memory import shared_memory
 
 
 class EnvPhase(IntEnum):
-    """What a process is doing, for errors."""
+    """The activity of a process, for errors."""
 
     IDLE = 0
     RESET = 1
@@ -51,7 +51,7 @@ class Share:
     """The envs of one process.
 
     Attributes:
-        factories: what makes each.
+        factories: one for each env.
         kwargs: keywords for each factory.
         first: the number of the first of them.
         total: how many envs all processes have.
@@ -72,12 +72,12 @@ class DescribeEnvs:
 
 @dataclass(frozen=True)
 class EnvFacts:
-    """What the caller must know of the envs of a process; the specs are those of one env.
+    """Facts about the envs of a process that the caller needs; the specs are those of one env.
 
     Attributes:
         batch_shape: batch dimensions of one env.
         rows: rows of all envs of the process.
-        name: an env, in words.
+        name: a description of an env.
     """
 
     observation_spec: Composite
@@ -130,19 +130,19 @@ class MapSlot:
 
 @dataclass(frozen=True)
 class Detach:
-    """Forget stages and slots that nobody uses any more."""
+    """Release stages and slots that are no longer used."""
 
     indices: Sequence[int]
 
 
 @dataclass(frozen=True)
 class Serve:
-    """Carry out what the board says until it says LEAVE."""
+    """Carry out commands from the board until LEAVE."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Call a method of the batch of envs; the reply is what it returns. An exception of it ends nothing."""
+    """Call a method of the batch of envs; the reply is its result. The process survives an exception."""
 
     harmless: ClassVar[bool] = True
 

@@ -50,7 +50,7 @@ TRANSPORT = (
     "shutdown_timeout",
     "use_buffers",
 )
-"""Options of torchrl's class that say how data travels: here it does not."""
+"""Options of torchrl's class for the transport of data, which is not needed here."""
 
 OWN = ("create_env_kwargs", "num_processes", "device", "overlap", "stall_after")
 
@@ -74,15 +74,15 @@ class ParallelEnv(RowsEnv):
         device: device of the env's TensorDicts.
         overlap: in a collector, let the policy serve one half of the envs while the other half steps in its processes: worth it
             where policy and envs do not wait for the same cores. The policy is called for each half by itself, so that a
-            batch has the data of one collected without only if what the policy computes for a row does not depend on how many
+            batch has the same data as one without overlap only if the outputs of the policy for a row do not depend on how many
             rows there are. Needs two envs and two processes; an odd number makes halves of unequal size. Random actions, and
             an env in another one (`SerialEnv`, transforms), are stepped as without it.
-        stall_after: seconds after which a warning says which process has not moved while it was waited for, and in what it has
-            been since; None for never. Nothing else comes of it.
-        **transport: options of torchrl's class that say how data travels are accepted, with a warning, and have no effect.
+        stall_after: seconds of waiting after which a warning names the process that makes no progress, and its activity
+            since then; None for never. It has no other effect.
+        **transport: options of torchrl's class for the transport of data are accepted with a warning, and have no effect.
 
     Raises:
-        OptionError: a number of envs or processes that cannot be, or be halved, an unknown option, an env that exists in this
+        OptionError: a wrong number of envs or processes, or one with no halves, an unknown option, an env that exists in this
             process only, a factory that cannot be sent to a process or returns no env.
         SpecMismatch: envs of different specs.
         WorkerRaised: a factory, or an env, raised an exception.
@@ -130,7 +130,7 @@ class ParallelEnv(RowsEnv):
         for name in _FROM_PROCESSES:
             delattr(self, name)
 
-    # What only the processes know
+    # Facts that only the processes know
 
     if not TYPE_CHECKING:
 
@@ -182,7 +182,7 @@ class ParallelEnv(RowsEnv):
         ]
 
     def _take_facts(self, processes: Processes) -> None:
-        """Specs of the batch from what the processes tell of one env each."""
+        """Specs of the batch, from the facts that the processes report about one env each."""
         first = processes.facts[0]
         size = self.batch_size = torch.Size((len(self._factories), *first.batch_shape))
         self._observation = first.observation_spec.expand(*size)
@@ -238,7 +238,7 @@ class ParallelEnv(RowsEnv):
     # Life
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Give each env the next seed of the chain; return the one behind the last."""
+        """Give each env the next seed of the chain; return the one after the last."""
         self.ensure_open()
         return self._started().ask_along("set_seed", seed, static_seed)
 
@@ -247,7 +247,7 @@ class ParallelEnv(RowsEnv):
         return _joined(self._started().ask("get_attribute", name))
 
     def call(self, name: str, *args: Any) -> list[Any]:
-        """What the method of each env returns; arguments and results are sent."""
+        """Call a method of each env; return the results. Arguments and results are sent between processes."""
         return _joined(self._started().ask("call", name, *args))
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -320,7 +320,7 @@ def _warn_of(transport: Mapping[str, Any]) -> None:
 
 
 def _require_another(factories: Sequence[Any]) -> None:
-    """Raise OptionError for one env that stands for several and cannot be built again."""
+    """Raise OptionError for one env that was given several times and cannot be built again."""
     for place, factory in enumerate(factories):
         if is_env(factory) and any(factory is other for other in factories[:place]):
             factory.another().close()

@@ -1,4 +1,4 @@
-"""The processes of a `ParallelEnv`, and what they are asked through their channels."""
+"""The processes of a `ParallelEnv`, and the commands that go through their channels."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ Asked = list[tuple[int, Rows | None]]
 
 
 class Processes:
-    """Processes that hold envs, and what they are asked through their channels.
+    """Processes that hold envs, and the commands that go through their channels.
 
     Args:
         shares: the envs of each process.
         stall_after: seconds after which a warning says which of them has not moved while it was waited for; None for never.
 
     Attributes:
-        facts: what each process tells of its envs.
+        facts: the facts that each process reports about its envs.
         link: their boards.
     """
 
@@ -75,7 +75,7 @@ class Processes:
 
     def _connected(self) -> Link:
         rows = [facts.rows for facts in self.facts]
-        # Not self.check: what is dropped must not wait for the garbage collector.
+        # Not self.check: that cycle would leave a dropped env to the garbage collector.
         describe = self._group.describe
         link = Link(rows, self._group.fileno(), partial(self._group.poll, ()), self._stall, describe)
         try:
@@ -97,14 +97,14 @@ class Processes:
         return [self._reply(process) for process in self._every]
 
     def _gather(self, command: Any) -> list[Any]:
-        # What is wrong with an option or an env is said as an env in this process says it.
+        # Errors of options and envs are raised with the text of an env in this process.
         with in_own_words(OptionError, SpecMismatch):
             for process in self._every:
                 self._group.request(process, command)
             return self._replies()
 
     def check(self) -> None:
-        """Raise what has become of processes that failed.
+        """Raise the error of a process that failed.
 
         Raises:
             WorkerError: one failed.
@@ -133,7 +133,7 @@ class Processes:
             self._replies()
 
     def ask(self, name: str, *arguments: Any) -> list[Any]:
-        """What a method of the envs of each process returns."""
+        """Call a method of the envs of each process; return the results."""
         with self.failing():
             self._leave()
             return self._gather(Ask(name, arguments))
@@ -147,7 +147,7 @@ class Processes:
             self._replies()
 
     def ask_along(self, name: str, first: Any, *arguments: Any) -> Any:
-        """Call a method of the envs of one process after the other, each with what the one before returned."""
+        """Call a method of the envs of one process after the other, each with the result of the one before."""
         with self.failing():
             self._leave()
             for process in self._every:
@@ -156,7 +156,7 @@ class Processes:
         return first
 
     def describe(self) -> None:
-        """Ask the processes again what they tell of their envs."""
+        """Get the facts about the envs from the processes again."""
         with self.failing():
             self._leave()
             self.facts = self._gather(DescribeEnvs())
@@ -189,7 +189,7 @@ class Processes:
         """The numbers of a stage and a slot, which the processes have mapped.
 
         Raises:
-            OptionError: they lie in memory of this process.
+            OptionError: they are in private memory of this process.
         """
         # Others are added while these are taken out, by whatever thread drops them.
         dropped = [self._dropped.pop() for _ in range(len(self._dropped))]
@@ -232,7 +232,7 @@ class Processes:
 
 
 def _given(shares: Sequence[Share]) -> Iterator[tuple[str, Any]]:
-    """What the user gave, by its name."""
+    """The user's argument, by its name."""
     for share in shares:
         yield from (("create_env_fn", factory) for factory in share.factories)
         yield from (("create_env_kwargs", own) for own in share.kwargs)

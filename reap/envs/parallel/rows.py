@@ -155,7 +155,7 @@ class ProcessRows:
         self._carrier.send(STEP, asked, t)
 
     def receive(self) -> Rows | None:
-        """Wait until what followed is written; return the rows whose episode ended."""
+        """Wait until the results are written; return the rows whose episode ended."""
         found = self._carrier.receive(STEP, *self._sent)
         return [self._starts[process] + b for process, rows in found for b in rows] if found else None
 

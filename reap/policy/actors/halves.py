@@ -20,7 +20,7 @@ class HalvesActor:
         stages: the parts of the stage that they read.
 
     Attributes:
-        acts: for each half, what writes the outputs of its rows in a column.
+        acts: for each half, the function that writes the outputs of its rows in a column.
     """
 
     def __init__(self, actors: Sequence[PolicyActor], stages: Sequence[Stage]) -> None:
@@ -38,7 +38,7 @@ class HalvesActor:
         return self._actors[0].probe()
 
     def fix_outputs(self, writer: OutputWriter) -> None:
-        """Take what writes the outputs."""
+        """Set the writer of the outputs."""
         self.outputs, self.writer = writer.outputs, writer
         for actor in self._actors:
             actor.fix_outputs(writer)
@@ -61,15 +61,15 @@ class HalvesActor:
 
 
 def join_halves(chosen: Sequence[Chosen], stages: Sequence[Stage]) -> tuple[PolicyActor, RetainedInputs | None]:
-    """One actor of the actors for two halves, and what tells whether the policy keeps its inputs.
+    """Join the actors of two halves, and their checks for retained inputs.
 
     Args:
-        chosen: what `choose_actor` returned for each half.
+        chosen: the result of `choose_actor` for each half.
         stages: the part of the stage that each reads.
     """
     actor = HalvesActor([one for one, _ in chosen], stages)
     if all(kept is not None for _, kept in chosen):
-        # Counted anew: each of the two has counted without the other.
+        # Counted again, since neither of the two has counted the other's references.
         return actor, RetainedInputs([stage.tensors[key] for stage in stages for key in actor.reads])
     for one, kept in chosen:
         if kept is not None:

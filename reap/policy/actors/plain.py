@@ -24,7 +24,7 @@ class PlainActor:
 
     Args:
         policy: the module or function.
-        stage: where its inputs lie.
+        stage: its inputs.
         reads: the keys of its arguments, in their order.
         action: the key that an output which is no dict goes to.
     """
@@ -52,7 +52,7 @@ class PlainActor:
         return as_outputs(result, self._action)
 
     def fix_outputs(self, writer: OutputWriter) -> None:
-        """Take what writes the outputs that the probe found."""
+        """Set the writer of the outputs that the probe found."""
         self.outputs, self.writer = writer.outputs, writer
         if self._returns_tensor:
             self.act = self._act_tensor if isinstance(writer, StrictWriter) else self._assign_tensor
@@ -84,7 +84,7 @@ class PlainActor:
 
 
 def as_outputs(result: Any, action: Key) -> Outputs:
-    """What a policy returned, by key: the action under its key, or a dict of outputs."""
+    """The outputs of a policy by key: the action under its key, or a dict of outputs."""
     return _flat(result) if isinstance(result, Mapping) else {action: result}
 
 
@@ -131,7 +131,7 @@ def match_arguments(policy: Callable[..., Any], known: Sequence[Key], states: Co
         if not late:
             return [names[p.name] for p in taken]
         raise OptionError(
-            f"policy {name_of(policy)}: expected arguments that are observations to come first, found {late} behind "
+            f"policy {name_of(policy)}: expected arguments that are observations to come first, found {late} after "
             f"{parameters[len(taken)].name!r}, which is none"
         )
     if len(required) <= 1 and len(known) == 1 and _takes_positional(policy):
@@ -145,7 +145,7 @@ def match_arguments(policy: Callable[..., Any], known: Sequence[Key], states: Co
 
 
 def _state_hint(required: Sequence[str], names: Mapping[str, Key], observations: Sequence[Key]) -> str:
-    """What to do where all observations are arguments, and there are more: those may be recurrent states."""
+    """A remedy if there are more arguments than observations: the others may be recurrent states."""
     unknown = [name for name in required if name not in names]
     if not unknown or set(observations) - {names.get(name) for name in required}:
         return ""
@@ -179,7 +179,7 @@ def _takes_positional(policy: Callable[..., Any]) -> bool:
 
 
 def _signature(policy: Callable[..., Any]) -> list[inspect.Parameter] | None:
-    """The parameters of what is called; None where Python does not know them."""
+    """The parameters of a callable; None if Python does not know them."""
     function = policy.forward if isinstance(policy, nn.Module) else policy
     try:
         return list(inspect.signature(function).parameters.values())

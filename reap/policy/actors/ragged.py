@@ -1,7 +1,7 @@
 """Policies that read objects: strings, graphs, observations whose shape changes.
 
-`RaggedActor` calls a policy with what lies in columns of objects; `object_inputs` makes the TensorDicts of those that take
-one. What they get are copies, so that a policy may change and keep it.
+`RaggedActor` calls a policy with columns of objects; `object_inputs` makes the TensorDicts of those that take
+one. They get copies, which a policy may change and keep.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RaggedActor:
 
     Args:
         policy: the module or function.
-        stage: where its inputs lie.
+        stage: its inputs.
         reads: the keys of its arguments, in their order.
         action: the key that an output which is no dict goes to.
     """
@@ -54,7 +54,7 @@ class RaggedActor:
         return as_outputs(self._policy(*[read() for read in self._inputs]), self._action)
 
     def fix_outputs(self, writer: OutputWriter) -> None:
-        """Take what writes the outputs that the probe found."""
+        """Set the writer of the outputs that the probe found."""
         self.outputs, self.writer = writer.outputs, writer
 
     def read_copies(self) -> None:
@@ -94,7 +94,7 @@ def reads_objects(policy: Callable[..., Any], stage: Stage) -> bool:
 
 
 def object_inputs(stage: Stage, device: torch.device | None) -> Callable[[], TensorDictBase]:
-    """What makes the TensorDict of a column: the stage's tensors, and objects as `NonTensorData` or `NonTensorStack`."""
+    """A function that makes the TensorDict of a column: tensors, and objects as `NonTensorData` or `NonTensorStack`."""
     shape = torch.Size(stage.batch_shape)
     objects = {key: array[..., 0].reshape(stage.batch_shape) for key, array in stage.arrays.items() if key not in stage.tensors}
 

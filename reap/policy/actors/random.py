@@ -51,8 +51,8 @@ class RandomActor:
 
     Args:
         actions: specs of the actions.
-        stage: where an action mask lies, if the env has one.
-        outputs: what the policy writes, so that all batches have the same keys.
+        stage: holds the action mask, if the env has one.
+        outputs: the outputs of the policy, so that all batches have the same keys.
     """
 
     def __init__(self, actions: Composite, stage: Stage, outputs: Mapping[Key, Field] | None = None) -> None:

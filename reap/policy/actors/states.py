@@ -1,4 +1,4 @@
-"""Recurrent state: which values a policy carries from one frame to the next, and what they are where an episode starts.
+"""Recurrent state: values that a policy carries from one frame to the next, and their initial values.
 
 A state is a key that the policy reads at the root and writes under `"next"`:
 
@@ -30,14 +30,14 @@ from reap.specs.faults import layout_text
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """One row's state: shape, dtype and what it is where an episode begins."""
+    """One row's state: shape, dtype and initial value."""
 
     field: Field
     initial: Any = 0
 
 
 def add_states(stage: Stage, policy: Any, arguments: Iterable[Key] = ()) -> None:
-    """Extend the stage by what a policy reads besides observations: `is_init`, `step_count`, states whose form it declares.
+    """Add the inputs of a policy other than observations to the stage: `is_init`, `step_count`, states that it declares.
 
     Args:
         stage: the policy's inputs.
@@ -108,7 +108,7 @@ def check_states(stage: Stage, outputs: Mapping[Key, Field], where: str) -> None
     """Check that a policy writes the states that it reads, in the form in which they begin.
 
     Raises:
-        SpecMismatch: a state is not written, and would stay what it is at the start, or has another shape or dtype.
+        SpecMismatch: a state is not written, so that it would keep its initial value, or has another shape or dtype.
     """
     for key in stage.initial.keys() - {IS_INIT, STEP_COUNT}:
         expected, found = stage.fields[key], outputs.get(after(key))
@@ -121,12 +121,12 @@ def check_states(stage: Stage, outputs: Mapping[Key, Field], where: str) -> None
         if (expected.shape, expected.dtype) != (found.shape, found.dtype):
             raise SpecMismatch(
                 f"{name}: expected {layout_text(expected.shape, expected.dtype)}, as it begins, found "
-                f"{layout_text(found.shape, found.dtype)} in what the policy returns; make policy.initial_state the same"
+                f"{layout_text(found.shape, found.dtype)} in the policy's output; make policy.initial_state the same"
             )
 
 
 def _default(primer: Any, key: Any) -> Any:
-    """What a primer of torchrl's fills in where an episode begins."""
+    """The initial values that a torchrl primer fills in."""
     default = getattr(primer, "default_value", 0)
     value = default[key] if isinstance(default, Mapping | TensorDictBase) else default
     if getattr(primer, "random", None) or callable(value):

@@ -1,4 +1,4 @@
-"""`StepPlan`: what a policy of TensorDict modules computes, as a list of steps over registers.
+"""`StepPlan`: the computation of a policy of TensorDict modules, as a list of steps over registers.
 
     ProbabilisticActor                                     registers
     ├── TensorDictModule          observation → logits     0  observation, from the stage
@@ -7,8 +7,8 @@
 
 Which register a key is in is known once the plan is made, so that a call looks up no keys and builds no TensorDict. The
 networks are called as modules: their own hooks run. The TensorDict modules around them are not called at all, and are
-taken apart only where all that they do is known: exactly these classes, no hooks on them, no options that change what
-is written. `UnwrapError` says what stands in the way.
+taken apart only if all that they do is known: exactly these classes, no hooks on them, no options that change what
+is written. `UnwrapError` gives the reason.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from reap.recording.buffers import Stage
 
 Registers = list[Any]
 Step = Callable[[Registers], None]
-"""Appends what it computes to the registers."""
+"""Appends its results to the registers."""
 
 TORCHRL = "torchrl.modules.tensordict_module"
 NAMES: Mapping[type, frozenset[str]] = {
@@ -81,7 +81,7 @@ class StepPlan:
     Args:
         policy: the policy.
         known: keys of the tensors that it is given.
-        interaction: what probabilistic modules do; None: each as its own default says.
+        interaction: how probabilistic modules choose; None for the default of each.
 
     Attributes:
         reads: keys of the tensors in the first registers.
@@ -113,7 +113,7 @@ class StepPlan:
         return registers
 
     def outputs(self, stage: Stage) -> Outputs:
-        """Run the steps on the tensors of a stage; return what is written under keys that the stage does not have."""
+        """Run the steps on the tensors of a stage; return the values under keys that the stage does not have."""
         registers = self.run(stage.tensors[key] for key in self.reads)
         return {key: registers[place] for key, place in self.places.items() if key not in stage.fields}
 
@@ -133,11 +133,11 @@ class StepPlan:
             self._size += 1
         clashes = [key for key in self.places if any(key[:n] in self.places for n in range(1, len(key)))]
         if clashes:
-            raise UnwrapError(f"{clashes} lie under keys that hold tensors")
+            raise UnwrapError(f"{clashes} are under keys that hold tensors")
 
 
 def _kind(module: Any) -> type | None:
-    """The class of tensordict's that does what this module does; None: not known."""
+    """The tensordict class with the behavior of this module; None if it is not known."""
     cls = type(module)
     if cls in NAMES:
         return cls
@@ -157,7 +157,7 @@ def _draws_jointly(cls: type) -> bool:
 
 
 def _leaves(module: Any, interaction: InteractionType | None, parts: list[Any]) -> Iterator[tuple[Any, InteractionType | None]]:
-    """The modules that compute something, in their order, and what each does with its distribution."""
+    """The modules that compute something, in order, and how each uses its distribution."""
     kind = _kind(module)
     if kind is None:
         raise UnwrapError(f"{type(module).__name__} is no class that is known")
@@ -200,7 +200,7 @@ def _children(sequence: Any) -> list[Any]:
 
 
 def _default(children: Sequence[Any]) -> InteractionType | None:
-    """What tensordict tells the modules before the last one to do, where nobody says it."""
+    """The default interaction of tensordict for all modules but the last."""
     defaults = (getattr(child, "default_interaction_type", None) for child in reversed(children))
     return next((default for default in defaults if default is not None), None)
 

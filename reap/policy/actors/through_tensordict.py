@@ -19,15 +19,15 @@ from reap.tensordicts import make_tensordict
 
 
 class TensorDictActor:
-    """Hands the policy a new TensorDict of the stage's tensors in each column, and writes what the policy added to it.
+    """Hands the policy a new TensorDict of the stage's tensors in each column, and writes the entries that the policy added.
 
     A TensorDict that is used again would go wrong when a policy overwrites an input, skips keys that exist or writes an output
     only sometimes.
 
     Args:
         policy: takes a TensorDict; returns it or another one, or None for the one it was given.
-        stage: what the TensorDict holds.
-        device: what it gives as its device.
+        stage: the tensors of the TensorDict.
+        device: the device of the TensorDict.
         inputs: makes a TensorDict of the stage; one of its tensors unless given.
     """
 
@@ -62,7 +62,7 @@ class TensorDictActor:
         return self._found(result)
 
     def fix_outputs(self, writer: OutputWriter) -> None:
-        """Take what writes the outputs that the probe found."""
+        """Set the writer of the outputs that the probe found."""
         self.outputs, self.writer, self._refuses_news = writer.outputs, writer, isinstance(writer, StrictWriter)
         known = (*writer.keys, *self._stage.fields)
         paths = {key[:length] for key in known for length in range(len(key))}

@@ -1,6 +1,6 @@
 """`UnwrappedActor`: a policy of TensorDict modules whose networks and distributions are called directly.
 
-It stands in for the `TensorDictActor` of the same policy, after a trial of both from the same random state has given
+It replaces the `TensorDictActor` of the same policy, after a trial of both from the same random state has given
 the same bits (`choose_actor`). That trial holds for the policy as it was: at the start of each rollout the actor looks
 whether the TensorDict modules are still the same ones, with the same attributes and networks and without hooks. As long
 as they are not, the `TensorDictActor` does the work. A change in the middle of a rollout counts from the next one on.
@@ -32,7 +32,7 @@ def unwrap(policy: Any, stage: Stage, interaction: InteractionType | None) -> St
     Args:
         policy: any policy.
         stage: its inputs.
-        interaction: what probabilistic modules do; None: each as its own default says.
+        interaction: how probabilistic modules choose; None for the default of each.
     """
     try:
         return StepPlan(policy, stage.fields, interaction)
@@ -41,11 +41,11 @@ def unwrap(policy: Any, stage: Stage, interaction: InteractionType | None) -> St
 
 
 class UnwrappedActor:
-    """Runs the steps of a plan and writes what the TensorDict modules would have written.
+    """Runs the steps of a plan and writes the outputs that the TensorDict modules would have written.
 
     Args:
         plan: the steps.
-        stage: what they read.
+        stage: their inputs.
         fallback: the actor that calls the policy itself, its outputs fixed; it is given copies of the stage.
     """
 
@@ -73,7 +73,7 @@ class UnwrappedActor:
         return {key: registers[self._plan.places[key]] for key in self.outputs}
 
     def fix_outputs(self, writer: OutputWriter) -> None:
-        """Take what writes the outputs."""
+        """Set the writer of the outputs."""
         self.outputs, self.writer = writer.outputs, writer
         self._forms = writer.forms
         self._results = getter([self._plan.places[key] for key in writer.keys])
@@ -106,7 +106,7 @@ class UnwrappedActor:
 
 
 class ModuleChanges:
-    """Tells whether TensorDict modules are no longer what they were."""
+    """Detects changes of TensorDict modules."""
 
     def __init__(self, modules: Sequence[Any]) -> None:
         self._hooks = [getattr(module, hooks) for module in modules for hooks in HOOKS]

@@ -1,10 +1,10 @@
 """`Held`: the weights that a policy holds, wherever in it they are, each under a name.
 
-What has weights is every module, parameter and buffer that the pickler which ships the policy meets (`reap.workers.met`); its
+Its weights are all modules, parameters and buffers that the pickler which ships the policy meets (`reap.workers.met`); its
 name is the way to it (`reap.policy.contents.parts`), the shortest one:
 
     nn.Module                       net.weight              as in its state_dict()
-    agent.act                       net.weight              of the object behind a bound method all is held
+    agent.act                       net.weight              everything that the object of a bound method holds
     lambda observation: agent(...)  agent.net.weight        the variable, then the attribute
     partial(function, agent)        args.0.net.weight
     a list in a module              nets.0.weight
@@ -29,7 +29,7 @@ from reap.workers.met import ATOMS, Met, is_weight, meet
 Steps = tuple[Step, ...]
 
 NOT_THERE = (AttributeError, LookupError, TypeError, ValueError, StopIteration)
-"""What following steps raises where they lead nowhere."""
+"""Errors of following steps that lead nowhere."""
 
 
 class Place(NamedTuple):
@@ -45,9 +45,9 @@ class Place(NamedTuple):
 
 
 class Held:
-    """What a policy holds: modules, loose parameters, and the objects on the way to them.
+    """The contents of a policy: modules, loose parameters, and the objects on the way to them.
 
-    Made by `held_by`. It knows places, not tensors: what is put there later is what it gives.
+    Made by `held_by`. It knows places, not tensors: it returns whatever is there at the time.
 
     Args:
         policy: the policy.
@@ -117,7 +117,7 @@ class Held:
         return not self._loose and len(self._roots) == 1 and not self._roots[0].steps
 
     def state(self) -> dict[str, Any]:
-        """What is saved: the modules' `state_dict()`, loose parameters."""
+        """The state that is saved: the modules' `state_dict()`, loose parameters."""
         found: dict[str, Any] = {}
         for prefix, root in self.roots():
             found.update(root.state_dict(prefix=f"{prefix}." if prefix else ""))
@@ -144,7 +144,7 @@ class Held:
         return own[0] if len(own) == 1 and not self._loose else None
 
     def of(self, other: Any) -> Held | None:
-        """The same places in another policy of this form, or in another module for the `main` one; None in what is neither."""
+        """The same places in another policy of this form, or in another module for the `main` one; None in anything else."""
         if other is self.policy:
             return self
         for skipped in ((), *([self.main.steps] if self.main else [])):
@@ -163,15 +163,15 @@ def _tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _behind(steps: Steps, places: Iterable[Place]) -> list[Place]:
-    """The places behind these steps, as they are reached from there."""
+    """The places that these steps lead to, as they are reached from there."""
     return [Place(name, own[len(steps) :]) for name, own in places if own[: len(steps)] == steps]
 
 
 def held_by(policy: Any) -> Held:
-    """What a policy holds.
+    """The contents of a policy.
 
     Args:
-        policy: a module, a function, any object that is called; None holds nothing. What `held_by` gave is given back.
+        policy: a module, a function, any object that is called; None holds nothing. A result of `held_by` is returned as it is.
 
     Raises:
         OptionError: it holds a module or a parameter in a place that has no name.
@@ -193,7 +193,7 @@ class Search:
         policy: the policy.
 
     Attributes:
-        ways: what was seen, by `id`: the object, and its parts with the steps to them.
+        ways: the objects seen, by `id`, each with its parts and the steps to them.
     """
 
     def __init__(self, policy: Any) -> None:
@@ -209,7 +209,7 @@ class Search:
             self._go()
 
     def held(self) -> Held:
-        """What was found.
+        """The contents that were found.
 
         Raises:
             OptionError: a module or a parameter has no name, or two have the same.
@@ -225,7 +225,7 @@ class Search:
         return Held(self._policy, self._roots, self._loose, [place for one, place in self._objects if id(one) in leading])
 
     def leading(self) -> dict[int, list[tuple[Step, Any]]]:
-        """By `id`, what is no module and leads to weights: its steps on the way there, and where they lead."""
+        """By `id`, the objects other than modules that lead to weights: the steps on the way, and where they lead."""
         leads = {key for key, (value, _) in self.ways.items() if is_weight(value)}
         above: dict[int, set[int]] = {}
         for key, (_, parts) in self.ways.items():

@@ -1,4 +1,4 @@
-"""What a value that acts is made of, one step at a time: variables of functions, attributes of objects, items of containers.
+"""The parts of a policy, one step at a time: variables of functions, attributes of objects, items of containers.
 
 A `Step` leads from a value to one of its parts, here and in a copy of the value in another process. A part whose place has no
 name there (an item of a set) has no step.
@@ -27,9 +27,9 @@ CONTAINERS = (tuple, list, dict, OrderedDict, set)
 IMMUTABLE_TYPE = 1 << 8
 """The flag of types that C code defines (`Py_TPFLAGS_IMMUTABLETYPE`)."""
 HIDDEN = "hidden member"
-"""The kind of step to what only `super()` finds: a copy of the object cannot have its own."""
+"""The kind of step to an attribute that only `super()` finds: a copy of the object cannot have its own."""
 REGISTERED = frozenset(("training", "_parameters", "_buffers", "_modules"))
-"""Attributes of a module that hold what torch knows of."""
+"""Attributes of a module that torch manages."""
 
 
 class Step(NamedTuple):
@@ -38,7 +38,7 @@ class Step(NamedTuple):
     Attributes:
         kind: a key of `TAKE`.
         key: which of this kind.
-        label: its part of the name; the object behind a bound method has none.
+        label: its part of the name; the object of a bound method has none.
     """
 
     kind: str
@@ -51,7 +51,7 @@ def parts_of(value: Any, met: Met) -> Iterator[tuple[Step, Any]]:
 
     Args:
         value: anything.
-        met: what the pickler met: functions and classes that travel by name have no parts.
+        met: the objects that the pickler met: functions and classes that travel by name have no parts.
     """
     if isinstance(value, FunctionType):
         if id(value) in met.by_value:
@@ -107,7 +107,7 @@ def _of_object(value: Any, met: Met) -> Iterator[tuple[Step, Any]]:
 
 
 def _of_class(kind: type, taken: set[str]) -> Iterator[tuple[Step, Any]]:
-    """What an object has from one of its classes; for `super()` alone where another one, or the object, has the same name."""
+    """Attributes from one of the object's classes; for `super()` only, if another class or the object has the same name."""
     for name, part in vars(kind).items():
         if name not in taken:
             yield Step("member", name, f"__class__.{name}"), part
@@ -219,7 +219,7 @@ FIXED: dict[type, tuple[str, ...]] = {
     classmethod: ("__func__",),
     property: ("fget", "fset", "fdel", "__doc__"),
 }
-"""What these are made of, in the order in which they are given."""
+"""The parts of these, in order."""
 
 
 def twin(value: Any, steps: Iterable[Step]) -> Any:
@@ -231,7 +231,7 @@ def twin(value: Any, steps: Iterable[Step]) -> Any:
     closure = tuple(CellType() if name in own else cell for name, cell in cells)
     has_globals = any(step.kind == "global" for step in steps)
     variables = dict(value.__globals__) if has_globals else value.__globals__
-    # Code of its own: what torch.compile made of the first one refers to the globals of that.
+    # A separate code object: one compiled by torch.compile refers to the globals of the first function.
     new = FunctionType(value.__code__.replace(), variables, value.__name__, value.__defaults__, closure)
     new.__kwdefaults__ = dict(value.__kwdefaults__ or {})
     new.__qualname__, new.__module__, new.__annotations__ = value.__qualname__, value.__module__, value.__annotations__
@@ -240,7 +240,7 @@ def twin(value: Any, steps: Iterable[Step]) -> Any:
 
 
 def _shallow(value: Any) -> Any:
-    """A copy with the same attributes, whatever the object leaves out of what is pickled."""
+    """A copy with the same attributes, also those that the object does not pickle."""
     if isinstance(value, TensorDictBase):
         return value.copy()
     if not is_plain_object(value):
@@ -255,7 +255,7 @@ def _shallow(value: Any) -> Any:
 
 
 def put(value: Any, step: Step, part: Any) -> None:
-    """Put another part into this place of a twin."""
+    """Put another part into this place of a copy."""
     PUT[step.kind](value, step.key, part)
 
 

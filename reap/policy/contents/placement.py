@@ -22,10 +22,10 @@ class Placement:
     """A policy ready to act.
 
     Attributes:
-        held: the policy and what it holds: what was given, or a copy of it on another device.
+        held: the policy and its contents: those given, or copies on another device.
         source: where its weights come from, if it is a copy.
-        called: what is called in its place; None if it is the policy itself.
-        device: what a TensorDict for it gives as its device; None where it is not known, or is set as the inputs are copied.
+        called: called instead of the policy; None for the policy itself.
+        device: the device of a TensorDict for it; None if it is not known, or is set when the inputs are copied.
     """
 
     held: Held
@@ -43,7 +43,7 @@ def place(policy: Any, device: torch.device | None, *, compiled: Arguments, as_g
     """Put a policy on its device, and compile it if that is asked for.
 
     Args:
-        policy: module or function, or what `held_by` says of one.
+        policy: module or function, or the result of `held_by` for one.
         device: where it runs; None leaves it where it is. A policy whose weights are there already is used as it is.
         compiled: `torch.compile` it; a mapping gives the arguments.
         as_graph: capture it as a CUDA graph; a mapping gives the arguments of `CudaGraphModule`.

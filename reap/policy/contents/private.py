@@ -1,6 +1,6 @@
 """`private_copy`: a policy with weights of its own, which shares with the first one all that has nothing to do with weights.
 
-Modules are copied whole. On the way to them functions, objects and containers are made anew: with variables, attributes and
+Modules are copied whole. On the way to them functions, objects and containers are rebuilt: with variables, attributes and
 items of their own where these lead to weights, and the same ones elsewhere.
 """
 
@@ -21,14 +21,14 @@ from reap.workers.pickling import calls_function, give_attributes
 
 
 def private_copy(policy: Any, device: torch.device | None = None) -> Held:
-    """A copy of a policy, and what it holds; the policy itself if it has no weights.
+    """A copy of a policy, and its contents; the policy itself if it has no weights.
 
     Args:
-        policy: the policy, or what `held_by` says of it.
+        policy: the policy, or the result of `held_by` for it.
         device: where the weights of the copy are; where they were if None.
 
     Raises:
-        OptionError: it holds a module in a place that has no name, or of which there can be one only.
+        OptionError: it holds a module in a place that has no name, or that cannot be copied.
     """
     search = Search(policy.policy if isinstance(policy, Held) else policy)
     held = search.held()
@@ -50,7 +50,7 @@ def private_copy(policy: Any, device: torch.device | None = None) -> Held:
 
 
 class Copies(dict[int, Any]):
-    """What was copied, by the `id` of the original: a memo for `copy.deepcopy` that makes the ways to weights itself."""
+    """The copies, by the `id` of the original: a memo for `copy.deepcopy` that makes the ways to weights itself."""
 
     def __init__(self, search: Search) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Copies(dict[int, Any]):
         return new
 
     def _finish(self, module: nn.Module, leading: list[tuple[Step, Any]]) -> None:
-        """What `copy.deepcopy` passes over: functions, and what a module has from its class."""
+        """The objects that `copy.deepcopy` does not copy: functions, and attributes of a module's class."""
         for step, part in leading:
             if step.kind == "member" or isinstance(part, FunctionType):
                 put(module, step, self._copied(part))

@@ -22,7 +22,7 @@ def detach_inference_tensors(policy: Callable[..., Any]) -> bool:
 
     A policy that stores activations or materialises lazy layers during a rollout would fail in the next backward pass. Looked
     through are the attributes of modules, those of an object that is called, the variables of a function, and the attributes of
-    what leads to modules; what is in lists, deques, tuples, sets and dicts there too.
+    objects that lead to modules; items of lists, deques, tuples, sets and dicts there too.
     """
     found = False
     for store in chain(_stores(policy), *map(_stores, held_by(policy).objects().values())):
@@ -60,7 +60,7 @@ def _stores(policy: Any) -> Iterator[MutableMapping[str, Any]]:
 
 
 class Variables(MutableMapping[str, Any]):
-    """What a function's own names outside of it stand for: variables of functions around it, and globals that it names."""
+    """The values of a function's names from outside: variables of enclosing functions, and globals that it uses."""
 
     def __init__(self, function: FunctionType) -> None:
         self._globals = function.__globals__

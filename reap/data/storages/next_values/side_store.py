@@ -1,11 +1,11 @@
-"""`SideStore`: values that a few frames need beside what all have, in slots of memory that is taken as it is used.
+"""`SideStore`: additional values of a few frames, in slots of memory that is taken as it is used.
 
     slots      for each place, the number of its slot plus one; 0: it has none
-    returned   a stack of slots that were given back; they are taken again first, so that what was touched stays small
+    returned   a stack of slots that were given back; they are reused first, so that little memory is touched
     counts     slots that were ever taken | height of the stack | slots for which there is memory
     values     [places, *item] under each key
 
-All of it can lie in memory that processes share. It is changed with the ring's lock held, in an order that loses slots at the
+All of it can be in memory that processes share. It is changed with the ring's lock held, in an order that loses slots at the
 worst when a process is killed in the middle; those are found again when no others are left.
 """
 
@@ -43,7 +43,7 @@ class Sparse:
 
     Args:
         nbytes: its size.
-        left: bytes that can still be taken, and who sets that bound, in words.
+        left: returns the bytes that can still be taken, and a description of who sets that bound.
         fd: descriptor of the file or shared memory that it is a part of; None for memory of this process.
         start: where it begins there.
     """
@@ -71,7 +71,7 @@ class Sparse:
         if nbytes > left:
             raise MemoryError(
                 f"replay buffer: observations_once: {readable(nbytes)} more are needed for values under 'next' that are not "
-                f"those of the frame behind, {bound} has {readable(left)} left. Few frames should need that: ends of episodes "
+                f"those of the following frame, {bound} has {readable(left)} left. Few frames should need it: ends of episodes "
                 "and of writes. After MultiStep all do, and rows that are flattened into one dimension step by step: take "
                 "observations_once=False or ndim=2 there, or a smaller max_size"
             )
@@ -125,11 +125,11 @@ class SideStore:
         return self._values[key].index_select(0, torch.from_numpy(slots))
 
     def set(self, key: Key, slots: NDArray[np.int32], values: Tensor) -> None:
-        """Have values `[n, *item]` in slots."""
+        """Put values `[n, *item]` into slots."""
         indexable(self._values[key]).index_copy_(0, torch.from_numpy(slots).long(), indexable(values.to("cpu")))
 
     def reserve(self, count: int) -> None:
-        """Make sure of memory for so many more slots; with the lock held.
+        """Make sure of memory for `count` more slots; with the lock held.
 
         Raises:
             MemoryError: there is none.
@@ -185,7 +185,7 @@ class SideStore:
         self._counts[:2] = self._places, len(lost)
 
     def copy_from(self, other: SideStore) -> None:
-        """Hold what another store of the same fields holds."""
+        """Copy another store of the same fields."""
         taken = int(other._counts[TAKEN])
         self.reserve(taken)
         self._counts[:2] = other._counts[:2]

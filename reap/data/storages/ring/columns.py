@@ -1,4 +1,4 @@
-"""Where the columns of a ring lie: column `c`, counted from the first ever written, is at place `c % capacity`."""
+"""The places of the columns of a ring: column `c`, counted from the first ever written, is at place `c % capacity`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     words      claimed | written | floor | streams | busy | edits | ... (see the places below)
     writers    who is writing which columns, one entry for each write under way
     origins    for each column, the stream that wrote it, and whether a write began there; or that its write was broken off
-    schema     what the first writer found in its data, so that the others place theirs alike
+    schema     the form of the first writer's data, so that the others lay theirs out alike
 
 Words are read without a lock: one aligned word each. They are written with the lock held.
 """
@@ -27,7 +27,7 @@ from reap.system.locks import ProcessLock
 
 CLAIMED, WRITTEN, FLOOR, STREAMS, BUSY, EDITS, SCHEMA_SIZE, TRANSFORMS, BROKEN, RESERVED = range(10)
 """Places in the words: columns claimed so far; frames written so far; the first column that counts; streams so far; entries in
-use; twice the changes made in place, odd while one is made; bytes of the schema; what the first write decided of transforms;
+use; twice the changes made in place, odd while one is made; bytes of the schema; the first write's decision about transforms;
 writes that were broken off and have no entry any more; the first columns for which a disk has room."""
 
 WORDS = 16
@@ -36,10 +36,10 @@ HOLE = -1
 """The origin of a column whose write was broken off."""
 
 REPLACEMENT = 1 << 32
-"""Added to the changes made in place by one that puts frames in the place of others."""
+"""Added to the changes made in place by one that replaces frames by others."""
 
 REPLACED = 1 << 30
-"""Set in the origin of a frame that was put in the place of another. Behind the columns of the first row, the table has this
+"""Set in the origin of a frame that replaced another. After the columns of the first row, the table has this
 bit for the places of the others."""
 
 WRITERS = 256
@@ -108,7 +108,7 @@ class Control:
         return self.block.fd is not None
 
     def shared(self) -> Control:
-        """The same in memory that other processes can map; itself if it lies there."""
+        """The same in memory that other processes can map; itself if it is there already."""
         if self.is_shared:
             return self
         twin = Control(self.columns, Block.shared)
@@ -117,12 +117,12 @@ class Control:
 
     @property
     def schema(self) -> Any:
-        """What the first writer noted; None before the first write."""
+        """The schema that the first writer noted; None before the first write."""
         size = self.words[SCHEMA_SIZE]
         return pickle.loads(self._schema[:size].tobytes()) if size else None
 
     def note_schema(self, schema: Any) -> None:
-        """Note what the data consist of, for the other processes; with the lock held.
+        """Note the schema of the data for the other processes; with the lock held.
 
         Raises:
             MemoryError: it is too long.
@@ -134,11 +134,11 @@ class Control:
         self.words[SCHEMA_SIZE] = len(noted)
 
     def abandon(self) -> None:
-        """Count what is being written as given up: these numbers were copied, and no writer knows of the copy."""
+        """Count unfinished writes as given up, since no writer knows of this copy."""
         self.writers[self.writers[:, COUNT] > 0, PID] = NOBODY
 
     def state(self) -> dict[str, Any]:
-        """The numbers as plain data; with the lock held. What is being written counts as given up."""
+        """The numbers as plain data; with the lock held. Unfinished writes count as given up."""
         words, writers = self.words, self.writers
         begun = writers[(writers[:, COUNT] > 0) & (writers[:, START] < words[CLAIMED])]
         return {
@@ -151,9 +151,9 @@ class Control:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state`; with the lock held.
+        """Load a `state`; with the lock held.
 
-        Streams get new numbers, no more of them than there are: somebody may still use those that were given out here.
+        Streams get new numbers, as few as possible, since those that were given out here may still be in use.
         """
         words, given_out, origins = self.words, self.words[STREAMS], state["origins"].numpy()
         streams, numbers = np.unique((origins & ~REPLACED) >> 1, return_inverse=True)

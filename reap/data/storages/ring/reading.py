@@ -1,4 +1,4 @@
-"""`Reading`: how far a ring was when somebody began to read, by which it is told afterwards what must be read again."""
+"""`Reading`: the state of a ring when a reader began, which later tells which frames must be read again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 class Reading(NamedTuple):
-    """How far a ring was when a reader began.
+    """The state of a ring when a reader began.
 
     Attributes:
         claimed: columns claimed by then.
@@ -25,6 +25,6 @@ class Reading(NamedTuple):
         """Which of these columns `[...]` were being written then, or were claimed since, as a mask `[...]`."""
         bad = columns >= self.claimed
         for start, count in self.writing:
-            # Not of a writer that is gone: what the ring has come round to and written anew since.
+            # Not those of a dead writer that were overwritten in the next round.
             bad |= (columns >= start) & (columns < start + count)
         return bad

@@ -19,7 +19,7 @@ class WriterTable:
     """The entries of a ring's writers; changed with the ring's lock held.
 
     Args:
-        control: where they lie.
+        control: holds the entries.
     """
 
     def __init__(self, control: Control) -> None:
@@ -39,7 +39,7 @@ class WriterTable:
         return int(free[0]) if len(free) else None
 
     def enter(self, entry: int, start: int, columns: int) -> None:
-        """Have an entry say that this process writes so many columns, from `start` on."""
+        """Note in an entry that this process writes `columns` columns from `start` on."""
         pid = os.getpid()
         self._entries[entry] = pid, _born(pid), start, columns
         self._words[BUSY] += 1
@@ -65,7 +65,7 @@ class WriterTable:
         return pid != NOBODY and birth == _birth(pid)
 
     def described(self, entry: int) -> str:
-        """Its writer in words, and what that is doing."""
+        """A description of its writer, and its activity."""
         pid, _, _, columns = self._entries[entry].tolist()
         return f"{described(pid)}: it is in a write of {columns} columns to a replay buffer, which has come round to it"
 

@@ -1,0 +1,1 @@
+"""How workers get slots and weights, and how their rollouts come back."""

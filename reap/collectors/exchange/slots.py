@@ -1,0 +1,114 @@
+"""`Slots`: where some workers record, each in rows of its own, and how they become batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from reap.collectors.exchange.base import Exchange
+from reap.collectors.worker.commands import Done, WorkerInfo
+from reap.keys import Key
+from reap.recording.layout import Array
+from reap.recording.pool import SlotPool
+
+SLOTS = 3
+"""Slots of a worker: one is recorded, one is read, one waits."""
+
+
+class Slots:
+    """Slots that some workers record in, each in rows of its own.
+
+    Args:
+        exchange: how the workers get them.
+        infos: about those workers, in the order of their rows.
+        batch_shape: how their rows are arranged in a batch.
+        columns: time steps of a batch.
+        device: what the batches give as their device.
+        same: deliver the same memory each time.
+
+    Attributes:
+        workers: the workers.
+        pool: the slots.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        infos: Mapping[int, WorkerInfo],
+        batch_shape: tuple[int, ...],
+        columns: int,
+        *,
+        device: torch.device | None,
+        same: bool,
+    ) -> None:
+        self.workers: Sequence[int] = list(infos)
+        self._exchange, self._infos = exchange, infos
+        *starts, self._rows = np.cumsum([0, *(info.rows for info in infos.values())]).tolist()
+        self._first_rows: dict[int, int] = dict(zip(infos, starts, strict=True))
+        self._attached = 0
+        self.pool = SlotPool(
+            infos[self.workers[0]].fields,
+            batch_shape,
+            columns,
+            device=device,
+            same=same,
+            limit=SLOTS,
+            make_block=exchange.make_block,
+        )
+
+    def take(self) -> int:
+        """The number of a free slot, which the workers have; they are idle."""
+        slot = self.pool.take()
+        if slot == self._attached:
+            self._attached += 1
+            try:
+                self._exchange.attach_slot(self.pool.slots[slot], self._first_rows, self._rows)
+            except BaseException:
+                self.pool.give_back(slot)
+                raise
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """Return a slot that was taken and is not delivered."""
+        self.pool.give_back(slot)
+
+    def make_all(self) -> None:
+        """Make all slots now, and give them to the workers."""
+        for slot in [self.take() for _ in range(SLOTS)]:
+            self.pool.give_back(slot)
+
+    def attach_again(self, worker: int) -> None:
+        """Give a worker that is new all slots that there are."""
+        if worker in self._infos:
+            for slot in self.pool.slots[: self._attached]:
+                self._exchange.attach_slot(slot, {worker: self._first_rows[worker]}, self._rows)
+
+    def rows_of(self, worker: int, slot: int) -> dict[Key, Array]:
+        """A worker's own rows of a slot, `[rows, T, *value]` under each key; objects are left out."""
+        fields = self.pool.fields
+        return {key: array for key, array in self._rows_of(worker, slot).items() if not fields[key].is_object}
+
+    def _rows_of(self, worker: int, slot: int) -> dict[Key, Array]:
+        whole, info, start = self.pool.slots[slot], self._infos[worker], self._first_rows[worker]
+        shape, rows = (self._rows, info.columns), slice(start, start + info.rows)
+        return {key: whole.by_row(key).reshape(*shape, *field.shape)[rows] for key, field in whole.fields.items()}
+
+    def land(self, worker: int, done: Done) -> Done:
+        """Have what came with a worker's reply in its rows of the slot; the reply without it."""
+        if done.block is None and done.objects is None:
+            return done
+        return self._exchange.land(done, self._infos[worker], self._rows_of(worker, done.slot))
+
+    def deliver(self, slot: int, dones: Mapping[int, Done]) -> TensorDict:
+        """The batch that these workers recorded in a slot.
+
+        Args:
+            slot: the slot.
+            dones: their replies.
+        """
+        for worker in self.workers:
+            self.land(worker, dones[worker])
+        return self.pool.deliver(slot)

@@ -1,0 +1,137 @@
+"""`CopiedMailbox`: the latest weights for one worker, where nothing is shared: they go along with the next command.
+
+write --> latest --- unsent: with a command ---> put --> read_into
+                     sent: it is on its way
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from reap.errors import ClosedError
+from reap.recording.layout import Field
+from reap.system.memory import Bytes
+from reap.weights.mailbox import CLOSED
+from reap.weights.packed import PackedWeights, block_of, checked_version, half_in, unpacked
+from reap.weights.weight_layout import WeightLayout, load_extra_states
+
+
+class Parcel(NamedTuple):
+    """One version of the weights as it travels.
+
+    Attributes:
+        version: its number.
+        block: the tensors; workers of the same layout are sent the same one.
+        extra: state beyond tensors.
+    """
+
+    version: int
+    block: Bytes
+    extra: bytes
+
+
+class CopiedMailbox:
+    """The latest weights for one worker; see `Mailbox`. The collector's end has `unsent`, the worker's end `put`.
+
+    Args:
+        described: the weights.
+
+    Attributes:
+        described: the weights.
+
+    Example:
+        >>> import torch
+        >>> from reap.weights.weight_layout import describe
+        >>> sender, receiver = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+        >>> here, there = (CopiedMailbox.for_weights(describe(sender)) for _ in range(2))
+        >>> here.write(sender, version=1)
+        >>> there.put(here.unsent)
+        >>> there.read_into(receiver, since=0), there.read_into(receiver, since=1)
+        (1, 1)
+        >>> bool((receiver.weight == sender.weight).all())
+        True
+    """
+
+    def __init__(self, described: Mapping[str, Field]) -> None:
+        self.described = described if isinstance(described, WeightLayout) else WeightLayout(dict(described))
+        self._latest: Parcel | None = None
+        self._sent: Parcel | None = None
+        self._extra: Mapping[str, Any] = {}
+        self._is_closed = False
+
+    @classmethod
+    def for_weights(cls, described: Mapping[str, Field]) -> CopiedMailbox:
+        """A new mailbox; see `Mailbox`."""
+        return cls(described)
+
+    @classmethod
+    def attach(cls, described: Mapping[str, Field]) -> CopiedMailbox:
+        """The worker's end; see `Mailbox`."""
+        return cls(described)
+
+    @property
+    def version(self) -> int:
+        """The version that was written, or put, last at this end; 0 if there is none."""
+        self._ensure_open()
+        return 0 if self._latest is None else self._latest.version
+
+    def descriptors(self) -> list[int]:
+        """None are needed."""
+        return []
+
+    def check(self, weights: Any) -> None:
+        """Raise OptionError or SpecMismatch if `write` would."""
+        self.described.select(weights)
+
+    def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
+        """Put weights in place of the latest ones; see `Mailbox`."""
+        self.send(PackedWeights(self.described, weights, extra), version)
+
+    def send(self, packed: PackedWeights, version: int) -> None:
+        """Put packed weights in place of the latest ones; see `Mailbox`."""
+        self._ensure_open()
+        before = self._latest
+        lacks_some = packed.tensors.keys() != self.described.keys()
+        block = block_of(self.described, packed.tensors, before.block) if before and lacks_some else packed.block
+        extra, blob = packed.extra_after(self._extra)
+        self._latest, self._extra = Parcel(checked_version(version), block, blob), extra
+
+    @property
+    def unsent(self) -> Parcel | None:
+        """The latest weights, unless they were sent."""
+        return None if self._latest is self._sent else self._latest
+
+    def sent(self, parcel: Parcel) -> None:
+        """These weights have been sent."""
+        self._sent = parcel
+
+    def put(self, parcel: Parcel) -> None:
+        """These weights have arrived."""
+        self._latest = parcel
+
+    def read_into(self, policy: Any, since: int) -> int:
+        """Copy weights that have arrived since the last time into a policy; see `Mailbox`."""
+        self._ensure_open()
+        parcel = self.unsent
+        if parcel is None:
+            return since
+        half_in(self.described, parcel.block).load_into(policy)
+        if parcel.extra:
+            load_extra_states(policy, unpacked(parcel.extra))
+        self._sent = parcel
+        return parcel.version
+
+    def renewed(self) -> CopiedMailbox:
+        """A mailbox for a worker that takes the place of this one's: it is sent the latest weights again."""
+        new = CopiedMailbox(self.described)
+        new._latest, new._extra = self._latest, self._extra
+        return new
+
+    def close(self) -> None:
+        """Forget the weights; a second call does nothing."""
+        self._is_closed, self._latest, self._sent = True, None, None
+
+    def _ensure_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(CLOSED)

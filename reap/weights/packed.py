@@ -1,0 +1,109 @@
+"""`PackedWeights`: one update of the weights, prepared once for all workers whose policies have the same layout.
+
+policy, TensorDict, state dict --- names and shapes checked, extra states pickled --> mailbox of worker 0, 1, ...
+                                  '--- block: one piece of memory, where weights travel as bytes
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import cloudpickle
+import torch
+
+from reap.errors import OptionError
+from reap.recording.layout import Block, Layout
+from reap.system.memory import Bytes
+from reap.weights.attributes import ATTRIBUTES
+from reap.weights.half import WeightHalf
+from reap.weights.weight_layout import WeightLayout, extra_states
+
+NAME = "packed"
+
+
+class PackedWeights:
+    """Weights for mailboxes of one layout.
+
+    Args:
+        described: the layout.
+        weights: a module, a TensorDict of parameters or a state dict.
+        extra: state beyond tensors by its name in a state dict; that of `weights` if None.
+
+    Attributes:
+        tensors: the tensors that were given, each under its name in the layout.
+
+    Raises:
+        OptionError: these are no weights.
+        SpecMismatch: names or shapes differ.
+    """
+
+    def __init__(self, described: WeightLayout, weights: Any, extra: Mapping[str, Any] | None = None) -> None:
+        self.tensors: Mapping[str, torch.Tensor] = described.select(weights)
+        self._described = described
+        self._extra = with_extra({}, described.canonical(extra_states(weights) if extra is None else extra))
+
+    @cached_property
+    def _blob(self) -> bytes:
+        return packed(self._extra)
+
+    def extra_after(self, before: Mapping[str, Any]) -> tuple[Mapping[str, Any], bytes]:
+        """All extra states that a mailbox has been sent, the latest of each, and the same as they travel.
+
+        Args:
+            before: those that it was sent before.
+        """
+        changes, known = self._extra.get(ATTRIBUTES, {}), before.get(ATTRIBUTES, {})
+        if before.keys() <= self._extra.keys() and known.keys() <= changes.keys():
+            return self._extra, self._blob
+        merged = with_extra(before, {ATTRIBUTES: changes}) | {n: state for n, state in self._extra.items() if n != ATTRIBUTES}
+        return merged, packed(merged)
+
+    @cached_property
+    def block(self) -> Bytes:
+        """The tensors in one piece of memory, for `unpacked_half`; nobody writes to it again."""
+        return block_of(self._described, self.tensors, None)
+
+
+def block_of(described: WeightLayout, tensors: Mapping[str, torch.Tensor], before: Bytes | None) -> Bytes:
+    """Tensors in one piece of memory; those that were not given are those of an earlier one."""
+    block = Block.private(_layout(described))
+    half = WeightHalf(block, NAME, described)
+    half.fill(tensors, before=half if before is None else half_in(described, before))
+    return block.memory
+
+
+def half_in(described: WeightLayout, memory: Bytes) -> WeightHalf:
+    """The weights in what `block_of` returned."""
+    return WeightHalf(Block(_layout(described), memory), NAME, described)
+
+
+def _layout(described: WeightLayout) -> Layout:
+    return Layout(WeightHalf.fields_of(NAME, described))
+
+
+def with_extra(before: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """All extra states that were sent, the latest of each, as bytes: a policy may change what it gave later on."""
+    found = {**before, **{name: cloudpickle.dumps(state) for name, state in extra.items() if name != ATTRIBUTES}}
+    if changes := {**before.get(ATTRIBUTES, {}), **extra.get(ATTRIBUTES, {})}:
+        found[ATTRIBUTES] = changes
+    return found
+
+
+def packed(extra: Mapping[str, Any]) -> bytes:
+    """The result of `with_extra` as it travels; nothing if there is nothing."""
+    return cloudpickle.dumps(dict(extra)) if extra else b""
+
+
+def unpacked(blob: bytes) -> dict[str, Any]:
+    """Extra states that have arrived."""
+    return {name: state if name == ATTRIBUTES else pickle.loads(state) for name, state in pickle.loads(blob).items()}
+
+
+def checked_version(version: int) -> int:
+    """The version, or OptionError if it is none."""
+    if version < 1:
+        raise OptionError(f"version: expected 1 or more, got {version}")
+    return version
