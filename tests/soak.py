@@ -158,7 +158,7 @@ measurements, one every {stretch:,} batches, in MB per {stretch:,} batches.
 
 
 def page(soaks: list[Soak]) -> str:
-    good = "the number of descriptors and mappings is always the same, and no process grew by a megabyte in 1,000 batches"
+    good = "the number of descriptors and mappings never changed, and no process grew by a megabyte in 1,000 batches"
     wrong = ", ".join(one.name for one in soaks if one.grows)
     head = PAGE_HEAD.format(
         batches=soaks[0].batches,

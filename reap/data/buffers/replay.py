@@ -150,7 +150,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
 
     def break_trajectories(self) -> None:
         """Let no trajectory continue over the next write of this process, because frames in between were lost."""
-        self._writer.streams.begin_anew()
+        self._writer.streams.restart()
 
     def _note_replaced(self, places: Tensor) -> None:
         with self._lock:
