@@ -12,8 +12,8 @@ from reap.collectors.base import DataCollectorBase
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.options.multi import MultiOptions, WorkerOptions, make_plan
 from reap.collectors.options.shown import shows_options
-from reap.collectors.remote_workers import RemoteWorkers
 from reap.collectors.schedules.make import as_they_come, together
+from reap.collectors.workers.remote import RemoteWorkers
 from reap.errors import OptionError
 
 SHOWN = shows_options(_options=CollectorOptions, _worker_options=WorkerOptions)

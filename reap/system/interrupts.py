@@ -10,8 +10,7 @@ with deferring_interrupts():        Ctrl-C is noted, and raised after the body, 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from signal import SIGALRM, SIGINT, SIGTERM, SIGUSR1
 from threading import current_thread, main_thread
@@ -121,25 +120,37 @@ class deferring_interrupts:  # noqa: N801  a context manager, which must not los
             self._replaced.pop()
 
 
-@contextmanager
-def interrupts_allowed() -> Generator[None]:
+class interrupts_allowed:  # noqa: N801  a context manager, as the other one
     """Ctrl-C may interrupt the body, although it is inside a `deferring_interrupts` section."""
-    with _opened(SIGINT), _opened(SIGTERM), _opened(SIGALRM), _opened(SIGUSR1):
-        yield
 
+    def __init__(self) -> None:
+        self._opened: list[Shield] = []
 
-@contextmanager
-def _opened(number: int) -> Generator[None]:
-    handler = handler_of(number)
-    if not isinstance(handler, DeferringHandler) or current_thread() is not main_thread():
-        yield
-        return
-    try:
-        handler.is_open = True
-        handler.let_through()
-        yield
-    finally:
-        handler.is_open = False
+    def __enter__(self) -> None:
+        if current_thread() is not main_thread():
+            return
+        try:
+            for number in SIGNALS:
+                handler = handler_of(number)
+                if isinstance(handler, DeferringHandler):
+                    self._opened.append(handler)
+                    handler.is_open = True
+                    if handler.came is not None:
+                        handler.let_through()
+        except BaseException:
+            self._close()
+            raise
+
+    def __exit__(self, *exception: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        try:
+            for handler in self._opened:
+                handler.is_open = False
+        finally:  # again, if an interrupt came between two of them
+            for handler in self._opened:
+                handler.is_open = False
 
 
 def _restore_handlers() -> None:

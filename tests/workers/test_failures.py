@@ -172,7 +172,7 @@ def test_an_exception_of_a_local_class_keeps_its_class() -> None:
 def test_a_worker_that_closed_its_channel_is_no_victim_of_the_kernel() -> None:
     group = ProcessGroup([Doer])
     group.request(0, lambda doer: os.closerange(3, 100))
-    with pytest.raises(WorkerDied, match=r"ended with exit code 0 .*closes file descriptors which are not its own"):
+    with pytest.raises(WorkerDied, match=r"ended with exit code 0 .*closes file descriptors that are not its own"):
         group.ready({0})
 
 

@@ -11,11 +11,11 @@ import torch
 from reap.collectors.exchange.slots import Slots
 from reap.collectors.options.collector import made_updater
 from reap.collectors.options.multi import Plan
-from reap.collectors.recovery import Recovery
-from reap.collectors.requests import scatter
-from reap.collectors.rollout_workers import RolloutWorkers
 from reap.collectors.worker.buffer_writer import write_to
 from reap.collectors.worker.commands import CheckState, Collect, Done, SetState, WorkerInfo
+from reap.collectors.workers.recovery import Recovery
+from reap.collectors.workers.requests import scatter
+from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.envs.own_policy import as_policy
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
 from reap.policy.contents.held import held_by

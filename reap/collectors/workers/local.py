@@ -8,9 +8,9 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from reap.collectors.options.collector import CollectorOptions, made_scheme, made_updater
-from reap.collectors.requests import ask_one
 from reap.collectors.worker.assembly import Assembly, assemble, made_by
 from reap.collectors.worker.commands import Collect, Done, Seed, SetState, WorkerInfo
+from reap.collectors.workers.requests import ask_one
 from reap.envs.base import EnvBase
 from reap.envs.make_env import build_env, is_env
 from reap.envs.own_policy import as_policy
