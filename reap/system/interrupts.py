@@ -124,7 +124,7 @@ class interrupts_allowed:  # noqa: N801  a context manager, as the other one
     """Ctrl-C may interrupt the body, although it is inside a `deferring_interrupts` section."""
 
     def __init__(self) -> None:
-        self._opened: list[Shield] = []
+        self._opened: list[DeferringHandler] = []
 
     def __enter__(self) -> None:
         if current_thread() is not main_thread():
