@@ -121,7 +121,7 @@ class deferring_interrupts:  # noqa: N801  a context manager, which must not los
 
 
 class interrupts_allowed:  # noqa: N801  a context manager, as the other one
-    """Interrupts may come into the body although it is part of a `deferring_interrupts` one."""
+    """Ctrl-C may interrupt the body, although it is inside a `deferring_interrupts` section."""
 
     def __init__(self) -> None:
         self._opened: list[DeferringHandler] = []
