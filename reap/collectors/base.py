@@ -292,6 +292,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
                 "workers": self._ask_all(GetState()),
                 "policy": policy_state(self._workers.held),
                 "episodes": None if self._supply.queue is None else self._supply.queue.state(),
+                "next_leaf": self._workers.next_leaf,
                 **self._supply.state(),
             }
 
@@ -324,7 +325,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         with self._between_rollouts():
             self._workers.check_states(state["workers"])
             self._handover.drop_recorded()
-            self._workers.set_states(state["workers"], state["counters"]["restarts"])
+            self._workers.set_states(state["workers"], state["counters"]["restarts"], state.get("next_leaf"))
             if held:
                 load_weights(held, state["policy"])
             self._meter.restore(state["counters"])
