@@ -36,7 +36,7 @@ class Args:
 
 
 class Agent(nn.Module):
-    """Values of both actions; called by the collector, an action: the better one, or with probability epsilon a random one."""
+    """Values of both actions; a call by the collector returns the better action, or with probability epsilon a random one."""
 
     def __init__(self) -> None:
         super().__init__()

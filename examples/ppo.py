@@ -1,4 +1,4 @@
-"""PPO on CartPole-v1, in one file, collected by two processes. Stops when it is solved, or with the budget of frames.
+"""PPO on CartPole-v1, in one file, collected by two processes. Stops when it is solved, or when the budget of frames is used.
 
 Solved: the mean return of the last 100 training episodes (sampled actions) is 475 or more.
 
@@ -32,7 +32,7 @@ class Args:
     total_frames: int = 200_000
     out: Path = Path("ppo_cartpole.png")
     require_solved: bool = True
-    """Exit with 1 when the budget ends before CartPole is solved."""
+    """Exit with status 1 if the budget ends before CartPole is solved."""
     num_workers: int = 2
     num_envs: int = 8
     num_steps: int = 64
@@ -47,7 +47,7 @@ class Args:
 
 
 class Agent(nn.Module):
-    """Called by the collector with the observations; whatever it returns stands in the batch."""
+    """Called by the collector with the observations; everything it returns is stored in the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def mlp(outputs: int, last_gain: float) -> nn.Sequential:
 def advantages(agent: Agent, batch: TensorDictBase, gamma: float, lambda_: float) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimates and value targets, both [E, T]."""
     value = agent.critic(batch["observation"])  # [E, T, 1]
-    # An episode that was truncated has a future, after the true last observation under "next"; terminated: none.
+    # A truncated episode has a future, after the true last observation under "next"; a terminated one has none.
     following = agent.critic(batch["next", "observation"]) * ~batch["next", "terminated"]
     delta = batch["next", "reward"] + gamma * following - value
     goes_on = gamma * lambda_ * ~batch["next", "done"]
@@ -125,7 +125,7 @@ def train(agent: Agent, args: Args) -> tuple[list[tuple[int, float]], int | None
 
 
 def hand_written_loop(agent: Agent, args: Args) -> Callable[[], int]:
-    """What a script without a library does to collect the same fields. Returns a function that collects one batch."""
+    """The loop of a script without a library, for the same fields. Returns a function that collects one batch."""
     E, T = args.num_envs, args.num_steps
     envs = [gym.make(ENV) for _ in range(E)]
     current = np.stack([env.reset(seed=seed)[0] for seed, env in enumerate(envs)])

@@ -1,6 +1,6 @@
 """A recurrent DQN on CartPole-v1 whose velocities are hidden, in one file: the loop trains on slices of episodes.
 
-From positions alone the best action cannot be told: the policy has to remember. Solved: the mean return of the last 100
+The best action does not follow from positions alone: the policy has to remember. Solved: the mean return of the last 100
 training episodes (which include random actions) is 300 or more.
 
     python examples/recurrent_dqn.py --seed 2
@@ -32,7 +32,7 @@ class Args:
     updates_per_batch: int = 16
     num_slices: int = 64
     slice_len: int = 8
-    """No longer than the shortest episode: slices lie within one."""
+    """No longer than the shortest episode, because a slice is within one."""
     lambda_: float = 0.9
     buffer_size: int = 100_000
     random_frames: int = 2_000
@@ -56,14 +56,14 @@ class Positions(gym.ObservationWrapper):
 
 
 class Values(nn.Module):
-    """Values of both actions, from what was seen so far in the episode."""
+    """Values of both actions, from the observations so far in the episode."""
 
     def __init__(self) -> None:
         super().__init__()
         self.memory, self.head = nn.GRUCell(2, WIDTH), nn.Linear(WIDTH, 2)
 
     def unroll(self, observation: Tensor, hidden: Tensor) -> Tensor:
-        """Values [B, T, 2] of slices [B, T, 2] that begin with this memory [B, WIDTH]."""
+        """Values [B, T, 2] of slices [B, T, 2] that start with this memory [B, WIDTH]."""
         steps = []
         for seen in observation.unbind(1):
             hidden = self.memory(seen, hidden)
@@ -72,7 +72,7 @@ class Values(nn.Module):
 
 
 class Agent(nn.Module):
-    """Called by the collector with the observation and the memory, which it carries on where an episode goes on."""
+    """Called by the collector with the observation and the memory, which it carries from frame to frame of an episode."""
 
     initial_state: ClassVar = {"hidden": (WIDTH,)}
 
@@ -89,12 +89,12 @@ class Agent(nn.Module):
 
 
 def loss(values: Values, target: Values, slices: TensorDictBase, args: Args) -> Tensor:
-    """Squared error on slices [B, T], whose memory begins as it was when they were collected.
+    """Squared error on slices [B, T], whose memory starts as it was when they were collected.
 
-    Wanted are lambda-returns (Sutton and Barto 2018, 12.1) over the slice, with the values of double DQN.
+    The targets are lambda-returns (Sutton and Barto 2018, 12.1) over the slice, with the values of double DQN.
     """
     begin = slices["hidden"][:, 0]
-    # One step more than the slice: the observation behind its end.
+    # One step more than the slice: the observation after its end.
     seen = torch.cat([slices["observation"], slices["next", "observation"][:, -1:]], 1)
     found = values.unroll(seen, begin)
     with torch.no_grad():
@@ -109,7 +109,7 @@ def loss(values: Values, target: Values, slices: TensorDictBase, args: Args) -> 
 
 
 def make_buffer(args: Args) -> ReplayBuffer:
-    """A buffer that keeps rows and time apart, and gives slices of episodes."""
+    """A buffer that keeps rows and time apart, and samples slices of episodes."""
     return ReplayBuffer(
         storage=LazyTensorStorage(args.buffer_size, ndim=2),
         sampler=SliceSampler(slice_len=args.slice_len, traj_key=("collector", "traj_ids")),

@@ -26,19 +26,19 @@ class Args:
     random_frames: int = 1_000
     num_workers: int = 2
     frames_per_batch: int = 50
-    """Frames of one rollout of a worker: after each it writes them, and takes the latest weights."""
+    """Frames of one rollout of a worker, which then writes them and takes the latest weights."""
     max_frames_ahead: int = 200
-    """Frames that the workers may be ahead of the updates: beyond that they wait."""
+    """How many frames the workers may be ahead of the updates before they wait."""
     updates_per_push: int = 50
     batch_size: int = 256
     learning_rate: float = 1e-3
     gamma: float = 0.99
     tau: float = 0.005
-    """Share of the critics' weights that goes to their targets with each update."""
+    """Share of the critics' weights that each update adds to their targets."""
 
 
 class Actor(nn.Module):
-    """A normal distribution squashed by tanh; called by the collector, a sampled action in [-2, 2]."""
+    """A normal distribution squashed by tanh. Called by the collector, it returns a sampled action in [-2, 2]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Actor(nn.Module):
         mean, log_std = self.parameters_of(observation)
         noise = torch.randn_like(mean)
         raw = mean + log_std.exp() * noise
-        # log(1 - tanh(raw)^2), written so that it does not lose its digits where tanh is near 1.
+        # log(1 - tanh(raw)^2), in a form that keeps its digits when tanh is near 1.
         squashing = 2 * (0.6931472 - raw - nn.functional.softplus(-2 * raw))
         log_density = -0.5 * noise.square() - log_std - 0.9189385 - squashing - torch.tensor(LARGEST).log()
         return LARGEST * raw.tanh(), log_density
@@ -116,7 +116,7 @@ def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
 
 
 def train(learner: Learner, args: Args) -> int:
-    """Train with one update for each frame behind the random ones; return the frames that were collected."""
+    """Train with one update for each frame after the random ones; return the number of frames collected."""
     buffer = ReplayBuffer(storage=LazyTensorStorage(args.total_frames), batch_size=args.batch_size)
     collector = MultiaSyncDataCollector(
         [GymEnv(ENV)] * args.num_workers,

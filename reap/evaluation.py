@@ -88,8 +88,8 @@ def evaluate(
     the result is not biased towards short episodes. Every episode starts with a reset.
 
     Modules act in evaluation mode, including those that a function holds. Their mode and buffers (batch statistics) are
-    restored afterwards, and so is torch's global generator. An env that you pass stays open. A collector that shares it starts new
-    episodes with its next batch.
+    restored afterwards, and so is torch's global generator. An env that you pass stays open. A collector that shares it starts
+    new episodes with its next batch.
 
     Args:
         env: an env or vector env, a factory of one, or a gymnasium id, as for a collector.

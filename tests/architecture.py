@@ -55,9 +55,6 @@ TYPE_QUESTIONS = frozenset({"isinstance", "issubclass", "hasattr", "getattr", "c
 FOLDER_MODULES = 16
 """Modules in a folder, `__init__` and packages not counted."""
 
-KNOWN_FOLDERS = {"reap.collectors": 17}
-"""Folders with more modules, which may only lose some."""
-
 FILE_LINES = 400
 FUNCTION_LINES = 60
 NESTING = 4
@@ -185,9 +182,9 @@ def no_circles(sources: Sources) -> list[str]:
 def small_folders(sources: Sources) -> list[str]:
     modules = Counter(name.rpartition(".")[0] for name, source in sources.items() if not source.is_package)
     return [
-        f"{folder} has {count} modules, at most {bound}; divide it by nouns"
+        f"{folder} has {count} modules, at most {FOLDER_MODULES}; divide it by nouns"
         for folder, count in modules.items()
-        if count > (bound := KNOWN_FOLDERS.get(folder, FOLDER_MODULES))
+        if count > FOLDER_MODULES
     ]
 
 

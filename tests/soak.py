@@ -4,8 +4,8 @@ python -m tests.soak --batches 10000 --table docs/soak.md
 
 The loop is that of a training script: a batch, an update of the weights, now and then a batch that is kept, stats, a state.
 After the warm-up, and every thousand batches from then on, it counts open descriptors, mapped memory of collectors, and
-resident memory, in the collector's process and in its workers. The exit code is 1 if the number of descriptors or mappings changes, or
-memory grows by a megabyte in a thousand batches.
+resident memory, in the collector's process and in its workers. The exit code is 1 if the number of descriptors or mappings
+changes, or memory grows by a megabyte in a thousand batches.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ measurements, one every {stretch:,} batches, in MB per {stretch:,} batches.
 
 
 def page(soaks: list[Soak]) -> str:
-    good = "the number of descriptors and mappings is always the same, and no process grew by a megabyte in 1,000 batches"
+    good = "the number of descriptors and mappings never changed, and no process grew by a megabyte in 1,000 batches"
     wrong = ", ".join(one.name for one in soaks if one.grows)
     head = PAGE_HEAD.format(
         batches=soaks[0].batches,

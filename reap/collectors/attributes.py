@@ -10,7 +10,7 @@ import torch
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.policy_weights import PolicyWeights
 from reap.collectors.schedules.base import Schedule
-from reap.collectors.workers import Workers
+from reap.collectors.workers.base import Workers
 from reap.keys import Key
 from reap.recording.layout import Field
 from reap.specs import Composite, Spec

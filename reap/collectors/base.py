@@ -20,23 +20,23 @@ from tensordict import TensorDictBase
 from torch.utils.data import IterableDataset
 
 from reap.collectors.attributes import CollectorAttributes
-from reap.collectors.background import Background
+from reap.collectors.background.background import Background
+from reap.collectors.background.filling import Filling
 from reap.collectors.delivery.delivery import Delivery
 from reap.collectors.delivery.episodes import make_queue
 from reap.collectors.delivery.steps import break_trajectories, mark_truncated, register_feeder
 from reap.collectors.delivery.supply import Supply
 from reap.collectors.delivery.throttle import make_throttle
-from reap.collectors.filling import Filling
 from reap.collectors.handover import Handover
 from reap.collectors.options.collector import CollectorOptions, warn_of_rounding
 from reap.collectors.parts import Parts
 from reap.collectors.policy_weights import PolicyWeights
-from reap.collectors.requests import ask_one, scatter
 from reap.collectors.schedules.base import Schedule
 from reap.collectors.state import STATE_FORMAT, check_state, checked_rows, checked_seed, policy_state
 from reap.collectors.stats import CollectorStats, Meter
 from reap.collectors.worker.commands import GetState, Reset
-from reap.collectors.workers import Workers
+from reap.collectors.workers.base import Workers
+from reap.collectors.workers.requests import ask_one, scatter
 from reap.errors import CallOrderError, ClosedError, OptionError, ReapError, in_own_words
 from reap.system.interrupts import deferring_interrupts
 from reap.weights.base import chosen_workers, load_weights
@@ -79,7 +79,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             self._schedule = schedule = make_schedule(parts)
             self._throttle = make_throttle(options, schedule.frames)
             self._delivery = Delivery(options, schedule, self._handover)
-            self._supply = Supply(name, parts, schedule, hands_out=not self._delivery, marks=marks)
+            self._supply = Supply(name, parts, schedule, hands_out=not self._delivery.steps, marks=marks)
             self._filling = Filling(parts, schedule, self._supply, self._delivery, self._throttle)
             if self._weights.updater is not None:
                 self._weights.updater.register_collector(self)
@@ -98,7 +98,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         """The same as `iter(collector)`."""
         self._ensure_idle()
         while (batch := self._supply.next()) is not None:
-            yield self._delivery.hand_out(batch) if self._delivery else batch
+            yield self._delivery.hand_out(batch) if self._delivery.steps else batch
             self._ensure_idle()
 
     def next(self) -> Any:
@@ -106,7 +106,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         self._ensure_idle()
         batch = self._supply.next()
         # Without a call, Ctrl-C has no place to come in between here and the caller.
-        return batch if batch is None or not self._delivery else self._delivery.hand_out(batch)
+        return batch if batch is None or not self._delivery.steps else self._delivery.hand_out(batch)
 
     def rollout(self) -> TensorDictBase:
         """Collect one batch as it was recorded: no postproc, no splitting, not written to the replay buffer.
@@ -292,6 +292,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
                 "workers": self._ask_all(GetState()),
                 "policy": policy_state(self._workers.held),
                 "episodes": None if self._supply.queue is None else self._supply.queue.state(),
+                "next_leaf": self._workers.next_leaf,
                 **self._supply.state(),
             }
 
@@ -324,7 +325,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         with self._between_rollouts():
             self._workers.check_states(state["workers"])
             self._handover.drop_recorded()
-            self._workers.set_states(state["workers"], state["counters"]["restarts"])
+            self._workers.set_states(state["workers"], state["counters"]["restarts"], state.get("next_leaf"))
             if held:
                 load_weights(held, state["policy"])
             self._meter.restore(state["counters"])

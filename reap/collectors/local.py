@@ -9,11 +9,11 @@ from tensordict.nn import InteractionType
 
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.delivery.arrangement import Arrangement
-from reap.collectors.local_workers import LocalWorkers
 from reap.collectors.options.collector import CollectorOptions, SyncOptions, make_options
 from reap.collectors.options.shown import shows_options
 from reap.collectors.parts import Parts
 from reap.collectors.schedules.together import Together
+from reap.collectors.workers.local import LocalWorkers
 
 
 @shows_options(_options=CollectorOptions)

@@ -12,20 +12,28 @@ from reap.collectors.base import DataCollectorBase
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.options.multi import MultiOptions, WorkerOptions, make_plan
 from reap.collectors.options.shown import shows_options
-from reap.collectors.remote_workers import RemoteWorkers
 from reap.collectors.schedules.make import as_they_come, together
+from reap.collectors.workers.remote import RemoteWorkers
+from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.errors import OptionError
 
 SHOWN = shows_options(_options=CollectorOptions, _worker_options=WorkerOptions)
 
 
-class ProcessCollector(DataCollectorBase):
-    """What collectors with worker processes share."""
+class RemoteCollector(DataCollectorBase):
+    """What collectors share whose workers are elsewhere."""
 
     def _compose(
-        self, create_env_fn: Any, policy: Any, options: MultiOptions, make_schedule: Callable[..., Any], *, is_shared: bool
+        self,
+        create_env_fn: Any,
+        policy: Any,
+        options: MultiOptions,
+        make_schedule: Callable[..., Any],
+        *,
+        is_shared: bool,
+        make_workers: Callable[..., RolloutWorkers] = RolloutWorkers,
     ) -> None:
-        """Be composed of processes and a schedule.
+        """Be composed of workers and a schedule.
 
         Args:
             create_env_fn: as given.
@@ -33,10 +41,11 @@ class ProcessCollector(DataCollectorBase):
             options: as given.
             make_schedule: given a plan, workers and the other parts.
             is_shared: whether `frames_per_batch` is the sum over the workers.
+            make_workers: makes the workers where they are to be; by default in processes of this machine.
         """
         plan = make_plan(create_env_fn, options, InteractionType, is_shared=is_shared)
         self._worker_options = plan.workers
-        workers = RemoteWorkers(plan, policy, type(self).__name__)
+        workers = RemoteWorkers(plan, policy, type(self).__name__, make_workers)
         super().__init__(
             plan.whole,
             workers,
@@ -47,7 +56,7 @@ class ProcessCollector(DataCollectorBase):
 
 
 @SHOWN
-class MultiSyncDataCollector(ProcessCollector):
+class MultiSyncDataCollector(RemoteCollector):
     """Runs a policy in several processes; each batch holds a rollout of every worker, all of the same weights.
 
     Args:
@@ -76,7 +85,7 @@ class MultiSyncDataCollector(ProcessCollector):
 
 
 @SHOWN
-class MultiaSyncDataCollector(ProcessCollector):
+class MultiaSyncDataCollector(RemoteCollector):
     """Runs a policy in several processes; each batch is the rollout of one worker, in order of arrival.
 
     Args:

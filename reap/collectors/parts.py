@@ -12,7 +12,7 @@ from reap.collectors.policy_weights import PolicyWeights
 from reap.collectors.random_ends import end_episodes
 from reap.collectors.stats import Meter
 from reap.collectors.worker.commands import Collect, Done
-from reap.collectors.workers import Workers
+from reap.collectors.workers.base import Workers
 from reap.recording.buffers import MASK
 
 

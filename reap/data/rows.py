@@ -8,6 +8,7 @@ from typing import Any
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from reap.data.storages.base import require_dims
 from reap.data.storages.trees import Tree
 from reap.errors import OptionError
 from reap.recording.buffers import MASK
@@ -43,8 +44,15 @@ def checked_time(dim: int | None, ndim: int) -> int:
     return time
 
 
-def time_behind(data: Any, time: int, ndim: int) -> Any:
-    """Data whose time is this one of their first `ndim` dimensions, with time as the last of these."""
+def time_last(data: Any, time: int, ndim: int) -> Any:
+    """Data with time moved from dimension `time` to the last of their first `ndim` dimensions.
+
+    Raises:
+        SpecMismatch: they have fewer dimensions.
+    """
+    if time == ndim - 1:
+        return data
+    require_dims(data, ndim)
     order = list(range(data.ndim))
     order.insert(ndim - 1, order.pop(time))
     return data.permute(order)  # not movedim, which tensordict 0.10 has not

@@ -14,7 +14,7 @@ from reap.data.storages.base import Storage
 from reap.errors import OptionError
 from reap.system.forks import Forked
 
-_forked: Forked[Streams] = Forked(lambda streams: streams.begin_anew())
+_forked: Forked[Streams] = Forked(lambda streams: streams.restart())
 
 
 class Streams:
@@ -24,10 +24,10 @@ class Streams:
     """
 
     def __init__(self) -> None:
-        self.begin_anew()
+        self.restart()
         _forked.add(self)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Go on with none of the streams so far."""
         self._storage: Callable[[], Storage | None] = lambda: None
         self._first: dict[int, int] = {}
@@ -41,7 +41,7 @@ class Streams:
             lengths: columns of each row, if the data have several rows one after the other; one number if rows are a dimension.
         """
         if self._storage() is not storage:
-            self.begin_anew()
+            self.restart()
             self._storage = ref(storage)
         last = self._last
         if lengths != last[0]:

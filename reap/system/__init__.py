@@ -1,1 +1,1 @@
-"""What the operating system gives: memory, locks, forks, interrupts."""
+"""Services of the operating system: memory, locks, forks, interrupts, room on disks."""

@@ -1,12 +1,13 @@
-"""Room on a disk, taken before it is written to.
+"""Room on a disk, reserved before it is written to.
 
-A write to a mapped file for which the disk has no room left kills the process (SIGBUS). So the blocks are taken beforehand,
-where their lack is an error that can be caught.
+A write to a mapped file kills the process (SIGBUS) if the disk has no room left for it. So the blocks are reserved
+beforehand, when a lack of room is an error that can be caught.
 
-    reserve(file, offset, nbytes, what)   the file has these bytes now, or DiskFull and it is as it was
-    give_back(file, offset, nbytes)       the disk may have them again; they read as zeros
+    reserve(file, offset, nbytes, what)   the file gets these bytes, or DiskFull is raised and the file is unchanged
+    give_back(file, offset, nbytes)       the disk gets them back; they read as zeros
 
-The system call itself is used: `os.posix_fallocate` writes into each block where a file system cannot reserve any.
+This module makes the system call itself, because `os.posix_fallocate` writes into each block if a file system cannot reserve
+any.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ if TYPE_CHECKING:
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # FALLOC_FL_*
 
 _PIECE, _LEAST = 1 << 28, 1 << 20
-"""Bytes that one call takes. A signal breaks a call off, which then begins anew: with fewer, so that it comes to an end."""
+"""Bytes that one call reserves. A signal interrupts a call, which is then repeated with fewer bytes, so that it ends."""
 
 _UNKNOWN = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM})
-"""What a file system answers, or a sandbox, that cannot reserve anything."""
+"""Errors of a file system, or a sandbox, that cannot reserve anything."""
 
 _FULL = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the user's quota is used up",
-    errno.EFBIG: "the file would be larger than a file may be there (see ulimit -f)",
+    errno.EFBIG: "the file would exceed the largest size allowed there (see ulimit -f)",
 }
-"""What a system answers where there is no room, in words."""
+"""Errors of a system that has no room, in words."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _call: Any = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
@@ -49,18 +50,18 @@ if _call is not None:
 
 
 def reserve(file: int | Path, offset: int, nbytes: int, what: str) -> None:
-    """Have the disk hold bytes of a file, so that no write to them finds it full; the file grows to their end.
+    """Reserve bytes of a file on the disk, so that no write to them finds it full; the file grows to their end.
 
-    Where the file system cannot reserve, what it has free is compared, which others may take before these bytes are written.
+    If the file system cannot reserve, its free space is compared, which others may take before these bytes are written.
 
     Args:
-        file: a descriptor, open for writing, or a path of a file that is there.
+        file: a descriptor that is open for writing, or the path of an existing file.
         offset: the first byte.
-        nbytes: how many. Nothing that is wanted lies there yet: where there is no room, these bytes are given back.
-        what: what they are for, the first words of the error.
+        nbytes: number of bytes. They must hold no data yet: if there is no room, they are given back.
+        what: their purpose, the first words of the error.
 
     Raises:
-        DiskFull: there is no room for them; the file has the size that it had, and holds no more of the disk.
+        DiskFull: there is no room for them; the file keeps its size and takes no more of the disk than before.
         OSError: the disk fails in another way.
     """
     if nbytes <= 0:
@@ -80,19 +81,19 @@ def reserve(file: int | Path, offset: int, nbytes: int, what: str) -> None:
 
 
 def give_back(file: int | Path, offset: int, nbytes: int) -> None:
-    """Let the disk have bytes of a file again, which read as zeros then; its size stays. Some file systems keep them."""
+    """Return bytes of a file to the disk; they then read as zeros, and the size stays. Some file systems keep them."""
     with _opened(file) as fd:
         _fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, offset, nbytes)
 
 
 def free_space(path: Path) -> float:
-    """Bytes that the file system of a file or folder, there or still to be made, has left; infinite where it does not say."""
+    """Free bytes of the file system of a file or folder that exists or is still to be made; infinite if it does not say."""
     status = os.statvfs(next(place for place in (path, *path.absolute().parents) if place.exists()))
     return status.f_bavail * status.f_frsize if status.f_blocks else math.inf
 
 
 def require_length(folder: Path, nbytes: int) -> None:
-    """Raise OSError for a file longer than the system lets one be in this folder."""
+    """Raise OSError for a file longer than the system allows in this folder."""
     fd, name = tempfile.mkstemp(dir=folder)
     try:
         os.ftruncate(fd, nbytes)
@@ -102,7 +103,7 @@ def require_length(folder: Path, nbytes: int) -> None:
 
 
 def disk_full(error: OSError | None, path: Path, nbytes: int, what: str) -> DiskFull:
-    """The error that says what the system's left out: how much was needed, how much is free, and what to do."""
+    """An error that adds to the system's: how much was needed, how much is free, and what to do."""
     number = error.errno if error and error.errno else errno.ENOSPC
     why = _FULL[number] if error else "too little"
     return DiskFull(
@@ -114,15 +115,15 @@ def disk_full(error: OSError | None, path: Path, nbytes: int, what: str) -> Disk
 
 @contextmanager
 def room(path: Path, nbytes: int | Callable[[], int], what: str) -> Generator[None]:
-    """Where the body finds no room for what it writes, the error says how much all of it is.
+    """If the body finds no room for its data, say in the error how large all of the data are.
 
     Args:
-        path: where it is written; the body has removed what it had written when it raises.
-        nbytes: how many bytes that is in all, or says it once that is known.
-        what: what is written, the first words of the error.
+        path: where the body writes; it removes its data before it raises.
+        nbytes: number of bytes in all, or a function that returns it once that is known.
+        what: the data, the first words of the error.
 
     Raises:
-        DiskFull: there is no room for it.
+        DiskFull: there is no room for the data.
     """
     try:
         yield
@@ -133,7 +134,7 @@ def room(path: Path, nbytes: int | Callable[[], int], what: str) -> Generator[No
 
 
 def _take(fd: int, offset: int, nbytes: int) -> int:
-    """Reserve bytes piece by piece; how many were, which is fewer where the file system cannot."""
+    """Reserve bytes piece by piece; return how many, which is fewer if the file system cannot reserve."""
     taken, piece = 0, _PIECE
     while taken < nbytes:
         count = min(piece, nbytes - taken)
@@ -150,7 +151,7 @@ def _take(fd: int, offset: int, nbytes: int) -> int:
 
 
 def _fallocate(fd: int, mode: int, offset: int, nbytes: int) -> int:
-    """The system call; the number of its error, 0 for none."""
+    """The system call; returns its error number, 0 for none."""
     if _call is None:
         return errno.ENOSYS
     return ctypes.get_errno() if _call(fd, mode, offset, nbytes) else 0
@@ -176,7 +177,7 @@ def _opened(file: int | Path) -> Generator[int]:
 
 
 def _path(file: int | Path) -> Path:
-    """Where a file lies; of one that was removed, where its descriptor does."""
+    """The path of a file, or of its descriptor if the file was removed."""
     if isinstance(file, Path):
         return file
     link = Path(f"/proc/self/fd/{file}")

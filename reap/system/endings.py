@@ -1,7 +1,7 @@
-"""What is done where an object ends, without a line of Python.
+"""Callbacks at the end of an object, without a line of Python.
 
-What a signal's handler raises, Ctrl-C first of all, may come into any line of Python, and in the callback of a weak reference
-it would be lost. Callbacks are functions written in C here, and what they need is carried by the reference itself.
+An exception from a signal's handler, most often that of Ctrl-C, may arrive in any line of Python, and in the callback of a weak
+reference it would be lost. Here callbacks are functions written in C, and the reference itself carries the data they need.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Numbered(ref[T]):
 
 
 def numbered(one: T, number: int, ended: Callable[[Any], Any] | None = None) -> Numbered[T]:
-    """A reference to an object, which is to be kept until the object has ended.
+    """A reference to an object; keep it until the object has ended.
 
     Args:
         one: the object.
-        number: what the reference carries.
-        ended: takes the reference when the object has ended; a function written in C, `append` of a list say.
+        number: the number that the reference carries.
+        ended: called with the reference when the object has ended; a function written in C, such as `append` of a list.
 
     Example:
         >>> class Lease: ...
@@ -55,12 +55,12 @@ _room = [64]
 
 
 def at_end(one: object, function: Callable[..., Any], *arguments: Any) -> None:
-    """Call a function written in C when an object has ended; not at the end of the interpreter.
+    """Call a function written in C when an object has ended, but not at the end of the interpreter.
 
     Args:
         one: the object.
         function: `os.close` for example.
-        arguments: what it is called with.
+        arguments: its arguments.
     """
     ending = _Ending(one, _run)
     ending.run = partial(function, *arguments)
@@ -73,19 +73,19 @@ def at_end(one: object, function: Callable[..., Any], *arguments: Any) -> None:
 
 
 class WeakValues(Generic[K, T]):
-    """Objects under keys, which are not kept alive."""
+    """Objects under keys; the objects are not kept alive."""
 
     def __init__(self) -> None:
         self._values: dict[K, ref[T]] = {}
         self._room = 64
 
     def get(self, key: K) -> T | None:
-        """The object under a key, if there is one."""
+        """Return the object under a key, if there is one."""
         found = self._values.get(key)
         return None if found is None else found()
 
     def setdefault(self, key: K, one: T) -> T:
-        """The object under a key; this one from now on, if there is none."""
+        """Return the object under a key; if there is none, put this one there."""
         known = self.get(key)
         if known is not None:
             return known

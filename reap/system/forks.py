@@ -1,8 +1,8 @@
-"""What the child of a fork gets: no thread but the one that forked, and copies of all objects, whatever others were doing.
+"""Locks and objects that survive a fork. The child gets only the forking thread, and copies of all objects in mid-use.
 
-before the fork   `ForkedLocks` are taken: nobody is in the middle of what they guard
-in the parent     they are given back
-in the child      too; those that could not be had are made new. Then `Forked` objects begin anew
+before the fork   `ForkedLocks` are taken, so nobody is in the middle of a section that they guard
+in the parent     they are released
+in the child      likewise; locks that could not be taken are replaced. Then `Forked` objects are restarted
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ PATIENCE = 1.0
 
 
 class References(Generic[T]):
-    """Objects that are not kept alive. Nothing is called when they go: what a signal's handler raises would be lost there."""
+    """Objects that are not kept alive. No callback runs when one ends: an exception of a signal handler would be lost there."""
 
     def __init__(self) -> None:
         self._references: list[ref[T]] = []
         self._room = 64
 
     def add(self, one: T) -> None:
-        """Have this one too."""
+        """Add an object."""
         self._references.append(ref(one))
         if len(self._references) > self._room:
             self._references = [reference for reference in self._references if reference() is not None]
             self._room = 2 * len(self._references) + 64
 
     def alive(self) -> list[T]:
-        """Those that there are still."""
+        """The objects that still exist."""
         return [one for reference in self._references if (one := reference()) is not None]
 
 
 class ForkedLocks:
-    """Locks of one kind. A kind that is taken with another one held is to be made before that one."""
+    """Locks of one kind. A kind that is taken while another one is held must be made before that one."""
 
     def __init__(self) -> None:
         self._locks: References[Any] = References()
         self._fork = threading.local()
-        # What is registered last is called first before a fork: the outer locks are taken before the inner ones.
+        # The callback registered last is called first before a fork: the outer locks are taken before the inner ones.
         os.register_at_fork(before=self._take, after_in_parent=self._give_back, after_in_child=self._renew)
 
     def add(self, lock: Any) -> Any:
-        """Let forks take this lock, one of `threading`'s; returns it."""
+        """Let forks take this lock, one of `threading`'s; return it."""
         self._locks.add(lock)
         return lock
 
@@ -69,21 +69,21 @@ class ForkedLocks:
 
 
 class Forked(Generic[T]):
-    """Objects that are no longer what they were in a child.
+    """Objects that have to be restarted in a child.
 
     Args:
-        begin_anew: called with each of them there.
+        restart: called with each of them in the child.
     """
 
-    def __init__(self, begin_anew: Callable[[T], None]) -> None:
+    def __init__(self, restart: Callable[[T], None]) -> None:
         self._objects: References[T] = References()
-        self._begin_anew = begin_anew
+        self._restart = restart
         os.register_at_fork(after_in_child=self._begin_all)
 
     def add(self, one: T) -> None:
-        """Begin this one anew in children."""
+        """Restart this object in children."""
         self._objects.add(one)
 
     def _begin_all(self) -> None:
         for one in self._objects.alive():
-            self._begin_anew(one)
+            self._restart(one)

@@ -1,7 +1,7 @@
-"""`Handle`: what a process tells another so that it can map the same memory.
+"""`Handle`: lets another process map the same memory.
 
-A process number and a descriptor say where to look for it. Both may be somebody else's by then, so that the file's device and
-inode say what is to be found there.
+A process number and a descriptor say where to look for the memory. Both may belong to something else by then, so the handle
+also has the device and inode of the file that should be there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from reap.errors import ClosedError
 
 
 class Handle(NamedTuple):
-    """Where shared memory is open, and which it is.
+    """Where shared memory is open, and which memory it is.
 
     Attributes:
         pid: the process that holds it open.
@@ -38,17 +38,17 @@ class Handle(NamedTuple):
         return cls(os.getpid(), fd, status.st_dev, status.st_ino)
 
     def opened(self, what: str) -> int:
-        """A descriptor of that memory in this process, which the caller closes.
+        """Open that memory in this process; the caller closes the descriptor.
 
         Args:
-            what: what lies there, for the error.
+            what: the contents of the memory, for the error.
 
         Raises:
-            ClosedError: the process has ended or closed it, or another memory has its descriptor by now.
+            ClosedError: the process has ended or closed it, or its descriptor now belongs to another file.
         """
         path = f"/proc/{self.pid}/fd/{self.fd}"
         try:
-            if not self._is(os.stat(path)):  # before it is opened: that may do something, where it is a device by now
+            if not self._is(os.stat(path)):  # before it is opened, which may have effects if it is a device by now
                 raise FileNotFoundError(path)
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except (FileNotFoundError, ProcessLookupError, PermissionError) as error:
@@ -63,6 +63,6 @@ class Handle(NamedTuple):
 
     def _gone(self, what: str) -> ClosedError:
         return ClosedError(
-            f"{what}: the handle is that of one that is gone: process {self.pid} has ended, or dropped it. Keep it there as "
-            "long as others use it, and pickle it anew for each process"
+            f"{what}: the handle refers to memory that no longer exists: process {self.pid} has ended, or dropped it. Keep it "
+            "there as long as others use it, and pickle it again for each process"
         )

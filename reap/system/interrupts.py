@@ -1,6 +1,6 @@
-"""Sections that Ctrl-C, and what else raises out of a signal's handler, does not come into, and places in them where it may.
+"""Sections that Ctrl-C, and other exceptions from signal handlers, cannot interrupt, and places in them where they can.
 
-with deferring_interrupts():        Ctrl-C is noted, and raised behind the body, or
+with deferring_interrupts():        Ctrl-C is noted, and raised after the body, or
     ...
     with interrupts_allowed():    here: in a wait that loses nothing
         poll()
@@ -10,8 +10,7 @@ with deferring_interrupts():        Ctrl-C is noted, and raised behind the body,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from signal import SIGALRM, SIGINT, SIGTERM, SIGUSR1
 from threading import current_thread, main_thread
@@ -22,25 +21,25 @@ SIGNALS = SIGINT, SIGTERM, SIGALRM, SIGUSR1
 
 _signal = import_module("_signal")
 set_handler: Callable[[int, Any], Any] = _signal.signal
-"""`signal.signal` is a function around this one: a handler may raise in it before and behind the change."""
+"""`signal.signal` is a Python function around this one: a handler may raise in it before and after the change."""
 handler_of: Callable[[int], Any] = _signal.getsignal
-"""So is `signal.getsignal`, which takes ten times as long."""
+"""`signal.getsignal` is a Python function too, and takes ten times as long."""
 
 
-class Shield:
-    """A handler of a signal that keeps it for later, or passes it on where it is open.
+class DeferringHandler:
+    """A signal handler that keeps the signal for later, or passes it on while it is open.
 
     Args:
-        handler: the handler in whose place it is.
+        handler: the handler that it replaces.
 
     Attributes:
-        behind: that handler.
-        came: the last signal that is kept.
+        replaced: that handler.
+        came: the last signal that was kept.
         is_open: whether signals are passed on.
     """
 
     def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
-        self.behind = handler
+        self.replaced = handler
         self.came: tuple[int, FrameType | None] | None = None
         self.is_open = False
 
@@ -51,24 +50,24 @@ class Shield:
             self.let_through()
 
     def let_through(self) -> None:
-        """Pass on what came; where that raises, the shield is closed."""
+        """Pass on the signal that was kept; if that raises, the handler is closed."""
         was_open, self.is_open = self.is_open, False
         came, self.came = self.came, None
         if came is not None:
-            self.behind(*came)
+            self.replaced(*came)
         self.is_open = was_open
 
 
 class deferring_interrupts:  # noqa: N801  a context manager, which must not lose a handler between two lines
-    """Ctrl-C waits for the end of the body: what was sent to workers and what is known of it stay in step.
+    """Ctrl-C waits for the end of the body, so that commands sent to workers and the record of them stay in step.
 
-    So do other signals by which people end what takes too long, or has to be saved.
+    Other signals wait too, by which people end work that takes too long, or ask for a save.
     """
 
     def __init__(self) -> None:
         self._replaced: list[tuple[int, Any]] = []
-        self._own: list[Shield] = []
-        self._closed: list[Shield] = []
+        self._own: list[DeferringHandler] = []
+        self._closed: list[DeferringHandler] = []
 
     def __enter__(self) -> None:
         if current_thread() is not main_thread():
@@ -76,7 +75,7 @@ class deferring_interrupts:  # noqa: N801  a context manager, which must not los
         try:
             for number in SIGNALS:
                 handler = handler_of(number)
-                if callable(handler):  # not SIG_DFL, SIG_IGN, nor what was put there by other than Python
+                if callable(handler):  # not SIG_DFL, SIG_IGN, nor a handler installed outside Python
                     self._hold_back(number, handler)
         except BaseException:
             self._leave()
@@ -86,34 +85,34 @@ class deferring_interrupts:  # noqa: N801  a context manager, which must not los
         self._leave()
 
     def _hold_back(self, number: int, handler: Any) -> None:
-        if isinstance(handler, Shield):
+        if isinstance(handler, DeferringHandler):
             if handler.is_open:
                 self._closed.append(handler)
                 handler.is_open = False
         else:
-            self._own.append(Shield(handler))
+            self._own.append(DeferringHandler(handler))
             self._replaced.append((number, handler))
             set_handler(number, self._own[-1])
 
     def _leave(self) -> None:
-        """Have all handlers as before, whatever comes meanwhile; then pass on what came."""
+        """Restore all handlers, whatever arrives meanwhile; then pass on the signals that were kept."""
         try:
             self._put_back()
         finally:
-            self._put_back()  # where an exception of a handler that was back already came between two of the others
+            self._put_back()  # if a handler that is already back raised an exception between two of the others
         error: BaseException | None = None
-        for shield in self._closed:
-            shield.is_open = True
-        for shield in (*self._closed, *self._own):
+        for handler in self._closed:
+            handler.is_open = True
+        for handler in (*self._closed, *self._own):
             try:
-                shield.let_through()
-            except BaseException as raised:  # noqa: BLE001  of a signal's handler, raised when the rest is done
+                handler.let_through()
+            except BaseException as raised:  # noqa: BLE001  of a signal's handler, raised once the rest is done
                 error = error or raised
         try:
             if error is not None:
                 raise error
         finally:
-            del error  # it holds this frame, and would keep what the callers' frames hold
+            del error  # it holds this frame, and would keep the objects of the callers' frames
 
     def _put_back(self) -> None:
         while self._replaced:
@@ -121,33 +120,45 @@ class deferring_interrupts:  # noqa: N801  a context manager, which must not los
             self._replaced.pop()
 
 
-@contextmanager
-def interrupts_allowed() -> Generator[None]:
-    """Ctrl-C may come into the body though it is part of an `deferring_interrupts` one."""
-    with _opened(SIGINT), _opened(SIGTERM), _opened(SIGALRM), _opened(SIGUSR1):
-        yield
+class interrupts_allowed:  # noqa: N801  a context manager, as the other one
+    """Ctrl-C may interrupt the body, although it is inside a `deferring_interrupts` section."""
+
+    def __init__(self) -> None:
+        self._opened: list[DeferringHandler] = []
+
+    def __enter__(self) -> None:
+        if current_thread() is not main_thread():
+            return
+        try:
+            for number in SIGNALS:
+                handler = handler_of(number)
+                if isinstance(handler, DeferringHandler):
+                    self._opened.append(handler)
+                    handler.is_open = True
+                    if handler.came is not None:
+                        handler.let_through()
+        except BaseException:
+            self._close()
+            raise
+
+    def __exit__(self, *exception: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        try:
+            for handler in self._opened:
+                handler.is_open = False
+        finally:  # again, if an interrupt came between two of them
+            for handler in self._opened:
+                handler.is_open = False
 
 
-@contextmanager
-def _opened(number: int) -> Generator[None]:
-    shield = handler_of(number)
-    if not isinstance(shield, Shield) or current_thread() is not main_thread():
-        yield
-        return
-    try:
-        shield.is_open = True
-        shield.let_through()
-        yield
-    finally:
-        shield.is_open = False
-
-
-def _drop_shields() -> None:
-    """The handlers are those behind the shields: this is a fork, and who put them there may be a thread that it has not."""
+def _restore_handlers() -> None:
+    """Restore the replaced handlers: this is a fork, which may lack the thread that replaced them."""
     for number in SIGNALS:
         handler = handler_of(number)
-        if isinstance(handler, Shield):
-            set_handler(number, handler.behind)
+        if isinstance(handler, DeferringHandler):
+            set_handler(number, handler.replaced)
 
 
-os.register_at_fork(after_in_child=_drop_shields)
+os.register_at_fork(after_in_child=_restore_handlers)

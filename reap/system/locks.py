@@ -1,13 +1,13 @@
 """`ProcessLock`: excludes processes, and threads, that share a piece of memory; the kernel frees it when its owner is killed.
 
-A semaphore in that memory would stay taken for ever. What the owner was changing is then as it left it: whoever uses this lock
-writes in an order that leaves nothing half done.
+A semaphore in that memory would stay taken forever. When the owner is killed, the data it was changing stay as they were then:
+code that uses this lock writes in an order that leaves nothing half done.
 
     ProcessLock ──┐
     ProcessLock ──┴── Description: one for each piece of memory in a process; a lock for threads, and an open file
 
 The kernel's lock belongs to that open file (F_OFD_SETLK), not to the process: it stays when other descriptors of the memory are
-closed. A fork opens a file of its own: by the inherited one it would have what its parent has.
+closed. A fork opens a file of its own, because the inherited one would give it the locks of its parent.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _TAKE, _FREE = (_FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0) for kind in (F_WRLCK, F_
 
 _forked_locks = ForkedLocks()
 _making = ForkedLocks().add(threading.Lock())
-_forked: Forked[Description] = Forked(lambda description: description.begin_anew())
+_forked: Forked[Description] = Forked(lambda description: description.restart())
 
 _descriptions: WeakValues[tuple[int, int], Description] = WeakValues()
 """By device and inode: several objects of one process may map one piece of memory."""
 
 
 class Description:
-    """What this process has of the lock on a piece of memory.
+    """The share of this process in the lock on a piece of memory.
 
     Args:
         fd: a descriptor of the memory.
 
     Attributes:
         threads: the lock for the threads of this process.
-        depth: how often the thread that has it has taken it.
-        fd: the descriptor of a file that is open for the lock alone.
+        depth: how often its thread has taken it.
+        fd: the descriptor of a file that is open only for the lock.
     """
 
     def __init__(self, fd: int) -> None:
@@ -58,8 +58,8 @@ class Description:
         at_end(self, os.close, self.fd)
         _forked.add(self)
 
-    def begin_anew(self) -> None:
-        """Have a file of its own under the same number: this is a fork."""
+    def restart(self) -> None:
+        """Open a file of its own under the same number: this is a fork."""
         own = _opened_again(self.fd)
         os.dup2(own, self.fd, inheritable=False)
         os.close(own)
@@ -67,7 +67,7 @@ class Description:
             self.depth = 0  # of a thread that is not here
 
     def try_to_take(self) -> bool:
-        """Take it from other processes if none has it; whether that was so."""
+        """Take the lock if no other process has it; return whether it was free."""
         try:
             fcntl(self.fd, F_OFD_SETLK, _TAKE)
         except BlockingIOError:
@@ -75,7 +75,7 @@ class Description:
         return True
 
     def holder(self) -> str:
-        """Who has it, in words."""
+        """The process that has the lock, in words."""
         status = os.fstat(self.fd)
         found = next(_holders(status.st_dev, status.st_ino), None)
         return "another process, which this user may not ask" if found is None else described(found)
@@ -92,16 +92,16 @@ def _description_of(fd: int) -> Description:
 
 
 class ProcessLock:
-    """A lock of the kernel's on a descriptor, and with it a lock for the threads of this process.
+    """A lock of the kernel's on a descriptor, together with a lock for the threads of this process.
 
-    A thread that has it may take it again. Ctrl-C waits for the end of the body: a lock that it left taken would have other
-    processes wait for ever. Who waits for long is told for whom.
+    A thread that has it may take it again. Ctrl-C waits for the end of the body, because other processes would wait forever for
+    a lock that was left taken. A warning says which process a long wait is for.
 
     Args:
-        fd: descriptor of the memory; it may be closed, and others of that memory.
+        fd: descriptor of the memory; it may be closed, like others of that memory.
 
     Attributes:
-        threads: the lock for threads alone.
+        threads: the lock for threads only.
     """
 
     def __init__(self, fd: int) -> None:
@@ -126,7 +126,7 @@ class ProcessLock:
         deferring.__exit__()
 
     def _is_free(self) -> bool:
-        """Take both locks, if nobody has them."""
+        """Take both locks if they are free."""
         held = self._held
         if not held.threads.acquire(blocking=False):
             return False
@@ -140,7 +140,7 @@ class ProcessLock:
         return True
 
     def _wait(self) -> None:
-        """Wait for both locks, neither of which this thread has; Ctrl-C may come meanwhile."""
+        """Wait for both locks; this thread has neither. Ctrl-C may interrupt the wait."""
         held = self._held
         try:
             with interrupts_allowed():

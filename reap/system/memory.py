@@ -1,10 +1,10 @@
 """Memory that processes share, and how much memory there is.
 
-    shared_memory(nbytes)         a memfd of its own, mapped and touched: the numbers of bytes that it cannot have are
-    shared_memory(nbytes, fd)     refused before they are taken; the same memory in another process, by its descriptor
+    shared_memory(nbytes)         a new memfd, mapped and touched; a size that is not available is refused beforehand
+    shared_memory(nbytes, fd)     the same memory in another process, by its descriptor
 
-What counts is the least of what the machine has left and what the container (cgroup) may still take: beyond the latter the
-kernel kills a process, and says nothing.
+The limit is the smaller of the memory that the machine has left and the memory that the container (cgroup) may still take:
+beyond the latter the kernel kills a process without a message.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ LIMITS = (
     ("memory.max", "memory.current", "memory.stat"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
 )
-"""Limit and use of a container's memory, and what the use is made of: cgroup of version 2, of version 1."""
+"""Limit and use of a container's memory, and the parts of the use: cgroup version 2, version 1."""
 
 NO_LIMIT = 1 << 60
-"""Version 1 writes a number near 2**63 where there is no limit."""
+"""Version 1 writes a number near 2**63 if there is no limit."""
 
 
 def readable(nbytes: float) -> str:
-    """A number of bytes for people.
+    """A number of bytes in readable form.
 
     Example:
         >>> readable(512), readable(2_500_000), readable(10 * 10**12)
@@ -46,7 +46,7 @@ def readable(nbytes: float) -> str:
 
 
 def physical_memory() -> float:
-    """Bytes of memory of this machine; infinite where the system does not say."""
+    """Bytes of memory of this machine; infinite if the system does not say."""
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, OSError, ValueError):
@@ -54,7 +54,7 @@ def physical_memory() -> float:
 
 
 def available_memory() -> tuple[float, str]:
-    """Bytes that can still be taken, and who sets that bound, in words; infinite where nobody says."""
+    """Bytes that can still be taken, and the source of that limit, in words; infinite if there is none."""
     bounds = [(_available_on_machine(), "the machine")]
     for limit, used, parts in LIMITS:
         taken = _number(CGROUP / used, 0.0) - _cached(CGROUP / parts)
@@ -63,7 +63,7 @@ def available_memory() -> tuple[float, str]:
 
 
 def _cached(path: Path) -> float:
-    """Bytes that count as used and are given back on demand: copies of files that nobody has used lately."""
+    """Bytes that count as used but are released on demand: cached files that were not used lately."""
     try:
         words = path.read_text().split()
     except OSError:
@@ -82,7 +82,7 @@ def _available_on_machine() -> float:
 
 
 def _number(path: Path, missing: float = math.inf) -> float:
-    """The number in a file; `missing` where there is none ("max" says so too)."""
+    """The number in a file; `missing` if there is none ("max" means none too)."""
     try:
         number = float(path.read_text())
     except (OSError, ValueError):
@@ -95,7 +95,7 @@ def shared_memory(nbytes: int, fd: int | None = None) -> tuple[Bytes, int]:
 
     Args:
         nbytes: its size.
-        fd: the descriptor of memory that is there; None makes new memory, zeroed, whose pages are taken at once.
+        fd: the descriptor of existing memory; None makes new, zeroed memory, whose pages are taken at once.
 
     Raises:
         MemoryError: more than is available.
@@ -113,7 +113,7 @@ def shared_memory(nbytes: int, fd: int | None = None) -> tuple[Bytes, int]:
 
 
 def empty_memory() -> int:
-    """The descriptor of memory that can be shared, which has no size yet; the caller closes it.
+    """The descriptor of shareable memory, which has no size yet; the caller closes it.
 
     Raises:
         NotImplementedError: this system has no memfd.
@@ -124,7 +124,7 @@ def empty_memory() -> int:
 
 
 def require_memory(nbytes: int) -> None:
-    """Raise MemoryError where so many bytes of shared memory are more than is available."""
+    """Raise MemoryError if this number of bytes of shared memory is more than is available."""
     available, bound = available_memory()
     if nbytes > available:
         raise MemoryError(f"{readable(nbytes)} of shared memory are needed, and {bound} has {readable(available)} left")

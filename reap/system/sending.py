@@ -1,8 +1,8 @@
-"""What is shared with another process where it is sent there, and copied where it is only pickled.
+"""Objects that are shared with another process if they are sent there, and copied if they are only pickled.
 
-A pickle does not say what it is for: `copy.deepcopy`, `torch.save` and files keep copies. So those picklers are told that send
-to other processes of this machine: multiprocessing's (spawn, forkserver, queues, pools, and with them torch.multiprocessing),
-and that of reap's own workers (`workers/pickling.py`).
+A pickle does not know its purpose: `copy.deepcopy`, `torch.save` and files keep copies. So only the picklers that send to other
+processes of this machine share: multiprocessing's (spawn, forkserver, queues, pools, and with them torch.multiprocessing), and
+that of reap's own workers (`workers/pickling.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Reduce = Callable[[Any], Any]
 
 
 reducers: dict[type, Reduce] = {}
-"""How objects are taken apart that are sent to another process, by their class."""
+"""By class, the function that reduces an object that is sent to another process."""
 
 
 class SharedWhenSent:
@@ -28,11 +28,11 @@ class SharedWhenSent:
         ForkingPickler.register(cls, _sent)
 
     def check_sending(self) -> None:
-        """Raise OptionError where it must not be shared, before it is."""
+        """Raise OptionError if the object must not be shared; called beforehand."""
 
     @abstractmethod
     def share(self) -> Any:
-        """Let other processes have it too."""
+        """Share the object with other processes."""
 
 
 def _sent(shared: SharedWhenSent) -> Any:

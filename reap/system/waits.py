@@ -1,6 +1,6 @@
-"""`Wait`: for another process, without a word at first, and then with the name of who is waited for.
+"""`Wait`: waits for another process, silently at first, and then with a warning that names it.
 
-It costs no core: who waits looks again after a pause that grows to `LONGEST`. Nothing is lost by an exception in it.
+A wait does not keep a core busy: it looks again after a pause that grows to `LONGEST`. An exception in it loses nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SHORTEST, LONGEST = 20e-6, 4e-3
 """Seconds between two looks, the first and the last."""
 
 PATIENCE = 2.0
-"""Seconds after which a wait is reported; then after twice as many each time."""
+"""Seconds after which a wait is reported; each further report takes twice as long."""
 
 _WORDS = 100
 """Characters of a command that are shown."""
@@ -25,7 +25,7 @@ class Wait:
     """One wait.
 
     Args:
-        what: what is waited for, in words; called when the wait is reported.
+        what: returns the reason for the wait, in words; called when the wait is reported.
     """
 
     def __init__(self, what: Callable[[], str]) -> None:
@@ -34,18 +34,18 @@ class Wait:
         self._pause, self._patience = SHORTEST, PATIENCE
 
     def rest(self) -> None:
-        """Let others work before the next look."""
+        """Pause before the next look."""
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, LONGEST)
         waited = time.monotonic() - self._begun
         if waited >= self._patience:
             self._patience *= 2
-            message = f"waited for {waited:.0f} s: {self._what()}. The wait goes on; Ctrl-C ends it"
+            message = f"waited for {waited:.0f} s: {self._what()}. The wait continues; Ctrl-C ends it"
             warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def described(pid: int) -> str:
-    """A process in words: its number, its command, and what keeps it from going on if that is known.
+    """A process in words: its number, its command, and the reason why it does not continue, if that is known.
 
     Example:
         >>> described(os.getpid()) == f"this process ({os.getpid()})"
@@ -61,5 +61,5 @@ def described(pid: int) -> str:
     named = f"process {pid} ({' '.join(command.split())[:_WORDS]})"
     if state not in "Tt":
         return named
-    remedy = f"kill -CONT {pid} lets it go on, kill -KILL {pid} ends it"
+    remedy = f"kill -CONT {pid} lets it continue, kill -KILL {pid} ends it"
     return f"{named}, which is stopped (Ctrl-Z, SIGSTOP or a debugger; {remedy})"

@@ -1,4 +1,4 @@
-"""Toy envs and policies whose data can be told in advance, for tests of collectors and of code built on them."""
+"""Small envs and policies with predictable data, and checks of envs and collectors, for tests of code built on them."""
 
 from reap.testing.checks import check_env
 from reap.testing.collector_checks import check_collector

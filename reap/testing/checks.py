@@ -1,6 +1,6 @@
-"""`check_env`: a conformance suite for envs, gymnasium's, torchrl's and those written for reap.
+"""`check_env`: a conformance suite for envs of gymnasium, of torchrl, and written for reap.
 
-Each fact is a function of a factory; its name and docstring are in the error if it does not hold.
+Each fact is a function of a factory; the error for a fact that does not hold contains its name and docstring.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ if TYPE_CHECKING:
 
 Factory = Callable[[], EnvBase]
 COLUMNS = 24
-"""Steps of a fact that looks at episodes."""
+"""Number of steps for a fact about episodes."""
 
 
 def check_env(create_env_fn: Any, *, seed: int = 0, seeded: bool = True) -> None:
     """Check a dozen facts that collectors rely on, with random actions.
 
     Args:
-        create_env_fn: a factory, or a gymnasium id: each fact is checked on a new env. An env is used for all, and closed.
-        seed: the seed for envs and actions, also of the episodes that have to repeat themselves.
-        seeded: the env repeats itself after `set_seed`; False leaves out the fact that needs it.
+        create_env_fn: a factory or a gymnasium id, so that each fact is checked on a new env; or an env, which is used for all
+            facts, and closed.
+        seed: the seed for envs and actions, and for the episodes that have to repeat.
+        seeded: the env repeats its episodes after `set_seed`; False leaves out the fact that needs it.
 
     Raises:
-        AssertionError: a fact does not hold; the message begins with its name.
+        AssertionError: a fact does not hold; the message starts with its name.
 
     Example:
         >>> check_env("CartPole-v1")
@@ -53,7 +54,7 @@ def check_env(create_env_fn: Any, *, seed: int = 0, seeded: bool = True) -> None
         env = build_env(create_env_fn) if one is None else one
         try:
             with torch.random.fork_rng([]), _named(fact), warnings.catch_warnings():
-                warnings.simplefilter("ignore", BoundsWarning)  # numbers outside of their bounds are a fact of their own
+                warnings.simplefilter("ignore", BoundsWarning)  # numbers outside their bounds are a fact of their own
                 torch.manual_seed(seed)
                 if seeded:
                     env.set_seed(seed)
@@ -77,12 +78,12 @@ def _require(condition: bool, text: str) -> None:
 
 
 def values_fit_the_specs(env: EnvBase) -> None:
-    """What the env returns has the keys, shapes, dtypes and ranges of its specs."""
+    """The values that the env returns have the keys, shapes, dtypes and ranges of its specs."""
     check_env_specs(env)
 
 
 def a_reset_clears_all_flags(env: EnvBase) -> None:
-    """After a reset no done flag is True, in whatever state the env was."""
+    """After a reset no done flag is True, whatever the state of the env before."""
     for _ in range(2):
         first = env.reset()
         raised = [plain(key) for key, _ in env.full_done_spec.leaves() if bool(first.get(plain(key)).any())]
@@ -91,7 +92,7 @@ def a_reset_clears_all_flags(env: EnvBase) -> None:
 
 
 def done_is_terminated_or_truncated(env: EnvBase) -> None:
-    """Beside a flag `done`, `terminated` and `truncated` say why."""
+    """If there is a flag `done`, `terminated` and `truncated` say why."""
     for stepped in _steps(env):
         following = stepped.get("next")
         for key, _ in env.full_done_spec.leaves():
@@ -111,14 +112,14 @@ def a_step_leaves_its_input_alone(env: EnvBase) -> None:
 
 
 def results_are_not_changed_later(env: EnvBase) -> None:
-    """What a step returned stays as it is when the env is stepped on."""
+    """The values that a step returned do not change when the env is stepped again."""
     kept = [(stepped.get("next"), stepped.get("next").clone()) for stepped in _steps(env, 4)]
     for found, wanted in kept:
         _require(_equal(found, wanted), "an observation, reward or flag has changed")
 
 
 def a_partial_reset_leaves_other_rows_alone(env: EnvBase) -> None:
-    """Rows that are not in the mask `"_reset"` keep their values, and the mask is not changed."""
+    """Rows outside the mask `"_reset"` keep their values, and the mask is not changed."""
     if env.batch_size.numel() < 2 or not env.resets_rows:
         return
     stepped = _last(env, 2)
@@ -132,11 +133,11 @@ def a_partial_reset_leaves_other_rows_alone(env: EnvBase) -> None:
     for key in (plain(key) for key, spec in env.observation_spec.leaves() if spec.dtype is not None):
         lead = len(env.batch_size)
         found, wanted = after_reset.get(key).flatten(0, lead - 1)[1:], before.get(key).flatten(0, lead - 1)[1:]
-        _require(_same(found, wanted), f"{key!r} has changed in rows that were not to be reset")
+        _require(_same(found, wanted), f"{key!r} changed in rows that should not be reset")
 
 
 def both_faces_agree_on_shapes(env: EnvBase) -> None:
-    """The array face writes what the TensorDict face returns: finite sizes, all rows."""
+    """The array interface writes the values that the TensorDict interface returns: finite sizes, all rows."""
     batch, make_block = tuple(env.batch_size), env.make_block
     stage, slot = Stage(env.fields_of_stage(), batch, make_block), Slot(env.slot_fields(), batch, 1, make_block)
     face = env.row_stepper()
@@ -148,7 +149,7 @@ def both_faces_agree_on_shapes(env: EnvBase) -> None:
         slot.views(key)[0].copy_(acted.get(plain(key)))
     ended = face.step_rows(None, 0)
     flags = [slot.by_row(after(key)).any() for key in FLAGS]
-    _require((ended is None) == (not any(flags[1:])), "the rows that step_rows returns differ from the flags that it set")
+    _require((ended is None) == (not any(flags[1:])), "the rows that step_rows returns differ from the flags it set")
 
 
 def rows_that_end_are_those_flagged(env: EnvBase) -> None:
@@ -158,11 +159,11 @@ def rows_that_end_are_those_flagged(env: EnvBase) -> None:
     _require(torch.equal(done, terminated | truncated), "done differs")
     ids = batch.get(IDS)
     changes, valid = ids[..., 1:] != ids[..., :-1], ids[..., :-1] != NO_ID
-    _require(torch.equal(changes[valid], done[..., :-1, 0][valid]), "an id changes elsewhere than behind a done")
+    _require(torch.equal(changes[valid], done[..., :-1, 0][valid]), "an id changes at a place that does not follow a done flag")
 
 
 def next_is_the_root_of_the_next_frame(env: EnvBase) -> None:
-    """Within an episode, what follows a frame is where the next frame starts."""
+    """Within an episode, the values under `next` are those with which the next frame starts."""
     batch = _collect(env)
     goes_on = ~batch.get(after(DONE))[..., :-1, 0] & (batch.get(IDS)[..., :-1] != NO_ID)
     lead = len(env.batch_size)
@@ -194,7 +195,7 @@ def no_gradient_and_no_inference_tensor_is_left(env: EnvBase) -> None:
 
 
 def the_same_seed_gives_the_same_episodes(env: EnvBase, seed: int = 0) -> None:
-    """After `set_seed` with the same seed the env does the same."""
+    """After `set_seed` with the same seed the env repeats its episodes."""
     found = [_seeded_rewards(env, seed) for _ in range(2)]
     for first, second in zip(*found, strict=True):
         _require(np.array_equal(first, second, equal_nan=True), "observations or rewards differ")
@@ -208,7 +209,7 @@ def a_closed_env_says_so(env: EnvBase) -> None:
         env.reset()
     except ClosedError:
         return
-    raise AssertionError("reset of a closed env raised nothing")
+    raise AssertionError("reset of a closed env did not raise")
 
 
 FACTS: tuple[Callable[[EnvBase], None], ...] = (

@@ -1,7 +1,7 @@
-"""`check_collector`: what every collector keeps to, for those who write one or change one.
+"""`check_collector`: a conformance suite for those who write or change a collector.
 
-Each fact is a function that builds collectors of the env `Marked`, whose observation says env, episode and step, so that a
-frame in a wrong place is an exact mismatch.
+Each fact is a function that builds collectors of the env `Marked`, whose observation contains env, episode and step, so that a
+frame in the wrong place is an exact mismatch.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ SEED = 7
 
 
 def check_collector(make_collector: MakeCollector, facts: Sequence[Fact] | None = None) -> None:
-    """Check that collectors keep to what all collectors have in common.
+    """Check the facts that all collectors have in common.
 
     Args:
         make_collector: `make_collector(env_factory, policy, **options)` builds a collector of gymnasium envs:
             `env_factory(number)` makes one, and each row gets a number of its own. The number of rows divides 24, the frames of
             a batch here.
-        facts: those to check; all if None (`FACTS`).
+        facts: the facts to check; None for all (`FACTS`).
 
     Raises:
-        AssertionError: a fact does not hold; it names the fact, what was expected, and what was found.
+        AssertionError: a fact does not hold; the message names it and says what was expected and what was found.
 
     Example:
         >>> from functools import partial
@@ -76,7 +76,7 @@ def check_collector(make_collector: MakeCollector, facts: Sequence[Fact] | None 
 
 
 def frames_belong_together(make: MakeCollector) -> None:
-    """The observation, action, policy outputs, reward, flags and next observation of a frame are of one env, at one step."""
+    """The observation, action, policy outputs, reward, flags and next observation of a frame are from one env, at one step."""
     with collecting(make, Marked, Told()) as collector:
         batches = take(collector, BATCHES)
     for place, frame in frames_of(batches):
@@ -93,14 +93,14 @@ def frames_belong_together(make: MakeCollector) -> None:
 
 
 def episodes_go_on(make: MakeCollector) -> None:
-    """An env's frames follow each other without a gap, from one batch to the next, and a new episode follows one that ended."""
+    """An env's frames follow each other without a gap, across batches too, and a new episode follows one that ended."""
     with collecting(make, Marked, Told()) as collector:
         batches = take(collector, BATCHES)
     require_complete(batches, Id.length)
 
 
 def ids_are_unique(make: MakeCollector) -> None:
-    """Every episode has one id, int64 and not negative, in all batches, and no two episodes share one."""
+    """Every episode has one id, int64 and not negative, in all batches, and no two episodes share an id."""
     with collecting(make, Marked, Told()) as collector:
         batches = take(collector, BATCHES)
     for batch in batches:
@@ -130,7 +130,7 @@ def done_is_terminated_or_truncated(make: MakeCollector) -> None:
 
 
 def limits_truncate(make: MakeCollector) -> None:
-    """`max_frames_per_traj` truncates an episode after so many frames, a new one follows, and step_count counts its frames."""
+    """`max_frames_per_traj` truncates an episode after that many frames, another follows, and step_count counts its frames."""
     limit = 4
     with collecting(make, Marked, Told(), max_frames_per_traj=limit) as collector:
         batches = take(collector, BATCHES)
@@ -142,8 +142,8 @@ def limits_truncate(make: MakeCollector) -> None:
             require_same(place, "next truncated", True, bool(frame["next", "truncated"]))
 
 
-def reset_begins_anew(make: MakeCollector) -> None:
-    """After `reset()` every env begins an episode that it had not begun, under a new id."""
+def reset_starts_new_episodes(make: MakeCollector) -> None:
+    """After `reset()` every env starts another episode, under a new id."""
     with collecting(make, Marked, Told()) as collector:
         before = by_env(take(collector, BATCHES))
         collector.reset()
@@ -158,7 +158,7 @@ def reset_begins_anew(make: MakeCollector) -> None:
 
 
 def seeds_decide(make: MakeCollector) -> None:
-    """The same seed gives the same frames and returns the same next seed, whatever the caller draws; another one others."""
+    """The same seed gives the same frames and next seed, whatever the caller draws; another seed gives others."""
     streams: list[dict[int, list[Frame]]] = []
     following: list[int] = []
     for draws, seed in ((1, SEED), (5, SEED), (1, SEED + 1)):
@@ -175,7 +175,7 @@ def seeds_decide(make: MakeCollector) -> None:
 
 
 def weights_arrive(make: MakeCollector) -> None:
-    """After `update_policy_weights_` at most one more batch of an env is of the old weights, and no batch mixes them."""
+    """After `update_policy_weights_` at most one more batch of an env has the old weights, and no batch mixes weights."""
     policy = Told()
     with collecting(make, Marked, policy) as collector:
         take(collector, BATCHES)
@@ -192,11 +192,11 @@ def weights_arrive(make: MakeCollector) -> None:
             require_same(f"a batch of env {number}", "number of weights that acted", 1, len(offsets))
             seen.setdefault(number, []).extend(offsets)
     for number, offsets in seen.items():
-        require_same(f"env {number} after an update", "weights of the batches behind the first", {3.0}, {3.0, *offsets[1:]})
+        require_same(f"env {number} after an update", "weights of the batches after the first", {3.0}, {3.0, *offsets[1:]})
 
 
 def policy_is_left_alone(make: MakeCollector) -> None:
-    """Collecting neither moves nor changes the policy that was given: the same parameters, which still require grad."""
+    """Collecting neither moves nor changes the given policy: it has the same parameters, which still require grad."""
     policy = Told()
     before = policy.offset
     with collecting(make, Marked, policy) as collector:
@@ -209,7 +209,7 @@ def policy_is_left_alone(make: MakeCollector) -> None:
 
 
 def batches_are_the_users(make: MakeCollector) -> None:
-    """A batch stays as it is while others are collected; it requires no grad, and losses and writes work on it."""
+    """A batch does not change while others are collected; it requires no grad, and losses and writes work on it."""
     policy = Told()
     with collecting(make, Marked, policy) as collector:
         (first,) = take(collector, 1)
@@ -229,7 +229,7 @@ def batches_are_the_users(make: MakeCollector) -> None:
 
 
 def keys_stay(make: MakeCollector) -> None:
-    """Every batch has the same keys, shapes and dtypes, those with random actions too, where outputs of the policy are zero."""
+    """Every batch has the same keys, shapes and dtypes; with random actions, the other outputs of the policy are zero."""
     with collecting(make, Marked, Told(), init_random_frames=FRAMES) as collector:
         batches = take(collector, 2 * BATCHES)
     layouts = [layout_of(batch) for batch in batches]
@@ -243,16 +243,16 @@ def keys_stay(make: MakeCollector) -> None:
 
 
 def failures_name_their_cause(make: MakeCollector) -> None:
-    """What an env raises comes out of the next call, as it is or as the `__cause__`; shutdown works afterwards."""
+    """The next call raises the exception of an env, as it is or as the `__cause__`; shutdown works afterwards."""
     with collecting(make, partial(Marked, crash_at=2 * FRAMES), Told()) as collector:
         error = raised(lambda: take(collector, 100 * BATCHES))
-    text = f"crashed in step {2 * FRAMES}, as it was told to"
+    text = f"crashed in step {2 * FRAMES}, as requested"
     chain = [repr(one) for one in (error, error.__cause__ if error else None)]
-    require_same("an env that raises", f"RuntimeError({text!r}) or one that it caused", True, any(text in one for one in chain))
+    require_same("an env that raises", f"RuntimeError({text!r}) or one caused by it", True, any(text in one for one in chain))
 
 
 def shutdown_ends_it(make: MakeCollector) -> None:
-    """`shutdown` may be called twice and leaves no thread behind; later calls raise ClosedError."""
+    """`shutdown` may be called twice and leaves no thread running; later calls raise ClosedError."""
     threads = set(threading.enumerate())
     with collecting(make, Marked, Told()) as collector:
         take(collector, 1)
@@ -261,11 +261,11 @@ def shutdown_ends_it(make: MakeCollector) -> None:
         collector.shutdown()
         require_same("after shutdown", "closed", True, collector.closed)
         require_same("next() after shutdown", "an error", ClosedError, type(raised(collector.next)))
-    require_same("after shutdown", "threads that are left", set(), set(threading.enumerate()) - threads)
+    require_same("after shutdown", "threads still running", set(), set(threading.enumerate()) - threads)
 
 
 def state_goes_on(make: MakeCollector) -> None:
-    """A new collector with the state of another, saved and loaded, collects what that one collects: ids and counts too."""
+    """A new collector that loads the saved state of another collects the same frames, with the same ids and counts."""
     with collecting(make, Marked, Drawing()) as collector:
         collector.set_seed(SEED)
         take(collector, BATCHES)
@@ -283,7 +283,7 @@ def state_goes_on(make: MakeCollector) -> None:
 
 
 def foreign_states_are_refused(make: MakeCollector) -> None:
-    """A state of no collector, or of a collector of another class, raises a ValueError, and changes nothing."""
+    """A state that is not a collector's, or is of another class, raises a ValueError and changes nothing."""
     streams: list[dict[int, list[Frame]]] = []
     for is_loading in (False, True):
         with collecting(make, Marked, Drawing()) as collector:
@@ -307,12 +307,12 @@ def the_budget_is_kept(make: MakeCollector) -> None:
         batches = list(collector)
         require_same("len(collector) against batches", "number", length, len(batches))
         require_same("all batches", "frames", total, sum(1 for _ in frames_of(batches)))
-        require_same("behind the last batch", "closed", False, collector.closed)
-        require_same("next() behind the last batch", "batch", None, collector.next())
+        require_same("after the last batch", "closed", False, collector.closed)
+        require_same("next() after the last batch", "batch", None, collector.next())
 
 
 def stats_count(make: MakeCollector) -> None:
-    """`stats()` counts the frames, batches and finished episodes that were delivered; each episode is told once."""
+    """`stats()` counts the delivered frames, batches and finished episodes; each episode is reported once."""
     with collecting(make, Marked, Told()) as collector:
         batches = take(collector, BATCHES)
         stats, later = collector.stats(), collector.stats()
@@ -336,7 +336,7 @@ FACTS: tuple[Fact, ...] = (
     ids_are_unique,
     done_is_terminated_or_truncated,
     limits_truncate,
-    reset_begins_anew,
+    reset_starts_new_episodes,
     seeds_decide,
     weights_arrive,
     policy_is_left_alone,

@@ -1,6 +1,6 @@
-"""Gymnasium envs that say where each of their frames belongs.
+"""Gymnasium envs whose frames say where they belong.
 
-All of them are deterministic but `Noise`, take any action, and count their resets in `resets`.
+All of them except `Noise` are deterministic, take any action, and count their resets in `resets`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 
 ANY_NUMBER = spaces.Box(-1e6, 1e6, (1,), np.float32)
-"""An action space with room for what a test wants to send."""
+"""An action space that is large enough for all actions of tests."""
 
 
 class ToyEnv(gym.Env[Any, Any]):
-    """Counts resets and steps; a subclass says what is observed and when an episode ends."""
+    """Counts resets and steps; a subclass defines the observation and the end of an episode."""
 
     observation_space: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (1,), np.float32)
     action_space: spaces.Space[Any] = ANY_NUMBER
@@ -41,7 +41,7 @@ class ToyEnv(gym.Env[Any, Any]):
         return self.observe(), 1.0, self.is_terminal(), self.is_over_time(), {}
 
     def observe(self) -> Any:
-        """What is seen after `steps` steps."""
+        """The observation after `steps` steps."""
         return np.array([self.steps], np.float32)
 
     def is_terminal(self) -> bool:
@@ -98,7 +98,7 @@ class CountTL(Count):
 
 
 class Reuse(Count):
-    """`Count` that returns one and the same array each time, changed in place."""
+    """`Count` that returns the same array each time, changed in place."""
 
     def __init__(self, length: int, start: int = 0) -> None:
         super().__init__(length, start)
@@ -127,12 +127,12 @@ class Crash(Count):
         """Count on, or raise."""
         self.all_steps += 1
         if self.all_steps == self.k:
-            raise RuntimeError(f"crashed in step {self.k}, as it was told to")
+            raise RuntimeError(f"crashed in step {self.k}, as requested")
         return super().step(action)
 
 
 class Id(ToyEnv):
-    """Observes which env, episode and step a frame belongs to, in exact floats.
+    """Observes the env, episode and step of a frame, in exact floats.
 
     The reward is that of `reward`, and so contains the action. Lengths and kinds of ends vary with env and episode.
 
@@ -170,7 +170,7 @@ class Id(ToyEnv):
 
     @property
     def episode(self) -> int:
-        """The number of the present episode, from 0."""
+        """The number of the current episode, from 0."""
         return self.resets - 1
 
     def observe(self) -> NDArray[np.float32]:
@@ -178,7 +178,7 @@ class Id(ToyEnv):
         return np.array([self.number, self.episode, self.steps], np.float32)
 
     def step(self, action: Any) -> Step:
-        """Count on; the reward says which action was taken where."""
+        """Count on; the reward contains the action and its place."""
         observation, _, terminated, truncated, info = super().step(action)
         return observation, self.reward(self.number, self.episode, self.steps, float(action[0])), terminated, truncated, info
 
@@ -195,7 +195,7 @@ class Id(ToyEnv):
 
 
 class KeepActions(Count):
-    """`Count` that keeps the very action objects that it is given, in `actions`."""
+    """`Count` that keeps the action objects it is given, in `actions`."""
 
     def __init__(self, length: int, action_space: spaces.Space[Any] = ANY_NUMBER) -> None:
         super().__init__(length)
@@ -246,9 +246,9 @@ class DiscreteCount(Count):
 
 
 class Masked(Count):
-    """`Count` that allows some actions only, those of `allowed`, and raises at any other.
+    """`Count` that allows only the actions of `allowed`, and raises for any other.
 
-    It observes `{"count", "action_mask"}`. Where an episode is over no action is allowed.
+    It observes `{"count", "action_mask"}`. When an episode is over, no action is allowed.
 
     Args:
         length: steps after which an episode terminates.
@@ -272,19 +272,19 @@ class Masked(Count):
         return {"count": super().observe(), "action_mask": np.array(self.allowed(self.steps), np.int8)}
 
     def step(self, action: Any) -> Step:
-        """Count on, or raise a ValueError at an action that is not allowed."""
+        """Count on, or raise a ValueError for an action that is not allowed."""
         if not self.allowed(self.steps)[action]:
-            raise ValueError(f"action {action} after {self.steps} steps, where only {self.allowed(self.steps)} are allowed")
+            raise ValueError(f"action {action} after {self.steps} steps, when only {self.allowed(self.steps)} are allowed")
         return super().step(action)
 
 
 class Noise(ToyEnv):
-    """Random observations that depend on the action and on all that came before; episodes end at random.
+    """Random observations that depend on the action and on all earlier ones; episodes end at random.
 
     Args:
         size: numbers in an observation.
         actions: number of actions.
-        survival: chance that an episode goes on after a step.
+        survival: probability that an episode continues after a step.
     """
 
     def __init__(self, size: int, actions: int = 3, survival: float = 0.9) -> None:
@@ -296,7 +296,7 @@ class Noise(ToyEnv):
         self._chance = 0.0
 
     def observe(self) -> NDArray[np.float32]:
-        """The state before, faded, plus noise."""
+        """The previous state, damped, plus noise."""
         kept = self._state * np.float32(0.5 if self.steps else 0.0)
         self._state = kept + self.np_random.standard_normal(self._state.shape, np.float32)
         self._chance = float(self.np_random.random())

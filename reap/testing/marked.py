@@ -1,4 +1,4 @@
-"""`Marked`: the env that `check_collector` runs, and policies whose actions can be told from what they saw."""
+"""`Marked`: the env that `check_collector` runs, and policies whose actions follow from their observations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reap.testing.envs import Id, Step
 
 
 class Marked(Id):
-    """`Id` that observes a random draw too, offers its state, and can be told to crash.
+    """`Id` that also observes a random draw, offers its state, and can crash on request.
 
     Args:
         number: number of the env.
@@ -43,28 +43,28 @@ class Marked(Id):
         """Count on, or raise."""
         self.all_steps += 1
         if self.all_steps == self.crash_at:
-            raise RuntimeError(f"crashed in step {self.crash_at}, as it was told to")
+            raise RuntimeError(f"crashed in step {self.crash_at}, as requested")
         return super().step(action)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that it needs to go on."""
+        """Everything it needs to continue."""
         return {"resets": self.resets, "steps": self.steps, "generator": self.np_random.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from a state of `state_dict`."""
         self.resets, self.steps = state["resets"], state["steps"]
         self.np_random.bit_generator.state = state["generator"]
 
 
 class Told(nn.Module):
-    """Acts with half of the step that it sees, plus its only parameter; `seen` is another output, the draw it sees."""
+    """Acts with half of the step that it observes, plus its only parameter; `seen` is another output, the draw it observes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.offset = nn.Parameter(torch.zeros(1))
 
     def forward(self, observation: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The action and what was seen."""
+        """The action and the observed draw."""
         return {"action": observation[..., 2:3] / 2 + self.offset, "seen": observation[..., 3:4] + 0 * self.offset}
 
 

@@ -1,4 +1,4 @@
-"""Policies whose outputs can be told in advance, or that do what policies should not."""
+"""Policies with predictable outputs, or with behaviour that policies should not have."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class BN(nn.Module):
 
 
 class KeepInputs(nn.Module):
-    """Acts with the observation before the last, and keeps every observation that it is given in `kept`."""
+    """Acts with the previous observation, and keeps every observation that it is given in `kept`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kept: list[torch.Tensor] = []
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        """The first number of the observation before, or of this one where it is the first."""
+        """The first number of the previous observation, or of this one if it is the first."""
         self.kept.append(observation)
         return self.kept[-2 if len(self.kept) > 1 else -1][..., :1]
 

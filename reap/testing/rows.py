@@ -1,4 +1,4 @@
-"""`IdRows`: an env written by TensorDicts, of any batch size."""
+"""`IdRows`: an env on TensorDicts, of any batch size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reap.testing.envs import Id
 
 
 class IdRows(EnvBase):
-    """`Id` for each row of a batch, numbered from 0; rows are reset one by one where `"_reset"` says so.
+    """`Id` for each row of a batch, numbered from 0; `"_reset"` resets single rows.
 
     Args:
         batch_size: any shape; empty for a single env.

@@ -1,4 +1,4 @@
-"""What `check_collector` makes of batches: the frames of each env in their order, and comparisons that say what differs."""
+"""Reads batches for `check_collector`: the frames of each env in their order, and comparisons that name a difference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLAG_NAMES = ("done", "terminated", "truncated")
 
 @contextmanager
 def collecting(make: MakeCollector, env: Any, policy: Any, **options: Any) -> Generator[DataCollectorBase]:
-    """A collector, shut down behind the body."""
+    """A collector that is shut down after the body."""
     collector = make(env, policy, frames_per_batch=FRAMES, **options)
     try:
         yield collector
@@ -42,7 +42,7 @@ def raised(call: Callable[[], Any]) -> Exception | None:
     """The exception that a call raises; None if it returns."""
     try:
         call()
-    except Exception as error:  # noqa: BLE001  what it raises is looked at
+    except Exception as error:  # noqa: BLE001  the exception is examined
         return error
     return None
 
@@ -53,7 +53,7 @@ def _valid(batch: TensorDictBase) -> TensorDictBase:
 
 
 def frames_of(batches: Iterable[TensorDictBase]) -> Generator[tuple[Place, Frame]]:
-    """Every valid frame, behind the env, episode and step that it was observed in."""
+    """Every valid frame, preceded by its env, episode and step."""
     for batch in batches:
         frames = _valid(batch)
         columns = {key: value.unbind(0) for key, value in frames.items(include_nested=True, leaves_only=True)}
@@ -74,7 +74,7 @@ def by_env(batches: Iterable[TensorDictBase]) -> dict[int, list[Frame]]:
 def together(
     one: Mapping[int, Sequence[Frame]], other: Mapping[int, Sequence[Frame]], key: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The values of a key in the frames that two streams have in common: of each env, those that both have got to."""
+    """The values of a key in the frames that two streams have in common: for each env, those that both have reached."""
     pairs = [pair for number in sorted({*one} & {*other}) for pair in zip(one[number], other[number], strict=False)]
     return torch.stack([a[key] for a, _ in pairs]), torch.stack([b[key] for _, b in pairs])
 
@@ -86,7 +86,7 @@ def layout_of(batch: TensorDictBase) -> dict[Any, Any]:
 
 
 def require_complete(batches: Sequence[TensorDictBase], length: Callable[[int, int], int]) -> None:
-    """Each env's frames are the steps of one episode after the other."""
+    """Require that each env's frames are the steps of one episode after the other."""
     expected: dict[int, tuple[int, int]] = {}
     for place, _ in frames_of(batches):
         number, episode, step = place
@@ -102,7 +102,7 @@ def require_equal(where: str, key: Any, expected: torch.Tensor, found: torch.Ten
 
 
 def require_same(where: Any, what: str, expected: Any, found: Any) -> None:
-    """Raise AssertionError unless what was found is what was expected; `where` is a place or words."""
+    """Raise AssertionError unless the found value equals the expected one; `where` is a place or words."""
     if expected != found:
         place = "frame (env {}, episode {}, step {})".format(*where) if isinstance(where, tuple) else where
         raise AssertionError(f"{place}: {what}: expected {expected}, found {found}")

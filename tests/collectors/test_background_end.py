@@ -117,7 +117,8 @@ def test_the_thread_has_a_name() -> None:
 EXIT = """
     from threading import Event
     import gymnasium as gym, torch
-    from reap.collectors import SyncDataCollector, background
+    from reap.collectors import SyncDataCollector
+    from reap.collectors.background.background import background
     from reap.testing import Const, Count
 
     written, stuck = Event(), {stuck}

@@ -19,9 +19,9 @@ from reap.collectors.exchange.copied import CopiedExchange
 from reap.collectors.exchange.shared import SharedExchange
 from reap.collectors.exchange.slots import Slots
 from reap.collectors.options.multi import make_plan
-from reap.collectors.recovery import Recovery
-from reap.collectors.rollout_workers import RolloutWorkers
 from reap.collectors.worker.commands import CheckState, Collect, Done, GetState, SetState
+from reap.collectors.workers.recovery import Recovery
+from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.data import LazyTensorStorage, ReplayBuffer
 from reap.errors import SpecMismatch, WorkerDied
 from reap.policy.contents.held import held_by

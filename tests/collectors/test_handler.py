@@ -26,7 +26,7 @@ def observed(batch: Any) -> list[float]:
 def test_an_error_of_the_env_comes_through_with_a_note_and_new_episodes_begin() -> None:
     collector = SyncDataCollector(Crash(6), Const(), frames_per_batch=4)
     assert observed(collector.next()) == [0, 1, 2, 3]
-    with pytest.raises(RuntimeError, match="^crashed in step 6, as it was told to") as caught:
+    with pytest.raises(RuntimeError, match="^crashed in step 6, as requested") as caught:
         collector.next()
     assert caught.value.__notes__ == ["reap: raised in step of GymEnv(<Crash instance>), column 1 of a rollout"]
     batch = collector.next()

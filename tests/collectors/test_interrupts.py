@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from reap.collectors import MultiSyncDataCollector, SyncDataCollector
-from reap.collectors.background import Background
+from reap.collectors.background.background import Background
 from reap.collectors.delivery.arrangement import Arrangement
 from reap.testing import Const, Count
 from reap.testing.marked import Drawing, Marked

@@ -250,6 +250,25 @@ def test_without_a_seed_successors_have_none(tmp_path: Path) -> None:
         assert collector._workers._own._seeds == {}
 
 
+def test_ids_after_a_resume_are_new_ones(tmp_path: Path) -> None:
+    """Neither the worker that was restarted, nor one that is restarted after the load, has a number that another one had."""
+
+    def ids(collector: Any) -> set[int]:
+        return {number for _ in range(2) for number in collector.next()["collector", "traj_ids"].flatten().tolist()}
+
+    options: Any = {"frames_per_batch": 24, "on_worker_failure": "restart"}
+    fragile = [partial(Fragile, tmp_path / name, kill, steps=18) for name in ("first", "second")]
+    with MultiSyncDataCollector([Fragile, fragile[0]], **options) as collector:
+        before = ids(collector)
+        state = collector.state_dict()
+    assert {number >> 40 for number in before} == {0, 1, 2}
+    with MultiSyncDataCollector([Fragile, fragile[1]], **options) as collector:
+        collector.load_state_dict(state)
+        after = ids(collector)
+    assert {number >> 40 for number in after} == {0, 2, 3}
+    assert not before & after
+
+
 @pytest.mark.parametrize("kind", [MultiSyncDataCollector, MultiaSyncDataCollector])
 def test_workers_that_fail_at_the_same_time(tmp_path: Path, kind: Any) -> None:
     factories = [partial(Fragile, tmp_path / str(worker), kill, steps=18) for worker in range(3)]

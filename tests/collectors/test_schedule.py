@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from reap.collectors.requests import gather_all
+from reap.collectors.workers.requests import gather_all
 
 
 class Backwards:

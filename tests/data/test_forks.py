@@ -192,7 +192,7 @@ def test_slices_of_a_buffer_whose_frames_lie_behind_a_write() -> None:
     buffer.extend(data)
     claim = claimed(buffer.storage.ring, 1)
     buffer.storage.append(data[:3], np.zeros(3, np.int32))
-    with pytest.raises(CallOrderError, match="found no frame that belongs to one: .* behind a write that has not ended"):
+    with pytest.raises(CallOrderError, match="found no frame that belongs to one: .* come after an unfinished write"):
         buffer.sample()
     buffer.storage.ring.publish(claim, 1)
     assert buffer.sample()["id"].tolist() == [0, 0]

@@ -408,7 +408,7 @@ def test_nothing_to_sample() -> None:
 
 def test_nothing_is_written_by_an_empty_write() -> None:
     made = buffer(5)
-    with pytest.raises(SpecMismatch, match="expected one item at least"):
+    with pytest.raises(SpecMismatch, match="expected at least one item"):
         made.extend(frames(0, 0))
     made.extend(frames(0, 2))
     assert made.extend(frames(0, 0)).tolist() == []

@@ -353,6 +353,6 @@ def test_a_wait_for_a_writer_says_for_whom(monkeypatch: pytest.MonkeyPatch) -> N
     [message] = warned
     assert message == (
         f"waited for 0 s: this process ({os.getpid()}): it is in a write of 4 columns to a "
-        "replay buffer, which has come round to it. The wait goes on; Ctrl-C ends it"
+        "replay buffer, which has come round to it. The wait continues; Ctrl-C ends it"
     )
     assert window(ring) == (2, 12, 10)

@@ -471,6 +471,6 @@ def test_what_a_sampler_knew_that_does_not_fit_is_found_out_anew(caplog: pytest.
     state = source.state_dict()
     state["sampler"]["state"]["index"] = {"read_until": 20, "table": {}}
     buffer.load_state_dict(state)
-    assert "its state does not fit the frames of the buffer that was loaded" in caplog.text
+    assert "its state does not fit the frames of the loaded buffer" in caplog.text
     first, second = buffer.sample(40)["x"].view(-1, 2).unbind(1)
     assert ((second - first == 1) & (first // 5 == second // 5)).all()

@@ -98,7 +98,7 @@ NESTED = "[('agent', 'bits'), ('agent', 'level'), 'image', 'place']"
         (
             late,
             SEVERAL,
-            "expected arguments that are observations to come first, found ['image'] behind 'scale', which is none",
+            "expected arguments that are observations to come first, found ['image'] after 'scale', which is none",
         ),
     ],
 )

@@ -71,7 +71,7 @@ def test_beyond_the_limit_of_a_file_nothing_is_kept(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     first, second = done.stdout.splitlines()
     assert first.startswith(f"{errno.EFBIG} a test: expected room for 3.0 MB at {file}, found ")
-    assert "larger than a file may be there (see ulimit -f). Remove something there, or choose a folder" in first
+    assert "exceed the largest size allowed there (see ulimit -f). Remove something there, or choose a folder" in first
     assert second == "b'here' True"
 
 

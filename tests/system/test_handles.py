@@ -13,7 +13,7 @@ from reap.errors import ClosedError
 from reap.system.handles import Handle
 from tests import warm
 
-GONE = r"a test: the handle is that of one that is gone: process \d+ has ended, or dropped it\. Keep it there"
+GONE = r"a test: the handle refers to memory that no longer exists: process \d+ has ended, or dropped it\. Keep it there"
 
 
 def test_it_opens_the_same_memory() -> None:
@@ -62,6 +62,6 @@ def test_a_handle_of_a_buffer_in_whose_place_another_came_is_refused(kind: type)
     assert len(pickle.loads(handle)) == 4
     del first
     others = [shared() for _ in range(3)]  # one has its descriptors
-    with pytest.raises(ClosedError, match="replay buffer: the handle is that of one that is gone"):
+    with pytest.raises(ClosedError, match="replay buffer: the handle refers to memory that no longer exists"):
         pickle.loads(handle)
     assert [len(other) for other in others] == [4, 4, 4]

@@ -303,7 +303,7 @@ CAUGHT: dict[type[Broken], Any] = {
     RootDone: facts.done_is_terminated_or_truncated,
     FlagsWithoutDimension: facts.done_is_terminated_or_truncated,
     CountsFromOne: facts.limits_truncate,
-    ResetsNothing: facts.reset_begins_anew,
+    ResetsNothing: facts.reset_starts_new_episodes,
     SeedsNothing: facts.seeds_decide,
     SeedsTheSame: facts.seeds_decide,
     DrawsOfTheCaller: facts.seeds_decide,

@@ -232,7 +232,7 @@ OF_RANDOM_ACTIONS = (
     facts.ids_are_unique,
     facts.done_is_terminated_or_truncated,
     facts.limits_truncate,
-    facts.reset_begins_anew,
+    facts.reset_starts_new_episodes,
     facts.seeds_decide,
     facts.failures_name_their_cause,
     facts.shutdown_ends_it,

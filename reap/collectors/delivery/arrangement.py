@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 
 from reap.collectors.delivery.join import Joiner
 from reap.collectors.worker.commands import Done
-from reap.collectors.workers import WorkerSlots
+from reap.collectors.workers.base import WorkerSlots
 
 
 class Arrangement:

@@ -17,21 +17,20 @@ class Delivery:
         options: those of the collector say which steps there are.
         schedule: the collector's.
         handover: is told when a batch has been handed out.
+
+    Attributes:
+        steps: the steps; a batch for which there are none is the user's as it is.
     """
 
     def __init__(self, options: CollectorOptions, schedule: Schedule, handover: Handover) -> None:
         steps = delivery_steps(options)
-        self._steps = (in_parts(steps),) if schedule.delivers_in_parts else steps
+        self.steps = (in_parts(steps),) if schedule.delivers_in_parts else steps
         self._schedule, self._handover, self._buffer = schedule, handover, options.replay_buffer
-
-    def __bool__(self) -> bool:
-        """Whether anything is to be done."""
-        return bool(self._steps)
 
     def hand_out(self, batch: Any) -> Any:
         """What the user gets of a batch."""
         # One without frames was written by the workers; a state may say so too.
         is_written = self._schedule.writes is not None and not batch.batch_size.numel()
-        delivered = None if is_written else take(self._steps, batch, self._buffer)
+        delivered = None if is_written else take(self.steps, batch, self._buffer)
         self._handover.handed_out()
         return delivered

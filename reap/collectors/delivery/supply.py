@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from reap.collectors.buffer_writes import PendingWrites
+from reap.collectors.delivery.buffer_writes import PendingWrites
 from reap.collectors.delivery.cut import cut
 from reap.collectors.delivery.episodes import EpisodeQueue, next_episodes
 from reap.collectors.delivery.steps import mark_truncated

@@ -1,1 +1,1 @@
-"""What collectors can be told."""
+"""Options of collectors."""

@@ -1,4 +1,4 @@
-"""What a collector can be told, and the checks of it that need nothing else."""
+"""The options of a collector, and the checks that need nothing else."""
 
 from __future__ import annotations
 
@@ -70,47 +70,47 @@ class CollectorOptions:
         policy_factory: builds the policy where it runs.
         frames_per_batch: frames of a batch; rounded up to a multiple of the env's rows, with a warning.
         total_frames: frames in all; -1 or None for no end. Rounded up to whole batches, with a warning.
-        device: fills `policy_device`, `env_device` and `storing_device` where they are not given.
+        device: the default of `policy_device`, `env_device` and `storing_device`.
         policy_device: where the policy runs; None leaves it where it is.
-        env_device: where the env's values are; None leaves them.
-        storing_device: where batches are delivered; None leaves them.
+        env_device: where the env's values are; None leaves them where they are.
+        storing_device: where batches are delivered; None leaves them where they are.
         create_env_kwargs: keywords for `create_env_fn`.
         max_frames_per_traj: frames after which an episode is truncated; None or <= 0 for no limit.
-        init_random_frames: frames with random actions first, rounded up to whole batches.
+        init_random_frames: number of frames at the start with random actions, rounded up to whole batches.
         reset_at_each_iter: reset all envs before each batch.
-        reset_when_done: reset an env when its episode ends; otherwise it idles until all have ended.
-        postproc: TensorDict to TensorDict, once per delivered batch.
+        reset_when_done: reset an env when its episode ends; otherwise it idles until all envs have ended.
+        postproc: a function from TensorDict to TensorDict, called once per delivered batch.
         split_trajs: deliver `split_trajectories(batch)`.
         exploration_type: how probabilistic policies choose (an `ExplorationType`).
-        check: how closely what envs and policies return is compared with their specs. "types": shape, dtype and choices of each
-            value, and NaN, are errors, numbers outside of a Box are warned of once for each key and counted in `stats()`;
-            "all": these are errors too; "first": only the first reset, the first step and the first call are looked at.
+        check: how closely the values of envs and policies are compared with their specs. "types": a wrong shape, dtype or
+            choice, and NaN, are errors; numbers outside a Box are warned of once for each key and counted in `stats()`.
+            "all": these are errors too. "first": only the first reset, the first step and the first call are checked.
         return_same_td: deliver the same memory each time, valid until the next batch.
         set_truncated: mark the last valid frame of each row in a batch truncated and done.
         use_buffers: False lets observations change their shape: those of Box spaces are then objects, a tensor for each frame,
-            in a `NonTensorStack`. `batch[3]["observation"]` is the tensor of a frame, `batch["observation"]` a list of them, of
-            which `torch.nested.nested_tensor(list(...), layout=torch.jagged)` makes one tensor. A policy called with tensors
-            gets the frame's own from a single env, and from a batch of envs a list with one for each row; one called with a
-            TensorDict finds them in it. Objects stay on the CPU.
-        replay_buffer: where batches are written; iteration then yields None. Workers write theirs themselves, unless the
-            buffer, or an option for whole batches, keeps them from it.
+            in a `NonTensorStack`. `batch[3]["observation"]` is the tensor of a frame and `batch["observation"]` a list of them;
+            `torch.nested.nested_tensor(list(...), layout=torch.jagged)` makes one tensor of that list. A policy called with
+            tensors gets the frame's tensor from a single env, and a list with one for each row from a batch of envs; a policy
+            called with a TensorDict finds them in it. Objects stay on the CPU.
+        replay_buffer: the buffer to write batches into; iteration then yields None. Workers write their frames themselves,
+            unless the buffer, or an option for whole batches, prevents it.
         extend_buffer: write whole batches; otherwise one column of the batch at a time.
-        max_frames_ahead: with `start()`, frames in the buffer that the learner has not come through, at most; the collector
-            waits before it writes more. At least `frames_per_batch`. Those of `init_random_frames` do not count.
-        samples_per_frame: how often the learner is to sample each frame: it has come through as many frames as it sampled from
-            the buffer, in this process, divided by that.
-        trust_policy: call the policy with a TensorDict whatever it looks like.
+        max_frames_ahead: with `start()`, the largest number of frames in the buffer that the learner has not yet consumed; the
+            collector waits before it writes more. At least `frames_per_batch`. Those of `init_random_frames` do not count.
+        samples_per_frame: how often the learner means to sample each frame: it has consumed the number of frames it sampled
+            from the buffer in this process, divided by this.
+        trust_policy: call the policy with a TensorDict, whatever it looks like.
         compile_policy: `torch.compile` the policy; a mapping gives its arguments.
         cudagraph_policy: run the policy as a CUDA graph.
         no_cuda_sync: leave out synchronisation with CUDA devices.
         weight_updater: a `WeightUpdaterBase`, or a constructor of one.
-        weight_sync_schemes: `{"policy": scheme}`: what carries weights to policies in other processes. To one in this process
-            they are copied, except with a `NoWeightSyncScheme`.
+        weight_sync_schemes: `{"policy": scheme}`: the scheme carries weights to policies in other processes. To a policy in
+            this process they are copied, except with a `NoWeightSyncScheme`.
         track_policy_version: record the version of the policy with each frame.
         interruptor: its `collection_stopped()` ends a rollout early.
-        trajs_per_batch: deliver exactly so many complete episodes a batch; the k-th of each row comes before the k+1-th of any.
-            `frames_per_batch` is then the size of a rollout, 1,000 unless given. Episodes that are under way, or wait for those
-            of other rows, when `total_frames` are recorded are not delivered.
+        trajs_per_batch: deliver exactly this number of complete episodes in each batch; the k-th of each row comes before the
+            k+1-th of any. `frames_per_batch` is then the size of a rollout, 1,000 unless given. Episodes that are unfinished,
+            or wait for those of other rows, when `total_frames` are recorded are not delivered.
         traj_format: "padded" `[n, T_max]` with a mask, or "cat" `[frames]`; a replay buffer of one dimension gets "cat".
         max_pending_frames: frames of episodes that may wait for their turn.
     """

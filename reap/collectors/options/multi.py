@@ -1,4 +1,4 @@
-"""What collectors with several workers can be told, and what of it each worker gets."""
+"""The options of collectors with several workers, and the part of them that each worker gets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STACK = "stack"
 
 
 class MultiOptions(SyncOptions, total=False):
-    """Keywords of collectors with several workers; `WorkerOptions` gives the meaning of those that others have not."""
+    """Keywords of collectors with several workers; `WorkerOptions` describes those that other collectors lack."""
 
     num_workers: int | None
     cat_results: str | int
@@ -36,21 +36,21 @@ class WorkerOptions:
     """Options of the workers as a whole, with their defaults.
 
     Attributes:
-        num_workers: number of workers, where one `create_env_fn` is given for all.
-        cat_results: "stack" puts the workers' results behind each other in a new first dimension; an integer joins them along
+        num_workers: number of workers, if one `create_env_fn` is given for all.
+        cat_results: "stack" puts the workers' results one after the other in a new first dimension; an integer joins them along
             that dimension of the batch.
-        preemptive_threshold: share of the workers, 0 to 1, after whose end the others stop with the column under way;
+        preemptive_threshold: when this share of the workers, 0 to 1, has finished, the others stop with their current column;
             0: all stop with their first column.
-        num_threads: torch threads of this process; None leaves them.
+        num_threads: torch threads of this process; None leaves the number unchanged.
         num_sub_threads: torch threads of each worker.
         update_at_each_batch: send the policy's weights to the workers before each batch.
-        on_worker_failure: "raise" ends all workers when one fails; "restart" launches another in its place, which goes on
-            with new episodes in the column behind those that the failed one completed, the last of which is truncated. Raised
-            all the same, and the end of all: one that fails again before it completes a column, and a failure while its
-            successor starts. A failure in the middle of another call (`set_seed`, `call_env`, `state_dict`, ...) is raised by
-            it, for its answer is lost; the next call goes on.
-        collector_class: what each worker runs: a class derived from `SyncDataCollector`, whose `rollout()` is called, or
-            "single" for that one itself, or "sync" or "async" for a collector with processes of its own: an entry of
+        on_worker_failure: "raise" ends all workers when one fails; "restart" launches another in its place, which continues
+            with new episodes after the last column that the failed worker completed; that column is marked truncated. An error
+            still ends all workers if the replacement fails while it starts, or before it completes a column. A failure in the
+            middle of another call (`set_seed`, `call_env`, `state_dict`, ...) is raised by that call, because its answer is
+            lost; the next call continues.
+        collector_class: the collector in each worker: a class derived from `SyncDataCollector`, whose `rollout()` is called,
+            or "single" for that class itself, or "sync" or "async" for a collector with processes of its own: an entry of
             `create_env_fn` is then a list of env factories.
         stall_after: seconds after which a worker that is stuck in one place is reported; None for never.
     """

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from tensordict import TensorDictBase
 
-from reap.collectors.buffer_writes import PendingWrites
+from reap.collectors.delivery.buffer_writes import PendingWrites
 from reap.collectors.handover import Recording
 from reap.collectors.parts import Parts
 from reap.collectors.worker.commands import Collect, Done

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from tensordict import TensorDictBase
 
-from reap.collectors.buffer_writes import PendingWrites
+from reap.collectors.delivery.buffer_writes import PendingWrites
 from reap.collectors.handover import Recording
 from reap.errors import WorkerError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from reap.collectors.workers import Workers
+from reap.collectors.workers.base import Workers
 from reap.errors import WorkerError
 from reap.workers.base import Command, Reply
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from reap.collectors.buffer_writes import PendingWrites, end_for_workers
 from reap.collectors.delivery.arrangement import Arrangement
+from reap.collectors.delivery.buffer_writes import PendingWrites, end_for_workers
 from reap.collectors.delivery.join import checked_dim, joined_shape, joiner, real_rows
 from reap.collectors.delivery.steps import ndim_of
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.options.multi import Plan
 from reap.collectors.parts import Parts
-from reap.collectors.remote_workers import RemoteWorkers
 from reap.collectors.schedules.as_they_come import AsTheyCome
 from reap.collectors.schedules.together import Together
+from reap.collectors.workers.remote import RemoteWorkers
 from reap.errors import OptionError
 
 
@@ -82,7 +82,7 @@ def make_writes(workers: RemoteWorkers, parts: Parts, *, takes_parts: bool, at_o
     options = parts.options
     if options.replay_buffer is None:
         return None
-    end = end_for_workers(options, workers.infos, takes_parts)
+    end = end_for_workers(options, workers.infos, takes_parts and workers.can_send(options.replay_buffer))
     if end is None:
         return None
     workers.let_write(end)

@@ -12,8 +12,8 @@ from math import ceil
 
 from tensordict import TensorDictBase
 
-from reap.collectors.buffer_writes import PendingWrites
 from reap.collectors.delivery.arrangement import Arrangement
+from reap.collectors.delivery.buffer_writes import PendingWrites
 from reap.collectors.handover import Recording
 from reap.collectors.parts import Parts
 from reap.collectors.schedules.gather import Gather

@@ -53,7 +53,7 @@ def _begin_thread() -> None:
     _thread.makes_ahead = True
 
 
-_forked: Forked[Prefetcher] = Forked(lambda prefetcher: prefetcher.begin_anew())
+_forked: Forked[Prefetcher] = Forked(lambda prefetcher: prefetcher.restart())
 
 
 class Prefetcher:
@@ -108,7 +108,7 @@ class Prefetcher:
         self._fill(1)
         return self._ready.popleft().result()
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Forget the thread and its unfinished sample: neither exists in a forked child."""
         self._lock, self._thread, self._ended = Lock(), None, Event()
         self._ready.clear()

@@ -21,10 +21,11 @@ from reap.data.buffers.feeders import Feeders
 from reap.data.buffers.parts import sampler_of, storage_of, writer_of
 from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.consistent_sample import pinned, spread, take_sample
-from reap.data.rows import checked_time, time_behind, valid_rows
+from reap.data.numeric_options import positive
+from reap.data.rows import checked_time, time_last, valid_rows
 from reap.data.samplers.base import Sampler
 from reap.data.saving.checkpoint import BufferParts, Checkpointed
-from reap.data.storages.base import Storage, positive, require_dims
+from reap.data.storages.base import Storage, require_dims
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
@@ -135,11 +136,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
             SpecMismatch: they differ in form from the first write; nothing is written.
         """
         self.feeders.check()
-        given, ndim = self._storage.together(data), self._storage.ndim
-        if ndim > 1 and self._time != ndim - 1:
-            require_dims(given, ndim)
-            given = time_behind(given, self._time, ndim)
-        return self._write(given)
+        return self._write(time_last(self._storage.together(data), self._time, self._storage.ndim))
 
     def _write(self, data: Any) -> Index:
         """Write data whose time is the last of the storage's dimensions."""
@@ -153,7 +150,7 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
 
     def break_trajectories(self) -> None:
         """Let no trajectory continue over the next write of this process, because frames in between were lost."""
-        self._writer.streams.begin_anew()
+        self._writer.streams.restart()
 
     def _note_replaced(self, places: Tensor) -> None:
         with self._lock:

@@ -23,11 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reap.data.numeric_options import not_negative, positive
 from reap.data.reductions import REDUCTIONS, checked_reduction
 from reap.data.samplers.base import EMPTY, HIDDEN, Draw, Sampler, unbroken
 from reap.data.samplers.served import Served
 from reap.data.samplers.sum_tree import Places, SumTree, Values
-from reap.data.storages.base import Storage, not_negative, positive
+from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain

@@ -13,11 +13,12 @@ from torch import Tensor
 from reap.data.episodes.index import EpisodeIndex
 from reap.data.episodes.labels import GivenLabels, Labels
 from reap.data.episodes.trajectories import Numbers
+from reap.data.numeric_options import positive
 from reap.data.samplers.base import EMPTY, Draw, Sampler
 from reap.data.samplers.chosen import Slices, as_draw, cut_slices, whole_slices
 from reap.data.samplers.eligible import EligibleTrajectories
 from reap.data.samplers.span import GivenSpan, as_span
-from reap.data.storages.base import Storage, positive
+from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
 from reap.data.storages.leaf import indexable

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reap.data.episodes.trajectories import Numbers
-from reap.data.storages.base import whole_number
+from reap.data.numeric_options import whole_number
 from reap.errors import OptionError
 
 GivenSpan = bool | int | Sequence[bool | int]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from operator import index as as_integer
 from typing import Any
 from uuid import uuid4
 
@@ -14,15 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from reap.data.numeric_options import positive
 from reap.data.storages.items import Leaves, as_given, kind_of, together, whole
 from reap.data.storages.positions import by_position
-from reap.data.storages.ring.control import HOLE, ORIGIN_BYTES, WRITERS, Control
+from reap.data.storages.ring.control import Control, checked_state
 from reap.data.storages.ring.ring import Ring
+from reap.data.storages.room import refuse_many
 from reap.data.storages.validity import Validity
 from reap.errors import OptionError, SpecMismatch
-from reap.keys import Key, plain
-from reap.recording.layout import Layout
-from reap.system.memory import available_memory, readable
+from reap.keys import Key
 from reap.system.sending import SharedWhenSent
 
 Mark = Callable[[Leaves], None]
@@ -46,7 +44,7 @@ class Storage(SharedWhenSent):
 
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
         self.max_size, self.ndim = positive(max_size, "max_size"), positive(ndim, "ndim")
-        _refuse_beyond_memory(self.max_size)
+        refuse_many(self.max_size)
         self.control = Control(self.max_size)
         self.identity = uuid4().hex
         self.rows = 1
@@ -277,7 +275,7 @@ class Storage(SharedWhenSent):
                     f"replay buffer: expected the state of a storage with {name}={own}, got {name}={state[name]}; nothing was "
                     f"changed. Make the storage with {name}={state[name]}"
                 )
-        return checked_control(state["control"], self.max_size, capacity)
+        return checked_state(state["control"], self.max_size, capacity)
 
     def share(self) -> None:
         """Let other processes write too, and sample.
@@ -288,96 +286,9 @@ class Storage(SharedWhenSent):
         raise OptionError(f"replay buffer: a {type(self).__name__} cannot be shared between processes; use a LazyTensorStorage")
 
 
-def checked_control(state: Mapping[str, Any], places: int, capacity: int) -> int:
-    """Columns in use according to the state of a `Control`, after checking all of it.
-
-    Args:
-        state: its `state`.
-        places: how many streams are noted.
-        capacity: columns of the ring.
-
-    Raises:
-        SpecMismatch: they are those of no ring of this size.
-    """
-    claimed, floor, origins, writing = (state[name] for name in ("claimed", "floor", "origins", "writing"))
-    numbers = [claimed, floor, state["written"], state["transforms"], *(number for write in writing for number in write)]
-    if not all(type(number) is int and number >= 0 for number in numbers):
-        raise SpecMismatch(f"replay buffer: expected the counts of a ring, got {numbers}; nothing was changed")
-    columns = claimed - max(floor, claimed - capacity)
-    if not (floor <= claimed and (columns == capacity or floor % capacity == 0)):
-        raise SpecMismatch(f"replay buffer: expected the counts of a ring, got {floor} to {claimed}; nothing was changed")
-    is_table = origins.dtype == torch.int32 and origins.shape == (places,) and (origins >= HOLE).all()
-    fits = all(start < claimed and 0 < count <= capacity for start, count in writing)
-    if not (is_table and fits and len(writing) <= WRITERS):
-        raise SpecMismatch("replay buffer: expected the tables of a ring, got others; nothing was changed")
-    return columns
-
-
-def _refuse_beyond_memory(max_size: int) -> None:
-    needed, (free, bound) = max_size * ORIGIN_BYTES, available_memory()
-    if needed > free:
-        raise MemoryError(
-            f"replay buffer: max_size={max_size}: the table of origins needs {readable(needed)}, {bound} has "
-            f"{readable(free)} left; expected fewer frames"
-        )
-
-
-def refuse_beyond(max_size: int, layout: Layout, free: float, bound: str) -> None:
-    """Raise MemoryError for more bytes than there are.
-
-    Args:
-        max_size: frames that there is to be room for.
-        layout: their memory.
-        free: bytes that there are.
-        bound: a description of who sets that bound.
-    """
-    if layout.nbytes <= free:
-        return
-    largest = max(layout, key=lambda key: layout[key].nbytes)
-    raise MemoryError(
-        f"replay buffer: {max_size} frames need {readable(layout.nbytes)}, {bound} has {readable(free)} left; the largest key "
-        f"is {plain(largest)!r} with {readable(layout[largest].nbytes)}. Expected max_size of at most "
-        f"{int(max_size * free / layout.nbytes)}, or less in each frame"
-    )
-
-
 def require_dims(data: Any, dims: int) -> None:
     """Raise SpecMismatch for data with fewer batch dimensions than a storage keeps apart."""
     if getattr(data, "ndim", dims) < dims:  # values that are not data are refused elsewhere
         raise SpecMismatch(
             f"replay buffer: expected at least {dims} batch dimensions, as the storage's ndim says, got {list(data.shape)}"
         )
-
-
-def positive(value: Any, name: str) -> int:
-    """The value, a positive integer of Python's, NumPy's or torch's, as one of Python's.
-
-    Raises:
-        OptionError: it is not.
-    """
-    number = whole_number(value)
-    if number is None or number < 1:
-        raise OptionError(f"{name}: expected a positive integer, got {value!r}")
-    return number
-
-
-def whole_number(value: Any) -> int | None:
-    """An integer of Python's, NumPy's or torch's as one of Python's; None for anything else, bools included."""
-    if isinstance(value, bool | np.bool_) or (isinstance(value, Tensor) and value.dtype is torch.bool):
-        return None
-    try:
-        return as_integer(value)
-    except (TypeError, ValueError):  # the latter for tensors of several numbers
-        return None
-
-
-def not_negative(value: Any, name: str) -> float:
-    """The value, a finite number from 0 on: of Python or NumPy, or from a tensor with one element.
-
-    Raises:
-        OptionError: it is not.
-    """
-    number = value.item() if isinstance(value, np.generic | np.ndarray | Tensor) and math.prod(value.shape) == 1 else value
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
-        raise OptionError(f"{name}: expected a finite number from 0 on, got {value!r}")
-    return number

@@ -17,10 +17,10 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from reap.data.storages.base import refuse_beyond
 from reap.data.storages.next_values.side_store import Sparse
 from reap.data.storages.ring.control import RESERVED
 from reap.data.storages.ring.ring import Ring
+from reap.data.storages.room import refuse_beyond
 from reap.data.storages.scratch import ONCE_FILE, Scratch
 from reap.data.storages.tensors import TensorStorage
 from reap.errors import DiskFull, OptionError, SpecMismatch

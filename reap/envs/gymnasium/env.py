@@ -13,8 +13,10 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from reap.envs.base import EnvBase
 from reap.envs.gymnasium.any_shape import with_any_shape
+from reap.envs.gymnasium.calls import Env, GymCalls
 from reap.envs.gymnasium.make import Wrapping, build
-from reap.envs.gymnasium.rows import Env, GymCalls, GymRow, GymRows, RowFormat
+from reap.envs.gymnasium.row_arrays import RowFormat
+from reap.envs.gymnasium.rows import GymRow, GymRows
 from reap.envs.gymnasium.state import env_state, load_env_state
 from reap.envs.gymnasium.values import ObservationLeaf, action_leaves, cell, observation_leaves
 from reap.envs.gymnasium.vector import VectorRows

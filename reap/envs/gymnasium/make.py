@@ -12,7 +12,7 @@ from gymnasium import error as gym_error
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import AddRenderObservation
 
-from reap.envs.gymnasium.rows import Env
+from reap.envs.gymnasium.calls import Env
 from reap.envs.gymnasium.vector_kinds import is_vector_env
 from reap.errors import OptionError, nearest
 from reap.optional import load

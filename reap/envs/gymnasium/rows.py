@@ -7,153 +7,19 @@ into the row; other observations are taken apart by their leaves. Which of the t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
-from reap.envs.gymnasium.first_check import check_reset, check_step
-from reap.envs.gymnasium.values import ActionLeaf, ObservationLeaf, assemble, identity
+from reap.envs.gymnasium.calls import GymCalls
+from reap.envs.gymnasium.row_arrays import RowArrays, RowFormat
+from reap.envs.gymnasium.values import assemble
 from reap.envs.row_stepper import Rows, StepRows
 from reap.errors import SpecMismatch, add_note
-from reap.recording.buffers import REWARD, TERMINATED, TRUNCATED, Slot, Stage, after
-from reap.specs.fits import Check, Fit, LooseFit, float32_format, one_flag, one_number
-
-Env = gym.Env[Any, Any]
-
-
-@dataclass(frozen=True)
-class RowFormat:
-    """How one kind of env is written into rows: leaves of observations, infos and actions, and the action space."""
-
-    observations: tuple[ObservationLeaf, ...]
-    infos: tuple[ObservationLeaf, ...]
-    actions: tuple[ActionLeaf, ...]
-    action_space: gym.Space[Any]
-
-    @property
-    def is_array(self) -> bool:
-        """Whether an observation is one array that is written as it is, and an action is one array."""
-        plain_observation = len(self.observations) == 1 and self.observations[0].read is identity
-        return plain_observation and not self.infos and not isinstance(self.action_space, spaces.Dict | spaces.Tuple)
-
-    def values(self, observation: Any, info: Any) -> list[Any]:
-        """The values for the row: the leaves of the observation, then those of the info."""
-        return [leaf.read(observation) for leaf in self.observations] + [leaf.read(info) for leaf in self.infos]
-
-
-class GymCalls:
-    """The loop's calls to one env: its own `reset` and `step`, except where a call has more to do.
-
-    The first reset and the first step are checked against the env's space, and a seed goes with the next reset. These calls
-    then put the env's bare method in their place.
-
-    Attributes:
-        env: the env.
-        reset: begins an episode.
-        step: takes an action.
-        refuses_bounds: numbers outside of the bounds of a Box are an error in the first reset and the first step.
-    """
-
-    def __init__(self, env: Env) -> None:
-        self.env = env
-        self.reset: Callable[[], Any] = self._first_reset
-        self.step: Callable[[Any], Any] = self._first_step
-        self._space = env.observation_space
-        self._checked = False
-        self.refuses_bounds = False
-        self._seed: int | None = None
-
-    def expect(self, space: gym.Space[Any]) -> None:
-        """Check against this space, not the env's own."""
-        self._space, self._checked, self.step = space, False, self._first_step
-        self.seed(self._seed)
-
-    def seed(self, seed: int | None) -> None:
-        """Give the seed to the env at its next reset; None takes back one that was not used."""
-        self._seed, self.reset = seed, self._first_reset
-
-    @property
-    def pending_seed(self) -> int | None:
-        """The seed that the next reset will get."""
-        return self._seed
-
-    def _first_reset(self) -> Any:
-        result = self.env.reset() if self._seed is None else self.env.reset(seed=self._seed)
-        if not self._checked:
-            check_reset(result, self._space, bounds=self.refuses_bounds)
-        self._checked, self._seed, self.reset = True, None, self.env.reset
-        return result
-
-    def _first_step(self, action: Any) -> Any:
-        result = self.env.step(action)
-        has_numbers = check_step(result, self._space, bounds=self.refuses_bounds)
-        self.step = self.env.step if has_numbers else self._flat_step
-        return result if has_numbers else _flat(result)
-
-    def _flat_step(self, action: Any) -> Any:
-        return _flat(self.env.step(action))
-
-
-def _flat(result: Any) -> Any:
-    """The result of a step whose reward or flags are arrays of one element, with numbers in their place."""
-    observation, reward, terminated, truncated, info = result
-    return observation, one_number(reward), one_flag(terminated, "terminated"), one_flag(truncated, "truncated"), info
-
-
-class RowArrays:
-    """The arrays that rows of one format read and write, in the order of its leaves.
-
-    Args:
-        form: the format.
-        stage: the policy's inputs.
-        slot: where a rollout is recorded.
-        lead: dimensions of a column in front of one value.
-        check: how closely values are checked.
-    """
-
-    def __init__(self, form: RowFormat, stage: Stage, slot: Slot, lead: int, check: Check) -> None:
-        leaves = (*form.observations, *form.infos)
-        self._observations = len(form.observations)
-        self.stage = [stage.arrays[leaf.key] for leaf in leaves]
-        self.next = [slot.by_column(after(leaf.key)) for leaf in leaves]
-        self.actions = [slot.by_column(leaf.key) for leaf in form.actions]
-        self.reward = slot.by_column(after(REWARD))[..., 0]
-        self.terminated = slot.by_column(after(TERMINATED))[..., 0]
-        self.truncated = slot.by_column(after(TRUNCATED))[..., 0]
-        kind = LooseFit if check == "first" else Fit
-        self.fits = [kind(leaf.key, array.shape[lead:], array.dtype) for leaf, array in zip(leaves, self.stage, strict=True)]
-        self._takes = [as_it_is if leaf.is_checked else fit.take for leaf, fit in zip(leaves, self.fits, strict=True)]
-
-    def begin(self, index: Any, values: Sequence[Any]) -> None:
-        """Write the first values of an episode to rows of the stage; see `Fit`."""
-        for take, array, value in zip(self._takes, self.stage, values, strict=True):
-            array[index] = take(value, "env.reset")
-
-    def write(self, index: Any, values: Sequence[Any]) -> None:
-        """Write the results of a step; see `Fit`."""
-        for take, array, value in zip(self._takes, self.next, values, strict=True):
-            array[index] = take(value)
-
-    def rows_of(self, values: Sequence[Any], count: int, where: str) -> list[Any]:
-        """The values of some rows of a vector env, `[count, *value]` for each leaf, as they can be assigned; see `Fit`."""
-        some = [type(fit)(fit.key, (count, *fit.shape[1:]), fit.dtype).take for fit in self.fits]
-        # An info that is absent has zeros for all rows.
-        given = [*values[: self._observations], *(value[:count] for value in values[self._observations :])]
-        return [
-            np.asarray(value) if take is as_it_is else fit(value, where)
-            for take, fit, value in zip(self._takes, some, given, strict=True)
-        ]
-
-
-def as_it_is(value: Any, where: str = "") -> Any:  # noqa: ARG001  replaces `Fit.take`
-    """The value."""
-    return value
-
+from reap.recording.buffers import Slot, Stage
+from reap.specs.fits import Check, float32_format, one_flag, one_number
 
 NO_NUMBER = (struct.error, TypeError, OverflowError, DeprecationWarning)
 """Errors of `struct` for values that the format cannot hold, and of numpy for an array instead of a number."""

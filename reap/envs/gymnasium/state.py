@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium import wrappers
 
-from reap.envs.gymnasium.rows import Env, GymCalls
+from reap.envs.gymnasium.calls import Env, GymCalls
 from reap.errors import SpecMismatch
 
 STATELESS: tuple[type, ...] = (

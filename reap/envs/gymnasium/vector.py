@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from reap.envs.gymnasium.rows import RowArrays, RowFormat
+from reap.envs.gymnasium.row_arrays import RowArrays, RowFormat
 from reap.envs.gymnasium.values import assemble
 from reap.envs.gymnasium.vector_calls import VectorCalls
 from reap.envs.gymnasium.vector_kinds import Mode

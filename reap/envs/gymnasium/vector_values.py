@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reap.envs.checks.choices import switches, zero_based
-from reap.envs.gymnasium.rows import RowFormat
+from reap.envs.gymnasium.row_arrays import RowFormat
 from reap.envs.gymnasium.values import ActionLeaf, ObservationLeaf, Read, contained, identity, observation_leaves
 from reap.errors import SpecMismatch, located
 from reap.keys import Key

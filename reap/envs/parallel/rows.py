@@ -20,7 +20,7 @@ from reap.envs.serial import rows_of_groups
 from reap.recording.buffers import Slot, Stage, after
 
 
-class Carrier(Protocol):
+class RowCarrier(Protocol):
     """How commands of a step loop get to processes."""
 
     def bind(self, stage: Stage, slot: Slot) -> None:
@@ -118,7 +118,7 @@ class ProcessRows:
         processes: those that this face is about; None for all.
     """
 
-    def __init__(self, carrier: Carrier, counts: Sequence[int], processes: range | None = None) -> None:
+    def __init__(self, carrier: RowCarrier, counts: Sequence[int], processes: range | None = None) -> None:
         self._carrier, self._counts = carrier, counts
         self._starts = [sum(counts[:i]) for i in range(len(counts))]
         self._stops = [start + count for start, count in zip(self._starts, counts, strict=True)]

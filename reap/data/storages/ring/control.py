@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from reap.errors import SpecMismatch
 from reap.keys import Key
 from reap.recording.layout import Block, Field, Layout
 from reap.system.forks import Forked, ForkedLocks
@@ -173,6 +174,31 @@ class Control:
         if self.block.fd is None:
             return _private_control, (self.columns, self.block.memory.tobytes())
         return _attached_control, (self.columns, Handle.of(self.block.fd))
+
+
+def checked_state(state: Mapping[str, Any], places: int, capacity: int) -> int:
+    """Columns in use according to the state of a `Control`, after checking all of it.
+
+    Args:
+        state: its `state`.
+        places: how many streams are noted.
+        capacity: columns of the ring.
+
+    Raises:
+        SpecMismatch: they are those of no ring of this size.
+    """
+    claimed, floor, origins, writing = (state[name] for name in ("claimed", "floor", "origins", "writing"))
+    numbers = [claimed, floor, state["written"], state["transforms"], *(number for write in writing for number in write)]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise SpecMismatch(f"replay buffer: expected the counts of a ring, got {numbers}; nothing was changed")
+    columns = claimed - max(floor, claimed - capacity)
+    if not (floor <= claimed and (columns == capacity or floor % capacity == 0)):
+        raise SpecMismatch(f"replay buffer: expected the counts of a ring, got {floor} to {claimed}; nothing was changed")
+    is_table = origins.dtype == torch.int32 and origins.shape == (places,) and (origins >= HOLE).all()
+    fits = all(start < claimed and 0 < count <= capacity for start, count in writing)
+    if not (is_table and fits and len(writing) <= WRITERS):
+        raise SpecMismatch("replay buffer: expected the tables of a ring, got others; nothing was changed")
+    return columns
 
 
 def _private_control(columns: int, memory: bytes) -> Control:

@@ -11,14 +11,14 @@ import torch
 from reap.collectors.exchange.slots import Slots
 from reap.collectors.options.collector import made_updater
 from reap.collectors.options.multi import Plan
-from reap.collectors.recovery import Recovery
-from reap.collectors.requests import scatter
-from reap.collectors.rollout_workers import RolloutWorkers
 from reap.collectors.worker.buffer_writer import write_to
 from reap.collectors.worker.commands import CheckState, Collect, Done, SetState, WorkerInfo
+from reap.collectors.workers.recovery import Recovery
+from reap.collectors.workers.requests import scatter
+from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.envs.own_policy import as_policy
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
-from reap.policy.contents.held import held_by
+from reap.policy.contents.held import Held, held_by
 from reap.recording.layout import require_shared
 from reap.weights.attributes import ATTRIBUTES, agreed, loaded
 from reap.weights.base import WeightUpdaterBase
@@ -37,9 +37,16 @@ class RemoteWorkers:
         plan: what they are built from.
         policy: a module or function, or None for random actions.
         name: the collector's class.
+        make_workers: makes them, where they are; by default in processes of this machine.
     """
 
-    def __init__(self, plan: Plan, policy: Callable[..., Any] | None, name: str) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        policy: Callable[..., Any] | None,
+        name: str,
+        make_workers: Callable[[Plan, Held, str], RolloutWorkers] = RolloutWorkers,
+    ) -> None:
         if policy is not None and any(plan.policy_factories):
             raise OptionError("policy and policy_factory: expected one of them, got both")
         if plan.workers.num_threads is not None:
@@ -48,7 +55,7 @@ class RemoteWorkers:
         self.held = held_by(self.policy)
         self.env = None
         self._plan = plan
-        self._own = RolloutWorkers(plan, self.held, name)
+        self._own = make_workers(plan, self.held, name)
         self._slots: list[Slots] = []
         self._recovery: Recovery | None = None
         self._updater: Any = None
@@ -96,6 +103,15 @@ class RemoteWorkers:
     def slots_of(self, worker: int) -> Slots:
         """The slots that a worker records in."""
         return self._slots[worker]
+
+    def can_send(self, buffer: Any) -> bool:
+        """Whether they can have an end of this replay buffer."""
+        return self._own.can_send(buffer)
+
+    @property
+    def next_leaf(self) -> int:
+        """The number, for the ids, of the next worker."""
+        return self._own.next_leaf
 
     def starts(self) -> list[int]:
         """The first row of each worker, where the rows of all are counted."""
@@ -158,7 +174,7 @@ class RemoteWorkers:
         with in_own_words(ReapError):
             scatter(self.group, [CheckState(own) for own in states])
 
-    def set_states(self, states: Sequence[Mapping[str, Any]], restarts: int) -> None:
+    def set_states(self, states: Sequence[Mapping[str, Any]], restarts: int, next_leaf: int | None) -> None:
         """Continue from these states; the weights of each are its own, which may be older than the collector's."""
         for worker, box in self._own.mailboxes.items():
             own = states[worker]
@@ -166,7 +182,7 @@ class RemoteWorkers:
             box.write(own["policy"], max(1, own["version"]), extra={**extra_states(own["policy"]), **attributes})
         with in_own_words(ReapError):
             scatter(self.group, [SetState(own) for own in states])
-        self._own.go_on(restarts, states)
+        self._own.go_on(restarts, states, next_leaf)
 
     def values(self, replies: list[Any]) -> list[Any]:
         """The answer of each."""

@@ -8,9 +8,9 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from reap.collectors.options.collector import CollectorOptions, made_scheme, made_updater
-from reap.collectors.requests import ask_one
 from reap.collectors.worker.assembly import Assembly, assemble, made_by
 from reap.collectors.worker.commands import Collect, Done, Seed, SetState, WorkerInfo
+from reap.collectors.workers.requests import ask_one
 from reap.envs.base import EnvBase
 from reap.envs.make_env import build_env, is_env
 from reap.envs.own_policy import as_policy
@@ -100,6 +100,11 @@ class LocalWorkers:
         """The slots."""
         return self.slots
 
+    @property
+    def next_leaf(self) -> int:
+        """The number, for the ids, of the next worker: there is none."""
+        return 1
+
     def starts(self) -> list[int]:
         """The first row."""
         return [0]
@@ -154,7 +159,7 @@ class LocalWorkers:
     def check_states(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Return: the state is checked as it is set."""
 
-    def set_states(self, states: Sequence[Mapping[str, Any]], restarts: int) -> None:
+    def set_states(self, states: Sequence[Mapping[str, Any]], restarts: int, next_leaf: int | None) -> None:
         """Continue from a state."""
         ask_one(self.group, 0, SetState(states[0]))
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from reap.collectors.exchange.slots import Slots
-from reap.collectors.rollout_workers import RolloutWorkers
 from reap.collectors.worker.commands import Collect, Done, WorkerInfo
+from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.errors import ReapError, SpecMismatch, WorkerError
 from reap.keys import Key
 from reap.recording.buffers import DONE, IDS, MASK, STEP_COUNT, TERMINATED, TRUNCATED, after

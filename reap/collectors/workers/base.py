@@ -46,6 +46,7 @@ class Workers(Protocol):
         policy: the policy that was given, or that acts in this process.
         held: its weights, in this process.
         env: the env, if it is in this process.
+        next_leaf: the number, for the ids, of the next worker: no two that ever recorded have the same.
     """
 
     @property
@@ -62,6 +63,9 @@ class Workers(Protocol):
 
     @property
     def env(self) -> Any: ...  # noqa: D102
+
+    @property
+    def next_leaf(self) -> int: ...  # noqa: D102
 
     def slots_of(self, worker: int) -> WorkerSlots:
         """The slots that a worker records in."""
@@ -111,8 +115,14 @@ class Workers(Protocol):
         """Refuse states that do not fit."""
         ...
 
-    def set_states(self, states: Sequence[Mapping[str, Any]], restarts: int) -> None:
-        """Continue from these states, after so many restarts; the weights of each are its own."""
+    def set_states(self, states: Sequence[Mapping[str, Any]], restarts: int, next_leaf: int | None) -> None:
+        """Continue from these states; the weights of each are its own.
+
+        Args:
+            states: one for each worker.
+            restarts: workers that were restarted before.
+            next_leaf: the number, for the ids, of the next worker; None if the state does not tell.
+        """
         ...
 
     def values(self, replies: list[Any]) -> Any:

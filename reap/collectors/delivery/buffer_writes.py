@@ -21,7 +21,7 @@ from reap.collectors.handover import Handover
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.stats import Meter
 from reap.collectors.worker.commands import Done, WorkerInfo, Write
-from reap.collectors.workers import Workers, WorkerSlots
+from reap.collectors.workers.base import Workers, WorkerSlots
 from reap.errors import OptionError, WorkerError, WorkerRaised
 from reap.recording.buffers import MASK
 

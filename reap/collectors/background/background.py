@@ -32,7 +32,7 @@ class Pause:
     is_over = False
 
 
-_forked: Forked[Background] = Forked(lambda background: background.begin_anew())
+_forked: Forked[Background] = Forked(lambda background: background.restart())
 
 
 class Background:
@@ -56,7 +56,7 @@ class Background:
         self._thread = Thread(target=self._run, name=name, daemon=True)
         _forked.add(self)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Have no thread: this is a forked child, where it is not."""
         self._state, self._has_ended, self._is_busy, self._is_held = Condition(), True, False, False
         self._error = ClosedError("this collector works in the background of another process: make one in its fork")

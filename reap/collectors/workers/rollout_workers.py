@@ -21,9 +21,9 @@ from reap.collectors.exchange.base import Exchange, columns_reached
 from reap.collectors.exchange.shared import SharedExchange
 from reap.collectors.exchange.slots import Slots
 from reap.collectors.options.multi import Plan
-from reap.collectors.requests import ask_one, gather_all, scatter
 from reap.collectors.worker.commands import ConnectBuffer, DescribeWorker, Done, Seed, WorkerInfo
 from reap.collectors.worker.worker import WorkerSpec, make_worker
+from reap.collectors.workers.requests import ask_one, gather_all, scatter
 from reap.envs.gymnasium.registry import registry_entries
 from reap.envs.make_env import refuse_instances
 from reap.errors import OptionError, SpecMismatch, in_own_words

@@ -1,0 +1,1 @@
+"""Collecting in a thread, to fill a replay buffer."""

@@ -1,0 +1,72 @@
+"""`GymCalls`: the loop's calls to one gymnasium env."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+
+from reap.envs.gymnasium.first_check import check_reset, check_step
+from reap.specs.fits import one_flag, one_number
+
+Env = gym.Env[Any, Any]
+
+
+class GymCalls:
+    """The loop's calls to one env: its own `reset` and `step`, except where a call has more to do.
+
+    The first reset and the first step are checked against the env's space, and a seed goes with the next reset. These calls
+    then put the env's bare method in their place.
+
+    Attributes:
+        env: the env.
+        reset: begins an episode.
+        step: takes an action.
+        refuses_bounds: numbers outside of the bounds of a Box are an error in the first reset and the first step.
+    """
+
+    def __init__(self, env: Env) -> None:
+        self.env = env
+        self.reset: Callable[[], Any] = self._first_reset
+        self.step: Callable[[Any], Any] = self._first_step
+        self._space = env.observation_space
+        self._checked = False
+        self.refuses_bounds = False
+        self._seed: int | None = None
+
+    def expect(self, space: gym.Space[Any]) -> None:
+        """Check against this space, not the env's own."""
+        self._space, self._checked, self.step = space, False, self._first_step
+        self.seed(self._seed)
+
+    def seed(self, seed: int | None) -> None:
+        """Give the seed to the env at its next reset; None takes back one that was not used."""
+        self._seed, self.reset = seed, self._first_reset
+
+    @property
+    def pending_seed(self) -> int | None:
+        """The seed that the next reset will get."""
+        return self._seed
+
+    def _first_reset(self) -> Any:
+        result = self.env.reset() if self._seed is None else self.env.reset(seed=self._seed)
+        if not self._checked:
+            check_reset(result, self._space, bounds=self.refuses_bounds)
+        self._checked, self._seed, self.reset = True, None, self.env.reset
+        return result
+
+    def _first_step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        has_numbers = check_step(result, self._space, bounds=self.refuses_bounds)
+        self.step = self.env.step if has_numbers else self._flat_step
+        return result if has_numbers else _flat(result)
+
+    def _flat_step(self, action: Any) -> Any:
+        return _flat(self.env.step(action))
+
+
+def _flat(result: Any) -> Any:
+    """The result of a step whose reward or flags are arrays of one element, with numbers in their place."""
+    observation, reward, terminated, truncated, info = result
+    return observation, one_number(reward), one_flag(terminated, "terminated"), one_flag(truncated, "truncated"), info

@@ -1,0 +1,85 @@
+"""`RowFormat`, the form of the values of one kind of env, and `RowArrays`, the arrays that its rows read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from reap.envs.gymnasium.values import ActionLeaf, ObservationLeaf, identity
+from reap.recording.buffers import REWARD, TERMINATED, TRUNCATED, Slot, Stage, after
+from reap.specs.fits import Check, Fit, LooseFit
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """How one kind of env is written into rows: leaves of observations, infos and actions, and the action space."""
+
+    observations: tuple[ObservationLeaf, ...]
+    infos: tuple[ObservationLeaf, ...]
+    actions: tuple[ActionLeaf, ...]
+    action_space: gym.Space[Any]
+
+    @property
+    def is_array(self) -> bool:
+        """Whether an observation is one array that is written as it is, and an action is one array."""
+        plain_observation = len(self.observations) == 1 and self.observations[0].read is identity
+        return plain_observation and not self.infos and not isinstance(self.action_space, spaces.Dict | spaces.Tuple)
+
+    def values(self, observation: Any, info: Any) -> list[Any]:
+        """The values for the row: the leaves of the observation, then those of the info."""
+        return [leaf.read(observation) for leaf in self.observations] + [leaf.read(info) for leaf in self.infos]
+
+
+class RowArrays:
+    """The arrays that rows of one format read and write, in the order of its leaves.
+
+    Args:
+        form: the format.
+        stage: the policy's inputs.
+        slot: where a rollout is recorded.
+        lead: dimensions of a column in front of one value.
+        check: how closely values are checked.
+    """
+
+    def __init__(self, form: RowFormat, stage: Stage, slot: Slot, lead: int, check: Check) -> None:
+        leaves = (*form.observations, *form.infos)
+        self._observations = len(form.observations)
+        self.stage = [stage.arrays[leaf.key] for leaf in leaves]
+        self.next = [slot.by_column(after(leaf.key)) for leaf in leaves]
+        self.actions = [slot.by_column(leaf.key) for leaf in form.actions]
+        self.reward = slot.by_column(after(REWARD))[..., 0]
+        self.terminated = slot.by_column(after(TERMINATED))[..., 0]
+        self.truncated = slot.by_column(after(TRUNCATED))[..., 0]
+        kind = LooseFit if check == "first" else Fit
+        self.fits = [kind(leaf.key, array.shape[lead:], array.dtype) for leaf, array in zip(leaves, self.stage, strict=True)]
+        self._takes = [as_it_is if leaf.is_checked else fit.take for leaf, fit in zip(leaves, self.fits, strict=True)]
+
+    def begin(self, index: Any, values: Sequence[Any]) -> None:
+        """Write the first values of an episode to rows of the stage; see `Fit`."""
+        for take, array, value in zip(self._takes, self.stage, values, strict=True):
+            array[index] = take(value, "env.reset")
+
+    def write(self, index: Any, values: Sequence[Any]) -> None:
+        """Write the results of a step; see `Fit`."""
+        for take, array, value in zip(self._takes, self.next, values, strict=True):
+            array[index] = take(value)
+
+    def rows_of(self, values: Sequence[Any], count: int, where: str) -> list[Any]:
+        """The values of some rows of a vector env, `[count, *value]` for each leaf, as they can be assigned; see `Fit`."""
+        some = [type(fit)(fit.key, (count, *fit.shape[1:]), fit.dtype).take for fit in self.fits]
+        # An info that is absent has zeros for all rows.
+        given = [*values[: self._observations], *(value[:count] for value in values[self._observations :])]
+        return [
+            np.asarray(value) if take is as_it_is else fit(value, where)
+            for take, fit, value in zip(self._takes, some, given, strict=True)
+        ]
+
+
+def as_it_is(value: Any, where: str = "") -> Any:  # noqa: ARG001  replaces `Fit.take`
+    """The value."""
+    return value

@@ -1,0 +1,61 @@
+"""`check_collector` over a carrier that shares nothing with its workers: threads that talk by queues, and copied rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from tensordict.nn import InteractionType
+from tensordict.nn.probabilistic import set_interaction_type
+
+from reap import GymEnv, SerialEnv
+from reap.collectors.exchange.copied import CopiedExchange
+from reap.collectors.multi import RemoteCollector
+from reap.collectors.schedules.make import as_they_come, together
+from reap.collectors.workers.rollout_workers import RolloutWorkers
+from reap.testing import check_collector
+from reap.testing.collector_checks import FACTS, Fact
+from tests.workers.threads import thread_group
+
+ENVS, WORKERS = 3, 2
+SCHEDULES = {"together": together, "as they come": as_they_come}
+
+
+class Threaded(RemoteCollector):
+    """A collector whose workers are threads."""
+
+    def __init__(self, schedule: str, create_env_fn: Any, policy: Any, **options: Any) -> None:
+        # One exchange for each collector: it holds the workers' mailboxes.
+        make = partial(RolloutWorkers, exchange=CopiedExchange(), make_group=thread_group, own_processes=False)
+        made, shared = SCHEDULES[schedule], schedule == "together"
+        self._compose(create_env_fn, policy, options, made, is_shared=shared, make_workers=make)
+
+
+def maker(schedule: str) -> Callable[..., Any]:
+    def build_env(env_factory: Callable[[int], Any], worker: int) -> SerialEnv:
+        numbers = range(worker * ENVS, (worker + 1) * ENVS)
+        return SerialEnv(ENVS, [partial(build_row, env_factory, number) for number in numbers])
+
+    def build_row(env_factory: Callable[[int], Any], number: int) -> GymEnv:
+        return GymEnv(env_factory(number))
+
+    def make(env_factory: Callable[[int], Any], policy: Any, **options: Any) -> Any:
+        return Threaded(schedule, [partial(build_env, env_factory, worker) for worker in range(WORKERS)], policy, **options)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def one_mode() -> Iterator[None]:
+    """tensordict's mode is one for all threads: each sets, and restores, the same."""
+    with set_interaction_type(InteractionType.RANDOM):
+        yield
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.__name__)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_collectors_over_any_carrier_keep_every_fact(schedule: str, fact: Fact) -> None:
+    check_collector(maker(schedule), [fact])
