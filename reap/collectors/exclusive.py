@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from threading import Lock
 
 from reap.errors import CallOrderError
-
-
-@dataclass
-class Turn:
-    """Somebody's turn."""
-
-    is_over: bool = False
 
 
 class ExclusiveCall:
@@ -28,13 +20,12 @@ class ExclusiveCall:
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = Lock()
-        self._turn = Turn(is_over=True)
 
-    def begin(self, turn: Turn) -> None:
-        """Begin a turn, which ends when its owner says so: in a `finally`, whatever moment Ctrl-C comes in."""
-        with self._lock:
-            if not self._turn.is_over:
-                raise CallOrderError(
-                    f"this {self._name} is collecting already: for another thread, or its own env or policy asked it to"
-                )
-            self._turn = turn
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise CallOrderError(
+                f"this {self._name} is collecting already: for another thread, or its own env or policy asked it to"
+            )
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()

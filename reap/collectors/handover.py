@@ -17,7 +17,6 @@ One policy holds for all collectors and all reasons:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -31,7 +30,7 @@ from reap.collectors.worker.commands import Collect, Done
 from reap.collectors.worker.results import batch_from, batch_state, done_from, done_state, valid_frames
 
 
-class Stage(Enum):
+class RecordingState(Enum):
     """How far a rollout has come."""
 
     RECORDING = auto()
@@ -45,7 +44,7 @@ class Recording:
 
     Attributes:
         commands: what each worker was asked for.
-        stage: how far it has come.
+        state: how far it has come.
         dones: the workers' replies.
         batch: the batch, once it has left the workers' slots.
         is_wanted: whether it will be delivered; one that continues lost episodes will not.
@@ -54,7 +53,7 @@ class Recording:
 
     commands: dict[int, Collect]
     free: Callable[[], None] | None = None
-    stage: Stage = Stage.RECORDING
+    state: RecordingState = RecordingState.RECORDING
     dones: dict[int, Done] = field(default_factory=dict[int, Done])
     batch: TensorDictBase | None = None
     is_wanted: bool = True
@@ -85,29 +84,22 @@ class Handover:
     Attributes:
         ready: a batch that is complete and that the next call returns.
         restarting: workers whose next rollout begins new episodes.
+        recording: rollouts under way, in the order in which they were asked for.
+        recorded: rollouts that wait for delivery, in the order in which they arrived.
     """
 
     def __init__(self, buffer: Any, meter: Meter) -> None:
         self.ready: Any = None
         self.restarting: set[int] = set()
         self._buffer, self._meter = buffer, meter
-        self._all: deque[Recording] = deque()
+        self.recording: list[Recording] = []
+        self.recorded: list[Recording] = []
         self._delivering: Recording | None = None
 
     def begin(self, recording: Recording) -> None:
         """A rollout was asked for; whoever was to restart its episodes does so with it."""
-        self._all.append(recording)
+        self.recording.append(recording)
         self.restarting.difference_update(recording.commands)
-
-    @property
-    def recording(self) -> list[Recording]:
-        """Rollouts under way, in the order in which they were asked for."""
-        return [one for one in self._all if one.stage is Stage.RECORDING]
-
-    @property
-    def recorded(self) -> list[Recording]:
-        """Rollouts that wait for delivery, in the order in which they arrived."""
-        return [one for one in self._all if one.stage is Stage.RECORDED]
 
     def recording_of(self, worker: int) -> Recording | None:
         """The rollout that a worker is recording."""
@@ -115,18 +107,17 @@ class Handover:
 
     def arrive(self, recording: Recording) -> None:
         """A rollout is complete."""
-        self._all.remove(recording)
+        self.recording.remove(recording)
         if not recording.is_wanted:
             self._drop(recording)
             return
-        recording.stage = Stage.RECORDED
-        self._all.append(recording)
+        recording.state = RecordingState.RECORDED
+        self.recorded.append(recording)
 
     def take(self) -> Recording:
         """The rollout that arrived first, to be delivered now."""
-        first = self.recorded[0]
-        self._all.remove(first)
-        first.stage = Stage.DELIVERING
+        first = self.recorded.pop(0)
+        first.state = RecordingState.DELIVERING
         self._delivering = first
         return first
 
@@ -145,16 +136,15 @@ class Handover:
         lost = set(workers)
         break_trajectories(self._buffer)
         self.restarting |= lost
-        for one in list(self._all):
-            if lost.intersection(one.workers):
-                one.is_wanted = False
-                if one.stage is Stage.RECORDED:
-                    self._all.remove(one)
-                    self._drop(one)
+        for one in (*self.recording, *self.recorded):
+            one.is_wanted = one.is_wanted and not lost.intersection(one.workers)
+        for one in [one for one in self.recorded if not one.is_wanted]:
+            self.recorded.remove(one)
+            self._drop(one)
 
     def break_off(self, recording: Recording) -> None:
         """A rollout under way is none any more: the env or the policy raised."""
-        self._all.remove(recording)
+        self.recording.remove(recording)
         self._free(recording)
         self.lose(recording.workers)
 
@@ -169,9 +159,8 @@ class Handover:
 
     def drop_recorded(self) -> None:
         """Have nothing that waits for delivery: new episodes are about to begin."""
-        for one in self.recorded:
-            self._all.remove(one)
-            self._drop(one)
+        while self.recorded:
+            self._drop(self.recorded.pop())
         if self.ready is not None:
             frames = valid_frames(self.ready)
             self._meter.discard(frames)
@@ -194,7 +183,7 @@ class Handover:
         """Have wait what waited when `state` was called."""
         for one in state["results"]:
             dones = {worker: done_from(own) for worker, own in one["dones"].items()}
-            self._all.append(Recording({}, stage=Stage.RECORDED, dones=dones, batch=batch_from(one["batch"])))
+            self.recorded.append(Recording({}, state=RecordingState.RECORDED, dones=dones, batch=batch_from(one["batch"])))
         self.ready = None if state["ready"] is None else batch_from(state["ready"])
         self._delivering = None
         self.restarting.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from reap.collectors.counting import count_rollout
 from reap.collectors.delivery.episodes import EpisodeQueue
@@ -43,10 +44,15 @@ class Parts:
         under_way = sum(infos[worker].frames for one in handover.recording if one.is_wanted for worker in one.commands)
         return self.meter.frames + under_way + sum(one.frames for one in handover.recorded)
 
+    @cached_property
+    def random_frames(self) -> int:
+        """Frames with random actions first."""
+        return self.options.random_frames
+
     @property
     def is_random(self) -> bool:
         """Whether the next rollout has random actions."""
-        return self.expected_frames < self.options.random_frames
+        return self.random_frames > 0 and self.expected_frames < self.random_frames
 
     def command(self, worker: int, slot: int) -> Collect:
         """The next rollout of a worker."""
@@ -56,7 +62,7 @@ class Parts:
     def arrive(self, recording: Recording) -> None:
         """A rollout is complete; if the policy acts next and restarts all episodes, those under way have ended with it."""
         self.handover.arrive(recording)
-        if recording.is_wanted and recording.is_random and not self.is_random:
+        if self.random_frames and recording.is_wanted and recording.is_random and not self.is_random:
             for worker, done in recording.dones.items():
                 self._end_episodes(worker, done)
 

@@ -29,7 +29,7 @@ from reap.tensordicts import make_tensordict
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.weights.mailbox_protocol import MailboxKind
 from reap.weights.remote import MultiProcessedWeightUpdater
-from reap.weights.scheme_descriptors import Descriptors, distributed, duplicated, send_with_multiprocessing
+from reap.weights.scheme_descriptors import ReceiverDescriptors, distributed, duplicated, send_with_multiprocessing
 from reap.weights.wakeup import Wakeup, wait_for
 from reap.weights.weight_layout import WeightLayout, describe, weights_by_name
 
@@ -97,7 +97,7 @@ class WeightSyncScheme:
         self._wakeups: dict[int, Wakeup] = {}
         self._first: Mapping[int, Any] = {}
         # of a receiver: what it was handed; then its own wakeup and mailbox
-        self._descriptors = Descriptors({})
+        self._descriptors = ReceiverDescriptors({})
         self._wakeup = -1
         self._box: Any = None
         self._version = 0

@@ -1,8 +1,8 @@
 """Descriptors of a weight sync scheme on their way from the sender's process to a receiver's.
 
-sender: descriptors(worker)  ---- a child of multiprocessing: DupFd, in the scheme's pickle --->  `Descriptors`
-                             ---- a fork: os.dup ----------------------------------------------->  `Descriptors`
-                             ---- another launcher: attach(descriptors) ------------------------>  `Descriptors`
+sender: descriptors(worker)  ---- a child of multiprocessing: DupFd, in the scheme's pickle --->  `ReceiverDescriptors`
+                             ---- a fork: os.dup ----------------------------------------------->  `ReceiverDescriptors`
+                             ---- another launcher: attach(descriptors) ------------------------>  `ReceiverDescriptors`
 receiver: connect() chooses its own and closes the others
 """
 
@@ -18,7 +18,7 @@ from reap.errors import OptionError
 from reap.weights.wakeup import close_all
 
 
-class Descriptors:
+class ReceiverDescriptors:
     """Descriptors by receiver: of its wakeup, and then of its mailbox. They are closed with this object.
 
     Args:
@@ -49,7 +49,7 @@ class Descriptors:
         return wakeup, mailbox
 
 
-def distributed(descriptors: Sequence[int], workers: Sequence[int]) -> Descriptors:
+def distributed(descriptors: Sequence[int], workers: Sequence[int]) -> ReceiverDescriptors:
     """Equally many descriptors for each of these receivers.
 
     Raises:
@@ -58,12 +58,12 @@ def distributed(descriptors: Sequence[int], workers: Sequence[int]) -> Descripto
     each, rest = divmod(len(descriptors), max(len(workers), 1))
     if rest or not each:
         raise OptionError(f"attach: expected the descriptors of {len(workers)} receivers, got {len(descriptors)} descriptors")
-    return Descriptors({worker: list(descriptors[i * each : (i + 1) * each]) for i, worker in enumerate(workers)})
+    return ReceiverDescriptors({worker: list(descriptors[i * each : (i + 1) * each]) for i, worker in enumerate(workers)})
 
 
-def duplicated(by_worker: Mapping[int, Sequence[int]]) -> Descriptors:
+def duplicated(by_worker: Mapping[int, Sequence[int]]) -> ReceiverDescriptors:
     """Copies of descriptors, for a forked child that has the sender's object."""
-    return Descriptors({worker: [os.dup(fd) for fd in several] for worker, several in by_worker.items()})
+    return ReceiverDescriptors({worker: [os.dup(fd) for fd in several] for worker, several in by_worker.items()})
 
 
 def send_with_multiprocessing(kind: type[Any]) -> None:

@@ -118,7 +118,7 @@ EXIT = """
     from threading import Event
     import gymnasium as gym, torch
     from reap.collectors import SyncDataCollector
-    from reap.collectors.background.background import background
+    from reap.collectors.background import background
     from reap.testing import Const, Count
 
     written, stuck = Event(), {stuck}

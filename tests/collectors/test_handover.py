@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from reap.collectors.handover import Handover, Recording, Stage
+from reap.collectors.handover import Handover, Recording, RecordingState
 from reap.collectors.stats import Meter
 from reap.collectors.worker.commands import Collect, Done
 
@@ -61,7 +61,7 @@ def test_rollouts_are_delivered_in_order_of_arrival() -> None:
     assert case.handover.recording == []
     assert case.handover.recorded == [second, first]
     assert case.handover.take() is second
-    assert second.stage is Stage.DELIVERING
+    assert second.state is RecordingState.DELIVERING
     assert case.handover.recorded == [first]
 
 

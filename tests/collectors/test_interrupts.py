@@ -262,7 +262,7 @@ def test_an_interrupted_pause_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     background.start()
     assert entered.wait(20)
     with monkeypatch.context() as patched:
-        patched.setattr(background._state, "wait_for", interrupt)
+        patched.setattr(background._changed, "wait_for", interrupt)
         with pytest.raises(KeyboardInterrupt), background.pause():
             pass
     opened.set()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from reap.collectors import MultiaSyncDataCollector, SyncDataCollector
+from reap.collectors.background.background import BackgroundState
 from reap.collectors.delivery.throttle import Throttle
 from reap.errors import OptionError, WorkerDied
 from reap.testing.marked import Told
@@ -81,7 +82,10 @@ def test_bad_options(options: dict[str, Any], match: str) -> None:
 
 def holding(collector: Any) -> None:
     """Wait until the collector waits."""
-    wait_until(lambda: collector._throttle._is_on and not collector._background._is_busy, "it did not wait for the learner")
+    wait_until(
+        lambda: collector._throttle._is_on and collector._background._doing is BackgroundState.IDLE,
+        "it did not wait for the learner",
+    )
     with collector.pause():
         assert collector._throttle._is_on
 

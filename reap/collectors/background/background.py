@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from enum import Enum, auto
 from threading import Condition, Thread, current_thread
 from time import monotonic
 from weakref import WeakMethod
@@ -24,6 +25,15 @@ EXIT_SECONDS = 5.0
 """How long the end of the interpreter waits for rollouts under way: a thread in native code would make it crash."""
 LOOK_AGAIN = 0.5
 """Seconds after which a thread that is held looks whether there is a pause still: Ctrl-C can come between it and its end."""
+
+
+class BackgroundState(Enum):
+    """What the thread is doing."""
+
+    IDLE = auto()
+    HELD = auto()
+    BUSY = auto()
+    ENDED = auto()
 
 
 class Pause:
@@ -41,15 +51,16 @@ class Background:
     Args:
         step: a method that does a piece of work and returns whether there is more to do; its object is not kept alive.
         name: the thread's name.
-        brake: holds the thread between two steps, where it is on.
+        throttle: holds the thread between two steps, where it is on.
     """
 
-    def __init__(self, step: Callable[[], bool], name: str, brake: Throttle | None = None) -> None:
+    def __init__(self, step: Callable[[], bool], name: str, throttle: Throttle | None = None) -> None:
         self._step = WeakMethod(step)
-        self._throttle = Throttle() if brake is None else brake
-        self._state = Condition()
+        self._throttle = Throttle() if throttle is None else throttle
+        self._changed = Condition()
+        self._doing = BackgroundState.IDLE
+        self._is_stopped = False
         self._pauses: References[Pause] = References()
-        self._is_busy = self._is_held = self._is_stopped = self._has_ended = False
         self._error: BaseException | None = None
         self._afterwards: Callable[[], None] | None = None
         # A daemon: the end of the interpreter does not wait for it without a limit.
@@ -58,7 +69,7 @@ class Background:
 
     def restart(self) -> None:
         """Have no thread: this is a forked child, where it is not."""
-        self._state, self._has_ended, self._is_busy, self._is_held = Condition(), True, False, False
+        self._changed, self._doing = Condition(), BackgroundState.ENDED
         self._error = ClosedError("this collector works in the background of another process: make one in its fork")
 
     def start(self) -> None:
@@ -69,8 +80,8 @@ class Background:
     @property
     def is_running(self) -> bool:
         """Whether the thread works, or waits in a pause."""
-        # Not whether the thread is alive: of one that was asked and interrupted Python 3.11 says no for ever.
-        return self._thread.ident is not None and not self._has_ended
+        # Not whether the thread is alive: of one that was asked and interrupted Python 3.11 says no forever.
+        return self._thread.ident is not None and self._doing is not BackgroundState.ENDED
 
     @property
     def is_abandoned(self) -> bool:
@@ -106,36 +117,36 @@ class Background:
             return
         pause = Pause()
         try:
-            with self._state:
-                self._state.wait_for(lambda: self._is_paused or not self._is_held)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_paused or self._doing is not BackgroundState.HELD)
                 self._pauses.add(pause)
-                self._state.wait_for(lambda: not self._is_busy)
+                self._changed.wait_for(lambda: self._doing is not BackgroundState.BUSY)
             self.raise_error()
             yield
         finally:
             pause.is_over = True
-            with deferring_interrupts(), self._state:
-                self._state.notify_all()
+            with deferring_interrupts(), self._changed:
+                self._changed.notify_all()
 
     @property
     def _is_paused(self) -> bool:
         return not all(pause.is_over for pause in self._pauses.alive())
 
     def stop(self, timeout: float | None, afterwards: Callable[[], None]) -> None:
-        """Stop behind the present step.
+        """Stop after the present step.
 
         Args:
             timeout: seconds to wait for that; None waits until it is done.
             afterwards: called when the thread has ended: here, or in the thread where that takes longer than `timeout`.
         """
-        with self._state:
+        with self._changed:
             self._is_stopped = True
-            self._state.notify_all()
+            self._changed.notify_all()
         self._throttle.wake()
         if not self.is_this_thread:
             self._thread.join(timeout)
-        with self._state:
-            if not self._has_ended:
+        with self._changed:
+            if self._doing is not BackgroundState.ENDED:
                 self._afterwards = afterwards
                 return
         afterwards()
@@ -154,27 +165,26 @@ class Background:
             self._end()
 
     def _may_go_on(self) -> bool:
-        with self._state:
-            self._is_held = self._is_paused
-            while not self._state.wait_for(lambda: self._is_stopped or not self._is_paused, LOOK_AGAIN):
+        with self._changed:
+            self._doing = BackgroundState.HELD if self._is_paused else BackgroundState.IDLE
+            while not self._changed.wait_for(lambda: self._is_stopped or not self._is_paused, LOOK_AGAIN):
                 pass
-            self._is_held = False
-            self._is_busy = not self._is_stopped
-            self._state.notify_all()
-            return self._is_busy
+            self._doing = BackgroundState.IDLE if self._is_stopped else BackgroundState.BUSY
+            self._changed.notify_all()
+            return not self._is_stopped
 
     def _take_step(self) -> bool:
         step = self._step()
         return step is not None and step()
 
     def _rest(self) -> None:
-        with self._state:
-            self._is_busy = False
-            self._state.notify_all()
+        with self._changed:
+            self._doing = BackgroundState.IDLE
+            self._changed.notify_all()
 
     def _end(self) -> None:
-        with self._state:
-            self._has_ended = True
+        with self._changed:
+            self._doing = BackgroundState.ENDED
             afterwards = self._afterwards
         if afterwards is not None:
             afterwards()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from reap.collectors.delivery.buffer_writes import PendingWrites
 from reap.collectors.delivery.cut import cut
 from reap.collectors.delivery.episodes import EpisodeQueue, next_episodes
 from reap.collectors.delivery.steps import mark_truncated
-from reap.collectors.exclusive import ExclusiveCall, Turn
+from reap.collectors.exclusive import ExclusiveCall
 from reap.collectors.handover import Recording
 from reap.collectors.parts import Parts
 from reap.collectors.schedules.base import Schedule
@@ -65,9 +64,8 @@ class Supply:
         handover = self._handover
         if handover.ready is None or handover.ready is WRITTEN or self.queue is not None:
             with deferring_interrupts():
-                with self._working():
-                    self._schedule.record()
-                    batch = self._taken()
+                with self._exclusive:
+                    batch = self._timed(None, None)
                 if self.queue is not None:
                     return batch
                 handover.ready = batch
@@ -95,17 +93,28 @@ class Supply:
 
     def _within(self, limit: Limit) -> Any:
         """A rollout, at most as much of it as may be delivered; None if nothing may."""
-        most, writes = limit(), self._schedule.writes
+        most = limit()
         if most == 0:
             return None
-        with self._working():
+        with self._exclusive:
+            return self._timed(most, self._schedule.writes)
+
+    def _timed(self, most: int | None, writes: PendingWrites | None) -> TensorDictBase:
+        self._meter.enter()
+        try:
             if writes is not None and writes.are_left and most is None:
                 writes.finish(self._schedule.recover)  # what Ctrl-C interrupted
-                return WRITTEN
-            self._schedule.record()
-            if writes is not None and self._handover.recorded[0].batch is None:
-                return self._written(writes, most)
-            return self._taken() if most is None else self._cut(most)
+                batch = WRITTEN
+            else:
+                self._schedule.record()
+                if writes is not None and self._handover.recorded[0].batch is None:
+                    batch = self._written(writes, most)
+                else:
+                    batch = self._taken() if most is None else self._cut(most)
+        finally:
+            self._meter.leave()
+        self._meter.batches += 1
+        return batch
 
     def state(self) -> dict[str, Any]:
         """What waits to be handed out: tensors, numbers, lists and dicts. No rollout is under way."""
@@ -114,20 +123,6 @@ class Supply:
                 # A copy: a slot that is lent before its turn would make the worker need another.
                 one.batch = self._schedule.batch(one).clone()
         return self._handover.state()
-
-    @contextmanager
-    def _working(self) -> Generator[None]:
-        turn = Turn()
-        try:
-            self._exclusive.begin(turn)  # in here: Ctrl-C may come when it has begun
-            self._meter.enter()
-            try:
-                yield
-            finally:
-                self._meter.leave()
-        finally:
-            turn.is_over = True
-        self._meter.batches += 1
 
     def _taken(self) -> TensorDictBase:
         recording = self._last = self._handover.take()

@@ -1,6 +1,6 @@
 """`ProcessCarrier`: workers in child processes of this machine.
 
-    send ------------> Outgoing ============ socket ===========> child (reap.workers.processes.child)
+    send ------------> SocketCommand ============ socket ===========> child (reap.workers.processes.child)
     receive <--------- Incoming <=========== socket ============ started, replies, exceptions
     exit_code <------- status pipe (reap.workers.processes.fork_server) <------ end
     progress, stop_early, clear <=== shared int32 =============> control
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from reap.workers import progress
 from reap.workers.carrier import Events
 from reap.workers.processes import worker_process
-from reap.workers.processes.channel import Incoming, Outgoing
+from reap.workers.processes.channel import Incoming, SocketCommand
 from reap.workers.processes.control import ControlBlock
 from reap.workers.processes.worker_process import WorkerProcess
 from reap.workers.progress import PUBLISHED, STOP, Control, Progress, progress_of
@@ -65,11 +65,11 @@ class ProcessCarrier:
             places[descriptor] = worker
             self._epoll.register(descriptor, select.EPOLLIN)
 
-    def outgoing(self, body: bytes, fds: Sequence[int]) -> Outgoing:
+    def outgoing(self, body: bytes, fds: Sequence[int]) -> SocketCommand:
         """A command, and descriptors that the child gets copies of."""
-        return Outgoing(body, fds)
+        return SocketCommand(body, fds)
 
-    def send(self, worker: int, outgoing: Outgoing) -> bool:
+    def send(self, worker: int, outgoing: SocketCommand) -> bool:
         """Send as much of a command as the socket takes."""
         process = self._processes[worker]
         if process.end.fileno() not in self._channels:

@@ -1,7 +1,7 @@
 """Messages over a stream socket: a header (kind, length), a pickle, and descriptors with the header if there are any.
 
         parent                                     child
-        Outgoing --- COMMAND, descriptors --->     SocketChannel.receive
+        SocketCommand --- COMMAND, descriptors --->     SocketChannel.receive
         Incoming <-- STARTED | REPLY | RAISED ---  SocketChannel.send
 
 The child's end blocks. The parent's never does: it has many channels to look after, and both sides may be in the
@@ -118,7 +118,7 @@ class Incoming:
         return HEADER.size + HEADER.unpack_from(self._head())[2] - got
 
 
-class Outgoing:
+class SocketCommand:
     """A command at the parent's end: to be sent, being sent, sent.
 
     Attributes:
