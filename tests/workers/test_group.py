@@ -49,25 +49,34 @@ def workers(make_group: MakeGroup) -> Group:
 
 
 class Gate:
-    """Holds up commands until the test opens it; a named pipe, for a command knows its path only."""
+    """Holds up commands until the test opens it; two named pipes, for a command knows their paths only."""
 
     def __init__(self, path: Path) -> None:
-        os.mkfifo(path)
-        self._end = os.open(path, os.O_RDWR)
-        self.passed = partial(passed, str(path))
+        paths = [f"{path} {word}" for word in ("opened", "entered")]
+        for own in paths:
+            os.mkfifo(own)
+        self._opened, self._entered = (os.open(own, os.O_RDWR) for own in paths)
+        self.passed = partial(passed, *paths)
 
     def open(self) -> None:
-        os.write(self._end, b".")
+        os.write(self._opened, b".")
+
+    def wait_for_entry(self) -> None:
+        """Wait until a worker is before the gate; from then on it gets through once opened, whatever is closed."""
+        assert os.read(self._entered, 1) == b"."
 
     def close(self) -> None:
-        os.close(self._end)
+        os.close(self._opened)
+        os.close(self._entered)
 
 
-def passed(path: str, doer: Doer) -> int:
+def passed(opened: str, entered: str, doer: Doer) -> int:
     """Wait before the gate."""
-    end = os.open(path, os.O_RDONLY)
-    assert os.read(end, 1) == b"."
-    os.close(end)
+    gate, told = os.open(opened, os.O_RDONLY), os.open(entered, os.O_WRONLY)
+    os.write(told, b".")
+    assert os.read(gate, 1) == b"."
+    os.close(gate)
+    os.close(told)
     return doer.worker
 
 
@@ -274,6 +283,7 @@ def test_an_exit_in_a_harmless_command_is_not_harmless(workers: Group) -> None:
 
 def test_an_exception_ends_the_group_while_another_worker_is_waited_for(workers: Group, gates: list[Gate]) -> None:
     workers.request(0, gates[0].passed)
+    gates[0].wait_for_entry()
     workers.request(1, fail)
     with pytest.raises(WorkerRaised, match="^ValueError: on purpose\nRaised in worker 1 during stepping") as info:
         workers.ready({0})
@@ -423,6 +433,7 @@ def test_stop_closes_the_handlers_and_a_second_call_does_nothing(make_group: Mak
 
 def test_stop_from_another_thread_frees_one_that_waits(workers: Group, gates: list[Gate]) -> None:
     workers.request(0, gates[0].passed)
+    gates[0].wait_for_entry()
     raised: list[str] = []
 
     def wait() -> None:
