@@ -19,7 +19,7 @@ def next_seed(seed: int) -> int:
 
 
 def seed_chain(seed: int, count: int, *, static: bool = False) -> list[int]:
-    """Seeds for `count` envs, and the next one behind them; all the same if `static`."""
+    """Seeds for `count` envs, and the next one after them; all the same if `static`."""
     seeds = [seed]
     for _ in range(count):
         seeds.append(seed if static else next_seed(seeds[-1]))

@@ -1,4 +1,4 @@
-"""`Handover`: where every rollout is on its way from a worker to the user, and what becomes of one that does not arrive.
+"""`Handover`: the place of every rollout on its way from a worker to the user, and what becomes of one that does not arrive.
 
     begin          recorded         take               handed_out
     ------> RECORDING ----> RECORDED ----> DELIVERING ----------> the user's

@@ -261,7 +261,7 @@ class Meter:
         self._started = self._entered = None
 
     def read(self) -> CollectorStats:
-        """The counts; the list of episodes begins anew."""
+        """The counts; the list of episodes is emptied."""
         # One by one: what another thread adds meanwhile stays for the next reader.
         whole, *each = [[m._episodes.popleft() for _ in range(len(m._episodes))] for m in (self, *self.workers)]
         return self._snapshot(whole, each)

@@ -34,7 +34,7 @@ Pairs = list[tuple[Array, Array]]
 
 
 class Phase(IntEnum):
-    """Where a rollout is; the value stands in the control block, for errors and stall reports."""
+    """Where a rollout is; the value is written to the control block, for errors and stall reports."""
 
     IDLE = 0
     RESET = 1
@@ -307,7 +307,7 @@ class Rollout:
         return False
 
     def _skip_ended(self, ended: Sequence[int] | None, t: int, columns: int, among: range) -> bool:
-        """The step after an end is the env's reset step, a frame that is not valid; the episode begins behind it."""
+        """The step after an end is the env's reset step, a frame that is not valid; the episode begins after it."""
         begun, over = self._skipping.intersection(among), set(ended or ())
         self._skipping = (self._skipping - begun) | over
         # A reset step may end at once: that was no episode, and the next step is a reset step too.

@@ -40,7 +40,7 @@ SERIAL, EXTRA_SIZE = 1, 2
 
 
 class WeightMessage:
-    """One version of the weights: a block, and extra states of any size behind it."""
+    """One version of the weights: a block, followed by extra states of any size."""
 
     def __init__(self, described: WeightLayout) -> None:
         self.block = Block.private(Layout(WeightHalf.fields_of(MESSAGE, described)))

@@ -129,7 +129,7 @@ class MultiProcessedWeightUpdater(WeightUpdaterBase):
         try:
             self._sync_weights_with_worker(worker_id=worker, server_weights=weights)
         except KeyboardInterrupt:
-            # It came while the worker was copying what it had before. All workers get these, and it is raised behind that.
+            # It came while the worker was copying what it had before. All workers get these, and it is raised afterwards.
             self._sync_weights_with_worker(worker_id=worker, server_weights=weights)
             raise_signal(SIGINT)
 

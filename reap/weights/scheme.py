@@ -50,7 +50,7 @@ OF_THIS_PROCESS = frozenset(
         "_version",
     )
 )
-"""Attributes of a scheme that stay behind when it is pickled."""
+"""Attributes of a scheme that are left out when it is pickled."""
 
 
 class Role(Enum):

@@ -1,7 +1,7 @@
 """`WeightLayout`: the names, shapes and dtypes of weights, and how the forms in which people give them are read.
 
 A policy (`Held`), a module, a TensorDict of parameters and a state dict all become dotted names: `encoder.0.weight`. State
-beyond tensors (`get_extra_state`) stands under the name that torch gives it in a state dict: `encoder._extra_state`.
+beyond tensors (`get_extra_state`) has the name that torch gives it in a state dict: `encoder._extra_state`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXTRA_STATE = "_extra_state"
 
 @dataclass(frozen=True)
 class WeightLayout(Mapping[str, Field]):
-    """Shape and dtype of weights by dotted name; a parameter that several layers share stands there once.
+    """Shape and dtype of weights by dotted name; a parameter that several layers share occurs once.
 
     Attributes:
         fields: shape and dtype by name.

@@ -100,7 +100,7 @@ class Background:
             raise error
 
     def note_sampled(self, frames: int) -> None:
-        """The learner has sampled so many more frames."""
+        """The learner has sampled more frames."""
         self._throttle.note_sampled(frames)
 
     @contextmanager

@@ -57,7 +57,7 @@ class PendingWrites:
         workers: the workers.
         handover: is told of writes that failed.
         meter: is told of frames that are not written.
-        at_once: writes that may be under way at the same time; with one, they come behind each other in the buffer as they
+        at_once: writes that may be under way at the same time; with one, they follow each other in the buffer as they
             were added.
         by_column: a rollout is written column by column, not in one write.
     """

@@ -9,7 +9,7 @@ from reap.recording.buffers import MASK
 
 
 def cut(batch: TensorDictBase, frames: int) -> tuple[TensorDictBase, int]:
-    """The first columns of a batch that hold at most so many valid frames, and the number of valid frames that are left out."""
+    """The first columns of a batch with at most this number of valid frames, and the number of valid frames left out."""
     mask = batch.get(MASK, None)
     valid = torch.ones(batch.shape, dtype=torch.bool) if mask is None else mask
     columns, kept = fitting(valid, frames)
@@ -17,7 +17,7 @@ def cut(batch: TensorDictBase, frames: int) -> tuple[TensorDictBase, int]:
 
 
 def fitting(valid: torch.Tensor, frames: int) -> tuple[int, int]:
-    """How many of the first columns hold at most so many valid frames, and how many these hold.
+    """The number of first columns with at most this number of valid frames, and their valid frames.
 
     Args:
         valid: mask `[*batch, columns]`.

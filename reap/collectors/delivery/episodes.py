@@ -52,7 +52,7 @@ class EpisodeQueue:
 
     Args:
         count: episodes of a batch.
-        form: "padded" `[count, T_max]` with a mask, or "cat" `[frames]`, one episode behind the other.
+        form: "padded" `[count, T_max]` with a mask, or "cat" `[frames]`, one episode after the other.
         max_pending_frames: frames that may wait for delivery.
 
     Raises:
@@ -74,7 +74,7 @@ class EpisodeQueue:
         self.pending_frames = 0
 
     def expect(self, rows: int) -> None:
-        """Wait for episodes of so many rows, which come in rollouts of a part of them each."""
+        """Wait for episodes of this number of rows; each rollout brings a part of the rows."""
         self._rows = [Row() for _ in range(rows)]
 
     def add(self, rollout: TensorDictBase, first_row: int = 0) -> int:
@@ -111,7 +111,7 @@ class EpisodeQueue:
         dropped = 0
         for start, stop in pairwise(cuts):
             number = int(ids[start])
-            # Where nothing was recorded an episode may be under way: it goes on behind.
+            # Where nothing was recorded an episode may be under way: it continues afterwards.
             if number == NO_ID:
                 continue
             if number != row.id:
@@ -126,7 +126,7 @@ class EpisodeQueue:
         return dropped
 
     def is_ahead(self, rows: range, frames: int) -> bool:
-        """Whether these rows have the episodes of two batches, and so many frames of each, and wait for others."""
+        """Whether these rows have the episodes of two batches, and this number of frames, and wait for others."""
         enough, own = 2 * -(-self._count // len(self._rows)), [self._rows[b].complete for b in rows]
         waiting = sum(stop - start for episodes in own for spans in episodes for _, start, stop in spans)
         return all(len(episodes) >= enough for episodes in own) and waiting >= frames

@@ -1,4 +1,4 @@
-"""How the results of several workers become one batch: behind each other, or joined along a dimension.
+"""How the results of several workers become one batch: stacked, or joined along a dimension.
 
 worker w   [*P, T]
 "stack"    [W, *P, T]    of unequal workers: padded with zeros, the mask says where

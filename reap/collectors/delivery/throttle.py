@@ -71,7 +71,7 @@ class Throttle:
         return self._is_on
 
     def note_sampled(self, frames: int) -> None:
-        """The learner has sampled so many more frames."""
+        """The learner has sampled more frames."""
         self._sampled += frames
         if self._is_on:
             self.wake()
@@ -89,7 +89,7 @@ class Throttle:
         if not ready:
             warnings.warn(
                 f"the collector has waited for {self._patience:g} s: it may be {self._limit} frames ahead of the learner "
-                "(max_frames_ahead), and none was sampled yet. A learner that waits for more frames waits for ever",
+                "(max_frames_ahead), and none was sampled yet. A learner that waits for more frames waits forever",
                 RuntimeWarning,
                 stacklevel=2,
             )

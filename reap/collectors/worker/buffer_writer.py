@@ -46,7 +46,7 @@ class BufferWriter:
         self._gives_away = postproc is not None
 
     def write(self, slot: Slot, columns: int) -> None:
-        """Write the first columns of a slot: views of it, of which the buffer makes one copy per key."""
+        """Write the first columns of a slot: views of it, from which the buffer makes one copy per key."""
         batch: Any = views_of(slot, self._device)
         if columns < slot.columns:
             batch = batch[..., :columns]

@@ -37,7 +37,7 @@ def batch_state(batch: TensorDictBase) -> dict[str, Any]:
 
 
 def batch_from(state: Mapping[str, Any]) -> TensorDict:
-    """The batch of which `batch_state` was given."""
+    """The batch that `batch_state` was given."""
     batch = TensorDict({}, batch_size=state["shape"])
     for key, value in state["leaves"]:
         batch.set(key, value.clone())
