@@ -96,7 +96,10 @@ def dumps(value: Any, what: str) -> bytes:
         return pickled(value)
     except Exception as error:  # noqa: BLE001  pickling runs the user's code, which may raise anything
         failure = error
-    raise OptionError(f"{what}: cannot be sent to a worker: {_complaint(value, failure)}") from failure
+    try:
+        raise OptionError(f"{what}: cannot be sent to a worker: {_complaint(value, failure)}") from failure
+    finally:
+        del failure  # its traceback holds this frame, and with it the frames of all callers: they would be a cycle
 
 
 @contextmanager

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -126,3 +129,22 @@ def test_a_part_is_blamed_by_the_name_that_users_know() -> None:
         dumps(whole, "make_handler")
     with pytest.raises(OptionError, match=r"^make_handler: "), blaming(parts[:1]):
         dumps(whole, "make_handler")
+
+
+def test_an_error_keeps_nothing_of_its_callers() -> None:
+    """The frames of those who call are free when the error is: a group that cannot send a log handler ends when dropped."""
+
+    class Kept:
+        pass
+
+    def refused() -> ref[Kept]:
+        kept = Kept()
+        with suppress(OptionError):
+            dumps(LOCK, "handler")
+        return ref(kept)
+
+    gc.disable()
+    try:
+        assert refused()() is None
+    finally:
+        gc.enable()
