@@ -42,9 +42,6 @@ from reap.system.interrupts import deferring_interrupts
 from reap.weights.base import chosen_workers, load_weights
 from reap.workers.base import Call
 
-EXIT_TIMEOUT = 5.0
-"""Seconds that a thread has to end once its workers are gone."""
-
 
 class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
     """What all collectors share.
@@ -359,7 +356,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         patience = self._workers.patience(timeout)
         background.stop(patience, partial(self._workers.close, patience, close_env))
         if background.is_abandoned and self._workers.kill():
-            background.stop(EXIT_TIMEOUT, lambda: None)
+            background.stop(self._workers.patience(None), lambda: None)
 
     def __enter__(self) -> Self:
         return self

@@ -162,20 +162,17 @@ class Handover:
         while self.recorded:
             self._drop(self.recorded.pop())
         if self.ready is not None:
-            frames = valid_frames(self.ready)
-            self._meter.discard(frames)
-            self._meter.frames -= frames
+            self._meter.take_back(valid_frames(self.ready))
         self.ready = self._delivering = None
 
     def state(self) -> dict[str, Any]:
         """What waits to be handed out, each rollout out of its slot."""
-        recorded = [(one, one.batch) for one in self.recorded]
         return {
             "ready": None if self.ready is None else batch_state(self.ready),
             "results": [
-                {"dones": {worker: done_state(done) for worker, done in one.dones.items()}, "batch": batch_state(batch)}
-                for one, batch in recorded
-                if batch is not None
+                {"dones": {worker: done_state(done) for worker, done in one.dones.items()}, "batch": batch_state(one.batch)}
+                for one in self.recorded
+                if one.batch is not None
             ],
         }
 

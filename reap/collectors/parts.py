@@ -77,8 +77,3 @@ class Parts:
         """Count a rollout that is about to be delivered."""
         staleness = self.weights.version - done.version if self.workers.has_weights(worker) else 0
         count_rollout(self.meter, done, worker=worker, staleness=staleness)
-
-    def lose_frames(self, worker: int, frames: int) -> None:
-        """Frames that were counted are not delivered."""
-        self.meter.discard(frames, worker)
-        self.meter.frames -= frames

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
+from reap.collectors.worker.last_frames import last_frames
 from reap.keys import Key
 from reap.recording.buffers import DONE, MASK, TRUNCATED, after
 from reap.recording.layout import Array
@@ -19,12 +18,7 @@ def end_episodes(array: Callable[[Key], Array], *, has_mask: bool) -> None:
         has_mask: it may have frames that are not valid.
     """
     truncated, done = (array(after(key))[..., 0] for key in (TRUNCATED, DONE))
-    rows = np.arange(done.shape[0])
-    last = np.full(len(rows), done.shape[1] - 1)
-    if has_mask:
-        mask = array(MASK)
-        last -= np.argmax(mask[:, ::-1], axis=1)
-        rows, last = rows[mask.any(1)], last[mask.any(1)]
+    rows, last = last_frames(done.shape[0], done.shape[1], array(MASK) if has_mask else None)
     going_on = ~done[rows, last]
     for flag in (truncated, done):
         flag[rows[going_on], last[going_on]] = True

@@ -244,6 +244,11 @@ class Meter:
         if self.workers:
             self.workers[worker].discarded += frames
 
+    def take_back(self, frames: int, worker: int = 0) -> None:
+        """Count frames that were added and are not delivered after all."""
+        self.discard(frames, worker)
+        self.frames -= frames
+
     def restart(self, worker: int = 0) -> None:
         """Count a worker that was restarted."""
         self.restarts += 1

@@ -93,15 +93,18 @@ class Crew:
             for worker in slots.workers:
                 group.clear(worker)
                 group.request(worker, Collect(number, random, False, 0))
-        dones = self.wait()
-        return [slots.deliver(number, dones).clone() for slots, number in zip(self.slots, numbers, strict=True)]
+        self.wait()
+        return [slots.deliver(number).clone() for slots, number in zip(self.slots, numbers, strict=True)]
+
+    def land(self, worker: int, done: Done) -> Done:
+        return self.slots[worker if len(self.slots) > 1 else 0].land(worker, done)
 
     def wait(self) -> dict[int, Done]:
         waiting = set(range(len(self.workers.infos)))
         dones: dict[int, Done] = {}
         while waiting:
             worker, done = self.workers.group.ready(waiting)
-            dones[worker] = self.workers.land(worker, done)
+            dones[worker] = self.land(worker, done)
             assert dones[worker].block is None
             waiting.discard(worker)
         return dones
@@ -202,8 +205,8 @@ def test_a_batch_that_is_kept_is_not_written_over(crew: Any) -> None:
     for _ in range(4):
         number = slots.take()
         group.request(0, Collect(number, False, False, 0))
-        dones = one.wait()
-        kept.append(slots.deliver(number, dones))
+        one.wait()
+        kept.append(slots.deliver(number))
     steps = torch.cat([batch["observation"][0, :, 2] for batch in kept])
     assert len({(int(i), int(s)) for i, s in zip(torch.cat([b[IDS][0] for b in kept]), steps, strict=True)}) == 4 * COLUMNS
 
@@ -340,11 +343,11 @@ def test_of_a_worker_that_dies_nothing_is_kept_and_its_successor_records_whole_r
     while len(dones) < 2:
         try:
             worker, done = workers.group.ready(commands.keys() - dones.keys())
-            dones[worker] = recovery.completed(worker, done)
+            dones[worker] = recovery.completed(worker, one.land(worker, done))
         except WorkerDied as failure:
             failures.append(failure.worker)
             completed = workers.completed_columns(1), recovery.restart(failure, commands[1])
-    batches = [slots.deliver(number, dones) for slots, number in zip(one.slots, numbers, strict=True)]
+    batches = [slots.deliver(number) for slots, number in zip(one.slots, numbers, strict=True)]
     survivor, successor = batches if apart else batches[0]
     assert (failures, restarted, completed) == ([1], [1], (0, None))
     assert [done.frames for done in dones.values()] == [COLUMNS] * 2

@@ -11,6 +11,10 @@ import pytest
 import torch
 
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector, aSyncDataCollector
+from reap.collectors.delivery.buffer_writes import end_for_workers
+from reap.collectors.exchange.copied import CopiedExchange
+from reap.collectors.exchange.shared import SharedExchange
+from reap.collectors.options.collector import CollectorOptions
 from reap.data import LazyMemmapStorage, LazyTensorStorage, ListStorage, PrioritizedReplayBuffer, ReplayBuffer
 from reap.envs import GymEnv
 from reap.errors import OptionError
@@ -305,3 +309,16 @@ def test_what_is_asked_of_envs_between_writes_changes_nothing(kind: Any) -> None
     observation, ids = buffer[:]["observation"].flatten(), buffer[:]["collector", "traj_ids"]
     same = ids[1:] == ids[:-1]
     assert (observation[1:] - observation[:-1])[same].eq(1).all()
+
+
+@pytest.mark.parametrize("exchange", [SharedExchange(), CopiedExchange()], ids=["shared", "copied"])
+def test_a_buffer_of_one_process_is_named_as_the_reason(exchange: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Plain:
+        def extend(self, data: Any) -> None: ...
+
+    options = CollectorOptions(frames_per_batch=4, replay_buffer=Plain())
+    with caplog.at_level("INFO", logger="reap.collectors"):
+        assert end_for_workers(options, [], takes_parts=True, can_send=exchange.can_send) is None
+    assert caplog.messages == [
+        "the collector writes to the replay buffer in place of its workers: a Plain belongs to one process"
+    ]

@@ -69,7 +69,7 @@ class Arrangement:
     def deliver(self, dones: Mapping[int, Done]) -> TensorDictBase:
         """The batch that the workers recorded."""
         numbers = [dones[worker].slot for worker in range(len(self._slots))]
-        results = [slots.deliver(number, dones) for slots, number in zip(self._slots, numbers, strict=True)]
+        results = [slots.deliver(number) for slots, number in zip(self._slots, numbers, strict=True)]
         if self._join is None:
             return results[0]
         parts = results if len(self._slots) > 1 else list(results[0].unbind(0))

@@ -93,7 +93,7 @@ class PendingWrites:
         columns, frames, slots = done.columns, done.frames, self._workers.slots_of(worker)
         if most is not None and most < frames:
             columns, frames = fitting(_valid(worker, slots, done), most)
-            self._lose(worker, done.frames - frames)
+            self._meter.take_back(done.frames - frames, worker)
         self._uses[id(slots), done.slot] += 1
         self._waiting.append(Order(worker, slots, done.slot, columns, frames))
         return frames
@@ -144,7 +144,7 @@ class PendingWrites:
         """
         order = self._under_way.pop(failure.worker, None)
         if order is not None:
-            self._lose(order.worker, order.frames - self._published(order))
+            self._meter.take_back(order.frames - self._published(order), order.worker)
             self._free(order)
             if isinstance(failure, WorkerRaised):  # the worker continues
                 self._handover.lose([order.worker])
@@ -157,10 +157,6 @@ class PendingWrites:
         published = 0 if progress is None else progress.published
         return min(order.frames, published) if self._by_column or not published else order.frames
 
-    def _lose(self, worker: int, frames: int) -> None:
-        self._meter.discard(frames, worker)
-        self._meter.frames -= frames
-
     def _free(self, order: Order) -> None:
         slots, slot = order.slots, order.slot
         self._uses[id(slots), slot] -= 1
@@ -168,16 +164,19 @@ class PendingWrites:
             slots.give_back(slot)
 
 
-def end_for_workers(options: CollectorOptions, facts: Sequence[WorkerInfo], takes_parts: bool) -> Any:
+def end_for_workers(
+    options: CollectorOptions, infos: Sequence[WorkerInfo], *, takes_parts: bool, can_send: Callable[[Any], bool]
+) -> Any:
     """What workers write through; None where they cannot, and this process writes.
 
     Args:
         options: the collector's.
-        facts: what each worker told of itself.
+        infos: about each worker.
         takes_parts: the buffer takes what each of them recorded by itself.
+        can_send: whether the workers can have an end of a buffer.
     """
     buffer: Any = options.replay_buffer
-    has_objects = any(field.is_object for own in facts for field in own.fields.values())
+    has_objects = any(field.is_object for info in infos for field in info.fields.values())
     if options.trajs_per_batch is not None:
         reason = "trajs_per_batch takes turns among the episodes of all workers"
     elif not takes_parts:
@@ -186,7 +185,7 @@ def end_for_workers(options: CollectorOptions, facts: Sequence[WorkerInfo], take
         reason = f"batches are stored on {options.storing_device}"
     elif has_objects:
         reason = "batches hold Python objects"
-    elif not callable(getattr(buffer, "for_writers", None)):
+    elif not can_send(buffer):
         reason = f"a {type(buffer).__name__} belongs to one process"
     else:
         try:

@@ -135,7 +135,7 @@ class Supply:
 
     def _cut(self, most: int) -> TensorDictBase:
         batch, surplus = cut(self._taken(), most)
-        self._parts.lose_frames(0, surplus)
+        self._meter.take_back(surplus)
         return mark_truncated(batch) if self._marks else batch
 
     def _written(self, writes: PendingWrites, most: int | None) -> TensorDictBase:

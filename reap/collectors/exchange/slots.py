@@ -102,13 +102,6 @@ class Slots:
             return done
         return self._exchange.land(done, self._infos[worker], self._rows_of(worker, done.slot))
 
-    def deliver(self, slot: int, dones: Mapping[int, Done]) -> TensorDict:
-        """The batch that these workers recorded in a slot.
-
-        Args:
-            slot: the slot.
-            dones: their replies.
-        """
-        for worker in self.workers:
-            self.land(worker, dones[worker])
+    def deliver(self, slot: int) -> TensorDict:
+        """The batch that these workers recorded in a slot, where all of it has landed."""
         return self.pool.deliver(slot)

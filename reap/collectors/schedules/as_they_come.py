@@ -142,7 +142,7 @@ class AsTheyCome:
     def batch(self, recording: Recording) -> TensorDictBase:
         """Take a rollout out of its worker's slot; see `Schedule`."""
         ((worker, done),) = recording.dones.items()
-        return self._workers.slots_of(worker).deliver(done.slot, recording.dones)
+        return self._workers.slots_of(worker).deliver(done.slot)
 
     def have_written(self, recording: Recording, writes: PendingWrites, most: int | None) -> None:
         """Have a worker write its rollout, and record the next one afterwards; see `Schedule`."""

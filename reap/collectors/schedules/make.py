@@ -82,7 +82,7 @@ def make_writes(workers: RemoteWorkers, parts: Parts, *, takes_parts: bool, at_o
     options = parts.options
     if options.replay_buffer is None:
         return None
-    end = end_for_workers(options, workers.infos, takes_parts and workers.can_send(options.replay_buffer))
+    end = end_for_workers(options, workers.infos, takes_parts=takes_parts, can_send=workers.can_send)
     if end is None:
         return None
     workers.let_write(end)

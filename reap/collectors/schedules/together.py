@@ -59,8 +59,7 @@ class Together:
             self._finish()
 
     def _begin(self) -> None:
-        if self.writes is not None:
-            self.finish_writes()
+        self.finish_writes()
         self._parts.weights.refresh()
         numbers = self._arrangement.take()
         commands = {w: self._parts.command(w, slot) for w, slot in enumerate(self._arrangement.by_worker(numbers))}

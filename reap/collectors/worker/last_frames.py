@@ -1,20 +1,32 @@
-"""Marks the ends of a rollout in its slot, where its last frames are to count as truncated."""
+"""The last frames of a rollout's rows, and marks on them where they are to count as truncated."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from reap.recording.buffers import DONE, MASK, TRUNCATED, Slot, after
+from reap.recording.layout import Array
+
+
+def last_frames(rows: int, columns: int, mask: Array | None) -> tuple[Array, Array]:
+    """The rows that have valid frames, and the column of the last of each.
+
+    Args:
+        rows: number of rows.
+        columns: number of columns.
+        mask: `[rows, columns]`, which frames are valid; None if all are.
+    """
+    places, last = np.arange(rows), np.full(rows, columns - 1)
+    if mask is None:
+        return places, last
+    last -= np.argmax(mask[:, ::-1], axis=1)
+    has_frames = mask.any(1)
+    return places[has_frames], last[has_frames]
 
 
 def mark_last(slot: Slot) -> None:
     """Mark the last valid frame of each row truncated and done; flags that are set stay."""
-    flags = [slot.by_row(after(key)) for key in (TRUNCATED, DONE)]
-    rows = np.arange(slot.rows)
-    last = np.full(slot.rows, slot.columns - 1)
-    if MASK in slot.fields:
-        mask = slot.by_row(MASK)
-        last -= np.argmax(mask[:, ::-1], axis=1)
-        rows, last = rows[mask.any(1)], last[mask.any(1)]
-    for flag in flags:
-        flag[rows, last] = True
+    mask = slot.by_row(MASK) if MASK in slot.fields else None
+    rows, last = last_frames(slot.rows, slot.columns, mask)
+    for flag in (TRUNCATED, DONE):
+        slot.by_row(after(flag))[rows, last] = True

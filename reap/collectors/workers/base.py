@@ -32,7 +32,7 @@ class WorkerSlots(Protocol):
         """A worker's own rows of a slot, `[rows, T, *value]` under each key."""
         ...
 
-    def deliver(self, slot: int, dones: Mapping[int, Done]) -> TensorDictBase:
+    def deliver(self, slot: int) -> TensorDictBase:
         """The batch that was recorded in a slot."""
         ...
 

@@ -48,7 +48,7 @@ class LocalSlots:
         whole = self.pool.slots[slot]
         return {key: whole.by_row(key) for key, field in whole.fields.items() if not field.is_object}
 
-    def deliver(self, slot: int, dones: Mapping[int, Done]) -> TensorDictBase:
+    def deliver(self, slot: int) -> TensorDictBase:
         """The batch that was recorded in a slot."""
         return self.pool.deliver(slot)
 
@@ -65,6 +65,7 @@ class LocalWorkers:
     def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None, options: CollectorOptions) -> None:
         if policy is not None and options.policy_factory is not None:
             raise OptionError("policy and policy_factory: expected one of them, got both")
+        self._options, self._owns_env = options, not is_env(create_env_fn)
         env = build_env(create_env_fn, options.create_env_kwargs)
         try:
             made = as_policy(policy) if options.policy_factory is None else made_by(options.policy_factory)
@@ -72,10 +73,9 @@ class LocalWorkers:
             layout = self.assembly.pool.layout
             require_shared([layout]) if env.shares_memory else require_private(layout)
         except BaseException:
-            if not is_env(create_env_fn):
+            if self._owns_env:
                 env.close()
             raise
-        self._options, self._owns_env = options, not is_env(create_env_fn)
         self.slots = LocalSlots(self.assembly.pool)
         self.group = InlineGroup([self.assembly.handler])
         self.infos: list[WorkerInfo] = [self.assembly.recorder.describe()]

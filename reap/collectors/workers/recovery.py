@@ -127,8 +127,7 @@ class Recovery:
         del self._begun[failure.worker]
 
     def completed(self, worker: int, done: Done) -> Done:
-        """The rollout, in its slot, with the columns of failed workers in their place."""
-        done = self._workers.land(worker, done)
+        """The rollout, which is in its slot, with the columns of failed workers in their place."""
         salvaged = self._salvaged.pop(worker, None)
         if salvaged is None:
             return done

@@ -138,7 +138,8 @@ class RemoteWorkers:
 
     def complete(self, worker: int, done: Done) -> Done:
         """A reply, with the columns that a failed worker left; see `Workers`."""
-        return self._own.land(worker, done) if self._recovery is None else self._recovery.completed(worker, done)
+        landed = self._slots[worker].land(worker, done)
+        return landed if self._recovery is None else self._recovery.completed(worker, landed)
 
     def recover(self, failure: WorkerError, command: Collect | None) -> Done | None:
         """Restart a failed worker, or raise its failure; see `Workers`."""

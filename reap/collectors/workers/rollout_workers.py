@@ -1,7 +1,7 @@
 """`RolloutWorkers`: the workers of a collector as it sees them: their group, their slots, their weights.
 
     build     workers start -> each replies with its WorkerInfo -> slots and mailboxes are made to fit
-    collect   slots.take() -> Collect -> Done -> land(worker, done) -> slots.deliver(slot, dones)
+    collect   slots.take() -> Collect -> Done -> slots.land(worker, done) -> slots.deliver(slot, dones)
 
 Workers with equal layouts may record in one slot, each in rows of its own; otherwise each has slots of its own (`Slots`).
 Who carries the commands is the group's matter, how data gets to workers and back the exchange's.
@@ -21,7 +21,7 @@ from reap.collectors.exchange.base import Exchange, columns_reached
 from reap.collectors.exchange.shared import SharedExchange
 from reap.collectors.exchange.slots import Slots
 from reap.collectors.options.multi import Plan
-from reap.collectors.worker.commands import ConnectBuffer, DescribeWorker, Done, Seed, WorkerInfo
+from reap.collectors.worker.commands import ConnectBuffer, DescribeWorker, Seed, WorkerInfo
 from reap.collectors.worker.worker import WorkerSpec, make_worker
 from reap.collectors.workers.requests import ask_one, gather_all, scatter
 from reap.envs.gymnasium.registry import registry_entries
@@ -129,11 +129,6 @@ class RolloutWorkers:
         infos = {worker: self.infos[worker] for worker in workers}
         self.slots.append(Slots(self._exchange, infos, batch_shape, columns, device=device, same=same))
         return self.slots[-1]
-
-    def land(self, worker: int, done: Done) -> Done:
-        """Have a rollout in the rows of its slot, once the worker's reply is here; the reply without its data."""
-        slots = next(slots for slots in self.slots if worker in slots.workers)
-        return slots.land(worker, done)
 
     def can_send(self, buffer: Any) -> bool:
         """Whether workers can have an end of this replay buffer, and write to it themselves."""
