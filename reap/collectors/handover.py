@@ -9,9 +9,10 @@ One policy holds for all collectors and all reasons:
 
 - Ctrl-C while a rollout is RECORDING in another process, or RECORDED, loses nothing: the next call continues with it. So it is
   with a batch that was complete when Ctrl-C came.
-- A rollout is lost when the env or the policy breaks it off in this process, when its postproc or its write fails, or when
+- A rollout is lost when the env or the policy breaks it off in this process, when its delivery fails, or when
   Ctrl-C comes while it is being delivered. The replay buffer is told, the worker's rows begin new episodes, and what the
   worker has recorded of the old ones meanwhile is dropped: no trajectory has a gap.
+- A worker whose own write to the buffer fails starts new episodes by itself, for its next rollout may be asked for already.
 - `reset`, `set_seed` and `load_state_dict` drop what is RECORDED.
 """
 

@@ -196,6 +196,22 @@ def test_an_error_in_postproc_leaves_the_collector_usable(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
+def test_no_episode_has_a_gap_where_a_write_failed(name: str) -> None:
+    buffer = memory()
+    options: Any = {"frames_per_batch": 12, "total_frames": 60, "postproc": Failing("postproc", 2), "replay_buffer": buffer}
+    with CLASSES[name](singles(1), Told(), **options) as collector:
+        collector.next()
+        with pytest.raises(WorkerRaised, match="no such key"):
+            collector.next()
+        assert list(collector) == [None] * 4
+    episodes: dict[Any, list[int]] = {}
+    for env, episode, step in places(buffer):
+        episodes.setdefault((env, episode), []).append(step)
+    for steps in episodes.values():
+        assert steps == list(range(len(steps)))
+
+
+@pytest.mark.parametrize("name", CLASSES)
 def test_a_worker_killed_in_the_write_leaves_the_buffer_usable(name: str) -> None:
     buffer = memory(batch_size=8)
     last = 0 if name == "aSync" else 1

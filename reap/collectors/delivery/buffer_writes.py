@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from reap.collectors.delivery.cut import fitting
-from reap.collectors.handover import Handover
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.stats import Meter
 from reap.collectors.worker.commands import Done, WorkerInfo, Write
@@ -55,15 +54,14 @@ class PendingWrites:
 
     Args:
         workers: the workers.
-        handover: is told of writes that failed.
         meter: is told of frames that are not written.
         at_once: writes that may be under way at the same time; with one, they follow each other in the buffer as they
             were added.
         by_column: a rollout is written column by column, not in one write.
     """
 
-    def __init__(self, workers: Workers, handover: Handover, meter: Meter, at_once: int, *, by_column: bool) -> None:
-        self._workers, self._group, self._handover, self._meter = workers, workers.group, handover, meter
+    def __init__(self, workers: Workers, meter: Meter, at_once: int, *, by_column: bool) -> None:
+        self._workers, self._group, self._meter = workers, workers.group, meter
         self._at_once, self._by_column = at_once, by_column
         self._waiting: deque[Order] = deque()
         self._under_way: dict[int, Order] = {}
@@ -146,8 +144,7 @@ class PendingWrites:
         if order is not None:
             self._meter.take_back(order.frames - self._published(order), order.worker)
             self._free(order)
-            if isinstance(failure, WorkerRaised):  # the worker continues
-                self._handover.lose([order.worker])
+            if isinstance(failure, WorkerRaised):  # the worker continues, with new episodes
                 raise failure
         recover(failure)
 

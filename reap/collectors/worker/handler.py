@@ -167,7 +167,11 @@ class WorkerHandler:
     def _write(self, command: Write) -> None:
         assert self._writer is not None
         self._control[PHASE] = Phase.WRITE
-        self._writer.write(self._end.slot(command.slot), command.columns)
+        try:
+            self._writer.write(self._end.slot(command.slot), command.columns)
+        except BaseException:
+            self.recorder.reset(None)  # the next rollout, which may be asked for already, would continue frames that are lost
+            raise
         self._control[PHASE] = Phase.IDLE
 
     def _break_trajectories(self) -> None:
