@@ -1,12 +1,11 @@
-"""`CopiedMailbox`: the latest weights for one worker, where nothing is shared: they go along with the next command.
+"""`CopiedMailbox`: the latest weights for one worker, where nothing is shared: they are posted when they are written.
 
-write --> latest --- unsent: with a command ---> put --> read_into
-                     sent: it is on its way
+write --> latest --- deliver(post) ---> put --> read_into
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from reap.errors import ClosedError
@@ -32,7 +31,7 @@ class Parcel(NamedTuple):
 
 
 class CopiedMailbox:
-    """The latest weights for one worker; see `Mailbox`. The collector's end has `unsent`, the worker's end `put`.
+    """The latest weights for one worker; see `Mailbox`. The collector's end has `deliver`, the worker's end `put`.
 
     Args:
         described: the weights.
@@ -45,8 +44,8 @@ class CopiedMailbox:
         >>> from reap.weights.weight_layout import describe
         >>> sender, receiver = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
         >>> here, there = (CopiedMailbox.for_weights(describe(sender)) for _ in range(2))
+        >>> here.deliver(there.put)
         >>> here.write(sender, version=1)
-        >>> there.put(here.unsent)
         >>> there.read_into(receiver, since=0), there.read_into(receiver, since=1)
         (1, 1)
         >>> bool((receiver.weight == sender.weight).all())
@@ -56,7 +55,8 @@ class CopiedMailbox:
     def __init__(self, described: Mapping[str, Field]) -> None:
         self.described = described if isinstance(described, WeightLayout) else WeightLayout(dict(described))
         self._latest: Parcel | None = None
-        self._sent: Parcel | None = None
+        self._read: Parcel | None = None
+        self._post: Callable[[Parcel], Any] | None = None
         self._extra: Mapping[str, Any] = {}
         self._is_closed = False
 
@@ -96,15 +96,18 @@ class CopiedMailbox:
         block = block_of(self.described, packed.tensors, before.block) if before and lacks_some else packed.block
         extra, blob = packed.extra_after(self._extra)
         self._latest, self._extra = Parcel(checked_version(version), block, blob), extra
+        if self._post is not None:
+            self._post(self._latest)
 
-    @property
-    def unsent(self) -> Parcel | None:
-        """The latest weights, unless they were sent."""
-        return None if self._latest is self._sent else self._latest
+    def deliver(self, post: Callable[[Parcel], Any]) -> None:
+        """Have the latest weights, if there are any, and all that are written later, posted to the other end.
 
-    def sent(self, parcel: Parcel) -> None:
-        """These weights have been sent."""
-        self._sent = parcel
+        Args:
+            post: takes a parcel and returns at once.
+        """
+        self._post = post
+        if self._latest is not None:
+            post(self._latest)
 
     def put(self, parcel: Parcel) -> None:
         """These weights have arrived."""
@@ -113,13 +116,13 @@ class CopiedMailbox:
     def read_into(self, policy: Any, since: int) -> int:
         """Copy weights that have arrived since the last time into a policy; see `Mailbox`."""
         self._ensure_open()
-        parcel = self.unsent
-        if parcel is None:
+        parcel = self._latest
+        if parcel is None or parcel is self._read:
             return since
         half_in(self.described, parcel.block).load_into(policy)
         if parcel.extra:
             load_extra_states(policy, unpacked(parcel.extra))
-        self._sent = parcel
+        self._read = parcel
         return parcel.version
 
     def renewed(self) -> CopiedMailbox:
@@ -130,7 +133,7 @@ class CopiedMailbox:
 
     def close(self) -> None:
         """Forget the weights; a second call does nothing."""
-        self._is_closed, self._latest, self._sent = True, None, None
+        self._is_closed, self._latest, self._read, self._post = True, None, None, None
 
     def _ensure_open(self) -> None:
         if self._is_closed:

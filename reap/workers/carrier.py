@@ -17,7 +17,7 @@ A carrier moves messages and ends workers. Their order, their meaning, and the c
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from reap.workers.messages import Message, Outgoing
 from reap.workers.progress import Progress
@@ -53,12 +53,15 @@ class Carrier(Protocol[Out]):
         """
         ...
 
-    def outgoing(self, body: bytes, fds: Sequence[int]) -> Out:
+    def outgoing(self, command: Any, fds: Sequence[int]) -> Out:
         """A command that has not been sent yet.
 
         Args:
-            body: its pickle.
+            command: anything that can be pickled (`reap.workers.pickling`).
             fds: descriptors of this process that go with it; a carrier to elsewhere refuses them.
+
+        Raises:
+            OptionError: it cannot be sent.
         """
         ...
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import enum
 import itertools
 import os
-import pickle
 import threading
 import weakref
 from collections import deque
@@ -28,7 +27,6 @@ from reap.workers.carrier import Carrier
 from reap.workers.conversation import Conversation, Request
 from reap.workers.handler_spec import HandlerSpecs
 from reap.workers.messages import MessageKind
-from reap.workers.pickling import encode
 from reap.workers.progress import Progress
 from reap.workers.stall import StallWatch
 
@@ -137,11 +135,11 @@ class Group:
             WorkerDied: a worker ended; for this worker, the error is raised again until it is replaced.
             ClosedError: the group was stopped, or has failed before, or belongs to another process.
         """
-        body = encode(command, "the command")
+        request = Request(self.carrier.outgoing(command, fds))
         with self._lock:
             self._turn(0)
             self._check_up(worker)
-            conversation, request = self._conversations[worker], Request(self.carrier.outgoing(body, fds))
+            conversation = self._conversations[worker]
             conversation.requests.append(request)
             try:
                 while not self._send(worker):
@@ -301,7 +299,7 @@ class Group:
         if message is None:
             return False
         kind = message.kind
-        if kind is MessageKind.RAISED and not (report := reports.read(message.body)).is_harmless:
+        if kind is MessageKind.RAISED and not (report := reports.read(message.encoded.body)).is_harmless:
             self._retire(worker, reports.raised(worker, self._phases, report))
             return False
         if kind is MessageKind.STARTED:
@@ -339,8 +337,8 @@ class Group:
         assert message
         try:
             if message.kind is MessageKind.RAISED:
-                raise reports.raised(worker, self._phases, reports.read(message.body))
-            reply = pickle.loads(message.body)
+                raise reports.raised(worker, self._phases, reports.read(message.encoded.body))
+            reply = message.encoded.load()
         except Exception:
             conversation.take()
             raise

@@ -100,7 +100,7 @@ def _state(logger: logging.Logger, handlers: list[bytes], numbers: dict[int, int
 def _pickled(value: Any) -> bytes:
     """The bytes of a value; none where it cannot travel, which is no reason to fail."""
     with guarded():
-        return encode(value, "logging")
+        return encode(value, "logging").body
     return b""
 
 

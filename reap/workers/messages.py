@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from typing import Protocol
+import pickle
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 
 class MessageKind(enum.IntEnum):
@@ -13,6 +15,42 @@ class MessageKind(enum.IntEnum):
     STARTED = 1
     REPLY = 2
     RAISED = 3
+    POST = 4
+
+
+class Encoded(NamedTuple):
+    """A value as it travels.
+
+    Attributes:
+        body: its pickle.
+        buffers: memory that the pickle refers to, in order; carriers move it without a copy where they can.
+    """
+
+    body: Any
+    buffers: Sequence[Any] = ()
+
+    def load(self) -> Any:
+        """The value."""
+        return pickle.loads(self.body, buffers=self.buffers)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(memoryview(part).nbytes for part in (self.body, *self.buffers))
+
+
+class Received(NamedTuple):
+    """A command as it reaches a worker.
+
+    Attributes:
+        encoded: the command.
+        descriptors: that came with it; the worker's to close.
+        wants_reply: False for a command that was posted.
+    """
+
+    encoded: Encoded
+    descriptors: Sequence[int] = ()
+    wants_reply: bool = True
 
 
 class Message(Protocol):
@@ -32,8 +70,8 @@ class Message(Protocol):
         ...
 
     @property
-    def body(self) -> memoryview:
-        """Its pickle."""
+    def encoded(self) -> Encoded:
+        """The value that it brings; a report of an exception (`reap.workers.reports`) is its body."""
         ...
 
 

@@ -9,7 +9,7 @@ import dis
 import io
 import pickle
 from collections import ChainMap
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -20,6 +20,7 @@ from tensordict.nn import TensorDictModule
 
 from reap.errors import OptionError, guarded, headline, shown
 from reap.system.sending import reducers
+from reap.workers.messages import Encoded
 
 DEPTH = 12
 """Steps that the search for a culprit goes down."""
@@ -113,17 +114,29 @@ def blaming(parts: Iterable[tuple[str, Any]]) -> Generator[None]:
         raise
 
 
-def encode(value: Any, what: str) -> bytes:
-    """The bytes of a value, by plain pickle if both sides understand that, else by `dumps`.
+def encode(value: Any, what: str) -> Encoded:
+    """A value in one piece, by plain pickle if both sides understand that, else by `dumps`.
 
     Plain pickle sends what belongs to `__main__` by name, and the other side has another `__main__`; and it copies buffers,
     which are to be shared.
     """
+    return Encoded(_plain(value, None) or dumps(value, what))
+
+
+def encode_apart(value: Any, what: str) -> Encoded:
+    """As `encode`, but contiguous arrays are not copied into the pickle: they travel beside it, as they are."""
+    buffers: list[pickle.PickleBuffer] = []
+    data = _plain(value, buffers.append)
+    return Encoded(data, [buffer.raw() for buffer in buffers]) if data else Encoded(dumps(value, what))
+
+
+def _plain(value: Any, take_buffer: Callable[[pickle.PickleBuffer], Any] | None) -> bytes | None:
+    """The plain pickle of a value, where that does."""
     try:
-        data = pickle.dumps(value, protocol=5)
+        data = pickle.dumps(value, protocol=5, buffer_callback=take_buffer)
     except Exception:  # noqa: BLE001  as above
-        return dumps(value, what)
-    return dumps(value, what) if b"__main__" in data or b"reap.data" in data else data
+        return None
+    return None if b"__main__" in data or b"reap.data" in data else data
 
 
 def _complaint(value: Any, failure: Exception) -> str:

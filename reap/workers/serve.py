@@ -7,7 +7,6 @@ It ends when the channel does: then nobody is left who would want a reply.
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,8 +15,7 @@ from typing import Any, Protocol
 from reap.errors import add_note
 from reap.workers import reports
 from reap.workers.base import Command, Handler, Reply
-from reap.workers.messages import MessageKind
-from reap.workers.pickling import encode
+from reap.workers.messages import Encoded, MessageKind, Received
 from reap.workers.progress import PHASE, Control
 
 Start = Callable[[], tuple[Control, Handler]]
@@ -27,12 +25,20 @@ Start = Callable[[], tuple[Control, Handler]]
 class Channel(Protocol):
     """A worker's end of the line to its group."""
 
-    def receive(self) -> tuple[Any, Sequence[int]] | None:
-        """Wait for the next command: its pickle, and descriptors that came with it; None if the group is gone."""
+    def receive(self) -> Received | None:
+        """Wait for the next command; None if the group is gone."""
         ...
 
-    def send(self, kind: MessageKind, body: bytes = b"") -> None:
-        """Send a message.
+    def encode(self, reply: Any) -> Encoded:
+        """A reply as it travels.
+
+        Raises:
+            OptionError: it cannot be sent.
+        """
+        ...
+
+    def send(self, kind: MessageKind, encoded: Encoded) -> None:
+        """Send a message; its buffers are read until the next `send` has returned.
 
         Raises:
             OSError: the group is gone.
@@ -69,10 +75,10 @@ def serve(channel: Channel, start: Start, before_close: Callable[[], Any]) -> in
         raise
     except BaseException as error:  # noqa: BLE001  the group is told, whatever it is
         with suppress(OSError):
-            channel.send(MessageKind.RAISED, reports.write(error, reports.START, is_harmless=False))
+            channel.send(MessageKind.RAISED, Encoded(reports.write(error, reports.START, is_harmless=False)))
         return 1
     try:
-        channel.send(MessageKind.STARTED)
+        channel.send(MessageKind.STARTED, Encoded(b""))
         return _answer_all(channel, handler, control)
     except OSError:  # the group is gone
         return 0
@@ -86,24 +92,27 @@ def serve(channel: Channel, start: Start, before_close: Callable[[], Any]) -> in
 
 
 def _answer_all(channel: Channel, handler: Handler, control: Control) -> int:
-    while (message := channel.receive()) is not None:
-        kind, body, goes_on = _answer(handler, control, *message)
-        channel.send(kind, body)
+    while (received := channel.receive()) is not None:
+        kind, encoded, goes_on = _answer(channel, handler, control, received)
+        if received.wants_reply or not goes_on:
+            channel.send(kind, encoded)
         if not goes_on:
             return 1
     return 0
 
 
-def _answer(handler: Any, control: Control, body: Any, descriptors: Sequence[int]) -> tuple[MessageKind, bytes, bool]:
+def _answer(channel: Channel, handler: Any, control: Control, received: Received) -> tuple[MessageKind, Encoded, bool]:
     """The answer to a command, and whether the worker goes on."""
     is_harmless = False
     try:
-        command = pickle.loads(body)
-        is_harmless = getattr(command, "harmless", False)
-        reply = handler.handle_with(command, descriptors) if descriptors else handler.handle(command)
-        return MessageKind.REPLY, encode(reply, "the reply"), True
+        command = received.encoded.load()
+        is_harmless = getattr(command, "harmless", False) and received.wants_reply
+        found = received.descriptors
+        reply = handler.handle_with(command, found) if found else handler.handle(command)
+        return MessageKind.REPLY, channel.encode(reply), True
     except Terminated:
         raise
     except BaseException as error:  # noqa: BLE001  the group is told, whatever it is
         is_harmless = is_harmless and isinstance(error, Exception)
-        return MessageKind.RAISED, reports.write(error, control[PHASE], is_harmless=is_harmless), is_harmless
+        report = reports.write(error, control[PHASE], is_harmless=is_harmless)
+        return MessageKind.RAISED, Encoded(report), is_harmless

@@ -105,7 +105,7 @@ class Crew:
         while waiting:
             worker, done = self.workers.group.ready(waiting)
             dones[worker] = self.land(worker, done)
-            assert dones[worker].block is None
+            assert dones[worker].parcel is None
             waiting.discard(worker)
         return dones
 
@@ -247,11 +247,13 @@ def test_the_latest_weights_arrive_with_the_next_rollout(kind: str, crew: Any) -
 def test_weights_that_are_copied_are_packed_once_for_all_workers(crew: Any) -> None:
     policy = Told()
     one = crew("threads", policy, [Marked] * 3, frames_per_batch=COLUMNS, weight_sync_schemes=with_pipes())
+    posted: list[Any] = []
+    for box in one.workers.mailboxes.values():
+        box.deliver(posted.append)
     one.plan.scheme.updater(policy, one.workers.mailboxes).push_weights()
-    first, *others = [box.unsent.block for box in one.workers.mailboxes.values()]
+    first, *others = [parcel.block for parcel in posted]
+    assert len(others) == 2
     assert all(block is first for block in others)
-    one.collect()
-    assert [box.unsent for box in one.workers.mailboxes.values()] == [None] * 3
 
 
 def with_pipes() -> Mapping[str, Any]:

@@ -43,7 +43,7 @@ STORAGES: dict[str, Callable[[], Any]] = {
 SENDERS: dict[str, Callable[[Any], bytes]] = {
     "multiprocessing": lambda value: bytes(ForkingPickler.dumps(value)),
     "workers": lambda value: dumps(value, "a test"),
-    "commands": lambda value: encode(value, "a test"),
+    "commands": lambda value: encode(value, "a test").body,
     "a function": lambda value: dumps(lambda: value, "a test"),
 }
 

@@ -117,8 +117,8 @@ def test_functions_keep_the_name_of_their_file() -> None:
 
 
 def test_plain_pickle_is_used_where_it_will_do() -> None:
-    assert encode([1, "a"], "list") == pickle.dumps([1, "a"], protocol=5)
-    assert pickle.loads(encode(lambda: 4, "function"))() == 4
+    assert encode([1, "a"], "list").body == pickle.dumps([1, "a"], protocol=5)
+    assert encode(lambda: 4, "function").load()() == 4
 
 
 def test_a_part_is_blamed_by_the_name_that_users_know() -> None:

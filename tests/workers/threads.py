@@ -25,14 +25,20 @@ from reap.errors import OptionError
 from reap.workers import progress
 from reap.workers.base import Handler, MakeHandler
 from reap.workers.carrier import Events
-from reap.workers.group import Group
 from reap.workers.handler_spec import HandlerSpec, HandlerSpecs
-from reap.workers.messages import MessageKind
+from reap.workers.messages import Encoded, MessageKind, Received
+from reap.workers.pickling import encode_apart
 from reap.workers.process_context import RemoteContext
 from reap.workers.progress import STOP, Control, new_control
+from reap.workers.remote_group import RemoteGroup
 from reap.workers.serve import Terminated, serve
 
 STOP_EARLY, CLEAR = b"stop early", b"clear"
+
+
+def copied(encoded: Encoded) -> Encoded:
+    """What arrives: memory of its own, as from anywhere else."""
+    return Encoded(encoded.body, [bytearray(buffer) for buffer in encoded.buffers])
 
 
 @dataclass(eq=False)
@@ -40,7 +46,7 @@ class Arrived:
     """A message from a worker."""
 
     kind: MessageKind
-    body: memoryview
+    encoded: Encoded
     order: int = 0
     is_taken: bool = False
 
@@ -49,7 +55,7 @@ class Arrived:
 class Posted:
     """A command; it is sent in one go."""
 
-    body: bytes
+    encoded: Encoded
     is_sent: bool = False
 
     @property
@@ -62,7 +68,7 @@ class Line:
     """The two queues of one worker, and its threads.
 
     Attributes:
-        posted: commands as pairs, wishes as bytes; None hangs up.
+        posted: commands, and wishes as bytes; None hangs up.
         arrived: messages that were not accepted yet.
         ring: called when something has arrived, or the worker has ended.
     """
@@ -85,7 +91,7 @@ class ThreadChannel:
 
     def __init__(self, line: Line) -> None:
         self._line = line
-        self._commands: SimpleQueue[bytes | None] = SimpleQueue()
+        self._commands: SimpleQueue[Received | None] = SimpleQueue()
         self.control: Control = new_control()
 
     def deliver(self) -> None:
@@ -96,17 +102,19 @@ class ThreadChannel:
             elif item == CLEAR:
                 progress.clear(self.control)
             else:
-                self._commands.put(item[0])
+                self._commands.put(item)
         self._commands.put(None)
 
-    def receive(self) -> tuple[bytes, Sequence[int]] | None:
-        body = self._commands.get()
-        return None if body is None else (body, ())
+    def receive(self) -> Received | None:
+        return self._commands.get()
 
-    def send(self, kind: MessageKind, body: bytes = b"") -> None:
+    def encode(self, reply: Any) -> Encoded:
+        return encode_apart(reply, "the reply")
+
+    def send(self, kind: MessageKind, encoded: Encoded) -> None:
         if self._line.is_cut:
             raise BrokenPipeError
-        self._line.arrived.append(Arrived(kind, memoryview(body)))
+        self._line.arrived.append(Arrived(kind, copied(encoded)))
         self._line.ring()
 
 
@@ -146,14 +154,14 @@ class ThreadCarrier:
         for thread in line.threads:
             thread.start()
 
-    def outgoing(self, body: bytes, fds: Sequence[int]) -> Posted:
+    def outgoing(self, command: Any, fds: Sequence[int]) -> Posted:
         if fds:
             raise OptionError(f"fds: expected none, got {len(fds)}: descriptors do not travel")
-        return Posted(body)
+        return Posted(encode_apart(command, "the command"))
 
     def send(self, worker: int, outgoing: Posted) -> bool:
         if not self._lines[worker].is_released:
-            self._lines[worker].posted.put((outgoing.body,))
+            self._lines[worker].posted.put(Received(copied(outgoing.encoded)))
             outgoing.is_sent = True
         return outgoing.is_sent
 
@@ -183,6 +191,10 @@ class ThreadCarrier:
     def wake(self) -> None:
         self._is_woken = True
         self._ring()
+
+    def post(self, worker: int, command: Any) -> None:
+        if not self._lines[worker].is_released:
+            self._lines[worker].posted.put(Received(copied(encode_apart(command, "the command")), wants_reply=False))
 
     def fileno(self) -> int:
         return self._bell
@@ -235,7 +247,7 @@ def thread_group(
     setup: Sequence[Callable[[], Any]] = (),
     stall_after: float | None = 60.0,
     on_failure: Literal["terminate", "report"] = "terminate",
-) -> Group:
+) -> RemoteGroup:
     """Handlers in threads of this process, one each."""
     specs = HandlerSpecs(name, setup, RemoteContext.capture())
-    return Group(make_handlers, ThreadCarrier, specs, phases=phases, stall_after=stall_after, on_failure=on_failure)
+    return RemoteGroup(make_handlers, ThreadCarrier, specs, phases=phases, stall_after=stall_after, on_failure=on_failure)

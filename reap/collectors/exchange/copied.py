@@ -1,9 +1,9 @@
 """`CopiedExchange`: nothing is shared, everything travels with commands and replies.
 
     collector                                              worker
-      mailbox: newest weights    --- WithWeights(Collect) --->    its mailbox -> policy
-                                                                  records in a slot of its own
-      rows of the slot   <--- Done(block, objects) -----------    the memory of that slot
+      mailbox: newest weights --- PutWeights, posted ------->    its mailbox -> policy
+                              --- Collect ------------------>    records in a slot of its own
+      rows of the slot       <--- Done(parcel, objects) ------    that slot, packed
 
 One copy per field takes a rollout into the worker's rows of the collector's slot. Of a worker that fails nothing is here.
 """
@@ -12,21 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from reap.collectors.exchange.base import MakeEnd, Rows, objects_in, put_objects
-from reap.collectors.worker.commands import READ_WEIGHTS, AttachSlot, AttachWeights, Done, WithWeights, WorkerInfo
+from reap.collectors.worker.commands import AttachSlot, AttachWeights, Done, PutWeights, WorkerInfo
 from reap.keys import Key
 from reap.recording.buffers import Slot, slot_layout
 from reap.recording.layout import Block, Field, Layout
-from reap.weights.copied_mailbox import CopiedMailbox
+from reap.recording.parcel import ParcelLayout
+from reap.weights.copied_mailbox import CopiedMailbox, Parcel
 from reap.weights.mailbox_protocol import Mailbox
 from reap.weights.no_weights import NoMailbox
 from reap.workers.progress import Progress
+from reap.workers.remote_group import RemoteGroup
 
 
 class CopiedEnd:
-    """A worker's end: one slot, whatever number the collector gives it; see `WorkerEnd`.
+    """A worker's end: two slots in turn, whatever number the collector gives them; see `WorkerEnd`.
+
+    One is recorded in while the other is on its way: its memory travels as it is (`reap.workers.serve.Channel.send`).
 
     Args:
         fields: one frame's value under each key of a slot.
@@ -35,43 +40,22 @@ class CopiedEnd:
     """
 
     def __init__(self, fields: Mapping[Key, Field], batch_shape: tuple[int, ...], columns: int) -> None:
-        self._slot = Slot(fields, batch_shape, columns)
+        make = partial(Slot, fields, batch_shape, columns)
+        self._slots = [make(), make()]
+        self._parcels = ParcelLayout(self._slots[0].block.layout)
+        self._turn = 0
 
     def attach(self, command: AttachSlot, descriptor: int) -> None:
-        """The worker has its slot; there is nothing to attach."""
+        """The worker has its slots; there is nothing to attach."""
 
     def slot(self, number: int) -> Slot:
-        """The worker's slot."""
-        return self._slot
+        """The slot that is not on its way."""
+        return self._slots[self._turn]
 
     def reply(self, done: Done, slot: Slot) -> Done:
-        """The reply, with the memory of the slot and the objects."""
-        return replace(done, block=slot.block.memory.copy(), objects=objects_in(slot))
-
-
-class WeightSendingGroup:
-    """A group that sends newer weights along with the commands that act with them; all else is the group's.
-
-    Args:
-        group: carries the commands.
-        mailboxes: by worker.
-    """
-
-    def __init__(self, group: Any, mailboxes: Mapping[int, CopiedMailbox]) -> None:
-        self._group, self._mailboxes = group, mailboxes
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._group, name)
-
-    def request(self, worker: int, command: Any) -> None:
-        """Send a command to a worker, with the weights that it lacks."""
-        box = self._mailboxes.get(worker)
-        parcel = box.unsent if box is not None and isinstance(command, READ_WEIGHTS) else None
-        if box is None or parcel is None:
-            self._group.request(worker, command)
-            return
-        self._group.request(worker, WithWeights(command, parcel))
-        box.sent(parcel)
+        """The reply, with the slot packed, and the objects."""
+        self._turn = 1 - self._turn
+        return replace(done, parcel=self._parcels.pack(slot), objects=objects_in(slot))
 
 
 class CopiedExchange:
@@ -79,17 +63,17 @@ class CopiedExchange:
 
     def __init__(self) -> None:
         self._group: Any = None
-        self._mailboxes: dict[int, CopiedMailbox] = {}
+        self._parcels: list[tuple[Any, ParcelLayout]] = []
 
     @property
     def make_end(self) -> MakeEnd:
         """`CopiedEnd`."""
         return CopiedEnd
 
-    def bind(self, group: Any) -> Any:
-        """A group that sends weights along; see `WeightSendingGroup`."""
+    def bind(self, group: RemoteGroup) -> RemoteGroup:
+        """The group itself."""
         self._group = group
-        return WeightSendingGroup(group, self._mailboxes)
+        return group
 
     def make_block(self, layout: Layout) -> Block:
         """A piece of this process's own memory."""
@@ -104,19 +88,25 @@ class CopiedExchange:
 
     def attach_weights(self, worker: int, mailbox: Any) -> None:
         """Have a worker make the other end of its mailbox; see `Exchange`."""
-        if isinstance(mailbox, CopiedMailbox):
-            self._mailboxes[worker] = mailbox
         self._group.request(worker, AttachWeights(type(mailbox)))
+        if isinstance(mailbox, CopiedMailbox):
+            mailbox.deliver(partial(self._post, worker))
+
+    def _post(self, worker: int, parcel: Parcel) -> None:
+        self._group.post(worker, PutWeights(parcel))
 
     def land(self, done: Done, info: WorkerInfo, rows: Rows) -> Done:
         """Copy a rollout into the slot, field by field; see `Exchange`."""
-        if done.block is None:
+        if done.parcel is None:
             return done
-        block = Block(slot_layout(info.fields, info.rows, info.columns), done.block)
-        for key in block.layout:
-            rows[key][...] = block.array(key)
+        layout = info.fields, info.rows, info.columns
+        known = next((parcels for known, parcels in self._parcels if known == layout), None)
+        if known is None:
+            known = ParcelLayout(slot_layout(*layout))
+            self._parcels.append((layout, known))
+        known.unpack(done.parcel, rows)
         put_objects(done, rows)
-        return replace(done, block=None, objects=None)
+        return replace(done, parcel=None, objects=None)
 
     def completed_columns(self, progress: Progress | None, info: WorkerInfo) -> int:
         """None: they were in the memory of the worker."""

@@ -98,7 +98,7 @@ class Slots:
 
     def land(self, worker: int, done: Done) -> Done:
         """Have what came with a worker's reply in its rows of the slot; the reply without it."""
-        if done.block is None and done.objects is None:
+        if done.parcel is None and done.objects is None:
             return done
         return self._exchange.land(done, self._infos[worker], self._rows_of(worker, done.slot))
 

@@ -17,8 +17,8 @@
       CheckState, SetState      ------------------------>   None, or SpecMismatch: nothing has changed then
 
 Which of them an exchange needs is up to it (`reap.collectors.exchange`): with shared memory all, and `Done` carries no data;
-where data is copied no slot is attached, `Done` brings the rollout along, and commands that act with weights come in
-`WithWeights`. A worker answers one command at a time, by one table (`WorkerHandler`), whatever it works on.
+where data is copied no slot is attached, `Done` brings the rollout along, and weights are posted (`PutWeights`), without a
+reply. A worker answers one command at a time, by one table (`WorkerHandler`), whatever it works on.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ import numpy as np
 from reap.collectors.options.collector import CollectorOptions
 from reap.keys import Key
 from reap.recording.layout import Array, Field
+from reap.recording.parcel import Parcel
 from reap.recording.trajectories import Episode
 from reap.specs import Spec
 from reap.specs.fits import Outside
-from reap.system.memory import Bytes
 
 # ---------------------------------------------------------------------- when it starts
 
@@ -155,7 +155,7 @@ class Done:
         policy_seconds: time in the policy.
         columns: columns recorded; less than the slot has if the rollout was ended early.
         outside: numbers that lay outside of their bounds.
-        block: the memory of the worker's rows, where it is not shared.
+        parcel: the worker's rows, where memory is not shared.
         objects: columns of objects by key, which no shared memory can hold.
     """
 
@@ -167,7 +167,7 @@ class Done:
     policy_seconds: float
     columns: int = 0
     outside: Sequence[Outside] = ()
-    block: Bytes | None = None
+    parcel: Parcel | None = None
     objects: Mapping[Key, Array] | None = None
 
 
@@ -223,22 +223,11 @@ class SetState:
 
 
 @dataclass(frozen=True)
-class WithWeights:
-    """A command, and weights that are newer than those the worker was sent before.
+class PutWeights:
+    """Put weights into the worker's mailbox, from which later commands read them; posted, without a reply.
 
     Attributes:
-        command: one of `READ_WEIGHTS`.
-        weights: goes into the worker's mailbox, from which the command reads it.
+        weights: as the mailbox takes them.
     """
 
-    command: Any
     weights: Any
-
-    @property
-    def harmless(self) -> bool:
-        """Whether the worker continues after an exception of the command."""
-        return getattr(self.command, "harmless", False)
-
-
-READ_WEIGHTS = (Collect, GetState, SetState)
-"""The commands before which a worker looks for newer weights."""

@@ -25,10 +25,10 @@ from reap.collectors.worker.commands import (
     DescribeWorker,
     Done,
     GetState,
+    PutWeights,
     Reset,
     Seed,
     SetState,
-    WithWeights,
     WorkerInfo,
     Write,
 )
@@ -122,7 +122,7 @@ class WorkerHandler:
             GetState: self._get_state,
             CheckState: self._check_state,
             SetState: self._set_state,
-            WithWeights: self._with_weights,
+            PutWeights: self._put_weights,
         }
 
     def handle(self, command: Any) -> Any:
@@ -148,10 +148,9 @@ class WorkerHandler:
     def _connect_buffer(self, command: ConnectBuffer) -> None:
         self._writer = BufferWriter(command, self._control[PUBLISHED:])
 
-    def _with_weights(self, command: WithWeights) -> Any:
+    def _put_weights(self, command: PutWeights) -> None:
         assert self._policy is not None
         self._policy.put(command.weights)
-        return self.handle(command.command)
 
     def _read_weights(self) -> None:
         if self._policy is not None and self._policy.read():

@@ -55,7 +55,7 @@ class PolicyCopy:
         self._mailbox = kind.attach(describe(self._held), *descriptors)
 
     def put(self, weights: Any) -> None:
-        """Put weights that came with a command into the mailbox."""
+        """Put weights that have arrived into the mailbox."""
         self._mailbox.put(weights)
 
     def read(self) -> bool:

@@ -14,9 +14,11 @@ import os
 import select
 import threading
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from reap.workers import progress
 from reap.workers.carrier import Events
+from reap.workers.pickling import encode
 from reap.workers.processes import worker_process
 from reap.workers.processes.channel import Incoming, SocketCommand
 from reap.workers.processes.control import ControlBlock
@@ -65,9 +67,9 @@ class ProcessCarrier:
             places[descriptor] = worker
             self._epoll.register(descriptor, select.EPOLLIN)
 
-    def outgoing(self, body: bytes, fds: Sequence[int]) -> SocketCommand:
+    def outgoing(self, command: Any, fds: Sequence[int]) -> SocketCommand:
         """A command, and descriptors that the child gets copies of."""
-        return SocketCommand(body, fds)
+        return SocketCommand(encode(command, "the command").body, fds)
 
     def send(self, worker: int, outgoing: SocketCommand) -> bool:
         """Send as much of a command as the socket takes."""

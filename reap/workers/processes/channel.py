@@ -16,7 +16,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from reap.workers.messages import MessageKind
+from reap.workers.messages import Encoded, MessageKind, Received
+from reap.workers.pickling import encode
 
 HEADER = struct.Struct("<IIQ")
 """Kind, zero, length."""
@@ -32,25 +33,30 @@ class SocketChannel:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(True)
 
-    def send(self, kind: MessageKind, body: bytes = b"") -> None:
+    def encode(self, reply: Any) -> Encoded:
+        """A reply in one piece."""
+        return encode(reply, "the reply")
+
+    def send(self, kind: MessageKind, encoded: Encoded) -> None:
         """Send a message; returns when the kernel has all of it.
 
         Raises:
             OSError: the parent is gone.
         """
+        body = encoded.body
         header = HEADER.pack(kind, 0, len(body))
         sent = self._socket.sendmsg([header, body])
         if sent < len(header) + len(body):  # a signal came in between
             self._socket.sendall(memoryview(header + body)[sent:])
 
-    def receive(self) -> tuple[bytearray, list[int]] | None:
-        """The next message and its descriptors, which the receiver owns; None if the parent is gone."""
+    def receive(self) -> Received | None:
+        """The next command; None if the parent is gone."""
         try:
             header, descriptors, *_ = socket.recv_fds(self._socket, HEADER.size, DESCRIPTORS)
             header += self._exactly(HEADER.size - len(header)) if header else b""
             if not header:
                 return None
-            return self._exactly(HEADER.unpack(header)[2]), list(descriptors)
+            return Received(Encoded(self._exactly(HEADER.unpack(header)[2])), list(descriptors))
         except (OSError, EOFError):
             return None
 
@@ -79,11 +85,11 @@ class Incoming:
         return MessageKind(HEADER.unpack_from(self._head())[0])
 
     @property
-    def body(self) -> memoryview:
-        """Its pickle."""
+    def encoded(self) -> Encoded:
+        """The value that it brings, in one piece."""
         if len(self._parts) > 1:
             self._parts = [b"".join(self._parts)]
-        return memoryview(self._parts[0])[HEADER.size :]
+        return Encoded(memoryview(self._parts[0])[HEADER.size :])
 
     def receive(self, end: socket.socket) -> bool:
         """Read what has arrived of it.
