@@ -14,6 +14,7 @@ _INSTALL = {
     "matplotlib": 'pip install "reap[plots]"',
     "pettingzoo": 'pip install "reap[pettingzoo]"',
     "ray": 'pip install "reap[ray]"',
+    "submitit": 'pip install "reap[slurm]"',
     "tensordict": "pip install tensordict",
     "torchrl": 'pip install "reap[torchrl]"',
 }
