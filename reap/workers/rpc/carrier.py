@@ -24,7 +24,8 @@ from reap.workers import progress
 from reap.workers.carrier import Events
 from reap.workers.launchers.base import Launcher, Task, await_ends
 from reap.workers.pickling import encode_apart
-from reap.workers.progress import PUBLISHED, STOP, Progress
+from reap.workers.progress import PUBLISHED, STOP, STOP_EARLY, Progress
+from reap.workers.remote_group import WorkerFacts
 from reap.workers.rpc import agent
 from reap.workers.rpc.line import Arrived, Line, Waiting
 from reap.workers.rpc.member import ENTRY, Membership
@@ -92,7 +93,10 @@ class RpcCarrier:
             spec,
         )
         job = self._launcher.launch(Task(ENTRY, pickle.dumps(membership), f"{self._name}-{worker}"))
-        self._workers[worker] = RemoteWorker(job, line, self._own, self._options.timeout)
+        before = self._workers.get(worker)
+        self._workers[worker] = RemoteWorker(
+            job, line, self._own, self._options.timeout, before.facts if before else WorkerFacts()
+        )
         if job.fileno() >= 0:
             self._epoll.register(job.fileno(), select.EPOLLIN)
 
@@ -110,8 +114,8 @@ class RpcCarrier:
 
     def post(self, worker: int, command: Any) -> None:
         """Leave a command without a reply for a worker to fetch; see `RemoteCarrier`."""
-        if not self._workers[worker].is_released:
-            self._workers[worker].line.post(Waiting(wrapped(encode_apart(command, "the command")), type(command)))
+        if (found := self._workers.get(worker)) and not found.is_released:
+            found.line.post(Waiting(wrapped(encode_apart(command, "the command")), type(command)))
 
     def receive(self, worker: int) -> Arrived | None:
         """The next message of a worker; see `Carrier`."""
@@ -158,6 +162,11 @@ class RpcCarrier:
         """Its process, and its machine if that is another one."""
         return self._workers[worker].place
 
+    def facts(self, worker: int) -> WorkerFacts:
+        """Its machine, and what has come from it."""
+        found = self._workers.get(worker)
+        return WorkerFacts() if found is None else found.facts
+
     def progress(self, worker: int) -> Progress | None:
         """How far a worker on this machine has come; None of others."""
         return self._workers[worker].progress
@@ -168,7 +177,7 @@ class RpcCarrier:
         if found.job.control is None:
             found.line.stop_early()
         else:
-            found.job.control[STOP] = 1
+            found.job.control[STOP] = STOP_EARLY
 
     def clear(self, worker: int) -> None:
         """Forget the column that a worker is at, and what `stop_early` asked for."""

@@ -19,7 +19,7 @@ from torch.distributed import rpc
 from reap.workers import progress
 from reap.workers.messages import Encoded, MessageKind, Received
 from reap.workers.pickling import encode_apart
-from reap.workers.progress import STOP, Control
+from reap.workers.progress import LEAVE, STOP, STOP_EARLY, Control
 from reap.workers.rpc import line
 from reap.workers.rpc.line import Item, Told
 from reap.workers.rpc.tensors import unwrapped, wrapped
@@ -48,7 +48,7 @@ class Wishes:
         with self._lock:
             self._stops = max(self._stops, number + 1)
             if number == self._round:
-                self._control[STOP] = 1
+                self._control[STOP] |= STOP_EARLY
 
     def begin(self, number: int) -> None:
         """A command of this round begins."""
@@ -56,7 +56,8 @@ class Wishes:
             if number != self._round:
                 self._round = number
                 progress.clear(self._control)
-                self._control[STOP] = int(self._stops > number)
+                if self._stops > number:
+                    self._control[STOP] |= STOP_EARLY
 
 
 class RpcChannel:
@@ -125,7 +126,7 @@ class RpcChannel:
     def leave(self) -> None:
         """End the command under way with its column, and carry out no other."""
         self._is_leaving = True
-        self._control[STOP] = 1
+        self._control[STOP] |= LEAVE
         self._commands.put(None)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -8,6 +8,7 @@ from reap.workers import reports
 from reap.workers.launchers.base import Job, described, tail
 from reap.workers.messages import Encoded, MessageKind
 from reap.workers.progress import Progress, progress_of
+from reap.workers.remote_group import WorkerFacts
 from reap.workers.rpc.agent import Address
 from reap.workers.rpc.line import Arrived, Line
 
@@ -22,6 +23,7 @@ class RemoteWorker:
         line: where it calls.
         called: the address that it was given.
         timeout: seconds until it must have called.
+        before: what was known of the worker before it in its place.
 
     Attributes:
         job: as given.
@@ -30,10 +32,10 @@ class RemoteWorker:
         is_lost: whether it cannot be reached any more, though nothing says that its process has ended.
     """
 
-    def __init__(self, job: Job, line: Line, called: Address, timeout: float) -> None:
+    def __init__(self, job: Job, line: Line, called: Address, timeout: float, before: WorkerFacts) -> None:
         self.job, self.line = job, line
         self.is_released = self.is_lost = False
-        self._called, self._timeout = called, timeout
+        self._called, self._timeout, self._before = called, timeout, before
         self._deadline = time.monotonic() + timeout
 
     @property
@@ -48,6 +50,15 @@ class RemoteWorker:
         if visitor is None or self.job.control is not None:
             return self.job.place
         return f"{self.job.place}, pid {visitor.pid} on {visitor.host}"
+
+    @property
+    def facts(self) -> WorkerFacts:
+        """What is known of it, with the counts of those before it."""
+        line, before = self.line, self._before
+        host = line.visitor.host if line.visitor else ""
+        node = "" if self.job.control is not None else self.job.place
+        seconds = before.transfer_seconds + line.received_seconds
+        return WorkerFacts(host, node, before.bytes + line.received_bytes, seconds)
 
     @property
     def progress(self) -> Progress | None:
