@@ -27,6 +27,9 @@ from reap.workers.rpc.tensors import unwrapped, wrapped
 FOREVER = 0.0
 """The timeout of a call that may take any time: the trainer may be busy for hours, and a rollout may take as long."""
 
+LINGER = 0.02
+"""Seconds that torch has over there to note that its last answer was taken: it would print a warning otherwise."""
+
 
 class Wishes:
     """Wishes of the group that are for the command under way, or for one that has not arrived yet.
@@ -121,6 +124,7 @@ class RpcChannel:
         with contextlib.suppress(RuntimeError, ConnectionError):  # the group is gone
             self.flush()
             self._call(line.leave).wait()
+            time.sleep(LINGER)
         self._fetching.join()
 
     def leave(self) -> None:
