@@ -90,8 +90,8 @@ class GlooCarrier:
         missing = [(worker, line) for worker, line in list(self._lines.items()) if not (line.is_connected or line.has_ended)]
         states = "; ".join(f"worker {worker} ({described(line.job)})" for worker, line in missing)
         return (
-            f"these workers did not come to {self._meeting.place} within {self._timeout:g} s: {states}. If their processes run, "
-            "that place cannot be reached from where they are; if they wait to be started, give a longer timeout"
+            f"these workers did not come to {self._meeting.place} within {self._timeout:g} s: {states}. If their processes "
+            "run, that place cannot be reached from where they are; if they wait to be started, give a longer timeout"
         )
 
     def outgoing(self, command: Any, fds: Sequence[int]) -> Posted:

@@ -226,10 +226,18 @@ def connections(before: Collection[str]) -> dict[str, socket.socket]:
         if target not in before:
             with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
                 one = stack.enter_context(socket.socket(fileno=os.dup(int(name))))
-                if one.family in (socket.AF_INET, socket.AF_INET6):
-                    here, there = one.getsockname(), one.getpeername()
-                    if (
-                        found.setdefault(f"{here[0]}:{here[1]} {there[0]}:{there[1]}", one) is one
-                    ):  # else another duplicate of it
-                        stack.pop_all()
+                if found.setdefault(_ends_of(one), one) is one:  # else another duplicate of it
+                    stack.pop_all()
     return found
+
+
+def _ends_of(one: socket.socket) -> str:
+    """The addresses of a connection.
+
+    Raises:
+        OSError: it is not connected, or not by TCP.
+    """
+    if one.family not in {socket.AF_INET, socket.AF_INET6}:
+        raise OSError(one.family)
+    here, there = one.getsockname(), one.getpeername()
+    return f"{here[0]}:{here[1]} {there[0]}:{there[1]}"
