@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Unpack
 
@@ -13,9 +13,12 @@ from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.options.multi import MultiOptions, WorkerOptions, make_plan
 from reap.collectors.options.shown import shows_options
 from reap.collectors.schedules.make import as_they_come, together
+from reap.collectors.workers.joining import Joins
 from reap.collectors.workers.remote import RemoteWorkers
+from reap.collectors.workers.retries import Retries
 from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.errors import OptionError
+from reap.system.interrupts import deferring_interrupts
 
 SHOWN = shows_options(_options=CollectorOptions, _worker_options=WorkerOptions)
 
@@ -32,6 +35,8 @@ class RemoteCollector(DataCollectorBase):
         *,
         is_shared: bool,
         make_workers: Callable[..., RolloutWorkers] = RolloutWorkers,
+        joins: Joins | None = None,
+        retries: Retries | None = None,
     ) -> None:
         """Be composed of workers and a schedule.
 
@@ -42,10 +47,12 @@ class RemoteCollector(DataCollectorBase):
             make_schedule: given a plan, workers and the other parts.
             is_shared: whether `frames_per_batch` is the sum over the workers.
             make_workers: makes the workers where they are to be; by default in processes of this machine.
+            joins: has successors of workers that fail join; by default while all wait.
+            retries: decides whether there is another successor; by default there is one.
         """
         plan = make_plan(create_env_fn, options, InteractionType, is_shared=is_shared)
         self._worker_options = plan.workers
-        workers = RemoteWorkers(plan, policy, type(self).__name__, make_workers)
+        workers = RemoteWorkers(plan, policy, type(self).__name__, make_workers, joins, retries)
         super().__init__(
             plan.whole,
             workers,
@@ -53,6 +60,17 @@ class RemoteCollector(DataCollectorBase):
             refreshes=plan.workers.update_at_each_batch,
             marks=any(one.set_truncated for one in plan.each),
         )
+
+    def _add_workers(self, factories: Sequence[Any]) -> None:
+        """Launch more workers, which join while others deliver; for collectors whose workers record by themselves."""
+        with self.pause(), deferring_interrupts():
+            before = self._workers.group.size
+            workers: Any = self._workers
+            workers.add(factories)
+            infos = self._workers.infos[before:]
+            self._meter.add_workers(len(infos))
+            if self._supply.queue is not None:
+                self._supply.queue.expect_more(sum(info.rows for info in infos))
 
 
 @SHOWN

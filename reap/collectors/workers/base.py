@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from tensordict import TensorDictBase
 
+from reap.collectors.stats import Place
 from reap.collectors.worker.commands import Collect, Done, WorkerInfo
 from reap.errors import WorkerError
 from reap.keys import Key
@@ -87,8 +88,22 @@ class Workers(Protocol):
         """Make ready to record in a thread; the updater that sends weights there, in place of this one."""
         ...
 
-    def complete(self, worker: int, done: Done) -> Done:
-        """A reply, with the columns that a failed worker left in the same rollout."""
+    @property
+    def place_of(self) -> Callable[[int], Place] | None:
+        """Where each of them is, if that is not this machine."""
+        ...
+
+    @property
+    def joining(self) -> Collection[int]:
+        """Workers that were launched and have not joined yet: nothing is asked of them, and their replies go to `join`."""
+        ...
+
+    def join(self, worker: int, reply: Any) -> Done | None:
+        """Take a reply of a worker that is joining; its rollout, if it has joined, and those before it had completed one."""
+        ...
+
+    def complete(self, worker: int, done: Done) -> Done | None:
+        """A reply, with the columns that a failed worker left in the same rollout; None if its successor records the rest."""
         ...
 
     def recover(self, failure: WorkerError, command: Collect | None) -> Done | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +11,13 @@ import torch
 from reap.collectors.exchange.slots import Slots
 from reap.collectors.options.collector import made_updater
 from reap.collectors.options.multi import Plan
+from reap.collectors.stats import Place
 from reap.collectors.worker.buffer_writer import write_to
 from reap.collectors.worker.commands import CheckState, Collect, Done, SetState, WorkerInfo
+from reap.collectors.workers.joining import JoinAtOnce, Joining, Joins
 from reap.collectors.workers.recovery import Recovery
 from reap.collectors.workers.requests import scatter
+from reap.collectors.workers.retries import OneTry, Retries
 from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.envs.own_policy import as_policy
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
@@ -26,6 +29,7 @@ from reap.weights.remote import MultiProcessedWeightUpdater
 from reap.weights.weight_layout import extra_states
 from reap.workers.base import WorkerGroup
 from reap.workers.group import STOP_TIMEOUT
+from reap.workers.remote_group import RemoteGroup
 
 Shape = tuple[int, ...]
 
@@ -38,6 +42,8 @@ class RemoteWorkers:
         policy: a module or function, or None for random actions.
         name: the collector's class.
         make_workers: makes them, where they are; by default in processes of this machine.
+        joins: has successors of those who fail join; by default while all wait.
+        retries: decides whether there is another successor; by default there is one.
     """
 
     def __init__(
@@ -46,6 +52,8 @@ class RemoteWorkers:
         policy: Callable[..., Any] | None,
         name: str,
         make_workers: Callable[[Plan, Held, str], RolloutWorkers] = RolloutWorkers,
+        joins: Joins | None = None,
+        retries: Retries | None = None,
     ) -> None:
         if policy is not None and any(plan.policy_factories):
             raise OptionError("policy and policy_factory: expected one of them, got both")
@@ -57,6 +65,8 @@ class RemoteWorkers:
         self._plan = plan
         self._own = make_workers(plan, self.held, name)
         self._slots: list[Slots] = []
+        self._joins: Joins = joins or JoinAtOnce(lambda: self.group)
+        self._retries: Retries = retries or OneTry()
         self._recovery: Recovery | None = None
         self._updater: Any = None
 
@@ -92,7 +102,28 @@ class RemoteWorkers:
         if self._plan.workers.restarts:
             for one in slots:
                 one.make_all()
-            self._recovery = Recovery(self._own, self._slots.__getitem__, note_restart)
+            self._recovery = Recovery(self._own, self._slots.__getitem__, note_restart, self._joins, self._retries)
+        self._begin_to_join(self._own.late)
+
+    def _begin_to_join(self, late: Mapping[int, Joining]) -> None:
+        for worker, joining in late.items():
+            self._joins.begin(worker, joining, lambda: None)
+
+    def add(self, factories: Sequence[Any]) -> None:
+        """Launch more workers, which join while others deliver; each records in slots of its own.
+
+        Args:
+            factories: make their envs.
+        """
+        late = self._own.add(factories)
+        for worker in late:
+            info = self._own.infos[worker]
+            self._slots.append(self.make_slots([worker], info.batch_shape, info.columns))
+            if self._plan.workers.restarts:
+                self._slots[-1].make_all()
+            if worker in self._own.mailboxes and self._updater is not None:
+                self._updater.mailboxes[worker] = self._own.mailboxes[worker]
+        self._begin_to_join(late)
 
     def let_write(self, end: Any) -> None:
         """Give each of them its end of the replay buffer."""
@@ -136,9 +167,29 @@ class RemoteWorkers:
     def prepare_background(self, updater: WeightUpdaterBase | None) -> None:
         """Return: their policies are copies in any case."""
 
-    def complete(self, worker: int, done: Done) -> Done:
+    @property
+    def joining(self) -> Collection[int]:
+        """Those who have not joined yet."""
+        return self._joins.under_way
+
+    def join(self, worker: int, reply: Any) -> Done | None:
+        """Take a reply of one that is joining; see `Workers`."""
+        try:
+            done: Any = self._joins.step(worker, reply)
+        except ReapError:
+            self._own.close(0)
+            raise
+        finally:
+            self._renew_mailbox(worker)
+        return done
+
+    def complete(self, worker: int, done: Done) -> Done | None:
         """A reply, with the columns that a failed worker left; see `Workers`."""
         landed = self._slots[worker].land(worker, done)
+        if landed.is_last:
+            if self._recovery is not None:
+                self._recovery.left(worker, landed)
+            return None
         return landed if self._recovery is None else self._recovery.completed(worker, landed)
 
     def recover(self, failure: WorkerError, command: Collect | None) -> Done | None:
@@ -163,6 +214,19 @@ class RemoteWorkers:
         if self._recovery is not None:
             for failure in self.group.failures():
                 self.recover(failure, None)
+        while under_way := set(self.joining):
+            try:
+                self.join(*self.group.ready(under_way))
+            except WorkerError as failure:
+                self.recover(failure, None)
+
+    @property
+    def place_of(self) -> Callable[[int], Place] | None:
+        """Where each of them is, if that is not this machine."""
+        return self._place_of if isinstance(self.group, RemoteGroup) else None
+
+    def _place_of(self, worker: int) -> Place:
+        return Place(*self._own.group.facts(worker), is_joining=worker in self.joining)
 
     def seed(self, seed: int, static: bool) -> int:
         """Seed them, one after the other."""
