@@ -12,6 +12,7 @@ along.
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -175,5 +176,10 @@ def await_ends(jobs: Iterable[Job], timeout: float) -> Sequence[Job]:
     deadline = time.monotonic() + timeout
     left = list(jobs)
     while (left := [job for job in left if not job.has_ended]) and (rest := deadline - time.monotonic()) > 0:
-        time.sleep(min(LOOK, rest))
+        descriptors = [job.fileno() for job in left]
+        poll = select.poll()
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                poll.register(descriptor, select.POLLIN)
+        poll.poll(1000 * (min(LOOK, rest) if min(descriptors) < 0 else rest))
     return left
