@@ -42,13 +42,15 @@ class RpcOptions:
     """How workers are reached.
 
     Attributes:
+        address: of the interface that is listened on; see `SharedAgent.take`.
         timeout: seconds until a worker must have called.
         lost_after: seconds of silence after which another machine is lost.
         agent: options of the agents that are started, as `TensorPipeRpcBackendOptions` has them.
         each: further ones of each worker's agent; none for those that are not in it.
     """
 
-    timeout: float = 600.0
+    address: str | None = None
+    timeout: float = 60.0
     lost_after: float = 20.0
     agent: Mapping[str, Any] = field(default_factory=dict[str, Any])
     each: Sequence[Mapping[str, Any]] = ()
@@ -65,7 +67,7 @@ class RpcCarrier:
 
     def __init__(self, launcher: Launcher, options: RpcOptions, name: str) -> None:
         self._launcher, self._options, self._name = launcher, options, name or "reap"
-        self._own = agent.shared.take(options.agent, is_local=launcher.is_local)
+        self._own = agent.shared.take(options.agent, is_local=launcher.is_local, address=options.address)
         self._workers: dict[int, RemoteWorker] = {}
         self._lock = threading.RLock()
         self._is_woken = False

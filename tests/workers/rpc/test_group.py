@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from reap.workers.progress import LEAVE, STOP
 from reap.workers.remote_group import WorkerFacts
 from reap.workers.rpc import agent
 from reap.workers.rpc.group import rpc_group
-from tests.workers.handlers import Doer, Dying, ask, descriptors, die, exists, have_ended, watch
+from tests.workers.handlers import Doer, Dying, ask, descriptors, die, exists, have_ended, poll_until_it_fails, watch
 from tests.workers.rpc.sockets import listening
 from tests.workers.scripts import Script
 
@@ -77,6 +77,13 @@ def many_bytes(doer: Doer) -> Any:
     return np.arange(5_000_000, dtype=np.int32)
 
 
+def ask_until_it_fails(group: Any, first: int, among: set[int]) -> NoReturn:
+    """Take replies, and ask the first worker again and again."""
+    while True:
+        group.ready(among)
+        group.request(first, ("add", 1, 2))
+
+
 def stop_int(doer: Doer) -> int:
     return doer.control[STOP]
 
@@ -88,9 +95,7 @@ def test_however_a_worker_ends_the_call_that_waits_says_so(how: str) -> None:
     group.request(0, ("add", 1, 2))
     group.request(1, lambda _: die(how))
     with pytest.raises((WorkerRaised, WorkerDied)) as info:
-        while True:
-            group.ready({0, 1})
-            group.request(0, ("add", 1, 2))
+        ask_until_it_fails(group, 0, {0, 1})
     failure, expected = info.value, ENDS[how]
     assert failure.worker == 1
     assert type(failure.__cause__) is expected if isinstance(failure, WorkerRaised) else failure.exit_code == expected
@@ -111,9 +116,10 @@ def test_the_others_are_served_and_one_is_replaced() -> None:
     group = rpc_group([Doer] * 2, on_failure="report")
     pid = ask(group, 0, own_pid)
     os.kill(pid, signal.SIGKILL)
+    group.request(1, ("add", 1, 2))
     with pytest.raises(WorkerDied, match="Worker 0 was killed by SIGKILL"):
-        while True:
-            ask(group, 1, ("add", 1, 2))
+        ask_until_it_fails(group, 1, {1})
+    group.abandon({1})
     assert ask(group, 1, ("add", 1, 2)) == 3
     group.replace(0, Doer)
     assert ask(group, 0, own_pid) != pid
@@ -140,7 +146,8 @@ def test_a_posted_command_is_replaced_by_a_newer_one_of_its_type_while_the_worke
     for number in range(10):
         group.post(0, Keep(number))
         group.post(0, KeepToo(100 + number))
-    assert len(group.carrier._workers[0].line._waiting) <= 3  # perhaps the command, and one of each type
+    carrier: Any = group.carrier
+    assert len(carrier._workers[0].line._waiting) <= 3  # perhaps the command, and one of each type
     group.request(0, kept)
     gate.open()
     group.ready({0})
@@ -203,9 +210,7 @@ def test_a_worker_that_is_terminated_replies_and_goes(tmp_path: Path) -> None:
     os.kill(pid, signal.SIGTERM)
     assert group.ready({0}) == (0, 42)
     with pytest.raises(WorkerDied) as info:
-        while True:
-            group.request(0, own_pid)
-            group.ready({0})
+        poll_until_it_fails(group)
     assert info.value.exit_code == 0
     group.stop()
 
