@@ -27,6 +27,17 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 FRAMES = 40
 
 
+class Chooser(nn.Module):
+    """A policy with weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(4, 2)
+
+    def forward(self, observation: Any) -> Any:
+        return nn.functional.one_hot(self.scores(observation).argmax(-1), 2)
+
+
 class Killing(Marked):
     """Ends its process with its `at`-th step, the first time that a file can be made."""
 
@@ -61,7 +72,7 @@ def test_same_seed_same_frames_as_multi_sync() -> None:
             found.append(list(collector))
     for ours, theirs in zip(*found, strict=True):
         assert ours.batch_size == theirs.batch_size
-        assert ours.keys(True, True) == theirs.keys(True, True)
+        assert set(ours.keys(True, True)) == set(theirs.keys(True, True))
         assert all((ours[key] == theirs[key]).all() for key in ours.keys(True, True))
     assert not runs()
 
@@ -87,10 +98,9 @@ def test_two_collectors_at_once_in_a_process_that_has_an_agent() -> None:
 
 
 def test_weights_are_current_from_the_next_rollout_on() -> None:
-    policy = nn.Linear(4, 2)
     options: Any = {"frames_per_batch": FRAMES, "track_policy_version": True, "update_at_each_batch": True}
-    with RPCDataCollector(["CartPole-v1"] * 2, policy, sync=True, **options) as collector:
-        versions = [next(collector)["collector", "policy_version"].unique().tolist() for _ in range(3)]
+    with RPCDataCollector(["CartPole-v1"] * 2, Chooser(), sync=True, **options) as collector:
+        versions = [collector.next()["collector", "policy_version"].unique().tolist() for _ in range(3)]
     assert versions == [[1], [2], [3]]
 
 
@@ -125,13 +135,13 @@ def test_a_worker_that_fails_in_a_rollout_is_replaced(sync: bool, how: str, tmp_
 
 
 def test_a_worker_that_is_killed_while_idle() -> None:
-    with RPCDataCollector([Marked] * 2, sync=True, frames_per_batch=FRAMES) as collector:
-        next(collector)
-        job = collector._workers.group.carrier._workers[1].job
-        os.kill(job.pid, signal.SIGKILL)
+    made: Any = RPCDataCollector([Marked] * 2, sync=True, frames_per_batch=FRAMES)
+    with made as collector:
+        collector.next()
+        group: Any = collector._workers.group
+        os.kill(group.carrier._workers[1].job.pid, signal.SIGKILL)
         with pytest.raises(WorkerDied, match="Worker 1 was killed by SIGKILL"):
-            for _ in range(3):
-                next(collector)
+            list(collector)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +161,9 @@ def test_a_worker_that_is_killed_while_idle() -> None:
     ],
 )
 def test_options_that_cannot_work(options: dict[str, Any], message: str) -> None:
+    make: Any = RPCDataCollector
     with pytest.raises(OptionError, match=message):
-        RPCDataCollector(["CartPole-v1"] * 2, **{"frames_per_batch": FRAMES, **options})
+        make(["CartPole-v1"] * 2, **{"frames_per_batch": FRAMES, **options})
     assert not runs()
 
 
@@ -163,7 +174,7 @@ def test_devices_where_there_are_none() -> None:
 
 
 def test_torchrls_arguments_work() -> None:
-    collector = RPCDataCollector(
+    collector: Any = RPCDataCollector(
         ["CartPole-v1"] * 2,
         frames_per_batch=FRAMES,
         total_frames=2 * FRAMES,
