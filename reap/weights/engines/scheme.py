@@ -56,6 +56,12 @@ class RemoteWeightSyncScheme(WeightSyncScheme):
 
     # The sender
 
+    @property
+    def mailboxes(self) -> Mapping[int, Any]:
+        """The sender's ends, by receiver."""
+        self._require("mailboxes", Role.SENDER, Role.CONNECTED_SENDER)
+        return self._updater.mailboxes
+
     def _open(self) -> Mapping[int, Any]:
         self._sending = sending = self._open_engine()
         self._ways = sending.ways

@@ -185,9 +185,7 @@ def test_calls_in_the_wrong_order(kind: Any) -> None:
         scheme.send()
     unsent = kind()
     unsent.init_on_receiver(model=net(0.0))
-    with pytest.raises(
-        CallOrderError, match="call init_on_sender there before the scheme is pickled"
-    ):
+    with pytest.raises(CallOrderError, match="call init_on_sender there before the scheme is pickled"):
         unsent.connect()
     scheme.init_on_sender(model=net(1.0), num_workers=2)
     other = pickle.loads(pickle.dumps(scheme))
