@@ -1,0 +1,34 @@
+"""Collectors whose workers may be on other machines. Names are loaded when they are first used: each engine is optional."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reap.collectors.distributed.torch_distributed import DistributedDataCollector, DistributedSyncDataCollector
+    from reap.workers.launchers.submitit import DEFAULT_SLURM_CONF
+
+_HOMES = {
+    "reap.collectors.distributed.torch_distributed": ("DistributedDataCollector", "DistributedSyncDataCollector"),
+    "reap.workers.launchers.submitit": ("DEFAULT_SLURM_CONF",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "DEFAULT_SLURM_CONF",
+    "DistributedDataCollector",
+    "DistributedSyncDataCollector",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'reap.collectors.distributed' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
