@@ -23,10 +23,11 @@ from reap.workers.gloo.outbox import Outbox
 from reap.workers.gloo.pair import Pair
 from reap.workers.messages import Encoded, MessageKind, Received
 from reap.workers.pickling import encode_apart
-from reap.workers.progress import STOP, Control
+from reap.workers.progress import LEAVE, STOP, STOP_EARLY, Control
 
-LINGER = 1.0
-"""Seconds that the last message has to be read, for a process that ends with unread messages takes back its own."""
+LINGER = 2.0
+"""Seconds that the group has to hang up, having read the last message: the kernel takes it back from a process that ends with
+messages that it has not read."""
 
 
 class GlooChannel:
@@ -65,13 +66,14 @@ class GlooChannel:
 
     def leave(self) -> None:
         """End the command under way with its column, and carry out no other."""
-        self._control[STOP] = 1
+        self._control[STOP] |= LEAVE
         self._inbox.close()
 
     def close(self) -> None:
-        """Wait until the last message has been read, but not for long; the process ends next."""
+        """Say that no message will follow, and wait until the last one has been read; the process ends next."""
         with contextlib.suppress(ConnectionError):
             self._outbox.flush()
+            self._pair.finish()
             self._is_cut_off.wait(LINGER)
         self._pair.hang_up()
 
@@ -84,7 +86,7 @@ class GlooChannel:
             while True:
                 arrived = self._pair.receive(memory)
                 if arrived.kind == Wish.STOP_EARLY:
-                    self._control[STOP] = 1
+                    self._control[STOP] |= STOP_EARLY
                 elif arrived.kind == Wish.CLEAR:
                     progress.clear(self._control)
                 else:

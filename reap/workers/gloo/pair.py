@@ -176,11 +176,18 @@ class Pair:
         except RuntimeError as error:
             raise ConnectionError(_cause(str(error))) from None
 
+    def finish(self) -> None:
+        """Send nothing more; the other side is told once it has read the last message."""
+        self._shut(socket.SHUT_WR)
+
     def hang_up(self) -> None:
         """End the connections: whoever waits here or there is told; from any thread."""
+        self._shut(socket.SHUT_RDWR)
+
+    def _shut(self, how: int) -> None:
         for one in self._sockets:
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                one.shutdown(how)
 
     def close(self) -> None:
         """Release everything; nobody waits any more. A second call does nothing."""
