@@ -218,6 +218,8 @@ class GlooCarrier:
         lines = list(self._lines.values())
         try:
             for line in lines:
+                if not line.is_connected:  # it has made nothing that would have to be closed, and cannot be told
+                    line.job.kill()
                 line.cut()
             left = await_ends([line.job for line in lines], min(ASKED, timeout / 4))
             for job in left:

@@ -43,8 +43,10 @@ class GlooChannel:
         self._pair, self._control, self._when_cut_off = pair, control, when_cut_off
         self._inbox, self._outbox = Inbox(), Outbox()
         self._is_cut_off = threading.Event()
-        for name, life in (("receive", self._receive_all), ("send", self._send_all)):
-            threading.Thread(target=life, name=f"reap-{name}", daemon=True).start()
+        lives = {"receive": self._receive_all, "send": self._send_all}
+        self._threads = [threading.Thread(target=life, name=f"reap-{name}", daemon=True) for name, life in lives.items()]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def is_cut_off(self) -> bool:
@@ -76,6 +78,10 @@ class GlooChannel:
             self._pair.finish()
             self._is_cut_off.wait(LINGER)
         self._pair.hang_up()
+        for thread in self._threads:
+            thread.join(LINGER)
+        if not any(thread.is_alive() for thread in self._threads):
+            self._pair.close()
 
     def _send_all(self) -> None:
         self._outbox.run(self._pair)
