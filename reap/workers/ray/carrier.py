@@ -17,7 +17,7 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -55,8 +55,11 @@ class RayCarrier:
     def __init__(self, cluster: Cluster, options: Sequence[Mapping[str, Any]], workers: int) -> None:
         self._cluster = cluster
         self._options = [actor_options(one) for one in options]
-        cluster.refuse_impossible([self._options_of(worker) for worker in range(workers)])
         self._actor_class = cluster.ray.remote(concurrency_groups=dict(GROUPS))(WorkerActor)
+        for one in self._options:
+            with in_words_of_options():
+                self._actor_class.options(**one)
+        cluster.refuse_impossible([self._options_of(worker) for worker in range(workers)])
         self._lines: dict[int, Line] = {}
         self._lock = threading.Lock()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -89,10 +92,8 @@ class RayCarrier:
         if before is not None and before.whereabouts is not None:
             options = {**options, **self._cluster.place_other_than(before.whereabouts.node, options)}
         hides_gpus = not options.get("num_gpus")
-        try:
+        with in_words_of_options():
             actor = self._actor_class.options(**options).remote(hides_gpus)
-        except (TypeError, ValueError) as error:
-            raise OptionError(f"remote_configs: {error}") from error
         line = Line(actor, spec, self._queue.put, self._ring)
         if before is not None:
             line.bytes, line.seconds_before = before.bytes, before.seconds_before + before.seconds
@@ -237,6 +238,15 @@ class RayCarrier:
             if self._bell >= 0:
                 os.close(self._bell)
                 self._bell = -1
+
+
+@contextlib.contextmanager
+def in_words_of_options() -> Generator[None]:
+    """What Ray says of the options of an actor is an OptionError."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"remote_configs: {error}") from error
 
 
 def deliver_all(queue: SimpleQueue[Item | None]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from reap import optional
 from reap.errors import OptionError
+from reap.system.memory import readable
 
 STARTED_HERE: Mapping[str, Any] = {"include_dashboard": False}
 """How a Ray is started where there is none: without its web server."""
@@ -60,8 +61,8 @@ class Cluster:
         address = config.get("address") or os.environ.get("RAY_ADDRESS") or ""
         if optional.load("ray.util.client").ray.is_connected() or str(address).startswith(CLIENT):
             raise OptionError(
-                f"{user}: this program reaches its Ray cluster through a client ({CLIENT}...) and has no part in its object store; "
-                'run it on a node of the cluster, with "ray job submit" for example'
+                f"{user}: this program reaches its Ray cluster through a client ({CLIENT}...), so that it has no part in its object "
+                'store; run it on a node of the cluster, with "ray job submit" for example'
             )
         if not self.ray.is_initialized():
             self.ray.init(**({} if address else STARTED_HERE), **config)
@@ -116,10 +117,11 @@ class Cluster:
                     f"remote_configs: no node of the cluster offers {shown_resources(one)}, which one worker asks for; nodes "
                     f"offer {_each(offers)}"
                 )
-        if all(one == wanted[0] for one in wanted) and (room := sum(_copies(wanted[0], offered) for offered in offers)) < len(wanted):
+        room = sum(_copies(wanted[0], offered) for offered in offers)
+        if all(one == wanted[0] for one in wanted) and room < len(wanted):
             raise OptionError(
-                f"num_collectors: {len(wanted)} workers that ask for {shown_resources(wanted[0])} each, but the cluster has room "
-                f"for {room:.0f}; nodes offer {_each(offers)}. Ask for less in remote_configs, or add nodes first"
+                f"num_collectors: {len(wanted)} workers that ask for {shown_resources(wanted[0])} each, and a cluster with room for "
+                f"{room:.0f} of them: nodes offer {_each(offers)}. Ask for less in remote_configs, or add nodes first"
             )
 
 
@@ -143,7 +145,9 @@ def resources_of(options: Mapping[str, Any]) -> dict[str, float]:
 
 def shown_resources(resources: Mapping[str, float]) -> str:
     """Resources in words."""
-    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items()) or "nothing"
+    sizes = {"memory", "object_store_memory"}
+    parts = [f"{readable(n)} of {name}" if name in sizes else f"{n:g} {name}" for name, n in resources.items()]
+    return ", ".join(parts) or "nothing"
 
 
 def _each(offers: Sequence[Mapping[str, float]]) -> str:

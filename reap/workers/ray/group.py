@@ -18,7 +18,7 @@ from reap.workers.remote_group import RemoteGroup
 class RayGroup(RemoteGroup):
     """Handlers in Ray actors, one each; see `reap.workers.group.Group`."""
 
-    carrier: RayCarrier
+    carrier: RayCarrier  # pyright: ignore[reportIncompatibleVariableOverride]  it stays the one it was made with
 
     def _ended(self, worker: int) -> None:
         if worker not in self._down:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from reap import optional
-from reap.errors import OptionError
+from reap.errors import OptionError, text_of
 from reap.workers import reports
 from reap.workers.messages import Encoded, MessageKind
 from reap.workers.ray.actor import HOW_TO_BRING_CODE, Whereabouts
@@ -141,7 +141,7 @@ class Line:
             self.messages.append(Arrived(MessageKind.RAISED, report))
             self.ending = str(error)
         except BaseException as error:  # noqa: BLE001  whatever Ray raises, SystemExit when it is shut down among it
-            self.ending = words_of(error)
+            self.ending = words_of(error) if self._ray.is_initialized() else "Ray was shut down in this process"
         self.ring()
 
     def _get(self, method: Any, *arguments: Any, group: str = "messages") -> Any:
@@ -158,8 +158,8 @@ class Line:
         here = Whereabouts.here("")
         if (found.reap, found.python) != (here.reap, here.python):
             raise OptionError(
-                f"node {found.node} ({found.host}): expected reap {here.reap} on Python {here.python}, as the trainer has, found "
-                f"reap {found.reap} on Python {found.python}; install the same there"
+                f"node {found.node} ({found.host}): expected reap {here.reap} on Python {here.python}, as the trainer has; found reap "
+                f"{found.reap} on Python {found.python}. Install the same there"
             )
         self.whereabouts = found
         self._get(self.actor.prepare, self.spec, group="control")
@@ -175,7 +175,8 @@ class Line:
             return 0
         if fetched.kind in (Ending.ENDED, Ending.LEFT):
             self.exit_code = int(fetched.body)
-            self.ending = "it was asked to leave" if fetched.kind == Ending.LEFT else "it has ended"
+            left = "it was told to leave: by SIGTERM, or because its node is drained"
+            self.ending = left if fetched.kind == Ending.LEFT else "it ended by itself"
             return 0
         encoded = Encoded(fetched.body, fetched.buffers)
         self.bytes += encoded.nbytes
@@ -184,7 +185,6 @@ class Line:
 
 
 def words_of(error: BaseException) -> str:
-    """What Ray says of the end of an actor, in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
+    """What Ray says of the end of an actor, in one line, without what it says of every actor: ids, name, address."""
+    lines = [line for line in text_of(error).splitlines() if not line.startswith("\t")]
+    return " ".join(f"{type(error).__name__}: {' '.join(lines)}".split())
