@@ -13,7 +13,9 @@ from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.options.multi import MultiOptions, WorkerOptions, make_plan
 from reap.collectors.options.shown import shows_options
 from reap.collectors.schedules.make import as_they_come, together
+from reap.collectors.workers.joining import Joins
 from reap.collectors.workers.remote import RemoteWorkers
+from reap.collectors.workers.retries import Retries
 from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.errors import OptionError
 
@@ -32,6 +34,8 @@ class RemoteCollector(DataCollectorBase):
         *,
         is_shared: bool,
         make_workers: Callable[..., RolloutWorkers] = RolloutWorkers,
+        joins: Joins | None = None,
+        retries: Retries | None = None,
     ) -> None:
         """Be composed of workers and a schedule.
 
@@ -42,10 +46,12 @@ class RemoteCollector(DataCollectorBase):
             make_schedule: given a plan, workers and the other parts.
             is_shared: whether `frames_per_batch` is the sum over the workers.
             make_workers: makes the workers where they are to be; by default in processes of this machine.
+            joins: has successors of workers that fail join; by default while all wait.
+            retries: decides whether there is another successor; by default there is one.
         """
         plan = make_plan(create_env_fn, options, InteractionType, is_shared=is_shared)
         self._worker_options = plan.workers
-        workers = RemoteWorkers(plan, policy, type(self).__name__, make_workers)
+        workers = RemoteWorkers(plan, policy, type(self).__name__, make_workers, joins, retries)
         super().__init__(
             plan.whole,
             workers,

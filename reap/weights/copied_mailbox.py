@@ -129,7 +129,13 @@ class CopiedMailbox:
         """A mailbox for a worker that takes the place of this one's: it is sent the latest weights again."""
         new = CopiedMailbox(self.described)
         new._latest, new._extra = self._latest, self._extra
+        self._post = new._inherit  # whoever still writes to this one writes to that one
         return new
+
+    def _inherit(self, parcel: Parcel) -> None:
+        self._latest = parcel
+        if self._post is not None:
+            self._post(parcel)
 
     def close(self) -> None:
         """Forget the weights; a second call does nothing."""

@@ -68,6 +68,10 @@ class WorkerGroup(Protocol):
         """Send a command to a worker; its reply comes out of `ready`."""
         ...
 
+    def enqueue(self, worker: int, command: Command) -> None:
+        """As `request`, without waiting: what cannot be sent now is sent with `ready` or `poll`."""
+        ...
+
     def ready(self, among: Collection[int]) -> tuple[int, Reply]:
         """Wait until one of these workers has replied; the earliest reply comes first."""
         ...

@@ -16,6 +16,7 @@ A carrier moves messages and ends workers. Their order, their meaning, and the c
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -23,6 +24,9 @@ from reap.workers.messages import Message, Outgoing
 from reap.workers.progress import Progress
 
 Out = TypeVar("Out", bound=Outgoing)
+
+DROP_TIMEOUT = 1.0
+"""Seconds for the workers of a group that nobody stopped: it is collected in the middle of something else."""
 
 
 class Events(NamedTuple):
@@ -136,3 +140,17 @@ class Carrier(Protocol[Out]):
     def close(self) -> None:
         """Free what the carrier itself uses; its workers have ended."""
         ...
+
+
+def end(carrier: Carrier[Any], timeout: float) -> None:
+    """End all workers, and free what the carrier uses."""
+    try:
+        carrier.end_all(timeout)
+    finally:
+        carrier.close()
+
+
+def drop(carrier: Carrier[Any], owner: int) -> None:
+    """End the workers of a group that was dropped, in the process that launched them."""
+    if os.getpid() == owner:
+        end(carrier, DROP_TIMEOUT)

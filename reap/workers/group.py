@@ -23,7 +23,7 @@ from reap.errors import ClosedError, OptionError, WorkerDied, WorkerError
 from reap.system.interrupts import interrupts_allowed
 from reap.workers import reports
 from reap.workers.base import Command, MakeHandler, Reply
-from reap.workers.carrier import Carrier
+from reap.workers.carrier import Carrier, drop, end
 from reap.workers.conversation import Conversation, Request
 from reap.workers.handler_spec import HandlerSpecs
 from reap.workers.messages import MessageKind
@@ -31,8 +31,6 @@ from reap.workers.progress import Progress
 from reap.workers.stall import StallWatch
 
 STOP_TIMEOUT = 5.0
-DROP_TIMEOUT = 1.0
-"""Seconds for a group that nobody stopped: it is collected in the middle of something else."""
 
 
 class GroupState(enum.Enum):
@@ -92,7 +90,7 @@ class Group:
         written = specs.written(make_handlers)
         self.carrier = make_carrier(self.size)
         self._stall = StallWatch(stall_after, self.carrier.progress)
-        self._dropped = weakref.finalize(self, _drop, self.carrier, self._owner)
+        self._dropped = weakref.finalize(self, drop, self.carrier, self._owner)
         try:
             for worker, spec in enumerate(written):
                 self.carrier.launch(worker, spec)
@@ -149,6 +147,13 @@ class Group:
                 conversation.take_back(request)
                 raise
 
+    def enqueue(self, worker: int, command: Command) -> None:
+        """As `request`, without waiting: what cannot be sent now is sent with `ready` or `poll`."""
+        request = Request(self.carrier.outgoing(command, ()))
+        with self._lock:
+            self._check_up(worker)
+            self._conversations[worker].requests.append(request)
+
     def ready(self, among: Collection[int]) -> tuple[int, Reply]:
         """Wait, open to Ctrl-C, until one of these workers has replied; the earliest reply comes first.
 
@@ -159,7 +164,7 @@ class Group:
             RuntimeError: no request is under way to any of these workers.
         """
         with self._lock:
-            self._turn(0)
+            self._turn(0, among)
             while (worker := self._earliest(among)) is None:
                 awaited = [worker for worker in among if self._conversations[worker].is_awaited]
                 if not awaited:
@@ -169,14 +174,14 @@ class Group:
                 self._send_rests()
                 with interrupts_allowed():
                     self._wait(self._stall.timeout)
-                self._turn(0)
+                self._turn(0, among)
                 self._stall.check(awaited, self.describe)
             return self._taken(worker)
 
     def poll(self, among: Collection[int]) -> tuple[int, Reply] | None:
         """As `ready`, but without waiting: None if none of these workers has replied."""
         with self._lock:
-            self._turn(0)
+            self._turn(0, among)
             self._send_rests()
             worker = self._earliest(among)
             return None if worker is None else self._taken(worker)
@@ -211,12 +216,15 @@ class Group:
         """
         [spec] = self._specs.written([make_handler], worker)
         with self._lock:
-            self._check_open()
-            self._retire(worker)
-            self._failures = deque(failure for failure in self._failures if failure.worker != worker)
-            self._conversations[worker] = Conversation()
+            self._vacate(worker)
             self.carrier.launch(worker, spec)
             self._down.pop(worker, None)
+
+    def _vacate(self, worker: int) -> None:
+        self._check_open()
+        self._retire(worker)
+        self._failures = deque(failure for failure in self._failures if failure.worker != worker)
+        self._conversations[worker] = Conversation()
 
     def withdraw(self, failure: WorkerError) -> None:
         """End the worker that was launched in a failed worker's place; the failure is raised again."""
@@ -237,7 +245,7 @@ class Group:
             if self._state is GroupState.RUNNING:
                 self._state = GroupState.STOPPED
                 self._dropped.detach()
-                _end(self.carrier, STOP_TIMEOUT if timeout is None else timeout)
+                end(self.carrier, STOP_TIMEOUT if timeout is None else timeout)
 
     def describe(self, worker: int) -> tuple[str, str]:
         """What a worker is doing, nothing if that is unknown, and where it is found."""
@@ -254,9 +262,14 @@ class Group:
 
     # Waiting
 
-    def _turn(self, timeout: float) -> None:
-        """Wait for something to happen, take it in, and raise the first failure."""
+    def _turn(self, timeout: float, among: Collection[int] = ()) -> None:
+        """Wait for something to happen, take it in, and raise the first failure.
+
+        A worker of `among` that replied before it failed is an exception: its reply comes first.
+        """
         self._take_in(timeout)
+        if self._down and any(worker in self._down and self._conversations[worker].answer() for worker in among):
+            return
         for failure in self._failures:
             if self._only_of in (None, failure.worker):
                 self._failures.remove(failure)
@@ -381,16 +394,3 @@ class Group:
     def _check_up(self, worker: int) -> None:
         if failure := self._down.get(worker):
             raise failure
-
-
-def _end(carrier: Carrier[Any], timeout: float) -> None:
-    try:
-        carrier.end_all(timeout)
-    finally:
-        carrier.close()
-
-
-def _drop(carrier: Carrier[Any], owner: int) -> None:
-    """End the workers of a group that was dropped, in the process that launched them."""
-    if os.getpid() == owner:
-        _end(carrier, DROP_TIMEOUT)

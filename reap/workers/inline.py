@@ -12,7 +12,7 @@ from reap.system.endings import at_end
 from reap.system.interrupts import interrupts_allowed
 from reap.workers import progress
 from reap.workers.base import Command, Handler, MakeHandler, Reply
-from reap.workers.progress import PUBLISHED, STOP, Control, Progress, new_control, progress_of
+from reap.workers.progress import PUBLISHED, STOP, STOP_EARLY, Control, Progress, new_control, progress_of
 
 
 class InlineGroup:
@@ -44,6 +44,10 @@ class InlineGroup:
             reply = self._handlers[worker].handle(command)
         self._replies.append((worker, reply))
         self._set_wakeup()
+
+    def enqueue(self, worker: int, command: Command) -> None:
+        """As `request`: nothing has to be sent."""
+        self.request(worker, command)
 
     def ready(self, among: Collection[int]) -> tuple[int, Reply]:
         """The earliest reply of these workers."""
@@ -91,7 +95,7 @@ class InlineGroup:
     def stop_early(self, worker: int) -> None:
         """Ask the handler, from a hook or another thread, to end the command under way."""
         if worker in self._controls:
-            self._controls[worker][STOP] = 1
+            self._controls[worker][STOP] = STOP_EARLY
 
     def clear(self, worker: int) -> None:
         """Forget the column that a handler is at, and what `stop_early` asked for."""

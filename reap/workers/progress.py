@@ -14,6 +14,9 @@ from typing import NamedTuple
 PHASE, COLUMN, STOP, PUBLISHED = range(4)
 """Places: the index of the phase, the column under way, whether to stop after it, and items published so far."""
 
+STOP_EARLY, LEAVE = 1, 2
+"""At `STOP`: end this command with the column under way; do so, and take no other command."""
+
 CONTROL_INTS = 4
 
 Control = memoryview
@@ -44,5 +47,5 @@ def progress_of(control: Control) -> Progress:
 
 
 def clear(control: Control) -> None:
-    """Before a command that goes through columns: none has been reached, and none is to be the last."""
-    control[COLUMN], control[STOP] = -1, 0
+    """Before a command that goes through columns: none has been reached, and all are to be, unless the worker leaves."""
+    control[COLUMN], control[STOP] = -1, control[STOP] & LEAVE

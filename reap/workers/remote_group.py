@@ -2,15 +2,38 @@
 
 post(worker, command) --- carrier, in the background ---> worker     no reply; before commands that are requested later
                           (one that waits is replaced by a newer one of its type)
+replace(worker, ..., pause)   launched once the pause is over; `ready` and `poll` see to it
+add(make_handler)             one more worker
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
-from reap.workers.base import Command
+from reap.errors import WorkerError
+from reap.workers.base import Command, MakeHandler
 from reap.workers.carrier import Carrier, Out
+from reap.workers.conversation import Conversation
 from reap.workers.group import Group
+
+
+class WorkerFacts(NamedTuple):
+    """What a carrier knows of a worker.
+
+    Attributes:
+        host: the name of the machine; empty if that is not known yet.
+        node: how the engine calls it: a node's id, a job's number; empty where the host says it all.
+        bytes: received from the worker so far.
+        transfer_seconds: time that receiving took.
+    """
+
+    host: str = ""
+    node: str = ""
+    bytes: int = 0
+    transfer_seconds: float = 0.0
 
 
 class RemoteCarrier(Carrier[Out], Protocol[Out]):
@@ -20,20 +43,76 @@ class RemoteCarrier(Carrier[Out], Protocol[Out]):
         """Send a command that nobody waits for, in the background; from any thread, without waiting.
 
         The worker handles it before commands that are sent later. One that has not left yet is replaced by a newer one of the
-        same type. Nothing happens where the worker is gone.
-        """
-        ...
-
-
-class RemoteGroup(Group):
-    """A group that can post; see `reap.workers.group.Group`."""
-
-    carrier: RemoteCarrier[Any]
-
-    def post(self, worker: int, command: Command) -> None:
-        """Send a command without a reply; see `RemoteCarrier.post`.
+        same type. Nothing happens where the worker is gone, or has not been launched.
 
         Raises:
             OptionError: it cannot be sent.
         """
+        ...
+
+    def facts(self, worker: int) -> WorkerFacts:
+        """What is known of a worker, launched or not; counts include those of the workers before it in its place."""
+        ...
+
+
+class RemoteGroup(Group):
+    """A group of workers elsewhere; see `reap.workers.group.Group`."""
+
+    carrier: RemoteCarrier[Any]
+
+    @cached_property
+    def _paused(self) -> dict[int, tuple[float, bytes]]:
+        """Workers that are launched later: when, and their specs."""
+        return {}
+
+    def post(self, worker: int, command: Command) -> None:
+        """Send a command without a reply; see `RemoteCarrier.post`."""
         self.carrier.post(worker, command)
+
+    def facts(self, worker: int) -> WorkerFacts:
+        """What is known of a worker."""
+        return self.carrier.facts(worker)
+
+    def add(self, make_handlers: Sequence[MakeHandler]) -> list[int]:
+        """Launch more workers; their numbers."""
+        with self._lock:
+            self._check_open()
+            first = self.size
+            for worker, spec in enumerate(self._specs.written(make_handlers, first), first):
+                self._conversations.append(Conversation())
+                self.size += 1
+                self.carrier.launch(worker, spec)
+            return list(range(first, self.size))
+
+    def replace(self, worker: int, make_handler: MakeHandler, pause: float = 0.0) -> None:
+        """Launch another worker in a worker's place; see `Group.replace`.
+
+        Args:
+            worker: its number.
+            make_handler: makes its handler.
+            pause: seconds until it is launched, by whoever waits in `ready` then.
+        """
+        [spec] = self._specs.written([make_handler], worker)
+        with self._lock:
+            self._vacate(worker)
+            self._paused[worker] = time.monotonic() + pause, spec
+            self._launch_due()
+            self._down.pop(worker, None)
+
+    def _launch_due(self) -> None:
+        now = time.monotonic()
+        for worker, (due, spec) in list(self._paused.items()):
+            if due <= now:
+                self.carrier.launch(worker, spec)
+                del self._paused[worker]
+
+    def _retire(self, worker: int, failure: WorkerError | None = None) -> None:
+        self._paused.pop(worker, None)
+        super()._retire(worker, failure)
+
+    def _wait(self, timeout: float) -> tuple[Sequence[int], Sequence[int]]:
+        self._launch_due()
+        if self._paused:
+            left = max(0.0, min(due for due, _ in self._paused.values()) - time.monotonic())
+            timeout = left if timeout < 0 else min(timeout, left)
+        return super()._wait(timeout)

@@ -20,7 +20,9 @@ from reap.collectors.exchange.shared import SharedExchange
 from reap.collectors.exchange.slots import Slots
 from reap.collectors.options.multi import make_plan
 from reap.collectors.worker.commands import CheckState, Collect, Done, GetState, SetState
+from reap.collectors.workers.joining import JoinAtOnce, wait_for
 from reap.collectors.workers.recovery import Recovery
+from reap.collectors.workers.retries import OneTry
 from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.data import LazyTensorStorage, ReplayBuffer
 from reap.errors import SpecMismatch, WorkerDied
@@ -333,7 +335,8 @@ def test_of_a_worker_that_dies_nothing_is_kept_and_its_successor_records_whole_r
     one = crew("threads", policy, envs, apart=apart, frames_per_batch=COLUMNS, on_worker_failure="restart")
     workers, restarted = one.workers, list[int]()
     one.seed()
-    recovery = Recovery(workers, lambda worker: one.slots[worker if apart else 0], restarted.append)
+    slots_of = lambda worker: one.slots[worker if apart else 0]  # noqa: E731
+    recovery = Recovery(workers, slots_of, restarted.append, JoinAtOnce(lambda: workers.group), OneTry())
     one.plan.scheme.updater(filled(policy, 2.0), workers.mailboxes).push_weights()
     one.collect()
     numbers = [slots.take() for slots in one.slots]
@@ -400,18 +403,22 @@ def test_whether_a_worker_can_write_to_a_replay_buffer_itself() -> None:
     assert not SharedExchange().can_send(object())
 
 
+def replace_worker(workers: RolloutWorkers, worker: int) -> None:
+    wait_for(workers.group, worker, workers.launch_successor(worker))
+
+
 def test_numbers_of_workers_for_the_ids_are_never_given_twice(crew: Any) -> None:
     one = crew("threads", Told(), [Marked] * 2, frames_per_batch=COLUMNS, on_worker_failure="restart")
-    one.workers.replace_worker(1)
-    one.workers.replace_worker(0)
+    replace_worker(one.workers, 1)
+    replace_worker(one.workers, 0)
     states = [one.ask(worker, GetState()) for worker in range(2)]
     assert [state["leaf"] for state in states] == [3, 2]
     two = crew("threads", Told(), [Marked] * 2, frames_per_batch=COLUMNS, on_worker_failure="restart")
     for worker, state in enumerate(states):
         two.ask(worker, SetState(state))
     two.workers.go_on(2, states)
-    two.workers.replace_worker(1)
+    replace_worker(two.workers, 1)
     assert {number >> 40 for number in two.collect()[0][IDS].flatten().tolist()} == {3, 4}
     two.workers.go_on(2, states, next_leaf=9)
-    two.workers.replace_worker(0)
+    replace_worker(two.workers, 0)
     assert {number >> 40 for number in two.collect()[0][IDS].flatten().tolist()} == {9, 4}

@@ -16,6 +16,7 @@ import pytest
 from torch import nn
 
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, aSyncDataCollector
+from reap.collectors.exchange.shared import SharedExchange
 from reap.errors import OptionError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count
 from reap.weights.schemes import MultiProcessWeightSyncScheme, SharedMemWeightSyncScheme
@@ -340,14 +341,14 @@ def test_weights_go_to_a_successor_whose_start_was_broken_off(scheme: Any, monke
     options: Any = {"on_worker_failure": "restart", "weight_sync_schemes": {"policy": scheme()}}
     with MultiSyncDataCollector([partial(Count, 5)] * 2, policy, frames_per_batch=4, **options) as collector:
         collector.next()
-        attach, interruptions = collector._workers._own._attach_weights, [KeyboardInterrupt()]
+        attach, interruptions = SharedExchange.attach_weights, [KeyboardInterrupt()]
 
-        def interrupted(worker: int, box: Any) -> None:
-            attach(worker, box)
+        def interrupted(exchange: SharedExchange, worker: int, box: Any) -> None:
+            attach(exchange, worker, box)
             if interruptions:
                 raise interruptions.pop()
 
-        monkeypatch.setattr(collector._workers._own, "_attach_weights", interrupted)
+        monkeypatch.setattr(SharedExchange, "attach_weights", interrupted)
         os.kill(collector._workers.group.pids[0], signal.SIGKILL)
         with pytest.raises(KeyboardInterrupt):
             collector.next()

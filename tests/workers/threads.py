@@ -29,11 +29,11 @@ from reap.workers.handler_spec import HandlerSpec, HandlerSpecs
 from reap.workers.messages import Encoded, MessageKind, Received
 from reap.workers.pickling import encode_apart
 from reap.workers.process_context import RemoteContext
-from reap.workers.progress import STOP, Control, new_control
-from reap.workers.remote_group import RemoteGroup
+from reap.workers.progress import LEAVE, STOP, STOP_EARLY, Control, new_control
+from reap.workers.remote_group import RemoteGroup, WorkerFacts
 from reap.workers.serve import Terminated, serve
 
-STOP_EARLY, CLEAR = b"stop early", b"clear"
+STOP_WISH, CLEAR, LEAVE_WISH = b"stop early", b"clear", b"leave"
 
 
 def copied(encoded: Encoded) -> Encoded:
@@ -79,6 +79,7 @@ class Line:
     is_cut: bool = False
     is_released: bool = False
     has_ended: bool = False
+    left: threading.Event = field(default_factory=threading.Event)
     threads: Sequence[threading.Thread] = ()
 
     def hang_up(self) -> None:
@@ -97,8 +98,12 @@ class ThreadChannel:
     def deliver(self) -> None:
         """Be the postman: carry out wishes at once, queue commands."""
         while (item := self._line.posted.get()) is not None:
-            if item == STOP_EARLY:
-                self.control[STOP] = 1
+            if item == STOP_WISH:
+                self.control[STOP] |= STOP_EARLY
+            elif item == LEAVE_WISH:  # where processes are, SIGTERM
+                self.control[STOP] = LEAVE
+                self._line.left.set()
+                self._commands.put(None)
             elif item == CLEAR:
                 progress.clear(self.control)
             else:
@@ -196,6 +201,9 @@ class ThreadCarrier:
         if not self._lines[worker].is_released:
             self._lines[worker].posted.put(Received(copied(encode_apart(command, "the command")), wants_reply=False))
 
+    def facts(self, worker: int) -> WorkerFacts:
+        return WorkerFacts("here", f"thread {worker}")
+
     def fileno(self) -> int:
         return self._bell
 
@@ -209,7 +217,12 @@ class ThreadCarrier:
         """It cannot be seen from here."""
 
     def stop_early(self, worker: int) -> None:
-        self._lines[worker].posted.put(STOP_EARLY)
+        self._lines[worker].posted.put(STOP_WISH)
+
+    def leave(self, worker: int) -> None:
+        """Have a worker leave, as SIGTERM does with processes; returns once it knows."""
+        self._lines[worker].posted.put(LEAVE_WISH)
+        assert self._lines[worker].left.wait(10)
 
     def clear(self, worker: int) -> None:
         self._lines[worker].posted.put(CLEAR)

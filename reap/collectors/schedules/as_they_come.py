@@ -59,14 +59,14 @@ class AsTheyCome:
     def settle(self) -> None:
         """Have no rollout and no write under way; see `Schedule`."""
         self.finish_writes()
-        while self._handover.recording:
+        while self._handover.recording or self._workers.joining:
             self._receive()
 
     def _set_to_work(self) -> None:
         """Have all workers record whose rollouts are delivered, as far as the budget goes."""
         # The first that waits is delivered while its worker continues; where workers write, it has to be written before.
         recorded, recording = self._handover.recorded[self.writes is None :], self._handover.recording
-        busy = {worker for one in (*recorded, *recording) for worker in one.workers}
+        busy = {worker for one in (*recorded, *recording) for worker in one.workers}.union(self._workers.joining)
         idle = [worker for worker in range(self._group.size) if worker not in busy]
         late = [worker for worker in idle if not self._is_ahead(worker)]
         for worker in late if late or busy else idle:
@@ -111,11 +111,13 @@ class AsTheyCome:
 
     def _receive(self) -> None:
         """Wait for a rollout, for a write, or for a failure that can be recovered from."""
-        awaited = {worker for one in self._handover.recording for worker in one.commands}
+        awaited = {worker for one in self._handover.recording for worker in one.commands}.union(self._workers.joining)
         writes = self.writes
         try:
             worker, done = self._group.ready(awaited if writes is None else {*awaited, *writes.workers})
-            if writes is None or not writes.wrote(worker):
+            if worker in self._workers.joining:
+                self._arrive(worker, self._workers.join(worker, done))
+            elif writes is None or not writes.wrote(worker):
                 self._arrive(worker, self._workers.complete(worker, done))
         except WorkerError as failure:
             self._failed(failure)
@@ -129,11 +131,13 @@ class AsTheyCome:
     def recover(self, failure: WorkerError) -> None:
         """Take a worker's failure, or raise it."""
         recording = self._handover.recording_of(failure.worker)
-        done = self._workers.recover(failure, None if recording is None else recording.commands[failure.worker])
-        if done is not None:
-            self._arrive(failure.worker, done)
+        command = None if recording is None else recording.commands[failure.worker]
+        self._arrive(failure.worker, self._workers.recover(failure, command))
 
-    def _arrive(self, worker: int, done: Done) -> None:
+    def _arrive(self, worker: int, done: Done | None) -> None:
+        """A worker's rollout is complete; nothing if there is none."""
+        if done is None:
+            return
         recording = self._handover.recording_of(worker)
         assert recording is not None
         recording.dones = {worker: done}

@@ -43,7 +43,9 @@ class Gather:
                     self._group.request(worker, self._commands[worker])
                     self._waiting.add(self._unsent.popleft())
                 worker, reply = self._group.ready(self._waiting)
-                self._take(worker, self._workers.complete(worker, reply))
+                done = self._workers.complete(worker, reply)
+                if done is not None:
+                    self._take(worker, done)
             except WorkerError as failure:
                 self._recover(failure)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import isclass
@@ -75,7 +75,13 @@ class Assembly:
         return _actor(_place(policy, self.options), self.env, self.recorder.rollout.stage, self.options)
 
 
-def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: CollectorOptions, leaf: int = 0) -> Assembly:
+def assemble(
+    env: EnvBase,
+    policy: Callable[..., Any] | None,
+    options: CollectorOptions,
+    leaf: int = 0,
+    stops: Sequence[Hook] = (),
+) -> Assembly:
     """Everything that one worker runs.
 
     Args:
@@ -83,6 +89,7 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
         policy: the policy, or None for random actions.
         options: the collector's options.
         leaf: number of the worker, for the ids.
+        stops: called after each step; one that returns True ends the rollout, and somebody else records the rest of it.
     """
     env.leave_to_policy([key for key in read_keys(policy) if after(key) in written_keys(policy)])
     _refuse_rows(env, options)
@@ -108,7 +115,7 @@ def assemble(env: EnvBase, policy: Callable[..., Any] | None, options: Collector
     tracker = TrajectoryTracker(
         stage.rows, leaf=leaf, limit=options.limit, rewards=_rewards(env), writes_counts=STEP_COUNT not in env.fields_of_stage()
     )
-    interruptions = _interruptions(options)
+    interruptions = [*_interruptions(options), *stops]
     hooks = [*_hooks(stage), *interruptions]
     rollout = Rollout(env, stage, tracker, hooks=hooks, reset_when_done=options.reset_when_done)
     kind = actor.kind if actor else "random"

@@ -155,6 +155,7 @@ class Done:
         policy_seconds: time in the policy.
         columns: columns recorded; less than the slot has if the rollout was ended early.
         outside: numbers that lay outside of their bounds.
+        is_last: the worker ended the rollout early because it leaves; another records the rest.
         parcel: the worker's rows, where memory is not shared.
         objects: columns of objects by key, which no shared memory can hold.
     """
@@ -167,6 +168,7 @@ class Done:
     policy_seconds: float
     columns: int = 0
     outside: Sequence[Outside] = ()
+    is_last: bool = False
     parcel: Parcel | None = None
     objects: Mapping[Key, Array] | None = None
 

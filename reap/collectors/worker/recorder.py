@@ -21,6 +21,7 @@ from reap.recording.buffers import STEP_COUNT, VERSION, Slot
 from reap.recording.layout import Field
 from reap.rollout.loop import Rollout
 from reap.seeds import next_seed
+from reap.workers.progress import LEAVE, STOP
 
 SPECS = ("observation_spec", "action_spec", "reward_spec", "done_spec")
 """The specs that a collector gives as its own."""
@@ -145,6 +146,7 @@ class RolloutRecorder:
             rollout.policy_seconds - policy_seconds,
             rollout.columns_done,
             rollout.outside,
+            bool(rollout.control[STOP] & LEAVE) and rollout.columns_done < slot.columns,
         )
 
     def _begin_random_state(self) -> torch.Tensor | None:

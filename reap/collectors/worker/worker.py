@@ -39,6 +39,7 @@ class WorkerSpec:
         stops_early: the collector may end a rollout early.
         collector_class: the class of its own collector, or a name of one; None for an env.
         keywords: options of its own collector.
+        may_leave: it ends its rollout early when it is told to leave (`reap.workers.progress.LEAVE`).
         owns_process: no other worker shares its process: generators and torch's threads are its own.
     """
 
@@ -53,6 +54,7 @@ class WorkerSpec:
     stops_early: bool = False
     collector_class: Any = None
     keywords: Mapping[str, Any] | None = None
+    may_leave: bool = False
     owns_process: bool = True
 
     def make_policy(self) -> tuple[Any, Mapping[str, Any]]:
@@ -94,11 +96,12 @@ def make_worker(spec: WorkerSpec, number: int, control: Control) -> WorkerHandle
 
 
 def _with_env(spec: WorkerSpec, control: Control) -> tuple[RolloutRecorder, PolicyCopy]:
+    stop = Stopper(control).collection_stopped
     options = replace(spec.options, interruptor=Stopper(control)) if spec.stops_early else spec.options
     env = build_env(pickle.loads(spec.create_env_fn), options.create_env_kwargs)
     try:
         policy, attributes = spec.make_policy()
-        assembly = assemble(env, policy, options, spec.leaf)
+        assembly = assemble(env, policy, options, spec.leaf, [stop] if spec.may_leave else [])
     except BaseException:
         env.close()
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from tensordict import TensorDictBase
@@ -87,8 +87,17 @@ class Workers(Protocol):
         """Make ready to record in a thread; the updater that sends weights there, in place of this one."""
         ...
 
-    def complete(self, worker: int, done: Done) -> Done:
-        """A reply, with the columns that a failed worker left in the same rollout."""
+    @property
+    def joining(self) -> Collection[int]:
+        """Workers that were launched and have not joined yet: nothing is asked of them, and their replies go to `join`."""
+        ...
+
+    def join(self, worker: int, reply: Any) -> Done | None:
+        """Take a reply of a worker that is joining; its rollout, if it has joined, and those before it had completed one."""
+        ...
+
+    def complete(self, worker: int, done: Done) -> Done | None:
+        """A reply, with the columns that a failed worker left in the same rollout; None if its successor records the rest."""
         ...
 
     def recover(self, failure: WorkerError, command: Collect | None) -> Done | None:

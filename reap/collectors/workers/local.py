@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -140,6 +140,14 @@ class LocalWorkers:
         # A copy on another device may lack what was changed since the last update.
         changes = None if source is None else updater.changes
         return PendingWeightUpdater(private, source or assembly.held, changes)
+
+    @property
+    def joining(self) -> Collection[int]:
+        """None: the worker is here from the start."""
+        return ()
+
+    def join(self, worker: int, reply: Any) -> None:
+        """Nobody joins."""
 
     def complete(self, worker: int, done: Done) -> Done:
         """The reply itself: nothing was left by a failed worker."""

@@ -5,43 +5,49 @@
                   truncated ---'   new ids
 
 The exchange knows how many columns of a failed worker are here: where its memory was shared, those that were complete; where
-rollouts are copied, none. Ids and step counts of a rollout are written when it ends. A rollout that never ends leaves the first
-ones of each segment in its slot (`TrajectoryTracker`), from which `finish` writes the others.
+rollouts are copied, none, unless the worker left and sent them. Ids and step counts of a rollout are written when it ends. A
+rollout that never ends leaves the first ones of each segment in its slot (`TrajectoryTracker`), from which `finish` writes the
+others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from reap.collectors.exchange.slots import Slots
 from reap.collectors.worker.commands import Collect, Done, WorkerInfo
+from reap.collectors.workers.joining import Joins
+from reap.collectors.workers.retries import Retries
 from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.errors import ReapError, SpecMismatch, WorkerError
 from reap.keys import Key
 from reap.recording.buffers import DONE, IDS, MASK, STEP_COUNT, TERMINATED, TRUNCATED, after
 from reap.recording.layout import Array
-from reap.recording.trajectories import NO_ID
+from reap.recording.trajectories import NO_ID, Episode
 
 Arrays = Mapping[Key, Array]
 
 
 @dataclass(frozen=True)
 class SalvagedColumns:
-    """The columns that failed workers recorded of the rollout under way, copied.
+    """The columns that workers which failed or left recorded of the rollout under way, copied.
 
     Attributes:
-        command: the rollout.
+        slot: where it is recorded.
         columns: number of columns, from the first.
         values: `[rows, columns, *value]` under each key.
+        episodes: that ended in them, as far as is known.
     """
 
-    command: Collect
+    slot: int
     columns: int
     values: Arrays
+    episodes: Sequence[Episode] = ()
 
     def put_back(self, arrays: Mapping[Key, Any]) -> None:
         """Write the columns to their place."""
@@ -56,12 +62,23 @@ class Recovery:
         workers: the workers.
         slots: gives the slots of a worker.
         note: is told of each worker that was restarted.
+        joins: has successors join.
+        retries: decides whether there is another one.
     """
 
-    def __init__(self, workers: RolloutWorkers, slots: Callable[[int], Slots], note: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        workers: RolloutWorkers,
+        slots: Callable[[int], Slots],
+        note: Callable[[int], None],
+        joins: Joins,
+        retries: Retries,
+    ) -> None:
         self._workers, self._slots, self._note = workers, slots, note
+        self._joins, self._retries = joins, retries
         self._salvaged: dict[int, SalvagedColumns] = {}
-        self._begun: dict[int, WorkerError] = {}
+        self._tries: dict[int, int] = {}
+        self._begun: dict[int, tuple[WorkerError, float]] = {}
 
     def restart(self, failure: WorkerError, command: Collect | None) -> Done | None:
         """Restart a worker, and have the rest of its rollout recorded.
@@ -74,20 +91,77 @@ class Recovery:
             The rollout, if the worker had completed it; None if its reply will come, or none was under way.
 
         Raises:
-            WorkerError: the failure, where the worker has not completed a column since it was last restarted, or where its env
-                or policy returned a value that does not fit: another worker would do the same.
+            WorkerError: the failure, where no other worker is to be tried (`Retries`), or where its env or policy returned a
+                value that does not fit: another worker would do the same.
         """
         if is_of_data(failure):
             raise failure
-        # Failures of others, in the meantime, are recovered from next.
-        with self._workers.group.failures_only_of(failure.worker):
-            return self._restart(failure, command)
+        while True:
+            try:
+                # Failures of others, in the meantime, are recovered from next.
+                with self._workers.group.failures_only_of(failure.worker):
+                    return self._restart(failure, command)
+            except WorkerError as again:
+                if again is failure:
+                    raise
+                failure = again  # of the worker that was launched in its place
 
     def _restart(self, failure: WorkerError, command: Collect | None) -> Done | None:
         worker = failure.worker
-        if self._begun.get(worker) is not failure:
+        if self._begun.get(worker, (None,))[0] is not failure:
             self._salvage(failure, command)
-        self._replace(failure)
+        then = partial(self._continue, worker, command)
+        before = self._workers.restarts, self._workers.next_leaf
+        try:
+            joining = self._workers.launch_successor(worker, self._begun[worker][1])
+            done = self._joins.begin(worker, joining, then)
+        except ReapError:
+            raise
+        except BaseException:  # Ctrl-C, while the new worker starts: the next call begins with it again
+            self._workers.restarts, self._workers.next_leaf = before
+            self._workers.group.withdraw(failure)
+            raise
+        self._begun.pop(worker, None)
+        return done
+
+    def _salvage(self, failure: WorkerError, command: Collect | None) -> None:
+        """Keep what a worker had completed, once for each of its failures."""
+        worker = failure.worker
+        before = self._salvaged.pop(worker, None)
+        reached = 0 if command is None else self._workers.columns_reached(worker)
+        if reached > (0 if before is None else before.columns):
+            self._tries.pop(worker, None)
+        tries = self._tries.get(worker, 0)
+        pause = self._retries.pause(failure, tries)
+        self._tries[worker] = tries + 1
+        if command is not None:
+            self._salvaged[worker] = self._columns_of(worker, command, before)
+        self._begun[worker] = failure, pause
+
+    def _columns_of(self, worker: int, command: Collect, before: SalvagedColumns | None) -> SalvagedColumns:
+        arrays, columns = self._slots(worker).rows_of(worker, command.slot), self._workers.completed_columns(worker)
+        if before is not None:
+            before.put_back(arrays)
+            columns = max(columns, before.columns)
+        return self._salvaged_of(worker, command.slot, columns, () if before is None else before.episodes)
+
+    def _salvaged_of(self, worker: int, slot: int, columns: int, episodes: Sequence[Episode]) -> SalvagedColumns:
+        arrays = self._slots(worker).rows_of(worker, slot)
+        if columns:
+            finish(arrays, columns, self._workers.infos[worker])
+        return SalvagedColumns(slot, columns, {key: array[:, :columns].copy() for key, array in arrays.items()}, episodes)
+
+    def left(self, worker: int, done: Done) -> None:
+        """A worker has left in the middle of a rollout; its columns are in the slot, and its successor records the rest."""
+        before = self._salvaged.pop(worker, None)
+        if before is not None:
+            before.put_back(self._slots(worker).rows_of(worker, done.slot))
+        episodes = (*(() if before is None else before.episodes), *done.episodes)
+        self._salvaged[worker] = self._salvaged_of(worker, done.slot, done.columns, episodes)
+        self._tries.pop(worker, None)
+
+    def _continue(self, worker: int, command: Collect | None) -> Done | None:
+        """A successor has joined: have it record what is missing of the rollout."""
         self._note(worker)
         salvaged = self._salvaged.get(worker)
         if command is None or salvaged is None:
@@ -98,43 +172,16 @@ class Recovery:
         self._workers.group.request(worker, replace(command, start=salvaged.columns, fresh=False))
         return None
 
-    def _salvage(self, failure: WorkerError, command: Collect | None) -> None:
-        """Keep what a worker had completed, once for each of its failures."""
-        worker = failure.worker
-        reached, before = self._workers.columns_reached(worker), self._salvaged.pop(worker, None)
-        if before is not None and reached <= before.columns:
-            raise failure
-        if command is not None:
-            self._salvaged[worker] = self._columns_of(worker, command, before)
-        self._begun[worker] = failure
-
-    def _columns_of(self, worker: int, command: Collect, before: SalvagedColumns | None) -> SalvagedColumns:
-        arrays, columns = self._slots(worker).rows_of(worker, command.slot), self._workers.completed_columns(worker)
-        if before is not None:
-            before.put_back(arrays)
-        if columns:
-            finish(arrays, columns, self._workers.infos[worker])
-        return SalvagedColumns(command, columns, {key: array[:, :columns].copy() for key, array in arrays.items()})
-
-    def _replace(self, failure: WorkerError) -> None:
-        try:
-            self._workers.replace_worker(failure.worker)
-        except ReapError:
-            raise
-        except BaseException:  # Ctrl-C, while the new worker starts: the next call begins with it again
-            self._workers.group.withdraw(failure)
-            raise
-        del self._begun[failure.worker]
-
     def completed(self, worker: int, done: Done) -> Done:
         """The rollout, which is in its slot, with the columns of failed workers in their place."""
+        self._tries.pop(worker, None)
         salvaged = self._salvaged.pop(worker, None)
         if salvaged is None:
             return done
-        arrays = self._slots(worker).rows_of(worker, salvaged.command.slot)
+        arrays = self._slots(worker).rows_of(worker, salvaged.slot)
         salvaged.put_back(arrays)
         frames = int(np.count_nonzero(arrays[IDS] != NO_ID))
-        return replace(done, frames=frames)
+        return replace(done, frames=frames, episodes=[*salvaged.episodes, *done.episodes])
 
 
 def is_of_data(failure: BaseException) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,10 @@ from reap.collectors.options.collector import made_updater
 from reap.collectors.options.multi import Plan
 from reap.collectors.worker.buffer_writer import write_to
 from reap.collectors.worker.commands import CheckState, Collect, Done, SetState, WorkerInfo
+from reap.collectors.workers.joining import JoinAtOnce, Joins
 from reap.collectors.workers.recovery import Recovery
 from reap.collectors.workers.requests import scatter
+from reap.collectors.workers.retries import OneTry, Retries
 from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.envs.own_policy import as_policy
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
@@ -38,6 +40,8 @@ class RemoteWorkers:
         policy: a module or function, or None for random actions.
         name: the collector's class.
         make_workers: makes them, where they are; by default in processes of this machine.
+        joins: has successors of those who fail join; by default while all wait.
+        retries: decides whether there is another successor; by default there is one.
     """
 
     def __init__(
@@ -46,6 +50,8 @@ class RemoteWorkers:
         policy: Callable[..., Any] | None,
         name: str,
         make_workers: Callable[[Plan, Held, str], RolloutWorkers] = RolloutWorkers,
+        joins: Joins | None = None,
+        retries: Retries | None = None,
     ) -> None:
         if policy is not None and any(plan.policy_factories):
             raise OptionError("policy and policy_factory: expected one of them, got both")
@@ -57,6 +63,8 @@ class RemoteWorkers:
         self._plan = plan
         self._own = make_workers(plan, self.held, name)
         self._slots: list[Slots] = []
+        self._joins: Joins = joins or JoinAtOnce(lambda: self.group)
+        self._retries: Retries = retries or OneTry()
         self._recovery: Recovery | None = None
         self._updater: Any = None
 
@@ -92,7 +100,7 @@ class RemoteWorkers:
         if self._plan.workers.restarts:
             for one in slots:
                 one.make_all()
-            self._recovery = Recovery(self._own, self._slots.__getitem__, note_restart)
+            self._recovery = Recovery(self._own, self._slots.__getitem__, note_restart, self._joins, self._retries)
 
     def let_write(self, end: Any) -> None:
         """Give each of them its end of the replay buffer."""
@@ -136,9 +144,29 @@ class RemoteWorkers:
     def prepare_background(self, updater: WeightUpdaterBase | None) -> None:
         """Return: their policies are copies in any case."""
 
-    def complete(self, worker: int, done: Done) -> Done:
+    @property
+    def joining(self) -> Collection[int]:
+        """Those who have not joined yet."""
+        return self._joins.under_way
+
+    def join(self, worker: int, reply: Any) -> Done | None:
+        """Take a reply of one that is joining; see `Workers`."""
+        try:
+            done: Any = self._joins.step(worker, reply)
+        except ReapError:
+            self._own.close(0)
+            raise
+        finally:
+            self._renew_mailbox(worker)
+        return done
+
+    def complete(self, worker: int, done: Done) -> Done | None:
         """A reply, with the columns that a failed worker left; see `Workers`."""
         landed = self._slots[worker].land(worker, done)
+        if landed.is_last:
+            if self._recovery is not None:
+                self._recovery.left(worker, landed)
+            return None
         return landed if self._recovery is None else self._recovery.completed(worker, landed)
 
     def recover(self, failure: WorkerError, command: Collect | None) -> Done | None:

@@ -23,6 +23,7 @@ from reap.collectors.exchange.slots import Slots
 from reap.collectors.options.multi import Plan
 from reap.collectors.worker.commands import ConnectBuffer, DescribeWorker, Seed, WorkerInfo
 from reap.collectors.worker.worker import WorkerSpec, make_worker
+from reap.collectors.workers.joining import Joining
 from reap.collectors.workers.requests import ask_one, gather_all, scatter
 from reap.envs.gymnasium.registry import registry_entries
 from reap.envs.make_env import refuse_instances
@@ -48,6 +49,7 @@ class RolloutWorkers:
         exchange: how slots, weights and rollouts get to workers and back; shared memory if None.
         make_group: makes the group from what makes the workers, as `ProcessGroup` does.
         own_processes: each worker has a process of its own.
+        may_leave: workers may be told to leave in the middle of a rollout.
 
     Attributes:
         group: carries commands to them.
@@ -67,6 +69,7 @@ class RolloutWorkers:
         exchange: Exchange | None = None,
         make_group: Callable[..., Any] = ProcessGroup,
         own_processes: bool = True,
+        may_leave: bool = False,
     ) -> None:
         refuse_lazy(held)
         refuse_instances(plan.factories, "workers")
@@ -76,7 +79,8 @@ class RolloutWorkers:
         self._seeds: dict[int, Seed] = {}
         self._scheme = plan.scheme
         self._exchange = SharedExchange() if exchange is None else exchange
-        self._specs = [replace(spec, owns_process=own_processes) for spec in worker_specs(plan, held, self._exchange)]
+        kind = {"owns_process": own_processes, "may_leave": may_leave}
+        self._specs = [replace(spec, **kind) for spec in worker_specs(plan, held, self._exchange)]
         with blaming((option.name, getattr(own, option.name)) for own in plan.each for option in fields(own)):
             group = make_group(
                 [partial(make_worker, spec) for spec in self._specs],
@@ -100,13 +104,10 @@ class RolloutWorkers:
         make, kind = self._exchange.mailbox, self._scheme.mailbox
         boxes = {worker: make(kind, info.weights) for worker, info in enumerate(self.infos) if info.weights is not None}
         for worker, box in boxes.items():
-            self._attach_weights(worker, box)
+            self._exchange.attach_weights(worker, box)
         for _ in boxes:
             self.group.ready(boxes)
         return boxes
-
-    def _attach_weights(self, worker: int, box: Any) -> None:
-        self._exchange.attach_weights(worker, box)
 
     def slots_for(
         self,
@@ -176,33 +177,44 @@ class RolloutWorkers:
         self.next_leaf = max(self.next_leaf, following if next_leaf is None else next_leaf)
         self._seeds = {worker: Seed(seed, static) for worker, (seed, static) in seeds.items() if seed is not None}
 
-    def replace_worker(self, worker: int) -> None:
+    def launch_successor(self, worker: int, pause: float = 0.0) -> Joining:
         """Launch another worker in a worker's place; its ids are new ones, its env and its generators have other seeds.
 
-        If it is interrupted, everything but the new worker is as before, for another try.
+        Args:
+            worker: its number.
+            pause: seconds until it is launched, where the group can wait for that.
 
-        Raises:
-            SpecMismatch: its env is another one now.
-            WorkerError: it failed at once.
+        Returns:
+            The requests by which it joins; they raise SpecMismatch if its env is another one now.
         """
-        spec = self._specs[worker]
-        number, leaf = self.restarts + 1, self.next_leaf
-        successor = replace(spec, leaf=leaf, seed=successors_seed(spec.seed, number))
-        self.group.replace(worker, partial(make_worker, successor))
-        info = ask_one(self.group, worker, DescribeWorker())
-        if info.fields != self.infos[worker].fields or info.batch_shape != self.infos[worker].batch_shape:
-            raise SpecMismatch(f"worker {worker}, restarted: expected {self.infos[worker]}, found {info}")
+        spec, leaf = self._specs[worker], self.next_leaf
+        self.restarts, self.next_leaf = self.restarts + 1, leaf + 1
+        successor = partial(make_worker, replace(spec, leaf=leaf, seed=successors_seed(spec.seed, self.restarts)))
+        if worker in self.mailboxes:
+            self.mailboxes[worker] = self.mailboxes[worker].renewed()
+        if pause:
+            self.group.replace(worker, successor, pause)
+        else:
+            self.group.replace(worker, successor)
+        return self._join(worker)
+
+    def _join(self, worker: int) -> Joining:
+        self.group.enqueue(worker, DescribeWorker())
+        info, expected = (yield), self.infos[worker]
+        if info.fields != expected.fields or info.batch_shape != expected.batch_shape:
+            raise SpecMismatch(f"worker {worker}, restarted: expected {expected}, found {info}")
         for slots in self.slots:
             slots.attach_again(worker)
         if worker in self.mailboxes:
-            box = self.mailboxes[worker] = self.mailboxes[worker].renewed()
-            self._attach_weights(worker, box)
-            self.group.ready([worker])
+            self._exchange.attach_weights(worker, self.mailboxes[worker])
+            yield
         if self._buffers:
-            ask_one(self.group, worker, self._buffers[worker])
+            self.group.request(worker, self._buffers[worker])
+            yield
         if given := self._seeds.get(worker):
-            self.seed(worker, successors_seed(given.seed), given.static)
-        self.restarts, self.next_leaf = number, leaf + 1
+            self._seeds[worker] = successors = Seed(successors_seed(given.seed), given.static)
+            self.group.request(worker, successors)
+            yield
 
     def require_equal(self) -> None:
         """Raise SpecMismatch unless all workers record the same keys with the same shapes and dtypes."""

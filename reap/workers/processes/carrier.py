@@ -23,7 +23,7 @@ from reap.workers.processes import worker_process
 from reap.workers.processes.channel import Incoming, SocketCommand
 from reap.workers.processes.control import ControlBlock
 from reap.workers.processes.worker_process import WorkerProcess
-from reap.workers.progress import PUBLISHED, STOP, Control, Progress, progress_of
+from reap.workers.progress import PUBLISHED, STOP, STOP_EARLY, Control, Progress, progress_of
 
 NOTHING = Events((), ())
 
@@ -140,7 +140,7 @@ class ProcessCarrier:
 
     def stop_early(self, worker: int) -> None:
         """Ask a worker to end the command under way with the column that it is at."""
-        self._controls[worker][STOP] = 1
+        self._controls[worker][STOP] = STOP_EARLY
 
     def clear(self, worker: int) -> None:
         """Forget the column that a worker is at, and what `stop_early` asked for."""

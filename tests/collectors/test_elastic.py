@@ -1,0 +1,240 @@
+"""Workers that leave, die and come back while others deliver, over a carrier that shares nothing with them."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from tensordict.nn import InteractionType
+from tensordict.nn.probabilistic import set_interaction_type
+
+from reap.collectors.exchange.copied import CopiedExchange
+from reap.collectors.multi import RemoteCollector
+from reap.collectors.schedules.make import as_they_come, together
+from reap.collectors.workers.joining import JoinAtOnce, JoinLater
+from reap.collectors.workers.retries import GrowingPauses, OneTry
+from reap.collectors.workers.rollout_workers import RolloutWorkers
+from reap.errors import WorkerDied, WorkerRaised
+from reap.recording.buffers import IDS
+from reap.testing.marked import Marked
+from reap.workers.remote_group import RemoteGroup
+from reap.workers.serve import Terminated
+from tests.workers.threads import ThreadCarrier, thread_group
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.filterwarnings("ignore:worker . is replaced:RuntimeWarning")]
+
+COLUMNS = 8
+
+
+class Threaded(RemoteCollector):
+    """A collector whose workers are threads, as those on other machines are: with retries, joining late where it is async."""
+
+    def __init__(self, sync: bool, create_env_fn: Any, policy: Any = None, **options: Any) -> None:
+        groups: list[RemoteGroup] = []
+
+        def make_group(make_handlers: Any, **given: Any) -> RemoteGroup:
+            groups.append(thread_group(make_handlers, **given))
+            return groups[0]
+
+        make = partial(RolloutWorkers, exchange=CopiedExchange(), make_group=make_group, own_processes=False, may_leave=True)
+        options = {"on_worker_failure": "restart", "num_sub_threads": None, "frames_per_batch": COLUMNS, **options}
+        schedule = together if sync else as_they_come
+        joins = None if sync else JoinLater()
+        self._compose(
+            create_env_fn, policy, options, schedule, is_shared=sync, make_workers=make, joins=joins, retries=GrowingPauses()
+        )
+        self.threads: ThreadCarrier = groups[0].carrier
+
+
+@pytest.fixture(autouse=True)
+def one_mode() -> Iterator[None]:
+    """tensordict's mode is one for all threads: each sets, and restores, the same."""
+    with set_interaction_type(InteractionType.RANDOM):
+        yield
+
+
+MAKERS: list[Callable[[], Any]] = []
+"""What workers call: functions do not travel to threads as they are, and these have things to share with the test."""
+
+
+def made_by(number: int) -> Any:
+    return MAKERS[number]()
+
+
+def here(make: Callable[[], Any]) -> Callable[[], Any]:
+    """A factory that can be sent, and calls this one."""
+    MAKERS.append(make)
+    return partial(made_by, len(MAKERS) - 1)
+
+
+class Acting(Marked):
+    """`Marked` that does something with its `at`-th step."""
+
+    def __init__(self, at: int, act: Callable[[], Any]) -> None:
+        super().__init__()
+        self._at, self._act = at, act
+
+    def step(self, action: Any) -> Any:
+        if self.all_steps + 1 == self._at:
+            self._act()
+        return super().step(action)
+
+
+class Once:
+    """Calls a function the first time that it is called."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self._act, self._is_done = act, False
+
+    def __call__(self) -> None:
+        if not self._is_done:
+            self._is_done = True
+            self._act()
+
+
+def die() -> None:
+    raise Terminated
+
+
+def leaves(batch: Any) -> list[int]:
+    return sorted({number >> 40 for number in batch[IDS].flatten().tolist()})
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_worker_that_leaves_delivers_its_columns_and_its_successor_records_the_rest(sync: bool) -> None:
+    collectors: list[Threaded] = []
+    act = Once(lambda: collectors[0].threads.leave(0))
+    with Threaded(sync, [here(lambda: Acting(5, act))]) as collector:
+        collectors.append(collector)
+        batch = collector.next().reshape(-1)
+        assert batch.shape == (COLUMNS,)
+        assert leaves(batch) == [0, 1]
+        assert (batch[IDS] >> 40).tolist() == [0] * 5 + [1] * 3
+        assert batch["next", "truncated"].flatten().tolist()[4]
+        stats = collector.stats()
+        assert (stats.restarts, stats.frames, stats.discarded_frames) == (1, COLUMNS, 0)
+        assert leaves(collector.next()) == [1]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_of_a_worker_that_dies_the_rollout_is_recorded_again(sync: bool) -> None:
+    act = Once(die)
+    with Threaded(sync, [here(lambda: Acting(5, act))]) as collector:
+        batch = collector.next().reshape(-1)
+        assert (leaves(batch), batch.shape) == ([1], (COLUMNS,))
+        assert collector.stats().restarts == 1
+
+
+class Slow:
+    """Makes envs that die once; all but the first are made once the gate is open."""
+
+    def __init__(self) -> None:
+        self.gate, self.made, self._die = threading.Event(), 0, Once(die)
+
+    def __call__(self) -> Acting:
+        self.made += 1
+        assert self.made == 1 or self.gate.wait(30)
+        return Acting(3, self._die)
+
+
+def test_others_deliver_while_a_successor_starts() -> None:
+    slow = Slow()
+    with Threaded(False, [Marked, here(slow)]) as collector:
+        alone = 0
+        while alone < 5 or slow.made < 2:
+            assert leaves(collector.next()) == [0]
+            alone += 1
+        slow.gate.set()
+        found: set[int] = set()
+        while 2 not in found:
+            found.update(leaves(collector.next()))
+        assert found <= {0, 2}
+
+
+def test_a_successor_that_dies_at_once_is_tried_again() -> None:
+    made, act = list[int](), Once(die)
+
+    def fragile() -> Acting:
+        made.append(1)
+        if len(made) in (2, 3):
+            raise Terminated
+        return Acting(3, act)
+
+    with Threaded(True, [Marked, here(fragile)]) as collector, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert leaves(collector.next()) == [0, 4]
+        assert collector.stats().restarts == 1
+    found = [str(one.message).partition(":")[0] for one in caught if "is replaced" in str(one.message)]
+    assert found == [
+        "worker 1 is replaced now (try 1)",
+        "worker 1 is replaced in 1 s (try 2)",
+        "worker 1 is replaced in 2 s (try 3)",
+    ]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_code_that_raises_twice_is_raised(sync: bool) -> None:
+    class Faulty(Marked):
+        def step(self, action: Any) -> Any:
+            raise ZeroDivisionError("no")
+
+    with Threaded(sync, [Faulty]) as collector, pytest.raises(WorkerRaised, match="ZeroDivisionError: no"):
+        collector.next()
+
+
+def test_pauses_grow() -> None:
+    died, policy = WorkerDied(3, -9, "step"), GrowingPauses()
+    with pytest.warns(RuntimeWarning, match="worker 3 is replaced"):
+        assert [policy.pause(died, tries) for tries in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+    raised = WorkerRaised(3, "step", ValueError("no"))
+    with pytest.warns(RuntimeWarning, match="try 1.*ValueError: no"):
+        assert policy.pause(raised, 0) == 0
+    with pytest.raises(WorkerRaised):
+        policy.pause(raised, 1)
+    assert OneTry().pause(raised, 0) == 0
+    with pytest.raises(WorkerDied):
+        OneTry().pause(died, 1)
+
+
+def test_weights_written_while_a_successor_starts_reach_it() -> None:
+    slow = Slow()
+    with Threaded(False, [Marked, here(slow)], Weighted(0.0)) as collector:
+        while slow.made < 2:
+            collector.next()
+        collector.update_policy_weights_(Weighted(5.0))
+        slow.gate.set()
+        batch = collector.next()
+        while leaves(batch) != [2]:
+            batch = collector.next()
+        assert batch["action"].unique().tolist() == [5.0]
+
+
+class Weighted(torch.nn.Module):
+    """Acts with its weight."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([value]))
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return self.weight.expand(*observation.shape[:-1], 1)
+
+
+def test_joining_waits_at_once_or_later() -> None:
+    assert JoinAtOnce(lambda: None).under_way == ()  # pyright: ignore[reportArgumentType]
+    later, log = JoinLater(), list[Any]()
+
+    def joining() -> Any:
+        log.append("asked")
+        log.append((yield))
+        log.append((yield))
+
+    assert later.begin(2, joining(), lambda: "done") is None
+    assert list(later.under_way) == [2]
+    assert (later.step(2, "a"), later.step(2, "b")) == (None, "done")
+    assert (log, list(later.under_way)) == (["asked", "a", "b"], [])
