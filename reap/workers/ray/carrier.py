@@ -32,6 +32,7 @@ from reap.workers.ray.channel import Wish
 from reap.workers.ray.cluster import Cluster, actor_options, resources_of, shown_resources
 from reap.workers.ray.line import Arrived, Command, Item, Line, words_of
 from reap.workers.ray.store import Post, SharedObjects
+from reap.workers.remote_group import WorkerFacts
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at which nodes are drained."""
@@ -173,6 +174,12 @@ class RayCarrier:
         if found is None:
             return f"Ray has no place for it yet, or is starting it: {shown_resources(resources_of(self._options_of(worker)))}"
         return f"pid {found.pid} on {found.host}, Ray node {found.node[:12]}"
+
+    def facts(self, worker: int) -> WorkerFacts:
+        """Machine, node, and what came from there."""
+        line = self._lines[worker]
+        host, node = ("", "") if line.whereabouts is None else line.whereabouts[:2]
+        return WorkerFacts(host, node, line.bytes, line.seconds_before + line.seconds)
 
     def progress(self, worker: int) -> None:
         """It cannot be seen from here."""

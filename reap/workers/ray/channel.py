@@ -23,10 +23,7 @@ from reap.system.memory import Bytes
 from reap.workers import progress
 from reap.workers.messages import Encoded, MessageKind, Received
 from reap.workers.pickling import encode_apart
-from reap.workers.progress import STOP, Control, new_control
-
-STOP_EARLY, LEAVE = 1, 2
-"""At `STOP`: end this command with the column under way; do so, and take no other command."""
+from reap.workers.progress import LEAVE, STOP, STOP_EARLY, Control, new_control
 
 
 class Wish(enum.IntEnum):

@@ -1,0 +1,26 @@
+"""Collectors whose workers are on other machines. Names are loaded when they are first used, and their engines with them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reap.collectors.distributed.ray import RayCollector
+
+_HOMES = {"reap.collectors.distributed.ray": ("RayCollector",)}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = ["RayCollector"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'reap.collectors.distributed' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
