@@ -27,8 +27,8 @@ class RayOptions:
 
     Attributes:
         num_collectors: number of workers, if one `create_env_fn` is given for all.
-        sync: a batch holds a rollout of every worker, all of the same weights, as those of a `MultiSyncDataCollector`; otherwise
-            it is the rollout of one worker, in order of arrival.
+        sync: a batch holds a rollout of every worker, all of the same weights, as in `MultiSyncDataCollector`; otherwise it is
+            the rollout of one worker, in order of arrival.
         ray_init_config: arguments of `ray.init`, where Ray does not run in this process yet.
         remote_configs: options of Ray's actors: `num_cpus` (1 by default), `num_gpus`, `memory`, `resources`, `runtime_env`,
             `scheduling_strategy`, `label_selector`, ...; or a list of them, one for each worker.
@@ -72,6 +72,7 @@ class RayCollector(RemoteCollector):
         own = {field.name: options.pop(field.name) for field in fields(RayOptions) if field.name in options}
         self._ray_options = ray = RayOptions(**own)
         options.setdefault("num_workers", ray.num_collectors)
+        joins: Any = None if ray.sync else JoinLater()
         make = partial(RolloutWorkers, exchange=CopiedExchange(), make_group=self._make_group, may_leave=True)
         self._compose(
             create_env_fn,
@@ -80,7 +81,7 @@ class RayCollector(RemoteCollector):
             together if ray.sync else as_they_come,
             is_shared=ray.sync,
             make_workers=make,
-            joins=None if ray.sync else JoinLater(),
+            joins=joins,
             retries=GrowingPauses(),
         )
 

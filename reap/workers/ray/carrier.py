@@ -27,7 +27,6 @@ from reap.system.interrupts import deferring_interrupts
 from reap.workers.carrier import Events
 from reap.workers.messages import MessageKind
 from reap.workers.pickling import encode_apart
-from reap.workers.ray.actor import GROUPS, WorkerActor
 from reap.workers.ray.channel import Wish
 from reap.workers.ray.cluster import Cluster, actor_options, resources_of, shown_resources
 from reap.workers.ray.line import Arrived, Command, Item, Line, words_of
@@ -56,7 +55,7 @@ class RayCarrier:
     def __init__(self, cluster: Cluster, options: Sequence[Mapping[str, Any]], workers: int) -> None:
         self._cluster = cluster
         self._options = [actor_options(one) for one in options]
-        self._actor_class = cluster.ray.remote(concurrency_groups=dict(GROUPS))(WorkerActor)
+        self._actor_class = cluster.actor_class()
         for one in self._options:
             with in_words_of_options():
                 self._actor_class.options(**one)
@@ -220,9 +219,7 @@ class RayCarrier:
         lines = [line for worker in workers if (line := self._lines.get(worker)) is not None]
         for line in lines:
             line.is_released = True
-            with contextlib.suppress(Exception):  # Ray was shut down
-                if self._cluster.is_up:
-                    self._cluster.ray.kill(line.actor)
+            self._cluster.kill(line.actor)
         join_all([line.thread for line in lines], KILL_TIMEOUT)
         for line in lines:
             line.messages.clear()

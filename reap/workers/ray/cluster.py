@@ -14,6 +14,7 @@ from typing import Any
 from reap import optional
 from reap.errors import OptionError
 from reap.system.memory import readable
+from reap.workers.ray.actor import GROUPS, WorkerActor
 
 STARTED_HERE: Mapping[str, Any] = {"include_dashboard": False}
 """How a Ray is started where there is none: without its web server."""
@@ -61,8 +62,8 @@ class Cluster:
         address = config.get("address") or os.environ.get("RAY_ADDRESS") or ""
         if optional.load("ray.util.client").ray.is_connected() or str(address).startswith(CLIENT):
             raise OptionError(
-                f"{user}: this program reaches its Ray cluster through a client ({CLIENT}...), and so has no part in its object store; "
-                'run it on a node of the cluster, with "ray job submit" for example'
+                f"{user}: this program reaches its Ray cluster through a client ({CLIENT}...), from outside of its object store; run "
+                'it on a node of the cluster, with "ray job submit" for example'
             )
         if not self.ray.is_initialized():
             self.ray.init(**({} if address else STARTED_HERE), **config)
@@ -71,6 +72,16 @@ class Cluster:
     def is_up(self) -> bool:
         """Whether Ray still runs in this process."""
         return self.ray.is_initialized()
+
+    def actor_class(self) -> Any:
+        """What makes workers' actors."""
+        return self.ray.remote(concurrency_groups=dict(GROUPS))(WorkerActor)
+
+    def kill(self, actor: Any) -> None:
+        """End an actor at once; what it is calling fails."""
+        with suppress(Exception):  # Ray was shut down, or is on its way
+            if self.is_up:
+                self.ray.kill(actor)
 
     def nodes(self) -> list[Mapping[str, Any]]:
         """The nodes that are there."""
@@ -120,8 +131,8 @@ class Cluster:
         room = sum(_copies(wanted[0], offered) for offered in offers)
         if all(one == wanted[0] for one in wanted) and room < len(wanted):
             raise OptionError(
-                f"num_collectors: {len(wanted)} workers that ask for {shown_resources(wanted[0])} each, on a cluster with room for "
-                f"{room:.0f}: its nodes offer {_each(offers)}. Ask for less in remote_configs, or add nodes first"
+                f"num_collectors: {len(wanted)} workers ask for {shown_resources(wanted[0])} each, and there is room for {room:.0f}; "
+                f"nodes offer {_each(offers)}. Ask for less in remote_configs, or add nodes first"
             )
 
 

@@ -158,8 +158,8 @@ class Line:
         here = Whereabouts.here("")
         if (found.reap, found.python) != (here.reap, here.python):
             raise OptionError(
-                f"node {found.node} ({found.host}): expected reap {here.reap} and Python {here.python}, as the trainer has; found "
-                f"reap {found.reap} and Python {found.python}. Install the same there"
+                f"node {found.node} ({found.host}): expected reap {here.reap} and Python {here.python}, as the trainer has, "
+                f"found reap {found.reap} and Python {found.python}; install the same there"
             )
         self.whereabouts = found
         self._get(self.actor.prepare, self.spec, group="control")
