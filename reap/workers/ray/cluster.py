@@ -62,8 +62,8 @@ class Cluster:
         address = config.get("address") or os.environ.get("RAY_ADDRESS") or ""
         if optional.load("ray.util.client").ray.is_connected() or str(address).startswith(CLIENT):
             raise OptionError(
-                f"{user}: this program reaches its Ray cluster through a client ({CLIENT}...), from outside of its object store; run "
-                'it on a node of the cluster, with "ray job submit" for example'
+                f"{user}: this program reaches its Ray cluster through a client ({CLIENT}...), from outside of its object store; "
+                'run it on a node of the cluster, with "ray job submit" for example'
             )
         if not self.ray.is_initialized():
             self.ray.init(**({} if address else STARTED_HERE), **config)
@@ -131,8 +131,8 @@ class Cluster:
         room = sum(_copies(wanted[0], offered) for offered in offers)
         if all(one == wanted[0] for one in wanted) and room < len(wanted):
             raise OptionError(
-                f"num_collectors: {len(wanted)} workers ask for {shown_resources(wanted[0])} each, and there is room for {room:.0f}; "
-                f"nodes offer {_each(offers)}. Ask for less in remote_configs, or add nodes first"
+                f"num_collectors: {len(wanted)} workers ask for {shown_resources(wanted[0])} each, and there is room for "
+                f"{room:.0f}; nodes offer {_each(offers)}. Ask for less in remote_configs, or add nodes first"
             )
 
 
