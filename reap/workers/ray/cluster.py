@@ -62,7 +62,7 @@ class Cluster:
         address = config.get("address") or os.environ.get("RAY_ADDRESS") or ""
         if optional.load("ray.util.client").ray.is_connected() or str(address).startswith(CLIENT):
             raise OptionError(
-                f"{user}: this program reaches its Ray cluster through a client ({CLIENT}...), from outside of its object store; "
+                f"{user}: this program reaches its Ray cluster through a client ({CLIENT}...), without its object store; "
                 'run it on a node of the cluster, with "ray job submit" for example'
             )
         if not self.ray.is_initialized():
