@@ -70,6 +70,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         self._background: Background | None = None
         try:
             self._meter = Meter(workers.group.size)
+            self._meter.place_of = workers.place_of
             self._handover = Handover(options.replay_buffer, self._meter)
             self._weights = PolicyWeights(name, workers.make_updater(), refreshes=refreshes)
             parts = Parts(options, workers, self._meter, self._handover, self._weights, make_queue(options))

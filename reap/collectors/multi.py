@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Unpack
 
@@ -18,6 +18,7 @@ from reap.collectors.workers.remote import RemoteWorkers
 from reap.collectors.workers.retries import Retries
 from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.errors import OptionError
+from reap.system.interrupts import deferring_interrupts
 
 SHOWN = shows_options(_options=CollectorOptions, _worker_options=WorkerOptions)
 
@@ -59,6 +60,17 @@ class RemoteCollector(DataCollectorBase):
             refreshes=plan.workers.update_at_each_batch,
             marks=any(one.set_truncated for one in plan.each),
         )
+
+    def _add_workers(self, factories: Sequence[Any]) -> None:
+        """Launch more workers, which join while others deliver; for collectors whose workers record by themselves."""
+        with self.pause(), deferring_interrupts():
+            before = self._workers.group.size
+            workers: Any = self._workers
+            workers.add(factories)
+            infos = self._workers.infos[before:]
+            self._meter.add_workers(len(infos))
+            if self._supply.queue is not None:
+                self._supply.queue.expect_more(sum(info.rows for info in infos))
 
 
 @SHOWN

@@ -26,7 +26,8 @@ class PolicyWeights:
     def __init__(self, owner: str, updater: WeightUpdaterBase | None, *, refreshes: bool = False) -> None:
         self.version = 0
         self.updater = updater
-        self._owner, self._refreshes = owner, refreshes
+        self._owner, self._interval = owner, int(refreshes)
+        self._batches = self._interval
         # Weights and their version change together.
         self._lock = Lock()
         self._pending: PendingWeightUpdater | None = None
@@ -43,11 +44,17 @@ class PolicyWeights:
             if self.updater is not None:
                 self.updater.push_weights(policy_or_weights, worker_ids)
             self.version += 1
+            self._batches = 0
+
+    def refresh_after(self, batches: int) -> None:
+        """Send the policy's weights before a batch, if that many batches came since they were sent; 0 for never."""
+        self._interval = self._batches = batches
 
     def refresh(self) -> None:
-        """Send the policy's weights, where that is done before each batch."""
-        if self._refreshes:
+        """Before a batch: send the policy's weights, where it is time to."""
+        if self._interval and self._batches >= self._interval:
             self.push(None, None)
+        self._batches += 1
 
     def current(self) -> int:
         """The version that a rollout in this process acts with from now on."""

@@ -51,6 +51,30 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a worker is, and what has come from there.
+
+    Attributes:
+        host: the name of the machine; empty if that is not known yet.
+        node: how the engine calls it; empty where the host says it all.
+        bytes: received from the worker.
+        transfer_seconds: time that receiving took.
+        is_joining: it has been launched, and does not record yet.
+    """
+
+    host: str
+    node: str
+    bytes: int
+    transfer_seconds: float
+    is_joining: bool = False
+
+    def __str__(self) -> str:
+        where = " ".join(filter(None, (self.host, f"({self.node})" if self.node else ""))) or "somewhere"
+        state = "joining" if self.is_joining else "up"
+        return f"{state} on {where}, {self.bytes / 1e6:,.1f} MB in {self.transfer_seconds:.1f} s"
+
+
+@dataclass(frozen=True)
 class CollectorStats:
     """Counts of a collector since it was built. `print(collector.stats())` shows them as a few lines of text.
 
@@ -75,6 +99,7 @@ class CollectorStats:
         outside: numbers that lie outside of the bounds of the env's own specs, for each key: in how many frames, and the first
             of them in words.
         workers: the same for each worker, where there are several.
+        place: of a worker that may be on another machine: where it is.
     """
 
     frames: int
@@ -92,6 +117,7 @@ class CollectorStats:
     restarts: int = 0
     outside: list[Outside] = field(default_factory=list[Outside])
     workers: list[CollectorStats] = field(default_factory=list["CollectorStats"])
+    place: Place | None = None
 
     @property
     def out_of_bounds(self) -> int:
@@ -129,7 +155,7 @@ class CollectorStats:
             f"{self.frames:,} frames, {self.frames_per_second:,.0f} frames/s, {self.finished_episodes:,} episodes, "
             f"return {self.recent_returns}; env {self.env_share:.0%}, policy {self.policy_share:.0%}, "
             f"waiting {self.waiting_share:.0%}; staleness {self.staleness}, discarded {self.discarded_frames:,}, "
-            f"restarts {self.restarts}"
+            f"restarts {self.restarts}{'' if self.place is None else f'; {self.place}'}"
         )
 
 
@@ -148,6 +174,9 @@ class Meter:
     Args:
         workers: number of workers; with several, `workers` holds a meter for each.
 
+    Attributes:
+        place_of: where each worker is, if that is not this machine.
+
     Example:
         >>> meter = Meter()
         >>> meter.add(20, [Episode(9.0, 9), Episode(11.0, 11)], env_seconds=0.1, policy_seconds=0.2)
@@ -161,6 +190,7 @@ class Meter:
     def __init__(self, workers: int = 1) -> None:
         self.frames = self.batches = self.finished = self.discarded = self.restarts = self.staleness = 0
         self.workers = [Meter() for _ in range(workers)] if workers > 1 else []
+        self.place_of: Callable[[int], Place] | None = None
         self._episodes: deque[Episode] = deque(maxlen=KEPT_EPISODES)
         self._recent: deque[Episode] = deque(maxlen=RECENT_EPISODES)
         self._env_seconds = self._policy_seconds = self._busy_seconds = 0.0
@@ -249,6 +279,13 @@ class Meter:
         self.discard(frames, worker)
         self.frames -= frames
 
+    def add_workers(self, count: int) -> None:
+        """Count for more workers; what one alone has counted so far is its own."""
+        if not self.workers:
+            self.workers.append(Meter())
+            self.workers[0].restore(self.state())
+        self.workers += [Meter() for _ in range(count)]
+
     def restart(self, worker: int = 0) -> None:
         """Count a worker that was restarted."""
         self.restarts += 1
@@ -278,12 +315,13 @@ class Meter:
 
     def _snapshot(self, episodes: list[Episode], each: list[list[Episode]]) -> CollectorStats:
         now = perf_counter()
-        if self._started is None:
-            return self._stats(episodes, [m._stats(own) for m, own in zip(self.workers, each, strict=True)])
-        elapsed = now - self._started
+        elapsed = 0.0 if self._started is None else now - self._started
         busy = self._busy_seconds + (0.0 if self._entered is None else now - self._entered)
         stats = [m._stats(own, (), elapsed) for m, own in zip(self.workers, each, strict=True)]
-        return self._stats(episodes, stats, elapsed, elapsed - busy)
+        if self.place_of is not None:
+            stats = [replace(one, place=self.place_of(worker)) for worker, one in enumerate(stats)]
+        whole = self._stats(episodes, stats, elapsed, None if self._started is None else elapsed - busy)
+        return whole if stats or self.place_of is None else replace(whole, place=self.place_of(0))
 
     def _stats(
         self,

@@ -127,9 +127,14 @@ class CopiedMailbox:
 
     def renewed(self) -> CopiedMailbox:
         """A mailbox for a worker that takes the place of this one's: it is sent the latest weights again."""
+        new = self.copied()
+        self._post = new._inherit  # whoever still writes to this one writes to that one
+        return new
+
+    def copied(self) -> CopiedMailbox:
+        """A mailbox for one more worker, with the latest weights in it."""
         new = CopiedMailbox(self.described)
         new._latest, new._extra = self._latest, self._extra
-        self._post = new._inherit  # whoever still writes to this one writes to that one
         return new
 
     def _inherit(self, parcel: Parcel) -> None:

@@ -50,6 +50,10 @@ class NoMailbox:
     def send(self, packed: PackedWeights, version: int) -> None:
         """Nothing is sent."""
 
+    def copied(self) -> Self:
+        """A mailbox for one more worker."""
+        return type(self)(self.described)
+
     def read_into(self, policy: Any, since: int) -> int:
         """Nothing has come."""
         return since

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from tensordict.nn import InteractionType
 from tensordict.nn.probabilistic import set_interaction_type
 
@@ -19,7 +21,7 @@ from reap.collectors.schedules.make import as_they_come, together
 from reap.collectors.workers.joining import JoinAtOnce, JoinLater
 from reap.collectors.workers.retries import GrowingPauses, OneTry
 from reap.collectors.workers.rollout_workers import RolloutWorkers
-from reap.errors import WorkerDied, WorkerRaised
+from reap.errors import SpecMismatch, WorkerDied, WorkerRaised
 from reap.recording.buffers import IDS
 from reap.testing.marked import Marked
 from reap.workers.remote_group import RemoteGroup
@@ -34,14 +36,23 @@ COLUMNS = 8
 class Threaded(RemoteCollector):
     """A collector whose workers are threads, as those on other machines are: with retries, joining late where it is async."""
 
-    def __init__(self, sync: bool, create_env_fn: Any, policy: Any = None, **options: Any) -> None:
+    def __init__(
+        self, sync: bool, create_env_fn: Any, policy: Any = None, *, min_workers: int | None = None, **options: Any
+    ) -> None:
         groups: list[RemoteGroup] = []
 
         def make_group(make_handlers: Any, **given: Any) -> RemoteGroup:
             groups.append(thread_group(make_handlers, **given))
             return groups[0]
 
-        make = partial(RolloutWorkers, exchange=CopiedExchange(), make_group=make_group, own_processes=False, may_leave=True)
+        make = partial(
+            RolloutWorkers,
+            exchange=CopiedExchange(),
+            make_group=make_group,
+            own_processes=False,
+            may_leave=True,
+            min_workers=min_workers,
+        )
         options = {"on_worker_failure": "restart", "num_sub_threads": None, "frames_per_batch": COLUMNS, **options}
         schedule = together if sync else as_they_come
         joins = None if sync else JoinLater()
@@ -223,6 +234,89 @@ class Weighted(torch.nn.Module):
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         return self.weight.expand(*observation.shape[:-1], 1)
+
+
+def test_collecting_begins_before_all_workers_are_there() -> None:
+    gate = threading.Event()
+
+    def slow() -> Marked:
+        assert gate.wait(30)
+        return Marked()
+
+    with Threaded(False, [Marked, here(slow)], Weighted(1.0), min_workers=1) as collector:
+        assert [str(one.place).partition(",")[0] for one in collector.stats().workers] == [
+            "up on here (thread 0)",
+            "joining on here (thread 1)",
+        ]
+        assert [leaves(collector.next()) for _ in range(4)] == [[0]] * 4
+        collector.update_policy_weights_(Weighted(7.0))
+        gate.set()
+        batch = collector.next()
+        while leaves(batch) != [1]:
+            batch = collector.next()
+        assert batch["action"].unique().tolist() == [7.0]
+        assert [one.place.is_joining for one in collector.stats().workers if one.place] == [False, False]
+
+
+def test_a_seed_waits_for_those_who_are_joining() -> None:
+    gate = threading.Event()
+
+    def slow() -> Marked:
+        assert gate.wait(30)
+        return Marked()
+
+    with Threaded(False, [Marked, here(slow)], min_workers=1) as collector:
+        opener = threading.Timer(0.05, gate.set)
+        opener.start()
+        assert collector.set_seed(3) is not None
+        opener.join()
+        assert [one.place.is_joining for one in collector.stats().workers if one.place] == [False, False]
+        assert len(collector.state_dict()["workers"]) == 2
+
+
+class Other(Marked):
+    """`Marked` of another layout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0, 2.0**20, (5,), np.float32)
+
+    def observe(self) -> Any:
+        return np.append(super().observe(), np.float32(0))
+
+
+def test_a_worker_that_joins_later_is_like_the_others() -> None:
+    gate = threading.Event()
+
+    def slow() -> Other:
+        assert gate.wait(30)
+        return Other()
+
+    with Threaded(False, [Marked, here(slow)], min_workers=1) as collector:
+        gate.set()
+        with pytest.raises(SpecMismatch, match="worker 1, which joins later"):
+            list(zip(range(1_000), collector, strict=False))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_workers_that_are_added_join_while_others_deliver(count: int) -> None:
+    with Threaded(False, [Marked] * count, Weighted(1.0)) as collector:
+        collector.update_policy_weights_(Weighted(3.0))
+        collector.next()
+        collector._add_workers([Marked, Marked])
+        assert collector.num_workers == count + 2
+        found: dict[int, Any] = {}
+        while len(found) < count + 2:
+            batch = collector.next()
+            found[leaves(batch)[0]] = batch["action"][-1].item()
+        assert sorted(found) == list(range(count + 2))
+        assert set(found.values()) <= {3.0, 1.0}
+        assert [found[count], found[count + 1]] == [3.0, 3.0]
+        stats = collector.stats()
+        assert len(stats.workers) == count + 2
+        assert sum(one.frames for one in stats.workers) == stats.frames
+        draws = {collector.call_env("observe", worker_ids=[worker])[0][3].item() for worker in range(count + 2)}
+        assert len(draws) == count + 2, "each has generators of its own"
 
 
 def test_joining_waits_at_once_or_later() -> None:

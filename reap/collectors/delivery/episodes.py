@@ -77,6 +77,10 @@ class EpisodeQueue:
         """Wait for episodes of this number of rows; each rollout brings a part of the rows."""
         self._rows = [Row() for _ in range(rows)]
 
+    def expect_more(self, rows: int) -> None:
+        """Wait for episodes of more rows, which come after those there are."""
+        self._rows += [Row() for _ in range(rows)]
+
     def add(self, rollout: TensorDictBase, first_row: int = 0) -> int:
         """Take a rollout `[*P, T]`; return the frames of episodes that were broken off and are dropped.
 

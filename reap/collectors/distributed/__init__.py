@@ -1,4 +1,4 @@
-"""Collectors whose workers are on other machines. Names are loaded when they are first used, and their engines with them."""
+"""Collectors whose workers may be on other machines. Names are loaded when they are first used: each engine is optional."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reap.collectors.distributed.ray import RayCollector
+    from reap.collectors.distributed.torch_distributed import DistributedDataCollector, DistributedSyncDataCollector
+    from reap.workers.launchers.submitit import DEFAULT_SLURM_CONF
 
-_HOMES = {"reap.collectors.distributed.ray": ("RayCollector",)}
+_HOMES = {
+    "reap.collectors.distributed.ray": ("RayCollector",),
+    "reap.collectors.distributed.torch_distributed": ("DistributedDataCollector", "DistributedSyncDataCollector"),
+    "reap.workers.launchers.submitit": ("DEFAULT_SLURM_CONF",),
+}
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = ["RayCollector"]
+__all__ = [
+    "DEFAULT_SLURM_CONF",
+    "DistributedDataCollector",
+    "DistributedSyncDataCollector",
+    "RayCollector",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -36,7 +36,6 @@ class AsTheyCome:
         self.writes: PendingWrites | None = None
         self._parts, self._workers, self._handover = parts, parts.workers, parts.handover
         self._group = self._workers.group
-        self._starts = self._workers.starts()
         if parts.queue is not None:
             parts.queue.expect(sum(info.rows for info in infos))
 
@@ -75,8 +74,11 @@ class AsTheyCome:
 
     def _is_ahead(self, worker: int) -> bool:
         """Whether a worker's episodes wait for those of others: the episodes of all are delivered in turn."""
-        info, first, queue = self._workers.infos[worker], self._starts[worker], self._parts.queue
-        return queue is not None and queue.is_ahead(range(first, first + info.rows), 2 * info.frames)
+        info, queue = self._workers.infos[worker], self._parts.queue
+        if queue is None:
+            return False
+        first = self._workers.starts()[worker]
+        return queue.is_ahead(range(first, first + info.rows), 2 * info.frames)
 
     @property
     def _is_wanted(self) -> bool:
@@ -159,7 +161,7 @@ class AsTheyCome:
     def first_row(self, recording: Recording) -> int:
         """Where the rows of a rollout begin among those of all workers."""
         (worker,) = recording.dones
-        return self._starts[worker]
+        return self._workers.starts()[worker]
 
     def has_length(self) -> bool:
         """Whether all workers deliver equally many frames."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from tensordict import TensorDictBase
 
+from reap.collectors.stats import Place
 from reap.collectors.worker.commands import Collect, Done, WorkerInfo
 from reap.errors import WorkerError
 from reap.keys import Key
@@ -85,6 +86,11 @@ class Workers(Protocol):
 
     def prepare_background(self, updater: WeightUpdaterBase | None) -> PendingWeightUpdater | None:
         """Make ready to record in a thread; the updater that sends weights there, in place of this one."""
+        ...
+
+    @property
+    def place_of(self) -> Callable[[int], Place] | None:
+        """Where each of them is, if that is not this machine."""
         ...
 
     @property

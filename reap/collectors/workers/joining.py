@@ -1,6 +1,6 @@
 """`Joining`: the requests by which a worker that was launched becomes one of the others, and who waits for them.
 
-    launched --> DescribeWorker --> (AttachSlot) --> AttachWeights --> ConnectBuffer --> Seed --> joined
+    launched, DescribeWorker --> (AttachSlot) --> AttachWeights --> ConnectBuffer --> Seed --> joined
 
 `JoinAtOnce` waits for the replies: nobody delivers meanwhile. `JoinLater` takes them among those of others, as they come.
 """
@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from reap.workers.base import Reply, WorkerGroup
 
 Joining = Generator[None, Reply, None]
-"""Makes a request before each `yield`, and is sent its reply."""
+"""Makes a request before each `yield`, and is sent its reply; the first is made where the worker is launched."""
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class JoinLater:
         return self._under_way.keys()
 
     def begin(self, worker: int, joining: Joining, then: Callable[[], T | None]) -> None:
-        """Make the first request, in place of what the worker before it was still to be asked."""
+        """Take its replies from now on, and none of the worker before it."""
         next(joining)
         self._under_way[worker] = joining, then
 

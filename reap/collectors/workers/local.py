@@ -141,6 +141,8 @@ class LocalWorkers:
         changes = None if source is None else updater.changes
         return PendingWeightUpdater(private, source or assembly.held, changes)
 
+    place_of = None
+
     @property
     def joining(self) -> Collection[int]:
         """None: the worker is here from the start."""

@@ -11,9 +11,10 @@ import torch
 from reap.collectors.exchange.slots import Slots
 from reap.collectors.options.collector import made_updater
 from reap.collectors.options.multi import Plan
+from reap.collectors.stats import Place
 from reap.collectors.worker.buffer_writer import write_to
 from reap.collectors.worker.commands import CheckState, Collect, Done, SetState, WorkerInfo
-from reap.collectors.workers.joining import JoinAtOnce, Joins
+from reap.collectors.workers.joining import JoinAtOnce, Joining, Joins
 from reap.collectors.workers.recovery import Recovery
 from reap.collectors.workers.requests import scatter
 from reap.collectors.workers.retries import OneTry, Retries
@@ -28,6 +29,7 @@ from reap.weights.remote import MultiProcessedWeightUpdater
 from reap.weights.weight_layout import extra_states
 from reap.workers.base import WorkerGroup
 from reap.workers.group import STOP_TIMEOUT
+from reap.workers.remote_group import RemoteGroup
 
 Shape = tuple[int, ...]
 
@@ -101,6 +103,27 @@ class RemoteWorkers:
             for one in slots:
                 one.make_all()
             self._recovery = Recovery(self._own, self._slots.__getitem__, note_restart, self._joins, self._retries)
+        self._begin_to_join(self._own.late)
+
+    def _begin_to_join(self, late: Mapping[int, Joining]) -> None:
+        for worker, joining in late.items():
+            self._joins.begin(worker, joining, lambda: None)
+
+    def add(self, factories: Sequence[Any]) -> None:
+        """Launch more workers, which join while others deliver; each records in slots of its own.
+
+        Args:
+            factories: make their envs.
+        """
+        late = self._own.add(factories)
+        for worker in late:
+            info = self._own.infos[worker]
+            self._slots.append(self.make_slots([worker], info.batch_shape, info.columns))
+            if self._plan.workers.restarts:
+                self._slots[-1].make_all()
+            if worker in self._own.mailboxes and self._updater is not None:
+                self._updater.mailboxes[worker] = self._own.mailboxes[worker]
+        self._begin_to_join(late)
 
     def let_write(self, end: Any) -> None:
         """Give each of them its end of the replay buffer."""
@@ -191,6 +214,19 @@ class RemoteWorkers:
         if self._recovery is not None:
             for failure in self.group.failures():
                 self.recover(failure, None)
+        while under_way := set(self.joining):
+            try:
+                self.join(*self.group.ready(under_way))
+            except WorkerError as failure:
+                self.recover(failure, None)
+
+    @property
+    def place_of(self) -> Callable[[int], Place] | None:
+        """Where each of them is, if that is not this machine."""
+        return self._place_of if isinstance(self.group, RemoteGroup) else None
+
+    def _place_of(self, worker: int) -> Place:
+        return Place(*self._own.group.facts(worker), is_joining=worker in self.joining)
 
     def seed(self, seed: int, static: bool) -> int:
         """Seed them, one after the other."""

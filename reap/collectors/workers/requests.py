@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from reap.collectors.worker.commands import DescribeWorker, WorkerInfo
 from reap.errors import ClosedError, WorkerRaised
 from reap.workers.base import Command, Reply, WorkerGroup
 
@@ -11,6 +12,17 @@ from reap.workers.base import Command, Reply, WorkerGroup
 def gather_all(group: WorkerGroup, command: Command) -> list[Reply]:
     """Send a command to all workers; wait for all replies, in the order of the workers."""
     return scatter(group, [command] * group.size)
+
+
+def described(group: WorkerGroup, count: int) -> dict[int, WorkerInfo]:
+    """Ask all workers what they are, and wait until `count` of them have replied; the other replies come later."""
+    waiting, found = set(range(group.size)), dict[int, WorkerInfo]()
+    for worker in range(group.size):
+        group.enqueue(worker, DescribeWorker())
+    while len(found) < count:
+        worker, found[worker] = group.ready(waiting)
+        waiting.discard(worker)
+    return found
 
 
 def scatter(group: WorkerGroup, commands: Sequence[Command]) -> list[Reply]:

@@ -9,7 +9,7 @@ Who carries the commands is the group's matter, how data gets to workers and bac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from reap.collectors.options.multi import Plan
 from reap.collectors.worker.commands import ConnectBuffer, DescribeWorker, Seed, WorkerInfo
 from reap.collectors.worker.worker import WorkerSpec, make_worker
 from reap.collectors.workers.joining import Joining
-from reap.collectors.workers.requests import ask_one, gather_all, scatter
+from reap.collectors.workers.requests import ask_one, described, scatter
 from reap.envs.gymnasium.registry import registry_entries
 from reap.envs.make_env import refuse_instances
 from reap.errors import OptionError, SpecMismatch, in_own_words
@@ -50,6 +50,8 @@ class RolloutWorkers:
         make_group: makes the group from what makes the workers, as `ProcessGroup` does.
         own_processes: each worker has a process of its own.
         may_leave: workers may be told to leave in the middle of a rollout.
+        min_workers: number of workers that are waited for; until they join, the others are taken to be as the first of these.
+            None waits for all, which may then differ.
 
     Attributes:
         group: carries commands to them.
@@ -58,6 +60,7 @@ class RolloutWorkers:
         slots: all slots that they record in.
         restarts: workers that were replaced so far.
         next_leaf: number, for the ids, of the next worker that is launched: no two that ever recorded have the same.
+        late: workers that have not joined yet, and the requests by which they join.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class RolloutWorkers:
         make_group: Callable[..., Any] = ProcessGroup,
         own_processes: bool = True,
         may_leave: bool = False,
+        min_workers: int | None = None,
     ) -> None:
         refuse_lazy(held)
         refuse_instances(plan.factories, "workers")
@@ -94,19 +98,23 @@ class RolloutWorkers:
         try:
             # What is wrong with an option, a policy or an env is said as a collector in this process says it.
             with in_own_words(OptionError, SpecMismatch):
-                self.infos: list[WorkerInfo] = gather_all(self.group, DescribeWorker())
-            self.mailboxes = self._make_mailboxes()
+                found = described(self.group, self.group.size if min_workers is None else min_workers)
+            first = found[min(found)]
+            self.infos: list[WorkerInfo] = [found.get(worker, first) for worker in range(self.group.size)]
+            self.mailboxes = self._make_mailboxes(found)
+            self.late = {worker: self._join(worker) for worker in range(self.group.size) if worker not in found}
         except BaseException:
             self.group.stop(0)
             raise
 
-    def _make_mailboxes(self) -> dict[int, Any]:
+    def _make_mailboxes(self, joined: Collection[int]) -> dict[int, Any]:
         make, kind = self._exchange.mailbox, self._scheme.mailbox
         boxes = {worker: make(kind, info.weights) for worker, info in enumerate(self.infos) if info.weights is not None}
-        for worker, box in boxes.items():
-            self._exchange.attach_weights(worker, box)
-        for _ in boxes:
-            self.group.ready(boxes)
+        asked = [worker for worker in boxes if worker in joined]
+        for worker in asked:
+            self._exchange.attach_weights(worker, boxes[worker])
+        for _ in asked:
+            self.group.ready(asked)
         return boxes
 
     def slots_for(
@@ -196,13 +204,40 @@ class RolloutWorkers:
             self.group.replace(worker, successor, pause)
         else:
             self.group.replace(worker, successor)
+        self.group.enqueue(worker, DescribeWorker())
         return self._join(worker)
 
+    def add(self, factories: Sequence[Any]) -> dict[int, Joining]:
+        """Launch more workers, of the options of the first; see `launch_successor`.
+
+        Args:
+            factories: make their envs, which are taken to be as those of the first until they join.
+
+        Returns:
+            Their numbers, and the requests by which they join.
+        """
+        refuse_instances(factories, "workers")
+        first, added = self._specs[0], list[WorkerSpec]()
+        for leaf, factory in enumerate(factories, self.next_leaf):
+            seed = successors_seed(successors_seed(first.seed, 0), leaf)  # no successor's: these are numbered from 1
+            added.append(replace(first, create_env_fn=dumps(factory, "create_env_fn"), leaf=leaf, seed=seed))
+        numbers = self.group.add([partial(make_worker, spec) for spec in added])
+        self.next_leaf += len(added)
+        self._specs += added
+        for worker in numbers:
+            self.infos.append(self.infos[0])
+            if given := self._seeds.get(0):
+                self._seeds[worker] = replace(given, seed=successors_seed(given.seed, self.next_leaf + worker))
+            if 0 in self.mailboxes:
+                self.mailboxes[worker] = self.mailboxes[0].copied()
+            self.group.enqueue(worker, DescribeWorker())
+        return {worker: self._join(worker) for worker in numbers}
+
     def _join(self, worker: int) -> Joining:
-        self.group.enqueue(worker, DescribeWorker())
+        """What follows the request for its description."""
         info, expected = (yield), self.infos[worker]
         if info.fields != expected.fields or info.batch_shape != expected.batch_shape:
-            raise SpecMismatch(f"worker {worker}, restarted: expected {expected}, found {info}")
+            raise SpecMismatch(f"worker {worker}, which joins later: expected {expected}, found {info}")
         for slots in self.slots:
             slots.attach_again(worker)
         if worker in self.mailboxes:

@@ -1,5 +1,7 @@
 """The life of a worker's process: made by fork, set up, served with commands (`reap.workers.serve`), left.
 
+    live ---> read(descriptors.life) ---> answer, or what else the file says: its result is the exit code
+
 An error of the channel means that the parent is gone: the worker leaves.
 """
 
@@ -21,12 +23,14 @@ from reap.workers.handler_spec import HandlerSpec
 from reap.workers.processes import fork_client
 from reap.workers.processes.channel import SocketChannel
 from reap.workers.processes.control import ControlBlock
+from reap.workers.processes.life import read
 from reap.workers.progress import Control
 from reap.workers.serve import Terminated, serve
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _libc = ctypes.CDLL(None)
+_kept: list[object] = []
 
 
 class Descriptors(NamedTuple):
@@ -34,7 +38,7 @@ class Descriptors(NamedTuple):
 
     channel: int
     control: int
-    spec: int
+    life: int
     stdout: int
     stderr: int
     requests: int
@@ -63,12 +67,24 @@ def live(descriptors: Descriptors, server: int) -> NoReturn:
             signal.signal(signal.SIGTERM, _terminate)
             _keep_only(descriptors)
             fork_client.inherit(descriptors.requests)
-            channel = SocketChannel(descriptors.channel)  # held here: its end is to be seen at the end of the process only
-            code = serve(channel, partial(_start, descriptors), _ignore_sigterm)
+            function, data = read(descriptors.life)
+            code = function(descriptors, data)
     except Terminated:
         code = -signal.SIGTERM
     finally:
         _leave(code)
+
+
+def answer(descriptors: Descriptors, spec: bytes) -> int:
+    """Answer the commands of a group.
+
+    Args:
+        descriptors: those of the process.
+        spec: a pickled `reap.workers.handler_spec.HandlerSpec`.
+    """
+    channel = SocketChannel(descriptors.channel)
+    _kept.append(channel)  # its end is to be seen at the end of the process only
+    return serve(channel, partial(_start, descriptors, spec), _ignore_sigterm)
 
 
 def _keep_only(descriptors: Descriptors) -> None:
@@ -78,18 +94,17 @@ def _keep_only(descriptors: Descriptors) -> None:
         with contextlib.suppress(Exception):
             stream.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
     low = 3
-    for kept in sorted((descriptors.channel, descriptors.control, descriptors.spec, descriptors.requests)):
+    for kept in sorted((descriptors.channel, descriptors.control, descriptors.life, descriptors.requests)):
         os.closerange(low, kept)
         low = kept + 1
     os.closerange(low, os.sysconf("SC_OPEN_MAX"))
 
 
-def _start(descriptors: Descriptors) -> tuple[Control, Handler]:
-    with open(descriptors.spec, "rb") as file:
-        spec: HandlerSpec = pickle.loads(file.read())
+def _start(descriptors: Descriptors, data: bytes) -> tuple[Control, Handler]:
+    spec: HandlerSpec = pickle.loads(data)
     name_process(f"{spec.name or 'reap'}-{spec.worker}")
     spec.context.restore()
-    _reseed()
+    reseed()
     block = ControlBlock(spec.worker + 1, descriptors.control)
     block.close()
     control = block.of(spec.worker)
@@ -101,8 +116,8 @@ def _ignore_sigterm() -> None:
     signal.signal(signal.SIGTERM, ignore)
 
 
-def _reseed() -> None:
-    """Numpy's global generator was copied by the fork; the others are seeded by Python or are the same in any process."""
+def reseed() -> None:
+    """Seed numpy's global generator: the fork copied it; others are seeded by Python or are the same in any process."""
     if "numpy" in sys.modules:
         importlib.import_module("numpy.random").seed()
 

@@ -87,13 +87,13 @@ class ForkClient:
             raise OSError(errno.EPIPE, "the process that forks workers is gone")
         self._end()
 
-    def launch(self, channel: int, control: int, spec: int) -> Launched:
+    def launch(self, channel: int, control: int, life: int) -> Launched:
         """Fork a worker.
 
         Args:
             channel: descriptor of the worker's end of its channel.
             control: descriptor of the control block.
-            spec: descriptor of a file with the pickled `reap.workers.handler_spec.HandlerSpec`.
+            life: descriptor of a file that says what the worker is for (`reap.workers.processes.life`).
 
         Raises:
             OSError: it cannot be forked, or the server is gone.
@@ -103,7 +103,7 @@ class ForkClient:
             with self._lock:
                 self._number = (self._number + 1) % (1 << 32)
                 request = REQUEST.pack(self._number)
-                socket.send_fds(self._requests, [request], [channel, control, spec, *outputs])
+                socket.send_fds(self._requests, [request], [channel, control, life, *outputs])
                 return self._answer(self._number)
         finally:
             for descriptor in outputs:
@@ -168,14 +168,14 @@ def warm_up(modules: Sequence[str] = MODULES) -> None:
     server(modules)
 
 
-def fork(channel: int, control: int, spec: int) -> Launched:
+def fork(channel: int, control: int, life: int) -> Launched:
     """Fork a worker from this process's server, see `ForkClient.launch`; from a new one if that has died."""
     current = server()
     try:
-        return current.launch(channel, control, spec)
+        return current.launch(channel, control, life)
     except ConnectionError:
         current.await_end()
-        return server().launch(channel, control, spec)
+        return server().launch(channel, control, life)
 
 
 def inherit(requests: int) -> None:

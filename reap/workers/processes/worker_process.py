@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from reap.workers.processes import fork_client
 from reap.workers.processes.channel import Incoming
 from reap.workers.processes.fork_client import STATUS, Launched
+from reap.workers.processes.life import written
+
+LIFE = "reap.workers.processes.child:answer"
 
 ASKED = 0.2
 """Seconds at the most between asking the workers to leave and SIGTERM."""
@@ -96,20 +99,17 @@ def launched(control: int, spec: bytes) -> WorkerProcess:
     """
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    # A file, not a message: the worker reads it when it can, and nobody waits for that.
-    file = os.memfd_create("reap-spec", os.MFD_CLOEXEC)
+    file = -1
     try:
-        rest = memoryview(spec)
-        while rest:
-            rest = rest[os.write(file, rest) :]
-        os.lseek(file, 0, os.SEEK_SET)
+        file = written(LIFE, spec)
         return WorkerProcess(fork_client.fork(theirs.fileno(), control, file), ours)
     except BaseException:
         ours.close()
         raise
     finally:
         theirs.close()
-        os.close(file)
+        if file >= 0:
+            os.close(file)
 
 
 def kill(processes: Sequence[WorkerProcess]) -> None:

@@ -1,0 +1,223 @@
+"""`GlooCarrier`: workers in processes that a launcher starts, reached by torch.distributed's gloo.
+
+    launch --> Launcher --> a process: reap.workers.gloo.member
+    send, post, stop_early, clear --> Outbox ==== Pair ====> GlooChannel
+    receive <----------------- arrived <======== Pair ===== started, replies, exceptions
+    wait <-- bell <-- thread of each line
+
+A pair is a process group of its own, so that workers come, go and fail independently of each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reap.errors import OptionError
+from reap.workers import progress
+from reap.workers.carrier import Events
+from reap.workers.gloo.kinds import COMMAND, POST, Wish
+from reap.workers.gloo.line import ArrivedMessage, Line
+from reap.workers.gloo.member import ENTRY, Membership
+from reap.workers.gloo.rendezvous import Meeting
+from reap.workers.launchers.base import Launcher, Task, await_ends, described
+from reap.workers.messages import Encoded
+from reap.workers.pickling import encode_apart
+from reap.workers.progress import PUBLISHED, STOP, Progress, progress_of
+
+KILLED = 2.0
+"""Seconds that killed processes have to disappear; a scheduler may take longer, and its jobs end by themselves."""
+
+ASKED = 0.2
+"""Seconds at the most between hanging up and asking processes to end."""
+
+NOTHING = Encoded(b"")
+
+
+@dataclass(eq=False)
+class Posted:
+    """A command that is sent in one go, in the background; see `reap.workers.messages.Outgoing`."""
+
+    encoded: Encoded
+    is_sent: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is on its way."""
+        return self.is_sent
+
+
+class GlooCarrier:
+    """See `reap.workers.remote_group.RemoteCarrier`.
+
+    Args:
+        launcher: starts the processes.
+        meeting: where workers come to.
+        name: of the workers' processes.
+        timeout: seconds for a worker to come.
+        lost_after: seconds of silence after which a worker's machine is lost; None where it is this one.
+    """
+
+    def __init__(self, launcher: Launcher, meeting: Meeting, name: str, timeout: float, lost_after: float | None) -> None:
+        self._launcher, self._meeting, self._name = launcher, meeting, name
+        self._timeout, self._lost_after = timeout, lost_after
+        self._lines: dict[int, Line] = {}
+        self._launched = 0
+        self._lock = threading.RLock()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_woken = False
+
+    # Messages
+
+    def launch(self, worker: int, spec: bytes) -> None:
+        """Have a worker's process started; its spec is the first message that it gets."""
+        self._launched += 1
+        name = f"{self._name}-{worker}-{self._launched}"
+        membership = Membership(self._meeting.invitation(name), self._timeout, self._lost_after)
+        job = self._launcher.launch(Task(ENTRY, pickle.dumps(membership), f"{self._name}-{worker}"))
+        line = Line(job, self._meeting, name, self._timeout, self._lost_after, self._ring, self._why_late)
+        line.outbox.put(COMMAND, Encoded(spec))
+        self._lines[worker] = line
+
+    def _why_late(self) -> str:
+        missing = [(worker, line) for worker, line in list(self._lines.items()) if not (line.is_connected or line.has_ended)]
+        states = "; ".join(f"worker {worker} ({described(line.job)})" for worker, line in missing)
+        return (
+            f"these workers did not come to {self._meeting.place} within {self._timeout:g} s: {states}. If their processes "
+            "run, that place cannot be reached from where they are; if they wait to be started, give a longer timeout"
+        )
+
+    def outgoing(self, command: Any, fds: Sequence[int]) -> Posted:
+        """A command, whose arrays are sent from where they are."""
+        if fds:
+            raise OptionError(f"fds: expected none, got {len(fds)}: descriptors do not travel")
+        return Posted(encode_apart(command, "the command"))
+
+    def send(self, worker: int, outgoing: Posted) -> bool:
+        """Have a command sent in the background."""
+        if not self._lines[worker].is_released:
+            self._lines[worker].outbox.put(COMMAND, outgoing.encoded)
+            outgoing.is_sent = True
+        return outgoing.is_sent
+
+    def post(self, worker: int, command: Any) -> None:
+        """Have a command sent in the background, in the place of one of its type that waits."""
+        self._lines[worker].outbox.put(POST, encode_apart(command, "the command"), type(command).__qualname__.encode())
+
+    def receive(self, worker: int) -> ArrivedMessage | None:
+        """The next message, if it has arrived."""
+        line = self._lines[worker]
+        return line.arrived[0] if line.arrived and not line.is_released else None
+
+    def accept(self, worker: int) -> None:
+        """Go on to the next message."""
+        self._lines[worker].arrived.popleft()
+
+    def wait(self, timeout: float) -> Events:
+        """The workers that have sent something, and those whose lines have ended."""
+        select.select([self._bell], [], [], None if timeout < 0 else timeout)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        watched = {worker: line for worker, line in self._lines.items() if not line.is_released}
+        ended = [worker for worker, line in watched.items() if line.has_ended]  # first: its messages came before
+        arrived = [worker for worker, line in watched.items() if line.arrived]
+        if ended or arrived or self._is_woken:
+            self._ring()
+        return Events(arrived, ended)
+
+    def _ring(self) -> None:
+        with self._lock:
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)
+
+    def wake(self) -> None:
+        """Have every wait return at once."""
+        self._is_woken = True
+        self._ring()
+
+    def fileno(self) -> int:
+        """The bell."""
+        return self._bell
+
+    # What is known of a worker
+
+    def exit_code(self, worker: int) -> int | None:
+        """As its launcher has it; None for a job whose end nobody knows yet."""
+        return self._lines[worker].exit_code()
+
+    def place(self, worker: int) -> str:
+        """Process, job and machine, as far as they are known."""
+        return self._lines[worker].place
+
+    def progress(self, worker: int) -> Progress | None:
+        """What the worker has written to its ints, where both see them."""
+        control = self._lines[worker].job.control
+        return None if control is None else progress_of(control)
+
+    def stop_early(self, worker: int) -> None:
+        """Ask a worker to end the command under way with the column that it is at."""
+        line = self._lines[worker]
+        if line.job.control is None:
+            line.outbox.put(Wish.STOP_EARLY, NOTHING)
+        else:
+            line.job.control[STOP] = 1
+
+    def clear(self, worker: int) -> None:
+        """Forget the column that a worker is at, and what `stop_early` asked for."""
+        line = self._lines[worker]
+        if line.job.control is None:
+            line.outbox.put(Wish.CLEAR, NOTHING)
+        else:
+            progress.clear(line.job.control)
+
+    def clear_published(self, worker: int) -> None:
+        """Count what a worker publishes from zero."""
+        control = self._lines[worker].job.control
+        if control is not None:
+            control[PUBLISHED] = 0
+
+    # Ends
+
+    def release(self, worker: int) -> None:
+        """Report nothing more of a worker."""
+        self._lines[worker].is_released = True
+
+    def kill(self, workers: Iterable[int]) -> None:
+        """Kill these processes, and wait until they are gone where that can be waited for."""
+        lines = [self._lines[worker] for worker in workers if worker in self._lines]
+        for line in lines:
+            line.job.kill()
+            line.cut()
+        deadline = time.monotonic() + KILLED
+        await_ends([line.job for line in lines], KILLED)
+        for line in lines:
+            line.join(max(0.0, deadline - time.monotonic()))
+
+    def end_all(self, timeout: float) -> None:
+        """Hang up, ask processes that stay to end, and kill those that are there at the deadline."""
+        deadline = time.monotonic() + timeout
+        lines = list(self._lines.values())
+        try:
+            for line in lines:
+                line.cut()
+            left = await_ends([line.job for line in lines], min(ASKED, timeout / 4))
+            for job in left:
+                job.terminate()
+            await_ends(left, max(0.0, deadline - time.monotonic()))
+        finally:
+            self.kill(self._lines)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._meeting.close()
+        self._launcher.close()
+        with self._lock:
+            os.close(self._bell)
+            self._bell = -1

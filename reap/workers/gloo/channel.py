@@ -1,0 +1,97 @@
+"""`GlooChannel`: a worker's end of the line to its group; see `reap.workers.serve.Channel`.
+
+    thread "receive"    wishes ---> control, at once
+                        commands and posts ---> Inbox ---> receive
+    thread "send"       send ---> Outbox ---> pair
+
+A rollout's memory travels while the next one is recorded in other memory: `send` returns at once, and waits first until the
+message before has left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from reap.workers import progress
+from reap.workers.gloo.inbox import Inbox
+from reap.workers.gloo.kinds import Wish
+from reap.workers.gloo.memory import Memory
+from reap.workers.gloo.outbox import Outbox
+from reap.workers.gloo.pair import Pair
+from reap.workers.messages import Encoded, MessageKind, Received
+from reap.workers.pickling import encode_apart
+from reap.workers.progress import STOP, Control
+
+LINGER = 1.0
+"""Seconds that the last message has to be read, for a process that ends with unread messages takes back its own."""
+
+
+class GlooChannel:
+    """A worker's end.
+
+    Args:
+        pair: connected to the group's process.
+        control: the worker's ints.
+        when_cut_off: called when the group is gone, in another thread.
+    """
+
+    def __init__(self, pair: Pair, control: Control, when_cut_off: Callable[[], Any]) -> None:
+        self._pair, self._control, self._when_cut_off = pair, control, when_cut_off
+        self._inbox, self._outbox = Inbox(), Outbox()
+        self._is_cut_off = threading.Event()
+        for name, life in (("receive", self._receive_all), ("send", self._send_all)):
+            threading.Thread(target=life, name=f"reap-{name}", daemon=True).start()
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the group is gone."""
+        return self._is_cut_off.is_set()
+
+    def receive(self) -> Received | None:
+        """The next command; None if the group is gone, or after `leave`."""
+        return self._inbox.take()
+
+    def encode(self, reply: Any) -> Encoded:
+        """A reply; its arrays travel from where they are."""
+        return encode_apart(reply, "the reply")
+
+    def send(self, kind: MessageKind, encoded: Encoded) -> None:
+        """Have a message sent; returns when the one before has left."""
+        self._outbox.flush()
+        self._outbox.put(kind, encoded)
+
+    def leave(self) -> None:
+        """End the command under way with its column, and carry out no other."""
+        self._control[STOP] = 1
+        self._inbox.close()
+
+    def close(self) -> None:
+        """Wait until the last message has been read, but not for long; the process ends next."""
+        with contextlib.suppress(ConnectionError):
+            self._outbox.flush()
+            self._is_cut_off.wait(LINGER)
+        self._pair.hang_up()
+
+    def _send_all(self) -> None:
+        self._outbox.run(self._pair)
+
+    def _receive_all(self) -> None:
+        memory = Memory()
+        try:
+            while True:
+                arrived = self._pair.receive(memory)
+                if arrived.kind == Wish.STOP_EARLY:
+                    self._control[STOP] = 1
+                elif arrived.kind == Wish.CLEAR:
+                    progress.clear(self._control)
+                else:
+                    self._inbox.put(arrived)
+                del arrived
+        except ConnectionError:
+            self._is_cut_off.set()
+            self._outbox.close()
+            self.leave()
+            self._when_cut_off()

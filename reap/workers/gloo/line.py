@@ -1,0 +1,183 @@
+"""`Line`: a worker as its carrier sees it: its job, the pair that reaches it, and two threads.
+
+    thread "receive"    meets the worker, then: pair.receive ---> arrived, and rings
+    thread "send"       outbox ---> pair.send
+
+Waits for gloo are in C++, where Ctrl-C is not seen: so they are in threads, and whoever uses the line never waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from reap.errors import OptionError
+from reap.workers import reports
+from reap.workers.gloo.memory import Memory
+from reap.workers.gloo.outbox import Outbox
+from reap.workers.gloo.pair import Pair
+from reap.workers.gloo.rendezvous import Meeting, meet
+from reap.workers.launchers.base import Job, await_ends, described, tail
+from reap.workers.messages import Encoded, MessageKind
+
+ENDING = 0.1
+"""Seconds that a process has to end after its connection has: that is the first thing that happens then."""
+
+
+@dataclass(eq=False)
+class ArrivedMessage:
+    """A message from a worker; see `reap.workers.messages.Message`."""
+
+    kind: MessageKind
+    encoded: Encoded
+    order: int = 0
+    is_taken: bool = False
+
+
+class Line:
+    """One worker.
+
+    Args:
+        job: its process.
+        meeting: where it will come.
+        name: of the pair.
+        timeout: seconds until it must have come.
+        lost_after: seconds of silence after which its machine is lost; None where that is this one.
+        ring: called when something has arrived, or the line has ended.
+        why_late: what is to be said if it does not come in time.
+
+    Attributes:
+        job: as given.
+        outbox: commands for it.
+        arrived: messages that were not accepted yet.
+        is_released: whether nobody is interested any more.
+        has_ended: whether nothing more will arrive.
+        host: the worker's machine; empty until it has come.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        meeting: Meeting,
+        name: str,
+        timeout: float,
+        lost_after: float | None,
+        ring: Callable[[], Any],
+        why_late: Callable[[], str],
+    ) -> None:
+        self.job = job
+        self.outbox = Outbox()
+        self.arrived: deque[ArrivedMessage] = deque()
+        self.is_released = self.has_ended = False
+        self.host, self._pid = "", 0
+        self._meeting, self._name, self._timeout, self._lost_after = meeting, name, timeout, lost_after
+        self._ring, self._why_late = ring, why_late
+        self._pair: Pair | None = None
+        self._is_cut = threading.Event()
+        self._threads = [threading.Thread(target=self._live, name=f"reap-{name}", daemon=True)]
+        self._threads[0].start()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the worker has come."""
+        return self._pair is not None
+
+    @property
+    def place(self) -> str:
+        """Where a person finds the worker."""
+        if not self.host or self._lost_after is None:
+            return self.job.place
+        return f"{self.job.place}, pid {self._pid} on {self.host}"
+
+    def cut(self) -> None:
+        """End the connection; the worker is told, and the threads end."""
+        self._is_cut.set()
+        self.outbox.close()
+        if (pair := self._pair) is not None:
+            pair.hang_up()
+
+    def join(self, timeout: float) -> bool:
+        """Wait until the threads have ended, after `cut`, and release what they used; whether they have."""
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if is_over := not any(thread.is_alive() for thread in self._threads):
+            if self._pair is not None:
+                self._pair.close()
+            self.job.close()
+        return is_over
+
+    @property
+    def traffic(self) -> tuple[int, float]:
+        """All that has arrived, in bytes, and the seconds that it took, without the waits for it to begin."""
+        return (0, 0.0) if self._pair is None else (self._pair.received_bytes, self._pair.received_seconds)
+
+    def exit_code(self) -> int | None:
+        """Why the worker has ended: it has, or it is ending, or it has lost its connection for good, and is killed."""
+        if await_ends([self.job], ENDING):
+            self.job.kill()
+            await_ends([self.job], ENDING)
+        return self.job.exit_code
+
+    # In threads
+
+    def _live(self) -> None:
+        try:
+            self._connect()
+            self._receive_all()
+        except ConnectionError as error:
+            if self._pair is None and not self._is_cut.is_set():
+                self._explain(error)
+        except (TimeoutError, OptionError) as error:
+            self._tell(error)
+        finally:
+            self.outbox.close()
+            self.has_ended = True
+            self._ring()
+
+    def _explain(self, error: ConnectionError) -> None:
+        """Tell the group why a worker does not come, unless the end of its process says it all."""
+        if self.job.log is not None or not self.job.has_ended:
+            log = tail(self.job.log)
+            self._tell(RuntimeError(f"{error} ({described(self.job)})" + (f"\nThe end of its log:\n{log}" if log else "")))
+
+    def _tell(self, error: Exception) -> None:
+        try:
+            raise error
+        except Exception as raised:  # noqa: BLE001  the group raises it
+            report = reports.write(raised, reports.START, is_harmless=False)
+        self.arrived.append(ArrivedMessage(MessageKind.RAISED, Encoded(report)))
+
+    def _connect(self) -> None:
+        try:
+            pair, hello = meet(self._meeting, self._name, self._timeout, self._why_nobody_comes)
+        except TimeoutError:
+            raise TimeoutError(self._why_late()) from None
+        if self._lost_after is not None:
+            pair.watch(self._lost_after)
+        self.host, self._pid = hello["host"], hello["pid"]
+        self._pair = pair
+        if self._is_cut.is_set():
+            pair.hang_up()
+        self._threads.append(
+            threading.Thread(target=self.outbox.run, args=(pair,), name=f"reap-{self._name}-send", daemon=True)
+        )
+        self._threads[1].start()
+
+    def _why_nobody_comes(self) -> str | None:
+        if self._is_cut.is_set():
+            return "it is not wanted any more"
+        return "its process has ended" if self.job.has_ended else None
+
+    def _receive_all(self) -> None:
+        assert self._pair is not None
+        memory = Memory()
+        while True:
+            message = self._pair.receive(memory)
+            self.arrived.append(ArrivedMessage(MessageKind(message.kind), message.encoded))
+            del message
+            self._ring()

@@ -1,0 +1,1 @@
+"""Launchers: they start the processes of workers, on this machine or on others."""

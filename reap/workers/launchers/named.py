@@ -1,0 +1,39 @@
+"""Launchers by the names that users give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reap.errors import OptionError
+from reap.workers.launchers.base import Launcher
+from reap.workers.launchers.mp import MpLauncher
+from reap.workers.launchers.submitit import SubmititLauncher
+
+
+def made_launcher(given: Any, slurm_kwargs: Mapping[str, Any] | None = None) -> Launcher:
+    """The launcher that the option `launcher` asks for.
+
+    Args:
+        given: `"mp"`, `"submitit"`, an executor of submitit, or a launcher.
+        slurm_kwargs: parameters of the executor that is made for `"submitit"`.
+
+    Raises:
+        OptionError: something else.
+        ImportError: submitit is not installed.
+
+    Example:
+        >>> made_launcher("mp").is_local
+        True
+    """
+    if given == "mp":
+        if slurm_kwargs:
+            raise OptionError('slurm_kwargs: they are for launcher="submitit", got launcher="mp"')
+        return MpLauncher()
+    if given == "submitit":
+        return SubmititLauncher(parameters=slurm_kwargs)
+    if callable(getattr(given, "submit", None)) and hasattr(given, "update_parameters"):
+        return SubmititLauncher(given, slurm_kwargs)
+    if callable(getattr(given, "launch", None)):
+        return given
+    raise OptionError(f'launcher: expected "mp", "submitit" or an executor of submitit, got {given!r}')
