@@ -46,20 +46,19 @@ class RayCarrier:
     Args:
         cluster: where the workers run.
         options: of Ray's actors, one for each worker; those that are added later take the last one.
+        needed: workers that have to run before anybody is asked anything; more may have to wait for nodes.
         workers: number of workers.
 
     Raises:
         OptionError: options that cannot work, or that no node can satisfy.
     """
 
-    def __init__(self, cluster: Cluster, options: Sequence[Mapping[str, Any]], workers: int) -> None:
+    def __init__(self, cluster: Cluster, options: Sequence[Mapping[str, Any]], needed: int, workers: int) -> None:
         self._cluster = cluster
         self._options = [actor_options(one) for one in options]
         self._actor_class = cluster.actor_class()
-        for one in self._options:
-            with in_words_of_options():
-                self._actor_class.options(**one)
-        cluster.refuse_impossible([self._options_of(worker) for worker in range(workers)])
+        self._check(self._options)
+        cluster.refuse_impossible([self._options_of(worker) for worker in range(min(needed, workers))])
         self._lines: dict[int, Line] = {}
         self._lock = threading.Lock()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -78,6 +77,25 @@ class RayCarrier:
 
     def _options_of(self, worker: int) -> dict[str, Any]:
         return self._options[min(worker, len(self._options) - 1)]
+
+    def _check(self, options: Iterable[Mapping[str, Any]]) -> None:
+        for one in options:
+            with in_words_of_options():
+                self._actor_class.options(**one)
+
+    def expect_more(self, options: Mapping[str, Any] | None) -> None:
+        """Before workers are added.
+
+        Args:
+            options: of their actors; those of the last worker if None.
+
+        Raises:
+            OptionError: options that cannot work, or that no node can satisfy.
+        """
+        own = self._options[-1] if options is None else actor_options(options)
+        self._check([own])
+        self._cluster.refuse_impossible([own])
+        self._options = [*(self._options_of(worker) for worker in range(len(self._lines))), own]
 
     @property
     def actors(self) -> list[Any]:

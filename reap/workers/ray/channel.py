@@ -154,6 +154,11 @@ class ActorChannel:
     def _has_news(self) -> bool:
         return self._outgoing is not None or self._exit_code is not None or self._posts > self._told
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the worker has ended."""
+        return self._exit_code is not None
+
     def finish(self, exit_code: int) -> None:
         """The worker has ended."""
         with self._changed:

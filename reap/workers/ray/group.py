@@ -32,6 +32,7 @@ def ray_group(
     *,
     cluster: Cluster,
     options: Sequence[Mapping[str, Any]] = ({},),
+    needed: int | None = None,
     phases: Sequence[str] = ("working",),
     name: str = "",
     setup: Sequence[Callable[[], Any]] = (),
@@ -44,6 +45,7 @@ def ray_group(
         make_handlers: one per worker, called in its actor.
         cluster: the Ray.
         options: of the actors, one for each worker; the last one is that of all further workers.
+        needed: workers that have to run before any is asked anything; None for all.
         phases: names for error messages.
         name: of the group.
         setup: called in each actor before its handler is made.
@@ -51,5 +53,5 @@ def ray_group(
         on_failure: whether an exception or death of a worker ends all workers (`"terminate"`) or only itself (`"report"`).
     """
     specs = HandlerSpecs(name, setup, RemoteContext.capture())
-    make_carrier = partial(RayCarrier, cluster, options)
+    make_carrier = partial(RayCarrier, cluster, options, len(make_handlers) if needed is None else needed)
     return RayGroup(make_handlers, make_carrier, specs, phases=phases, stall_after=stall_after, on_failure=on_failure)
