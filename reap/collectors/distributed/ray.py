@@ -185,7 +185,7 @@ class RayCollector(RemoteCollector):
         self._ensure_open()
         if self._ray_options.sync:
             raise OptionError("add_collectors: with sync=True each batch holds a rollout of every worker; expected sync=False")
-        if isinstance(num_collectors, bool) or not isinstance(num_collectors, int) or num_collectors < 1:
+        if isinstance(num_collectors, bool) or num_collectors < 1:
             raise OptionError(f"num_collectors: expected a positive number of workers, got {num_collectors!r}")
         if create_env_fn is None:
             first = self._create_env_fn
@@ -204,6 +204,5 @@ def refuse_shared_schemes(schemes: Any) -> None:
     kind = given if isinstance(given, type) else type(given)
     if issubclass(kind, SharedMemWeightSyncScheme | MultiProcessWeightSyncScheme):
         raise OptionError(
-            f"weight_sync_schemes: the weights of a {kind.__name__} do not leave this machine; expected a RayWeightSyncScheme, or "
-            "nothing"
+            f"weight_sync_schemes: the weights of a {kind.__name__} do not leave this machine; expected a RayWeightSyncScheme"
         )

@@ -112,6 +112,7 @@ class ActorChannel:
             progress.clear(self.control)
         elif kind == Wish.HANG_UP:
             self._is_cut = True
+            self.control[STOP] |= STOP_EARLY  # nobody wants the rest of what is under way
         else:
             self.control[STOP] |= LEAVE if kind == Wish.LEAVE else STOP_EARLY
 

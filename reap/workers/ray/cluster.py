@@ -162,7 +162,10 @@ def shown_resources(resources: Mapping[str, float]) -> str:
 
 
 def _each(offers: Sequence[Mapping[str, float]]) -> str:
-    own = [{name: n for name, n in offered.items() if ":" not in name and name != "object_store_memory"} for offered in offers]
+    own = [
+        {name: offered[name] for name in sorted(offered) if ":" not in name and name != "object_store_memory"}
+        for offered in offers
+    ]
     return "; ".join(sorted({shown_resources(one) for one in own}))
 
 

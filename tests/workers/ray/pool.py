@@ -7,7 +7,7 @@ worker has been closed, its actor goes back to the pool, and becomes the next on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from reap.workers.ray.actor import GROUPS, WorkerActor
 from reap.workers.ray.cluster import Cluster
@@ -28,7 +28,7 @@ class ReusedActor(WorkerActor):
 class PooledCluster(Cluster):
     """Gives out actors that were given back."""
 
-    idle: list[Any] = []
+    idle: ClassVar[list[Any]] = []
     """Those of all clusters of this process."""
 
     def actor_class(self) -> Any:
