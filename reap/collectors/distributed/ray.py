@@ -22,6 +22,7 @@ from reap.collectors.schedules.make import as_they_come, together
 from reap.collectors.workers.joining import JoinLater
 from reap.collectors.workers.retries import GrowingPauses
 from reap.collectors.workers.rollout_workers import RolloutWorkers
+from reap.data.buffers.ray_buffer import RayReplayBuffer
 from reap.envs.creator import EnvCreator
 from reap.errors import OptionError
 from reap.weights.schemes import MultiProcessWeightSyncScheme, SharedMemWeightSyncScheme
@@ -120,7 +121,7 @@ class RayCollector(RemoteCollector):
             is_shared=own.sync,
             make_workers=partial(
                 RolloutWorkers,
-                exchange=CopiedExchange(),
+                exchange=CopiedExchange(can_write if given.options.get("on_worker_failure") != "restart" else lambda _: False),
                 make_group=self._make_group,
                 may_leave=True,
                 min_workers=own.min_workers,
@@ -196,6 +197,11 @@ class RayCollector(RemoteCollector):
     def stop_remote_collectors(self) -> None:
         """End the workers; the same as `shutdown()`."""
         self.shutdown()
+
+
+def can_write(buffer: Any) -> bool:
+    """Whether workers can write to a replay buffer themselves."""
+    return isinstance(buffer, RayReplayBuffer)
 
 
 def refuse_shared_schemes(schemes: Any) -> None:

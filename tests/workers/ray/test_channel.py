@@ -1,4 +1,4 @@
-"""`ActorChannel`: what the trainer's calls bring comes in the order of its numbers, and messages wait until they were fetched."""
+"""`ActorChannel`: what the trainer's calls bring comes in the order of its numbers, and messages wait to be fetched."""
 
 from __future__ import annotations
 

@@ -197,8 +197,7 @@ def test_sigterm_lets_a_worker_finish_what_it_is_at(mortal: RayGroup) -> None:
         ask(mortal, 0, pid_of)
     os.kill(pids[1], signal.SIGTERM)
     with pytest.raises(WorkerDied, match="told to leave"):
-        mortal.request(1, pause)
-        mortal.ready([1])
+        ask(mortal, 1, pause)
     ended = watch(pids)
     mortal.stop()
     assert have_ended(ended)
