@@ -6,12 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from reap.collectors.distributed.ray import RayCollector
     from reap.collectors.distributed.rpc import RPCDataCollector
     from reap.collectors.distributed.torch_distributed import DistributedDataCollector, DistributedSyncDataCollector
     from reap.weights.engines.updaters import DistributedWeightUpdater, RPCWeightUpdater
     from reap.workers.launchers.submitit import DEFAULT_SLURM_CONF
 
 _HOMES = {
+    "reap.collectors.distributed.ray": ("RayCollector",),
     "reap.collectors.distributed.rpc": ("RPCDataCollector",),
     "reap.collectors.distributed.torch_distributed": ("DistributedDataCollector", "DistributedSyncDataCollector"),
     "reap.weights.engines.updaters": ("DistributedWeightUpdater", "RPCWeightUpdater"),
@@ -26,6 +28,7 @@ __all__ = [
     "DistributedWeightUpdater",
     "RPCDataCollector",
     "RPCWeightUpdater",
+    "RayCollector",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Weight updaters by engine, for collectors and alone: `RemoteModuleWeightUpdater`, `RPCWeightUpdater`, `DistributedWeightUpdater`.
+"""Weight updaters by engine: `RemoteModuleWeightUpdater`, `RPCWeightUpdater`, `DistributedWeightUpdater`.
 
 As `weight_updater` of a collector none needs an argument: it takes the collector's policy and mailboxes, and weights go the way
 of the collector's commands.
@@ -23,14 +23,11 @@ class RemoteModuleWeightUpdater(MultiProcessedWeightUpdater):
             `torch.distributed.nn.RemoteModule`.
 
     Example:
-        >>> from reap import MultiSyncDataCollector
-        >>> from torch import nn
-        >>> make = lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten(-2, -1), nn.Sigmoid())
         >>> updater = RemoteModuleWeightUpdater()
         >>> updater.push_weights()
         Traceback (most recent call last):
             ...
-        reap.errors.OptionError: weights: expected a module, a TensorDict or a state dict, got None ...
+        reap.errors.OptionError: weights: expected a module, a TensorDict or a state dict, got None: ...
 
     `examples/weights_between_processes.py` sends to a module in another process.
     """
