@@ -119,6 +119,7 @@ __all__ = [  # noqa: RUF022  in the order of their homes
     "MultiSyncDataCollector",
     "MultiaSyncDataCollector",
     "RandomPolicy",
+    "RemoteModuleWeightUpdater",
     "SyncDataCollector",
     "VanillaWeightUpdater",
     "WeightUpdaterBase",
