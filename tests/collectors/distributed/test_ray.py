@@ -174,7 +174,7 @@ def test_postproc_and_split_trajs() -> None:
 def test_the_trainers_buffer_is_filled() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=4)
     with single(replay_buffer=buffer, total_frames=5 * COLUMNS) as collector:
-        assert [batch for batch in collector] == [None] * 5
+        assert list(collector) == [None] * 5
     assert len(buffer) == 5 * COLUMNS
     assert (buffer[:]["observation"][:, 2] >= 0).all()
 
@@ -184,7 +184,7 @@ def test_workers_write_to_a_ray_buffer_themselves(sync: bool) -> None:
     with RayReplayBuffer(storage=LazyTensorStorage(1000), batch_size=4, remote_config={"num_cpus": 0}) as buffer:
         frames = COLUMNS * (WORKERS if sync else 1)
         with single(sync=sync, frames_per_batch=frames, replay_buffer=buffer, total_frames=6 * frames) as collector:
-            assert [batch for batch in collector] == [None] * 6
+            assert list(collector) == [None] * 6
             sent = sum(one.place.bytes for one in collector.stats().workers)
         assert len(buffer) == 6 * frames
         assert sent < 100_000
