@@ -8,7 +8,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-processes test-ray test-oldest bench faults soak check format
+.PHONY: help demo test test-processes test-ray test-distributed test-oldest bench faults soak check format
 
 PYTHON ?=
 ARGS ?=
@@ -34,6 +34,7 @@ help:
 	@echo "make test    make check, then the tests and doctests: three minutes on two cores"
 	@echo "make test-processes  the tests that start many processes or programs, or take seconds beside one much like it, which make test leaves out"
 	@echo "make test-ray  the tests that start Ray, which make test leaves out too"
+	@echo "make test-distributed  the tests of collectors on torch.distributed, torch RPC and Ray, on several machines too"
 	@echo "make test-oldest  the tests again, with the oldest torchrl, tensordict and gymnasium that reap works with"
 	@echo "make bench   measure reap against hand-written loops and installed peers"
 	@echo "make faults  collectors that fail in every way, 1,000 times; writes docs/faults.md"
@@ -62,6 +63,9 @@ test-processes: $(STAMP)
 
 test-ray: $(STAMP)
 	$(PY) -m pytest -m ray $(ARGS)
+
+test-distributed: $(STAMP)
+	$(PY) -m pytest -m "distributed and not soak" $(ARGS)
 
 # In a virtual environment of its own. torchrl's own GymEnv refuses gymnasium 1.0, so that its tests get 1.1. Left out:
 # the documentation's examples, written for today's ids of gymnasium, and what tensordict 0.10 cannot: hold a kind of tensor,

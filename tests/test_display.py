@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from reap.collectors import SyncDataCollector
-from reap.collectors.stats import Meter
+from reap.collectors.stats import Meter, Place
 from reap.errors import OptionError
 from reap.recording.trajectories import Episode
 
@@ -309,3 +309,20 @@ def test_a_second_loop_goes_on_counting() -> None:
         console = log()
         list(progress(collector, title="demo", console=console))
     assert written(console).startswith("demo: 400/400 frames (100%), ")
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ([Place("a", "", 0, 0.0), Place("b", "", 0, 0.0)], "workers 2 up on 2 hosts"),
+        ([Place("a", "", 0, 0.0), Place("", "", 0, 0.0, is_joining=True)], "workers 1 up, 1 joining on 1 host"),
+        ([Place("", "", 0, 0.0, is_joining=True)] * 2, "workers 0 up, 2 joining"),
+    ],
+)
+def test_workers_on_other_machines_are_counted(clock: Clock, places: list[Place], expected: str) -> None:
+    collector, output = FakeCollector(clock, 1), StringIO()
+    collector._meter = Meter(2)
+    collector._meter.place_of = places.__getitem__
+    for _ in progress(collector, console=Console(file=output, width=200)):
+        pass
+    assert expected in output.getvalue()

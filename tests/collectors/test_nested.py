@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from reap import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector
+from reap import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector, aSyncDataCollector
 from reap.data import LazyTensorStorage, ReplayBuffer, SliceSampler
 from reap.errors import OptionError, SpecMismatch
+from reap.testing import Count
 from tests.data.unseen import Unseen, WithoutIds, steps_of_slices
 
 pytestmark = pytest.mark.timeout(60)
@@ -76,6 +78,35 @@ def test_workers_with_workers(inner: str, outer: Any, shape: tuple[int, ...], le
         assert [tuple(batch.shape) for batch in batches] == [shape] * 2
         if leaves is not None:
             assert {number >> 40 for number in batches[0]["collector", "traj_ids"].flatten().tolist()} == leaves
+
+
+class Failing:
+    """A postproc that raises in its second call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, batch: Any) -> Any:
+        self.calls += 1
+        if self.calls == 2:
+            raise ZeroDivisionError
+        return batch
+
+
+@pytest.mark.parametrize("outer", [MultiSyncDataCollector, aSyncDataCollector])
+@pytest.mark.parametrize("inner", ["derived", "sync"])
+def test_the_episodes_of_a_lost_batch_do_not_continue(outer: Any, inner: str) -> None:
+    env = partial(Count, 1_000)
+    envs: list[Any] = [env] if inner == "derived" else [[env, env]]
+    kind = Derived if inner == "derived" else inner
+    with outer(envs, frames_per_batch=20, collector_class=kind, postproc=Failing()) as collector:
+        first = collector.next().reshape(-1).clone()
+        with pytest.raises(ZeroDivisionError):
+            collector.next()
+        after = collector.next().reshape(-1)
+        assert not set(first["collector", "traj_ids"].tolist()) & set(after["collector", "traj_ids"].tolist())
+        assert after["observation"].min() == 0
+        assert after["observation"].max() == (9 if inner == "sync" else 19)
 
 
 def test_a_state_of_derived_collectors_goes_on() -> None:

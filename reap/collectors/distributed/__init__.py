@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reap.collectors.distributed.ray import RayCollector
+    from reap.collectors.distributed.rpc import RPCDataCollector
     from reap.collectors.distributed.torch_distributed import DistributedDataCollector, DistributedSyncDataCollector
     from reap.workers.launchers.submitit import DEFAULT_SLURM_CONF
 
 _HOMES = {
     "reap.collectors.distributed.ray": ("RayCollector",),
+    "reap.collectors.distributed.rpc": ("RPCDataCollector",),
     "reap.collectors.distributed.torch_distributed": ("DistributedDataCollector", "DistributedSyncDataCollector"),
     "reap.workers.launchers.submitit": ("DEFAULT_SLURM_CONF",),
 }
@@ -21,6 +23,7 @@ __all__ = [
     "DEFAULT_SLURM_CONF",
     "DistributedDataCollector",
     "DistributedSyncDataCollector",
+    "RPCDataCollector",
     "RayCollector",
 ]
 

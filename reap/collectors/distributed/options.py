@@ -33,6 +33,8 @@ class EngineOptions:
         max_weight_update_interval: batches after which the policy's weights are sent, if they were not sent in between; -1
             for never.
         update_interval: the same, under the name that synchronous collectors have for it.
+        min_workers: number of workers that have to be there before the first batch; the others join while these deliver. None
+            waits for all. For collectors whose batches are those of one worker each.
     """
 
     num_workers_per_collector: int = 1
@@ -40,6 +42,7 @@ class EngineOptions:
     update_after_each_batch: bool = False
     max_weight_update_interval: int = -1
     update_interval: int | None = None
+    min_workers: int | None = None
 
     def __post_init__(self) -> None:
         if not _is_count(self.num_workers_per_collector):
@@ -51,6 +54,8 @@ class EngineOptions:
             raise OptionError(f"max_weight_update_interval: expected a positive number of batches or -1, got {found!r}")
         if self.update_interval is not None and not _is_count(self.update_interval):
             raise OptionError(f"update_interval: expected a positive number of batches or None, got {self.update_interval!r}")
+        if self.min_workers is not None and not _is_count(self.min_workers):
+            raise OptionError(f"min_workers: expected a positive number of workers or None, got {self.min_workers!r}")
         given = [name for name in INTERVALS if getattr(self, name) not in (False, -1, None)]
         if len(given) > 1:
             raise OptionError(f"{' and '.join(given)}: expected one of them, for each says when weights are sent")
@@ -91,24 +96,26 @@ def popped(options: dict[str, Any], kind: type[T]) -> T:
     return kind(**{name: options.pop(name) for name in own})
 
 
-def taken_apart(create_env_fn: Any, options: Mapping[str, Any]) -> Given:
+def taken_apart(create_env_fn: Any, options: Mapping[str, Any], *, is_sync: bool) -> Given:
     """What was given, as collectors with several workers expect it.
 
     Args:
         create_env_fn: one entry for each worker, or one entry.
         options: as given, without those of one engine only.
+        is_sync: whether a batch holds a rollout of every worker.
 
     Raises:
         OptionError: an option that cannot work.
 
     Example:
-        >>> given = taken_apart(["CartPole-v1"], {"num_workers_per_collector": 2})
+        >>> given = taken_apart(["CartPole-v1"], {"num_workers_per_collector": 2}, is_sync=True)
         >>> given.create_env_fn, given.options
         ([['CartPole-v1', 'CartPole-v1']], {'collector_class': 'sync'})
     """
     rest = dict(options)
     engine = popped(rest, EngineOptions)
     workers = len(create_env_fn) if isinstance(create_env_fn, list | tuple) else rest.get("num_workers")
+    _check_min_workers(engine.min_workers, workers, is_sync)
     for name, value in _merged(engine.collector_kwargs, workers).items():
         if name in rest:
             raise OptionError(f"{name} and collector_kwargs[{name!r}]: expected one of them, got both")
@@ -121,6 +128,15 @@ def taken_apart(create_env_fn: Any, options: Mapping[str, Any]) -> Given:
     if _has_workers(rest.get("collector_class")):
         create_env_fn = _in_lists(create_env_fn, count)
     return Given(create_env_fn, engine, rest)
+
+
+def _check_min_workers(given: int | None, workers: Any, is_sync: bool) -> None:
+    if given is None:
+        return
+    if is_sync:
+        raise OptionError(f"min_workers={given}: every batch holds a rollout of every worker; it is for sync=False")
+    if isinstance(workers, int) and given > workers:
+        raise OptionError(f"min_workers={given}: expected at most the number of workers, {workers}")
 
 
 def _has_workers(collector_class: Any) -> bool:

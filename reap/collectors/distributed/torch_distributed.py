@@ -22,6 +22,8 @@ from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.options.multi import WorkerOptions
 from reap.collectors.options.shown import shows_options
 from reap.collectors.schedules.make import as_they_come, together
+from reap.collectors.workers.joining import JoinLater
+from reap.collectors.workers.retries import GrowingPauses
 from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.errors import OptionError
 from reap.workers.gloo.group import gloo_group
@@ -87,7 +89,7 @@ class _Collector(RemoteCollector):
     def _compose_distributed(self, create_env_fn: Any, policy: Any, options: Mapping[str, Any], *, is_sync: bool) -> None:
         rest = dict(options)
         self._link_options = link = popped(rest, TorchDistributedOptions)
-        given = taken_apart(create_env_fn, rest)
+        given = taken_apart(create_env_fn, rest, is_sync=is_sync)
         self._engine_options = given.engine
         make_group = partial(
             gloo_group,
@@ -97,13 +99,22 @@ class _Collector(RemoteCollector):
             timeout=link.timeout,
             lost_after=link.lost_after,
         )
+        make_workers = partial(
+            RolloutWorkers,
+            exchange=CopiedExchange(),
+            make_group=make_group,
+            may_leave=True,
+            min_workers=given.engine.min_workers,
+        )
         self._compose(
             given.create_env_fn,
             policy,
             given.options,  # pyright: ignore[reportArgumentType]  checked where they are read
             together if is_sync else as_they_come,
             is_shared=is_sync,
-            make_workers=partial(RolloutWorkers, exchange=CopiedExchange(), make_group=make_group),
+            make_workers=make_workers,
+            joins=None if is_sync else JoinLater(),
+            retries=GrowingPauses(),
         )
         if given.engine.batches_per_update:
             self._weights.refresh_after(given.engine.batches_per_update)

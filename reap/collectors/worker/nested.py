@@ -70,6 +70,8 @@ class NestedRecorder:
 
     def collect(self, command: Collect, slot: Slot, version: int) -> Done:
         """Copy the collector's next rollout into a slot; see `Recorder`."""
+        if command.fresh and not self._collector.reset_at_each_iter:
+            self._collector.reset()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BoundsWarning)  # the collector of this worker tells it
             batch = self._collector.rollout()

@@ -26,7 +26,10 @@ class Joins(Protocol):
         under_way: workers that have not joined yet.
     """
 
-    under_way: Collection[int]
+    @property
+    def under_way(self) -> Collection[int]:
+        """As above."""
+        ...
 
     def begin(self, worker: int, joining: Joining, then: Callable[[], T | None]) -> T | None:
         """Have a worker join that was launched.

@@ -30,7 +30,8 @@ from reap.workers.gloo.rendezvous import Meeting
 from reap.workers.launchers.base import Launcher, Task, await_ends, described
 from reap.workers.messages import Encoded
 from reap.workers.pickling import encode_apart
-from reap.workers.progress import PUBLISHED, STOP, Progress, progress_of
+from reap.workers.progress import PUBLISHED, STOP, STOP_EARLY, Progress, progress_of
+from reap.workers.remote_group import WorkerFacts
 
 KILLED = 2.0
 """Seconds that killed processes have to disappear; a scheduler may take longer, and its jobs end by themselves."""
@@ -70,6 +71,7 @@ class GlooCarrier:
         self._timeout, self._lost_after = timeout, lost_after
         self._lines: dict[int, Line] = {}
         self._launched = 0
+        self._traffic: dict[int, tuple[int, float]] = {}
         self._lock = threading.RLock()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_woken = False
@@ -78,6 +80,8 @@ class GlooCarrier:
 
     def launch(self, worker: int, spec: bytes) -> None:
         """Have a worker's process started; its spec is the first message that it gets."""
+        facts = self.facts(worker)
+        self._traffic[worker] = facts.bytes, facts.transfer_seconds
         self._launched += 1
         name = f"{self._name}-{worker}-{self._launched}"
         membership = Membership(self._meeting.invitation(name), self._timeout, self._lost_after)
@@ -161,13 +165,21 @@ class GlooCarrier:
         control = self._lines[worker].job.control
         return None if control is None else progress_of(control)
 
+    def facts(self, worker: int) -> WorkerFacts:
+        """Machine, job, and what has come from it, with what came from the workers before it."""
+        line, before = self._lines.get(worker), self._traffic.get(worker, (0, 0.0))
+        if line is None:
+            return WorkerFacts()
+        (received, seconds), is_elsewhere = line.traffic, self._lost_after is not None
+        return WorkerFacts(line.host, line.job.place if is_elsewhere else "", before[0] + received, before[1] + seconds)
+
     def stop_early(self, worker: int) -> None:
         """Ask a worker to end the command under way with the column that it is at."""
         line = self._lines[worker]
         if line.job.control is None:
             line.outbox.put(Wish.STOP_EARLY, NOTHING)
         else:
-            line.job.control[STOP] = 1
+            line.job.control[STOP] |= STOP_EARLY
 
     def clear(self, worker: int) -> None:
         """Forget the column that a worker is at, and what `stop_early` asked for."""
@@ -206,6 +218,8 @@ class GlooCarrier:
         lines = list(self._lines.values())
         try:
             for line in lines:
+                if not line.is_connected:  # it has made nothing that would have to be closed, and cannot be told
+                    line.job.kill()
                 line.cut()
             left = await_ends([line.job for line in lines], min(ASKED, timeout / 4))
             for job in left:

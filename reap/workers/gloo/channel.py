@@ -23,10 +23,11 @@ from reap.workers.gloo.outbox import Outbox
 from reap.workers.gloo.pair import Pair
 from reap.workers.messages import Encoded, MessageKind, Received
 from reap.workers.pickling import encode_apart
-from reap.workers.progress import STOP, Control
+from reap.workers.progress import LEAVE, STOP, STOP_EARLY, Control
 
-LINGER = 1.0
-"""Seconds that the last message has to be read, for a process that ends with unread messages takes back its own."""
+LINGER = 2.0
+"""Seconds that the group has to hang up, having read the last message: the kernel takes it back from a process that ends with
+messages that it has not read."""
 
 
 class GlooChannel:
@@ -42,8 +43,10 @@ class GlooChannel:
         self._pair, self._control, self._when_cut_off = pair, control, when_cut_off
         self._inbox, self._outbox = Inbox(), Outbox()
         self._is_cut_off = threading.Event()
-        for name, life in (("receive", self._receive_all), ("send", self._send_all)):
-            threading.Thread(target=life, name=f"reap-{name}", daemon=True).start()
+        lives = {"receive": self._receive_all, "send": self._send_all}
+        self._threads = [threading.Thread(target=life, name=f"reap-{name}", daemon=True) for name, life in lives.items()]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def is_cut_off(self) -> bool:
@@ -65,15 +68,20 @@ class GlooChannel:
 
     def leave(self) -> None:
         """End the command under way with its column, and carry out no other."""
-        self._control[STOP] = 1
+        self._control[STOP] |= LEAVE
         self._inbox.close()
 
     def close(self) -> None:
-        """Wait until the last message has been read, but not for long; the process ends next."""
+        """Say that no message will follow, and wait until the last one has been read; the process ends next."""
         with contextlib.suppress(ConnectionError):
             self._outbox.flush()
+            self._pair.finish()
             self._is_cut_off.wait(LINGER)
         self._pair.hang_up()
+        for thread in self._threads:
+            thread.join(LINGER)
+        if not any(thread.is_alive() for thread in self._threads):
+            self._pair.close()
 
     def _send_all(self) -> None:
         self._outbox.run(self._pair)
@@ -84,7 +92,7 @@ class GlooChannel:
             while True:
                 arrived = self._pair.receive(memory)
                 if arrived.kind == Wish.STOP_EARLY:
-                    self._control[STOP] = 1
+                    self._control[STOP] |= STOP_EARLY
                 elif arrived.kind == Wish.CLEAR:
                     progress.clear(self._control)
                 else:

@@ -114,7 +114,8 @@ class Line:
     @property
     def traffic(self) -> tuple[int, float]:
         """All that has arrived, in bytes, and the seconds that it took, without the waits for it to begin."""
-        return (0, 0.0) if self._pair is None else (self._pair.received_bytes, self._pair.received_seconds)
+        pair = self._pair
+        return (0, 0.0) if pair is None else (pair.received_bytes, pair.received_seconds)
 
     def exit_code(self) -> int | None:
         """Why the worker has ended: it has, or it is ending, or it has lost its connection for good, and is killed."""
@@ -136,6 +137,8 @@ class Line:
             self._tell(error)
         finally:
             self.outbox.close()
+            if self._pair is not None:
+                self._pair.hang_up()
             self.has_ended = True
             self._ring()
 

@@ -18,10 +18,13 @@ from reap.workers.base import Handler
 from reap.workers.gloo.channel import GlooChannel
 from reap.workers.gloo.rendezvous import Invitation, join
 from reap.workers.handler_spec import HandlerSpec
+from reap.workers.processes.child import ignore
 from reap.workers.progress import Control
 from reap.workers.serve import Terminated, serve
 
 ENTRY = f"{__name__}:live"
+
+LEAVING = signal.SIGTERM, signal.SIGUSR2
 
 GRACE = 4.0
 """Seconds that a worker on another machine has to end when its group is gone; on the group's machine the group sees to it."""
@@ -59,7 +62,7 @@ def live(data: bytes, control: Control) -> int:
     channel = GlooChannel(pair, control, _end_soon if membership.lost_after is not None else _leave_it)
     _leave_on_signals(channel)
     try:
-        return serve(channel, partial(_start, channel, control), lambda: None)
+        return serve(channel, partial(_start, channel, control), _ignore_signals)
     finally:
         channel.close()
 
@@ -79,8 +82,14 @@ def _leave_on_signals(channel: GlooChannel) -> None:
             raise Terminated
         channel.leave()
 
-    for number in (signal.SIGTERM, signal.SIGUSR2):
+    for number in LEAVING:
         signal.signal(number, leave)
+
+
+def _ignore_signals() -> None:
+    """They end a command; closing may take until the deadline."""
+    for number in LEAVING:
+        signal.signal(number, ignore)
 
 
 def _leave_it() -> None:

@@ -43,7 +43,10 @@ class Memory:
         self._number = 0
 
     def take(self, size: int) -> Bytes:
-        """Memory of this size; its own for as long as the array, or what is made over it, is held."""
+        """Memory of this size; it is not used again while the array, or what is made over its `data`, is held.
+
+        Arrays made over the array itself do not hold it: numpy has them refer to what it refers to.
+        """
         if size < SMALL:
             return np.empty(size, np.uint8)
         while self._ended:

@@ -1,8 +1,13 @@
 """`Pair`: a process group of two, the collector's process and a worker's: messages pass both ways, as tensors.
 
-    head       kind, number of buffers, lengths of topic and body; then topic, lengths of the buffers and body, if they fit
-    rest       what did not fit into the head
-    buffers    one after the other, from the memory where they lie, into memory that is used again
+    sender                                            receiver
+      |--- head: kind, counts, lengths, text, mark ----->|
+      |--- the rest of a long text, mark --------------->|   topic, lengths of the buffers, body
+      |--- buffers, from where they lie, mark ---------->|   into memory that is used again
+      |<-- receipt --------------------------------------|
+
+Marks and receipts are empty, and nobody waits for anything else: gloo tells those who wait for a message that has not begun of
+the end of a connection, but not those whose message is half there. Their order is that of the connection.
 
 The process group is an object of reap's own: `torch.distributed.init_process_group` is not called, and a default group of the
 user's is not touched. All of one direction goes through one line, in order: a command must not overtake the weights that were
@@ -13,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import re
 import socket
 import struct
@@ -27,9 +31,14 @@ import torch
 from torch._C._distributed_c10d import ProcessGroupGloo, Store
 
 from reap.workers.gloo.memory import Bytes, Memory
+from reap.workers.gloo.sockets import connections, sockets, watch
 from reap.workers.messages import Encoded
 
-TAG = 0
+PARTS, MARKS, RECEIPTS = range(3)
+"""Tags: what has one tag arrives in its order, and in that of all where the receiver asks for it in that order."""
+
+NOTHING = np.empty(0, np.uint8)
+
 HEAD = 4096
 _NUMBERS = struct.Struct("<IIQQ")
 _ROOM = HEAD - _NUMBERS.size
@@ -70,7 +79,7 @@ class Pair:
     """
 
     def __init__(self, store: Store, rank: int, address: str, timeout: float) -> None:
-        before = set(_sockets().values())
+        before = set(sockets().values())
         make: Any = ProcessGroupGloo
         options = make._Options()
         options._devices = [make.create_device(hostname=address, interface="")]
@@ -79,6 +88,7 @@ class Pair:
         self._group: Any = make(store, rank, 2, options)
         self._other = 1 - rank
         self._head = np.zeros(HEAD, np.uint8)
+        self._receipt: Any = None
         self.received_bytes, self.received_seconds = 0, 0.0
         self._sockets: Sequence[socket.socket] = ()
         self._find_sockets(before)
@@ -100,20 +110,9 @@ class Pair:
             one.close()
 
     def watch(self, lost_after: float) -> None:
-        """Have the kernel end the connections if the other machine is silent for some time.
-
-        The kernels ask and answer each other: it does not matter how busy the processes are.
-
-        Args:
-            lost_after: seconds.
-        """
-        step = max(1, int(lost_after / 4))
+        """Have the kernel end the connection if the other machine is silent for some time; see `sockets.watch`."""
         for one in self._sockets:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, step)
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, step)
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(lost_after * 1000))
+            watch(one, lost_after)
 
     @property
     def descriptors(self) -> list[int]:
@@ -121,7 +120,7 @@ class Pair:
         return [one.fileno() for one in self._sockets]
 
     def send(self, kind: int, topic: bytes, encoded: Encoded) -> None:
-        """Send a message; returns when the kernel has all of it.
+        """Send a message; returns when the other side has all of it.
 
         Raises:
             ConnectionError: the other side is gone.
@@ -134,11 +133,11 @@ class Pair:
         head[: _NUMBERS.size] = np.frombuffer(_NUMBERS.pack(kind, len(arrays), len(topic), len(body)), np.uint8)
         fits = text[:_ROOM]
         head[_NUMBERS.size : _NUMBERS.size + len(fits)] = fits
+        stages = [[head], [text[_ROOM:]], arrays]
         with self._connected():
-            parts = (part for part in (head, text[_ROOM:], *arrays) if len(part))
-            works = [self._group.send([torch.from_numpy(part)], self._other, TAG) for part in parts]
-            for work in works:
-                work.wait(FOREVER)
+            under_way = [self._send(part, tag) for parts in stages for part, tag in _marked(parts)]
+            self._receive(RECEIPTS).wait(FOREVER)
+            del under_way  # what is not waited for has to be held until here
 
     def receive(self, memory: Memory) -> Arrived:
         """Wait for a message.
@@ -159,15 +158,24 @@ class Pair:
         topic, lengths, body = np.split(text, [topic_length, topic_length + 8 * count])
         buffers = [memory.take(int(size)) for size in np.frombuffer(lengths.tobytes(), np.uint64)]
         self._fill(buffers)
+        with self._connected():
+            self._receipt = self._send(NOTHING, RECEIPTS)
         self.received_bytes += HEAD + length + sum(map(len, buffers))
         self.received_seconds += time.monotonic() - begun
-        return Arrived(kind, topic.tobytes(), Encoded(body.data, buffers))
+        return Arrived(kind, topic.tobytes(), Encoded(body.data, [buffer.data for buffer in buffers]))
 
-    def _fill(self, arrays: Sequence[Bytes]) -> None:
+    def _fill(self, parts: Sequence[Bytes]) -> None:
+        """Receive one stage of a message: these parts."""
         with self._connected():
-            works = [self._group.recv([torch.from_numpy(part)], self._other, TAG) for part in arrays if len(part)]
-            for work in works:
-                work.wait(FOREVER)
+            under_way = [self._group.recv([torch.from_numpy(part)], self._other, tag) for part, tag in _marked(parts)]
+            if under_way:
+                under_way[-1].wait(FOREVER)
+
+    def _send(self, part: Bytes, tag: int) -> Any:
+        return self._group.send([torch.from_numpy(part)], self._other, tag)
+
+    def _receive(self, tag: int) -> Any:
+        return self._group.recv([torch.from_numpy(NOTHING)], self._other, tag)
 
     @contextlib.contextmanager
     def _connected(self) -> Any:
@@ -176,18 +184,31 @@ class Pair:
         except RuntimeError as error:
             raise ConnectionError(_cause(str(error))) from None
 
+    def finish(self) -> None:
+        """Send nothing more; the other side is told once it has read the last message."""
+        self._shut(socket.SHUT_WR)
+
     def hang_up(self) -> None:
         """End the connections: whoever waits here or there is told; from any thread."""
+        self._shut(socket.SHUT_RDWR)
+
+    def _shut(self, how: int) -> None:
         for one in self._sockets:
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                one.shutdown(how)
 
     def close(self) -> None:
         """Release everything; nobody waits any more. A second call does nothing."""
         self.hang_up()
         for one in self._sockets:
             one.close()
-        self._sockets, self._group = (), None
+        self._sockets, self._group, self._receipt = (), None, None
+
+
+def _marked(parts: Sequence[Bytes]) -> list[tuple[Bytes, int]]:
+    """The parts of one stage with their tags, and the mark; nothing where they are empty."""
+    tagged = [(part, PARTS) for part in parts if len(part)]
+    return [*tagged, (NOTHING, MARKS)] if tagged else []
 
 
 def _over(part: Any) -> Bytes:
@@ -202,42 +223,3 @@ def _over(part: Any) -> Bytes:
 def _cause(text: str) -> str:
     """What gloo says, without the places in its sources."""
     return re.sub(r"\[/\S+\] ", "", text).partition("This is typically")[0].strip()
-
-
-def _sockets() -> dict[str, str]:
-    """The sockets of this process, by descriptor."""
-    found: dict[str, str] = {}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            target = os.readlink(f"/proc/self/fd/{name}")
-            if target.startswith("socket:"):
-                found[name] = target
-    return found
-
-
-def connections(before: Collection[str]) -> dict[str, socket.socket]:
-    """TCP connections of this process, by `"here there"`; the sockets are duplicates: whether they block is for all of them.
-
-    Args:
-        before: sockets that are left out.
-    """
-    found: dict[str, socket.socket] = {}
-    for name, target in _sockets().items():
-        if target not in before:
-            with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-                one = stack.enter_context(socket.socket(fileno=os.dup(int(name))))
-                if found.setdefault(_ends_of(one), one) is one:  # else another duplicate of it
-                    stack.pop_all()
-    return found
-
-
-def _ends_of(one: socket.socket) -> str:
-    """The addresses of a connection.
-
-    Raises:
-        OSError: it is not connected, or not by TCP.
-    """
-    if one.family not in {socket.AF_INET, socket.AF_INET6}:
-        raise OSError(one.family)
-    here, there = one.getsockname(), one.getpeername()
-    return f"{here[0]}:{here[1]} {there[0]}:{there[1]}"

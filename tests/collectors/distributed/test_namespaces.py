@@ -1,0 +1,78 @@
+"""Trainer and workers on two machines, as far as the network can tell: over a slow link, and when it is cut."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.collectors.distributed.namespaces import Cable, laid, needs_root, running
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120), needs_root]
+
+MODULE = "tests.collectors.distributed.far_trainer"
+LOST_AFTER = 3.0
+SLACK = 10.0
+"""Seconds that a busy machine may take beside."""
+
+
+@pytest.fixture
+def cable(worker_id: str) -> Iterator[Cable]:
+    number = 1 + int(worker_id.removeprefix("gw") or 0) if worker_id != "master" else 0
+    with laid(number) as cable:
+        yield cable
+
+
+def arguments(cable: Cable, kind: str) -> tuple[str, ...]:
+    return cable.far, cable.near_address, kind, str(LOST_AFTER)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_workers_of_another_machine(cable: Cable, kind: str) -> None:
+    with running(cable, MODULE, *arguments(cable, kind)) as trainer:
+        assert trainer.hear() == "made"
+        shape = "(2, 100)" if kind == "sync" else "(200,)"
+        assert [trainer.ask("next") for _ in range(4)] == [shape] * 4
+        listening = set(cable.listening())
+        assert listening == {cable.near_address}, "nothing listens on all interfaces"
+
+
+def test_a_slow_link_is_hidden_behind_training(cable: Cable) -> None:
+    with running(cable, MODULE, *arguments(cable, "async")) as trainer:
+        assert trainer.hear() == "made"
+        trainer.ask("next")
+        cable.slow("200mbit")
+        trainer.ask("next")
+        before = float(trainer.ask("transfer"))
+        waited = float(trainer.ask("wait 6"))
+        transferred = float(trainer.ask("transfer")) - before
+        assert transferred > 0.5, "the link is slow"
+        assert waited < transferred / 2, "blocks land while the training loop works"
+
+
+@pytest.mark.parametrize("moment", ["in a rollout", "while idle", "with a block half sent"])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_link_that_is_cut(cable: Cable, kind: str, moment: str) -> None:
+    with running(cable, MODULE, *arguments(cable, kind)) as trainer:
+        assert trainer.hear() == "made"
+        trainer.ask("next")
+        workers = cable.pids(cable.far)
+        assert len(workers) >= 2
+        if moment == "while idle":
+            trainer.ask("train 2")  # what async workers record meanwhile is there
+        elif moment == "with a block half sent":
+            cable.slow("2mbit")  # a block takes ten seconds
+            trainer.tell("next")
+            time.sleep(2.0)
+        else:
+            trainer.tell("next")
+        cable.cut()
+        cut = time.monotonic()
+        answer = trainer.hear(LOST_AFTER + SLACK) if moment != "while idle" else ""
+        while "WorkerDied" not in answer:
+            answer = trainer.ask("next", LOST_AFTER + SLACK)
+        assert "worker" in answer
+        while cable.pids(cable.far):
+            assert time.monotonic() < cut + LOST_AFTER + 5 + SLACK, "the far workers are gone"
+            time.sleep(0.1)
