@@ -38,7 +38,6 @@ class RayOptions:
         num_collectors: number of workers, if one `create_env_fn` is given for all.
         sync: a batch holds a rollout of every worker, all of the same weights, as in `MultiSyncDataCollector`; otherwise it is
             the rollout of one worker, in order of arrival.
-        min_workers: number of workers that have to be there before collection begins; the others join later. Not with `sync`.
         ray_init_config: arguments of `ray.init`, where Ray does not run in this process yet.
         remote_configs: options of Ray's actors: `num_cpus` (1 by default), `num_gpus`, `memory`, `resources`, `runtime_env`,
             `scheduling_strategy`, `label_selector`, ...; or a list of them, one for each worker.
@@ -47,16 +46,9 @@ class RayOptions:
 
     num_collectors: int | None = None
     sync: bool = False
-    min_workers: int | None = None
     ray_init_config: Mapping[str, Any] | None = None
     remote_configs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
     use_env_creator: bool = False
-
-    def __post_init__(self) -> None:
-        if self.min_workers is not None and self.sync:
-            raise OptionError(
-                "min_workers: with sync=True each batch holds a rollout of every worker, so that all are waited for"
-            )
 
     def configs(self, workers: int) -> Sequence[Mapping[str, Any]]:
         """The options of each actor, or those of all.
@@ -109,10 +101,9 @@ class RayCollector(RemoteCollector):
         refuse_shared_schemes(rest.get("weight_sync_schemes"))
         if own.num_collectors is not None:
             rest.setdefault("num_workers", own.num_collectors)
-        given = taken_apart(create_env_fn, rest)
+        given = taken_apart(create_env_fn, rest, is_sync=own.sync)
         self._engine_options = given.engine
         self._create_env_fn = self._made(given.create_env_fn)
-        joins: Any = None if own.sync else JoinLater()
         self._compose(
             self._create_env_fn,
             policy,
@@ -124,9 +115,9 @@ class RayCollector(RemoteCollector):
                 exchange=CopiedExchange(can_write if given.options.get("on_worker_failure") != "restart" else lambda _: False),
                 make_group=self._make_group,
                 may_leave=True,
-                min_workers=own.min_workers,
+                min_workers=given.engine.min_workers,
             ),
-            joins=joins,
+            joins=None if own.sync else JoinLater(),
             retries=GrowingPauses(),
         )
         if given.engine.batches_per_update:
@@ -141,7 +132,7 @@ class RayCollector(RemoteCollector):
 
     def _make_group(self, make_handlers: Sequence[Any], **given: Any) -> RayGroup:
         own = self._ray_options
-        options, needed = own.configs(len(make_handlers)), own.min_workers or len(make_handlers)
+        options, needed = own.configs(len(make_handlers)), self._engine_options.min_workers
         return ray_group(make_handlers, cluster=self._make_cluster(), options=options, needed=needed, **given)
 
     def _make_cluster(self) -> Cluster:

@@ -292,10 +292,9 @@ def test_a_worker_that_fails_is_replaced(how: str, tmp_path: Any) -> None:
 @pytest.mark.parametrize(("how", "kind"), [("raise", WorkerRaised), ("kill", WorkerDied)])
 def test_failures_are_raised(how: str, kind: type[Exception], tmp_path: Any) -> None:
     factory = partial(crashing, how, str(tmp_path / "flag"))
-    with KINDS[how](factory, num_collectors=1, frames_per_batch=COLUMNS) as collector:
-        with pytest.raises(kind, match="on purpose" if how == "raise" else "Ray node"):
-            for _ in range(3):
-                collector.next()
+    words = "on purpose" if how == "raise" else "Ray node"
+    with KINDS[how](factory, num_collectors=1, frames_per_batch=COLUMNS) as collector, pytest.raises(kind, match=words):
+        list(zip(range(3), collector, strict=False))
 
 
 def test_ctrl_c_loses_nothing() -> None:
@@ -339,9 +338,9 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 
 
 def test_collectors_that_wait_for_all_take_no_more() -> None:
-    with single(sync=True, frames_per_batch=2 * COLUMNS) as collector:
-        with pytest.raises(OptionError, match="expected sync=False"):
-            collector.add_collectors(1)
+    refused = pytest.raises(OptionError, match="expected sync=False")
+    with single(sync=True, frames_per_batch=2 * COLUMNS) as collector, refused:
+        collector.add_collectors(1)
 
 
 def test_no_weights_are_sent_with_such_a_scheme() -> None:
