@@ -104,6 +104,7 @@ def make(cluster: Any, env: SlowEnv) -> Iterator[Callable[..., RayCollector]]:
             cluster.remove_node(node)
     while len(cluster.worker_nodes) < 2:
         cluster.add_node(num_cpus=2)
+    cluster.wait_for_nodes()
 
 
 def node_of(collector: RayCollector, cluster: Any, worker: int = 0) -> Any:
