@@ -98,9 +98,9 @@ def make(cluster: Any, env: SlowEnv) -> Iterator[Callable[..., RayCollector]]:
     yield collector
     for one in made:
         one.shutdown()
-    going = ray._private.state.state.get_draining_nodes()
+    staying = {one["NodeID"] for one in ray.nodes() if one["Alive"]} - set(ray._private.state.state.get_draining_nodes())
     for node in list(cluster.worker_nodes):
-        if node.node_id in going:
+        if node.node_id not in staying:  # one that was drained ends by itself when nothing runs there
             cluster.remove_node(node)
     while len(cluster.worker_nodes) < 2:
         cluster.add_node(num_cpus=2)
