@@ -1,6 +1,14 @@
 """Weight sync schemes: how weights get from one process to the policies of others."""
 
+from reap.weights.engines.schemes import DistributedWeightSyncScheme, RPCWeightSyncScheme
 from reap.weights.scheme import WeightSyncScheme
 from reap.weights.schemes import MultiProcessWeightSyncScheme, NoWeightSyncScheme, SharedMemWeightSyncScheme
 
-__all__ = ["MultiProcessWeightSyncScheme", "NoWeightSyncScheme", "SharedMemWeightSyncScheme", "WeightSyncScheme"]
+__all__ = [
+    "DistributedWeightSyncScheme",
+    "MultiProcessWeightSyncScheme",
+    "NoWeightSyncScheme",
+    "RPCWeightSyncScheme",
+    "SharedMemWeightSyncScheme",
+    "WeightSyncScheme",
+]

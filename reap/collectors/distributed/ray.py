@@ -9,19 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from reap.collectors.distributed.options import EngineOptions, popped, taken_apart
-from reap.collectors.exchange.copied import CopiedExchange
-from reap.collectors.multi import RemoteCollector
+from reap.collectors.distributed.engine import EngineCollector
+from reap.collectors.distributed.options import EngineOptions, popped
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.options.multi import WorkerOptions
 from reap.collectors.options.shown import shows_options
-from reap.collectors.schedules.make import as_they_come, together
-from reap.collectors.workers.joining import JoinLater
-from reap.collectors.workers.retries import GrowingPauses
-from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.data.buffers.ray_buffer import RayReplayBuffer
 from reap.envs.creator import EnvCreator
 from reap.errors import OptionError
@@ -36,8 +30,6 @@ class RayOptions:
 
     Attributes:
         num_collectors: number of workers, if one `create_env_fn` is given for all.
-        sync: a batch holds a rollout of every worker, all of the same weights, as in `MultiSyncDataCollector`; otherwise it is
-            the rollout of one worker, in order of arrival.
         ray_init_config: arguments of `ray.init`, where Ray does not run in this process yet.
         remote_configs: options of Ray's actors: `num_cpus` (1 by default), `num_gpus`, `memory`, `resources`, `runtime_env`,
             `scheduling_strategy`, `label_selector`, ...; or a list of them, one for each worker.
@@ -45,7 +37,6 @@ class RayOptions:
     """
 
     num_collectors: int | None = None
-    sync: bool = False
     ray_init_config: Mapping[str, Any] | None = None
     remote_configs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
     use_env_creator: bool = False
@@ -66,7 +57,7 @@ class RayOptions:
 
 
 @shows_options(_ray_options=RayOptions, _options=CollectorOptions, _worker_options=WorkerOptions, _engine_options=EngineOptions)
-class RayCollector(RemoteCollector):
+class RayCollector(EngineCollector):
     """Runs a policy in Ray actors.
 
     A Ray that runs is used and left running, also by name of `RAY_ADDRESS`; otherwise one is started on this machine. The
@@ -75,6 +66,8 @@ class RayCollector(RemoteCollector):
     Args:
         create_env_fn: a list with one env factory, gymnasium id or env of reap for each worker, or one with `num_collectors`.
         policy: a module or function, or None for random actions; each worker has a copy.
+        sync: whether a batch holds a rollout of every worker, as those of `MultiSyncDataCollector`; otherwise it is the rollout
+            of one worker, in order of arrival, as those of `MultiaSyncDataCollector`.
         **options: see `RayOptions`, `CollectorOptions`, `WorkerOptions` and `EngineOptions`; `frames_per_batch` is the sum over
             the workers with `sync=True`, else that of each worker.
 
@@ -95,33 +88,16 @@ class RayCollector(RemoteCollector):
             print([batch.batch_size for batch in collector])  # [torch.Size([20]), torch.Size([20]), torch.Size([20])]
     """
 
-    def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Any) -> None:
-        rest = dict(options)
-        self._ray_options = own = popped(rest, RayOptions)
-        refuse_shared_schemes(rest.get("weight_sync_schemes"))
+    def __init__(
+        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *, sync: bool = False, **options: Any
+    ) -> None:
+        self._ray_options = own = popped(options, RayOptions)
+        refuse_shared_schemes(options.get("weight_sync_schemes"))
         if own.num_collectors is not None:
-            rest.setdefault("num_workers", own.num_collectors)
-        given = taken_apart(create_env_fn, rest, is_sync=own.sync)
-        self._engine_options = given.engine
-        self._create_env_fn = self._made(given.create_env_fn)
-        self._compose(
-            self._create_env_fn,
-            policy,
-            given.options,  # pyright: ignore[reportArgumentType]  checked where they are read
-            together if own.sync else as_they_come,
-            is_shared=own.sync,
-            make_workers=partial(
-                RolloutWorkers,
-                exchange=CopiedExchange(can_write if given.options.get("on_worker_failure") != "restart" else lambda _: False),
-                make_group=self._make_group,
-                may_leave=True,
-                min_workers=given.engine.min_workers,
-            ),
-            joins=None if own.sync else JoinLater(),
-            retries=GrowingPauses(),
-        )
-        if given.engine.batches_per_update:
-            self._weights.refresh_after(given.engine.batches_per_update)
+            options.setdefault("num_workers", own.num_collectors)
+        restarts = options.get("on_worker_failure") == "restart"
+        can_write = (lambda _: False) if restarts else is_an_actor
+        self._compose_over(self._make_group, self._made(create_env_fn), policy, options, is_sync=sync, can_write=can_write)
 
     def _made(self, create_env_fn: Any) -> Any:
         if not self._ray_options.use_env_creator:
@@ -175,13 +151,12 @@ class RayCollector(RemoteCollector):
             OptionError: batches hold a rollout of every worker (`sync=True`), or no node can take such a worker.
         """
         self._ensure_open()
-        if self._ray_options.sync:
+        if self.sync:
             raise OptionError("add_collectors: with sync=True each batch holds a rollout of every worker; expected sync=False")
         if isinstance(num_collectors, bool) or num_collectors < 1:
             raise OptionError(f"num_collectors: expected a positive number of workers, got {num_collectors!r}")
         if create_env_fn is None:
-            first = self._create_env_fn
-            create_env_fn = first[0] if isinstance(first, list | tuple) else first
+            create_env_fn = self._factories[0] if isinstance(self._factories, list | tuple) else self._factories
         self._group.carrier.expect_more(remote_configs)
         self._add_workers([create_env_fn] * num_collectors)
 
@@ -190,8 +165,8 @@ class RayCollector(RemoteCollector):
         self.shutdown()
 
 
-def can_write(buffer: Any) -> bool:
-    """Whether workers can write to a replay buffer themselves."""
+def is_an_actor(buffer: Any) -> bool:
+    """Whether a replay buffer is one that workers can write to themselves."""
     return isinstance(buffer, RayReplayBuffer)
 
 

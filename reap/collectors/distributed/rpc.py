@@ -16,17 +16,12 @@ from typing import Any
 
 import torch
 
-from reap.collectors.distributed.options import EngineOptions, popped, taken_apart
+from reap.collectors.distributed.engine import EngineCollector
+from reap.collectors.distributed.options import EngineOptions, popped
 from reap.collectors.distributed.torch_distributed import TorchDistributedOptions
-from reap.collectors.exchange.copied import CopiedExchange
-from reap.collectors.multi import RemoteCollector
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.options.multi import WorkerOptions
 from reap.collectors.options.shown import shows_options
-from reap.collectors.schedules.make import as_they_come, together
-from reap.collectors.workers.joining import JoinLater
-from reap.collectors.workers.retries import GrowingPauses
-from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.errors import OptionError
 from reap.workers.launchers.named import made_launcher
 from reap.workers.rpc.agent import backend_options
@@ -62,7 +57,7 @@ class RPCOptions(TorchDistributedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = self.tensorpipe_options
+        given: Any = self.tensorpipe_options
         if given is not None and not isinstance(given, Mapping):
             raise OptionError(f"tensorpipe_options: expected a dict, got {given!r}")
         if "init_method" in (given or {}):
@@ -94,7 +89,7 @@ SHOWN = shows_options(
 
 
 @SHOWN
-class RPCDataCollector(RemoteCollector):
+class RPCDataCollector(EngineCollector):
     """Runs a policy in several processes, here or on other machines, that call this one by torch.distributed.rpc.
 
     Args:
@@ -126,39 +121,10 @@ class RPCDataCollector(RemoteCollector):
     def __init__(
         self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *, sync: bool = False, **options: Any
     ) -> None:
-        self._sync = sync
         self._link_options = link = popped(options, RPCOptions)
-        given = taken_apart(create_env_fn, options)
-        self._engine_options = given.engine
         reach = RpcOptions(link.address, link.timeout, link.lost_after, link.tensorpipe_options or {}, link.devices())
         make_group = partial(rpc_group, launcher=made_launcher(link.launcher, link.slurm_kwargs), options=reach)
-        joins: Any = None if sync else JoinLater()
-        self._compose(
-            given.create_env_fn,
-            policy,
-            given.options,  # pyright: ignore[reportArgumentType]  checked where they are read
-            together if sync else as_they_come,
-            is_shared=sync,
-            make_workers=partial(RolloutWorkers, exchange=CopiedExchange(), make_group=make_group, may_leave=True),
-            joins=joins,
-            retries=GrowingPauses(),
-        )
-        if given.engine.batches_per_update:
-            self._weights.refresh_after(given.engine.batches_per_update)
-
-    @property
-    def sync(self) -> bool:
-        """Whether a batch holds a rollout of every worker."""
-        return self._sync
-
-
-def _check_options(given: Any) -> None:
-    if not isinstance(given, Mapping):
-        raise OptionError(f"tensorpipe_options: expected a dict, got {given!r}")
-    options: Mapping[str, Any] = given
-    if "init_method" in options:
-        raise OptionError("tensorpipe_options: leave init_method out; workers are told where to call, and meet nowhere")
-    backend_options(options)
+        self._compose_over(make_group, create_env_fn, policy, options, is_sync=sync)
 
 
 def _devices(entry: Any) -> list[torch.device]:

@@ -126,6 +126,28 @@ class SharedAgent:
             )
         return own
 
+    def visit(self, other: Address) -> None:
+        """Use the agent that runs, or start one, to call another, until `give_back`.
+
+        Raises:
+            ClosedError: the agent belongs to the process that this one is a fork of.
+            OptionError: the agent that runs does not know the other.
+        """
+        with self._lock:
+            if self._users and self._process != os.getpid():
+                raise ClosedError("RPC: an agent does not work in a fork of its process; use it in a new process")
+            if not self._users:
+                self.is_ours = not api._is_current_rpc_agent_set()
+                self._process = os.getpid()
+            if self.is_ours and not self._users:
+                join(other, f"reap-{os.getpid()}", other.number + 1, {}, is_local=other.is_of_one_machine)
+            elif other.name not in [info.name for info in api._get_current_rpc_agent().get_worker_infos()]:
+                raise OptionError(
+                    f"RPC: the agent of this process does not know {other.name!r}; call init_rpc in both processes before, or "
+                    "in neither"
+                )
+            self._users += 1
+
     def give_back(self) -> None:
         """End an agent that was started here when nobody uses it any more."""
         with self._lock:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.distributed import rpc
 
 from reap import MultiSyncDataCollector
@@ -21,21 +20,11 @@ from reap.errors import OptionError, WorkerDied, WorkerRaised
 from reap.recording.buffers import IDS
 from reap.testing.marked import Marked
 from reap.workers.rpc import agent
+from tests.collectors.distributed.policies import Chooser
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
 FRAMES = 40
-
-
-class Chooser(nn.Module):
-    """A policy with weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scores = nn.Linear(4, 2)
-
-    def forward(self, observation: Any) -> Any:
-        return nn.functional.one_hot(self.scores(observation).argmax(-1), 2)
 
 
 class Killing(Marked):

@@ -76,7 +76,8 @@ def own_pid(_doer: Doer) -> int:
 
 
 def far_group(count: int = 1, launcher: Any = None, **options: Any) -> Any:
-    given = RpcOptions(**{"timeout": 30.0, "lost_after": 2.0, **options})
+    merged: Any = {"timeout": 30.0, "lost_after": 2.0, **options}
+    given = RpcOptions(**merged)
     return rpc_group([Doer] * count, launcher=launcher or Far(), options=given, on_failure="report")
 
 
