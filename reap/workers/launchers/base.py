@@ -164,7 +164,7 @@ def described(job: Job) -> str:
 
 
 def words_of(job: Job) -> str:
-    """A launcher's words on a job that has ended, and where its log is; nothing where there is no log: the exit code says it."""
+    """A launcher's words on a job that has ended, and its log; nothing where there is none, for the exit code says it all."""
     return "" if job.log is None else f"{job.state}, log {job.log}"
 
 
