@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -106,7 +106,7 @@ class RayNodes:
         self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), **QUICK}
         common = ["--block", "--disable-usage-stats", "--object-store-memory", str(200 << 20)]
         head = ["--head", "--port", "6379", "--num-cpus", "0", "--include-dashboard", "false"]
-        self._cable = cable
+        self._cable, self._processes = cable, list[subprocess.Popen[bytes]]()
         self._start(cable.near, *head, "--node-ip-address", cable.near_address, *common)
         cable.wait_for_listener(6379)
         self._start(cable.far, "--address", self.address, "--num-cpus", "2", "--node-ip-address", cable.far_address, *common)
@@ -115,7 +115,14 @@ class RayNodes:
         ray = Path(sys.executable).parent / "ray"
         command = ["ip", "netns", "exec", namespace, sys.executable, str(ray), "start", *arguments]
         environment = {**os.environ, **self.environment, "PYTHONPATH": str(ROOT)}
-        subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._processes.append(process)
+
+    def close(self) -> None:
+        """End the nodes."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
 
     @contextmanager
     def trainer(self, kind: str) -> Generator[Trainer]:
@@ -127,8 +134,7 @@ class RayNodes:
 
 @pytest.mark.timeout(240)
 def test_ray_on_two_machines(cable: Cable, tmp_path: Path) -> None:
-    nodes = RayNodes(cable, tmp_path)
-    with nodes.trainer("async") as trainer:
+    with closing(RayNodes(cable, tmp_path)) as nodes, nodes.trainer("async") as trainer:
         assert [trainer.ask("next") for _ in range(4)] == ["(200,)"] * 4
         cable.slow("200mbit")
         trainer.ask("next")
