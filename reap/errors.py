@@ -208,8 +208,8 @@ class WorkerDied(WorkerError):  # noqa: N818  the other thing that can happen to
         self.phase = phase
         self.report = report
         during = f" during {phase}" if phase else ""
-        causes = f"\n{report}" if report else f" {_causes(exit_code)}"
-        super().__init__(worker, f"Worker {worker} {_ending(exit_code)}{during}.{causes}")
+        also = f"\n{report}" if report else ""
+        super().__init__(worker, f"Worker {worker} {_ending(exit_code)}{during}. {_causes(exit_code)}{also}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.worker, self.exit_code, self.phase, self.report), self.__dict__

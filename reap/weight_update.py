@@ -1,6 +1,6 @@
 """Weight sync schemes: how weights get from one process to the policies of others."""
 
-from reap.weights.engines.schemes import DistributedWeightSyncScheme, RPCWeightSyncScheme
+from reap.weights.engines.schemes import DistributedWeightSyncScheme, RayWeightSyncScheme, RPCWeightSyncScheme
 from reap.weights.scheme import WeightSyncScheme
 from reap.weights.schemes import MultiProcessWeightSyncScheme, NoWeightSyncScheme, SharedMemWeightSyncScheme
 
@@ -9,6 +9,7 @@ __all__ = [
     "MultiProcessWeightSyncScheme",
     "NoWeightSyncScheme",
     "RPCWeightSyncScheme",
+    "RayWeightSyncScheme",
     "SharedMemWeightSyncScheme",
     "WeightSyncScheme",
 ]

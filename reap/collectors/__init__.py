@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reap.collectors.multi import MultiaSyncDataCollector, MultiSyncDataCollector, aSyncDataCollector
     from reap.policy.actors.random import RandomPolicy
     from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
-    from reap.weights.engines.updaters import RemoteModuleWeightUpdater
+    from reap.weights.engines.updaters import RayWeightUpdater, RemoteModuleWeightUpdater
     from reap.weights.remote import MultiProcessedWeightUpdater
 
 _HOMES = {
@@ -27,7 +27,7 @@ _HOMES = {
     "reap.collectors.multi": ("MultiSyncDataCollector", "MultiaSyncDataCollector", "aSyncDataCollector"),
     "reap.policy.actors.random": ("RandomPolicy",),
     "reap.weights.base": ("VanillaWeightUpdater", "WeightUpdaterBase"),
-    "reap.weights.engines.updaters": ("RemoteModuleWeightUpdater",),
+    "reap.weights.engines.updaters": ("RayWeightUpdater", "RemoteModuleWeightUpdater"),
     "reap.weights.remote": ("MultiProcessedWeightUpdater",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -40,6 +40,7 @@ __all__ = [
     "MultiSyncDataCollector",
     "MultiaSyncDataCollector",
     "RandomPolicy",
+    "RayWeightUpdater",
     "RemoteModuleWeightUpdater",
     "SyncDataCollector",
     "VanillaWeightUpdater",

@@ -108,7 +108,7 @@ class RayCollector(EngineCollector):
 
     def _make_group(self, make_handlers: Sequence[Any], **given: Any) -> RayGroup:
         own = self._ray_options
-        options, needed = own.configs(len(make_handlers)), self._engine_options.min_workers or len(make_handlers)
+        options, needed = own.configs(len(make_handlers)), self._engine_options.min_workers
         return ray_group(make_handlers, cluster=self._make_cluster(), options=options, needed=needed, **given)
 
     def _make_cluster(self) -> Cluster:

@@ -1,12 +1,17 @@
-"""Weight sync schemes by engine: `RPCWeightSyncScheme` and `DistributedWeightSyncScheme`."""
+"""Weight sync schemes by engine: `RPCWeightSyncScheme`, `DistributedWeightSyncScheme` and `RayWeightSyncScheme`."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from reap.errors import OptionError
 from reap.weights.engines.base import Sending
 from reap.weights.engines.gloo import GlooSending
+from reap.weights.engines.ray import RaySending
 from reap.weights.engines.rpc import RpcSending
 from reap.weights.engines.scheme import RemoteWeightSyncScheme
+from reap.workers.ray.cluster import Cluster
 
 
 class RPCWeightSyncScheme(RemoteWeightSyncScheme):
@@ -74,3 +79,49 @@ class DistributedWeightSyncScheme(RemoteWeightSyncScheme):
 
     def _open_engine(self) -> Sending:
         return GlooSending(self._described, self.address, self.timeout)
+
+
+class RayWeightSyncScheme(RemoteWeightSyncScheme):
+    """Weights in Ray's object store: put there once, fetched once by each node; a small actor says which are the newest.
+
+    Receivers are processes, actors or tasks of the same cluster. Ray is left running.
+
+    Args:
+        strategy: "tensordict" or "state_dict"; see `WeightSyncScheme`.
+        backend: taken as torchrl takes it.
+        sync: see `WeightSyncScheme`.
+        ray_init_config: arguments of `ray.init`, where Ray does not run in the sender's process yet.
+
+    Raises:
+        ImportError: Ray is not installed.
+
+    Example (starts Ray)::
+
+        @ray.remote
+        def receive(scheme):
+            own = nn.Linear(2, 1)
+            scheme.init_on_receiver(model=own)
+            scheme.connect()  # the first weights are there now
+            return own.weight.sum()
+
+
+        scheme = RayWeightSyncScheme()
+        scheme.init_on_sender(model=nn.Linear(2, 1))
+        received = receive.remote(scheme)
+        scheme.connect()
+        ray.get(received)
+        scheme.shutdown()
+    """
+
+    def __init__(
+        self,
+        strategy: str = "tensordict",
+        backend: str = "gloo",
+        sync: bool = True,
+        ray_init_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(strategy, sync)
+        self.backend, self.ray_init_config = backend, ray_init_config
+
+    def _open_engine(self) -> Sending:
+        return RaySending(self._described, Cluster("RayWeightSyncScheme", self.ray_init_config))

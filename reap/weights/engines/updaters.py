@@ -1,4 +1,4 @@
-"""Weight updaters by engine: `RemoteModuleWeightUpdater`, `RPCWeightUpdater`, `DistributedWeightUpdater`.
+"""Weight updaters by engine: `RemoteModuleWeightUpdater`, `RPCWeightUpdater`, `DistributedWeightUpdater`, `RayWeightUpdater`.
 
 As `weight_updater` of a collector none needs an argument: it takes the collector's policy and mailboxes, and weights go the way
 of the collector's commands.
@@ -10,9 +10,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from reap.errors import OptionError
+from reap.policy.contents.held import held_by
+from reap.weights.engines.actor_mailbox import ActorMailbox, StateDicts
 from reap.weights.engines.rref_mailbox import RRefMailbox
 from reap.weights.engines.schemes import DistributedWeightSyncScheme
 from reap.weights.remote import MultiProcessedWeightUpdater
+from reap.weights.weight_layout import describe
 
 
 class RemoteModuleWeightUpdater(MultiProcessedWeightUpdater):
@@ -121,6 +124,49 @@ class DistributedWeightUpdater(MultiProcessedWeightUpdater):
         """Send nothing more; the receivers are told."""
         if self.scheme is not None:
             self.scheme.shutdown()
+
+
+class RayWeightUpdater(MultiProcessedWeightUpdater):
+    """Sends weights by Ray.
+
+    Args:
+        policy_weights: where weights come from when none are given: a module, or a TensorDict of parameters.
+        remote_collectors: alone: actors with a method `update_policy_weights_`, which is called with a state dict, by one call
+            at a time: weights that wait for it are replaced by newer ones.
+        max_interval: taken as torchrl takes it; a collector has the option `max_weight_update_interval`.
+
+    Raises:
+        ImportError: Ray is not installed, and there are actors.
+        OptionError: actors, and no weights.
+
+    Example (starts Ray)::
+
+        updater = RayWeightUpdater(policy, [actor])  # actor: a handle of one
+        updater.push_weights()
+        updater.close()
+    """
+
+    def __init__(self, policy_weights: Any = None, remote_collectors: Iterable[Any] = (), max_interval: int = 0) -> None:
+        actors = list(remote_collectors)
+        if actors and policy_weights is None:
+            raise OptionError(
+                "policy_weights: expected a module or a TensorDict, got None: what actors are sent is described by it"
+            )
+        super().__init__(policy_weights, dict(enumerate(_actor_mailboxes(policy_weights, actors))))
+        self.max_interval = max_interval
+
+    def close(self) -> None:
+        """Send nothing more."""
+        for box in self.mailboxes.values():
+            box.close()
+
+
+def _actor_mailboxes(weights: Any, actors: list[Any]) -> list[ActorMailbox]:
+    if not actors:
+        return []
+    described = describe(held_by(weights) if callable(weights) else weights)
+    states = StateDicts(described)
+    return [ActorMailbox(actor, states, described) for actor in actors]
 
 
 def _mailbox(given: Any) -> RRefMailbox:

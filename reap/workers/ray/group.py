@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from reap.errors import WorkerDied
 from reap.workers.base import MakeHandler
 from reap.workers.handler_spec import HandlerSpecs
 from reap.workers.process_context import RemoteContext
@@ -19,12 +18,6 @@ class RayGroup(RemoteGroup):
     """Handlers in Ray actors, one each; see `reap.workers.group.Group`."""
 
     carrier: RayCarrier  # pyright: ignore[reportIncompatibleVariableOverride]  it stays the one it was made with
-
-    def _ended(self, worker: int) -> None:
-        if worker not in self._down:
-            phase, place = self.describe(worker)
-            where = f"{place}: {self.carrier.ending(worker)}"
-            self._retire(worker, WorkerDied(worker, self.carrier.exit_code(worker), phase, where))
 
 
 def ray_group(

@@ -22,7 +22,7 @@ from typing import Any
 from reap.errors import OptionError
 from reap.workers import progress
 from reap.workers.carrier import Events
-from reap.workers.launchers.base import Launcher, Task, await_ends
+from reap.workers.launchers.base import Launcher, Task, await_ends, words_of
 from reap.workers.pickling import encode_apart
 from reap.workers.progress import PUBLISHED, STOP, STOP_EARLY, Progress
 from reap.workers.remote_group import WorkerFacts
@@ -159,6 +159,10 @@ class RpcCarrier:
     def exit_code(self, worker: int) -> int | None:
         """As multiprocessing has it."""
         return self._workers[worker].job.exit_code
+
+    def ending(self, worker: int) -> str:
+        """The launcher's words, where they say more than the exit code."""
+        return words_of(self._workers[worker].job)
 
     def place(self, worker: int) -> str:
         """Its process, and its machine if that is another one."""
