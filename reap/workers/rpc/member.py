@@ -21,6 +21,7 @@ from torch.distributed import rpc
 
 from reap.workers.base import Handler
 from reap.workers.handler_spec import HandlerSpec
+from reap.workers.launchers.versions import own_versions
 from reap.workers.progress import Control
 from reap.workers.rpc import agent, line
 from reap.workers.rpc.agent import Address
@@ -81,7 +82,7 @@ def live(data: bytes, control: Control) -> int:
 
 
 def _serve(own: Membership, address: Address, control: Control) -> int:
-    visitor = Visitor(os.getpid(), socket.gethostname(), address)
+    visitor = Visitor(os.getpid(), socket.gethostname(), address, own_versions())
     rpc.rpc_sync(own.trainer.name, line.enter, args=(own.key, tuple(visitor)), timeout=own.timeout)
     channel = RpcChannel(own.trainer.name, own.key, control, _wait_for_the_end if own.is_local else _end_soon)
     with contextlib.ExitStack() as stack:

@@ -14,6 +14,7 @@ import pytest
 import submitit
 
 from reap.errors import OptionError, WorkerDied, WorkerRaised
+from reap.workers.launchers import versions
 from reap.workers.launchers.base import Task
 from reap.workers.launchers.mp import ForkedJob, MpLauncher
 from reap.workers.launchers.submitit import SubmititLauncher
@@ -123,7 +124,7 @@ def test_a_death_that_the_launcher_does_not_tell_of() -> None:
         threading.Event().wait(0.05)
     job.is_silent = True
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(WorkerDied):
+    with pytest.raises(WorkerDied, match="it cannot be reached any more: "):
         poll_until_it_fails(group)
     job.is_silent = False
     group.stop()
@@ -136,7 +137,7 @@ def test_a_machine_that_is_silent() -> None:
     while not all(watched._is_known for watched in vigil._watched.values()) or not vigil._watched:
         threading.Event().wait(0.05)
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(WorkerDied):
+    with pytest.raises(WorkerDied, match="it cannot be reached any more: "):
         poll_until_it_fails(group)
     group.stop()
 
@@ -163,6 +164,17 @@ def test_a_worker_that_ends_before_it_calls() -> None:
     ) as info:
         ask(group, 0, own_pid)
     assert type(info.value.error) is ConnectionError
+    group.stop()
+
+
+def test_a_worker_with_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "own_versions", lambda: {"Python": "3.1.4", "torch": "1.0", "tensordict": "0.1"})
+    group = far_group()
+    with pytest.raises(
+        WorkerRaised, match=r"a worker has other versions: Python 3\.1 here, .* there, torch 1\.0 here, "
+    ) as info:
+        ask(group, 0, own_pid)
+    assert type(info.value.error) is OptionError
     group.stop()
 
 
