@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from reap.workers.rpc.carrier import RpcOptions
 from reap.workers.rpc.group import rpc_group
 from reap.workers.rpc.vigil import Vigil
 from tests.workers.handlers import Doer, ask, exists, have_ended, poll_until_it_fails, watch
+from tests.workers.scripts import Script
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
@@ -76,6 +80,11 @@ def own_pid(_doer: Doer) -> int:
     return os.getpid()
 
 
+def hold_the_interpreter(_doer: Any, seconds: int = 60) -> int:
+    """As code in C may."""
+    return ctypes.PyDLL(None).sleep(seconds)
+
+
 def far_group(count: int = 1, launcher: Any = None, **options: Any) -> Any:
     merged: Any = {"timeout": 30.0, "lost_after": 2.0, **options}
     given = RpcOptions(**merged)
@@ -96,6 +105,25 @@ def test_submitit(tmp_path: Path) -> None:
     group.stop(20)
     assert have_ended(ended)
     assert not exists(pids[0])
+
+
+@pytest.mark.parametrize("is_stuck", [False, True])
+def test_a_worker_whose_group_is_gone_ends_within_five_seconds(is_stuck: bool, tmp_path: Path) -> None:
+    code = f"""
+import time
+from tests.workers.rpc.test_elsewhere import *
+group = far_group(1, SubmititLauncher(submitit.LocalExecutor({str(tmp_path)!r})))
+print(ask(group, 0, own_pid), flush=True)
+group.request(0, hold_the_interpreter if {is_stuck} else lambda doer: time.sleep(60))
+time.sleep(60)
+"""
+    with Script(code) as script:
+        ended = watch([int(script.line())])
+        time.sleep(0.3)
+        script.process.send_signal(signal.SIGKILL)
+        begun = time.monotonic()
+        assert have_ended(ended)
+        assert time.monotonic() - begun < 5.0
 
 
 def test_wishes_travel_as_messages() -> None:
@@ -146,13 +174,8 @@ def test_slow_is_not_dead() -> None:
     group = far_group(lost_after=1.0)
     ask(group, 0, own_pid)
 
-    def hold_the_interpreter(_doer: Doer) -> int:
-        import ctypes
-
-        return ctypes.PyDLL(None).sleep(4)
-
-    assert ask(group, 0, hold_the_interpreter) == 0
-    hold_the_interpreter(None)  # type: ignore[arg-type]
+    assert ask(group, 0, partial(hold_the_interpreter, seconds=4)) == 0
+    hold_the_interpreter(None, 4)
     assert ask(group, 0, ("add", 1, 2)) == 3
     group.stop()
 
