@@ -14,7 +14,8 @@ import torch
 from reap.collectors import SyncDataCollector
 from reap.errors import ClosedError
 from reap.testing import Count
-from tests.collectors.buffers import Buffer, collecting, in_thread, join, observed, wait_for_end
+from tests.collectors.buffers import Buffer, collecting, in_thread, join, observed
+from tests.collectors.seams import wait_for_end
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -21,6 +21,7 @@ from reap.collectors.background.background import Background
 from reap.collectors.delivery.arrangement import Arrangement
 from reap.testing import Const, Count
 from reap.testing.marked import Drawing, Marked
+from tests.collectors.seams import group_of
 from tests.collectors.worker_kinds import CLASSES, Gate, Gated, assert_same, steps, take, workers_of
 
 pytestmark = pytest.mark.timeout(60)
@@ -272,7 +273,7 @@ def test_an_interrupted_pause_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_reply_in_this_process_is_not_taken_for_another() -> None:
     with SyncDataCollector(Count(50), Const(), frames_per_batch=4) as collector:
-        ready, calls = collector._workers.group.ready, []
+        ready, calls = group_of(collector).ready, []
 
         def interrupted(among: Any) -> Any:
             calls.append(among)
@@ -280,7 +281,7 @@ def test_a_reply_in_this_process_is_not_taken_for_another() -> None:
                 raise KeyboardInterrupt
             return ready(among)
 
-        collector._workers.group.ready = interrupted
+        group_of(collector).ready = interrupted
         with pytest.raises(KeyboardInterrupt):
             collector.next()
         batch = collector.next()

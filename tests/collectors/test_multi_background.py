@@ -15,7 +15,8 @@ from reap.collectors import MultiSyncDataCollector
 from reap.errors import CallOrderError, ClosedError, OptionError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count
 from reap.testing.marked import Marked, Told
-from tests.collectors.worker_kinds import CLASSES, LIMIT, Failing, Gate, Gated, nothing_left, pids_of
+from tests.collectors.seams import pids_of, wait_for_end
+from tests.collectors.worker_kinds import CLASSES, LIMIT, Failing, Gate, Gated, nothing_left
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(30)]
 
@@ -39,11 +40,6 @@ class Buffer:
     def __len__(self) -> int:
         with self.state:
             return sum(batch.numel() for batch in self.batches)
-
-
-def wait_for_end(collector: Any) -> None:
-    collector._background._thread.join(LIMIT)
-    assert not collector.is_running()
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -17,6 +17,7 @@ import pytest
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
 from reap.errors import ClosedError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count
+from tests.collectors.seams import pids_of, seam_of
 from tests.collectors.worker_kinds import (
     CLASSES,
     LIMIT,
@@ -28,7 +29,6 @@ from tests.collectors.worker_kinds import (
     Stuck,
     fail,
     nothing_left,
-    pids_of,
     steps,
     take,
 )
@@ -266,7 +266,8 @@ def test_ctrl_c_in_the_middle_of_a_batch_that_is_asked_for_again(name: str, tmp_
 def test_ctrl_c_while_commands_are_sent(name: str) -> None:
     """It comes when all workers know what they are to do."""
     with CLASSES[name]([partial(Count, 50)], Const(), frames_per_batch=5) as collector:
-        take_slot, sent = collector._workers._own.slots[0].take, []
+        slots: Any = seam_of(collector).slots_of(0)
+        take_slot, sent = slots.take, []
 
         def take_and_interrupt() -> int:
             sent.append(1)
@@ -274,7 +275,7 @@ def test_ctrl_c_while_commands_are_sent(name: str) -> None:
                 signal.raise_signal(signal.SIGINT)
             return take_slot()
 
-        collector._workers._own.slots[0].take = take_and_interrupt
+        slots.take = take_and_interrupt
         found = []
         interrupts = 0
         while len(found) < 4:

@@ -20,7 +20,8 @@ from reap.collectors.exchange.shared import SharedExchange
 from reap.errors import OptionError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count
 from reap.weights.schemes import MultiProcessWeightSyncScheme, SharedMemWeightSyncScheme
-from tests.collectors.worker_kinds import Gate, nothing_left, pids_of
+from tests.collectors.seams import group_of, pids_of
+from tests.collectors.worker_kinds import Gate, nothing_left
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -175,7 +176,7 @@ def test_a_reset_that_fails_loses_no_column(tmp_path: Path) -> None:
 def test_a_worker_killed_between_two_batches_is_replaced() -> None:
     with MultiSyncDataCollector([Fragile, Fragile], frames_per_batch=24, on_worker_failure="restart") as collector:
         collector.next()
-        os.kill(collector._workers.group.pids[0], signal.SIGKILL)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        os.kill(pids_of(collector)[0], signal.SIGKILL)
         row = frames(collector.next()[0])
         assert [number for number, *_ in row] == [SUCCESSOR] * 7 + [SUCCESSOR + 1] * 5
 
@@ -299,9 +300,9 @@ def test_workers_that_fail_at_the_same_time(tmp_path: Path, kind: Any) -> None:
 def test_a_death_that_another_call_sees_first_is_mended_too(kind: Any, call: Callable[[Any], Any]) -> None:
     with kind([Fragile, Fragile], frames_per_batch=24, on_worker_failure="restart") as collector:
         collector.next()
-        for pid in collector._workers.group.pids:
+        for pid in pids_of(collector):
             os.kill(pid, signal.SIGKILL)
-        while len(collector._workers.group.failures()) < 2:  # their ends come one after the other
+        while len(group_of(collector).failures()) < 2:  # their ends come one after the other
             pass
         call(collector)
         for _ in range(3):
@@ -349,7 +350,7 @@ def test_weights_go_to_a_successor_whose_start_was_broken_off(scheme: Any, monke
                 raise interruptions.pop()
 
         monkeypatch.setattr(SharedExchange, "attach_weights", interrupted)
-        os.kill(collector._workers.group.pids[0], signal.SIGKILL)
+        os.kill(pids_of(collector)[0], signal.SIGKILL)
         with pytest.raises(KeyboardInterrupt):
             collector.next()
         nn.init.constant_(policy.w, 7.0)

@@ -31,11 +31,11 @@ from tests.collectors.replays import (
     require_each_once,
     serials,
     singles,
-    wait_for_end,
     wait_for_frames,
     wait_until,
 )
-from tests.collectors.worker_kinds import CLASSES, Gate, exists, pids_of
+from tests.collectors.seams import pids_of, wait_for_end
+from tests.collectors.worker_kinds import CLASSES, Gate, exists
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 

@@ -14,8 +14,9 @@ from reap.collectors.background.background import BackgroundState
 from reap.collectors.delivery.throttle import Throttle
 from reap.errors import OptionError, WorkerDied
 from reap.testing.marked import Told
-from tests.collectors.replays import EVERY, memory, require_each_once, singles, wait_for_end, wait_for_frames, wait_until
-from tests.collectors.worker_kinds import LIMIT, pids_of
+from tests.collectors.replays import EVERY, memory, require_each_once, singles, wait_for_frames, wait_until
+from tests.collectors.seams import pids_of, wait_for_end
+from tests.collectors.worker_kinds import LIMIT
 
 pytestmark = pytest.mark.timeout(60)
 

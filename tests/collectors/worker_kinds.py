@@ -28,6 +28,7 @@ from reap.envs import GymEnv, SerialEnv
 from reap.testing import Const, Count
 from reap.testing.marked import Marked
 from reap.workers.progress import STOP
+from tests.collectors.seams import group_of
 
 LIMIT = 20.0
 """Seconds after which a wait has failed."""
@@ -185,7 +186,7 @@ class Gate:
 def wait_for_stop(collector: Any, worker: int) -> None:
     """Wait until the collector has told this worker to stop; it is shared memory, with nothing that could be waited for."""
     deadline = time.monotonic() + LIMIT
-    while not collector._workers.group.carrier.control(worker)[STOP]:
+    while not group_of(collector).carrier.control(worker)[STOP]:
         assert time.monotonic() < deadline, "nobody told it to stop"
         os.sched_yield()
 
@@ -303,10 +304,6 @@ def mapped() -> int:
     return sum("/memfd:reap" in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
-def pids_of(collector: Any) -> list[int]:
-    return collector._workers.group.pids
-
-
 def exists(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
@@ -375,8 +372,3 @@ class Uniform(nn.Module):
         with torch.no_grad():
             for part in self.parts:
                 part.fill_(value)
-
-
-def under_way(collector: Any) -> list[int]:
-    """The workers that are recording."""
-    return [worker for one in collector._handover.recording for worker in one.commands]
