@@ -45,6 +45,12 @@ def under_way(collector: Any) -> list[int]:
     return [worker for one in collector._handover.recording for worker in one.commands]
 
 
+def is_held(collector: Any) -> bool:
+    """Whether the collector waits for the learner; asked between two rollouts, when that is known."""
+    with collector.pause():
+        return collector._throttle.is_holding
+
+
 def threads_of(collector: Any) -> list[threading.Thread]:
     """The threads in which a collector of this class works in the background."""
     return [thread for thread in threading.enumerate() if thread.name == f"{type(collector).__name__}.start"]
