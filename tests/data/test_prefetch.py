@@ -284,14 +284,12 @@ print("sampled", flush=True)
 # ---------------------------------------------------------------------- refusals, states
 
 
-def hidden(buffer: ReplayBuffer, hold: Gate) -> None:
+def hidden(buffer: ReplayBuffer, sampler: Held) -> None:
     """Have a sample made ahead, and refused, while all of a buffer is being written; then the write ends."""
     ring = buffer.storage.ring
     claim = claimed(ring, ring.capacity)
-    hold.open()
-    prefetcher: Any = buffer._prefetcher
-    with prefetcher.at_rest():
-        assert isinstance(prefetcher._ready[0].exception(), CallOrderError)
+    sampler.gate.open()
+    assert sampler.refused.wait(PATIENCE)
     ring.publish(claim, ring.capacity)
 
 
@@ -300,19 +298,24 @@ class Held(RandomSampler):
 
     def __init__(self) -> None:
         self.gate, self.draws = Gate(0), 0
+        self.refused = threading.Event()
 
     def draw(self, storage: Any, size: int, generator: Any) -> Draw:
         self.draws += 1
         if self.draws == 2:
             self.gate(None)
-        return super().draw(storage, size, generator)
+        try:
+            return super().draw(storage, size, generator)
+        except CallOrderError:
+            self.refused.set()
+            raise
 
 
 def test_a_refusal_of_a_moment_that_is_over_is_not_raised() -> None:
     sampler = Held()
     with closed(made(1, sampler=sampler)) as buffer:
         buffer.sample()
-        hidden(buffer, sampler.gate)
+        hidden(buffer, sampler)
         assert sampler.draws == 2
         assert buffer.sample().shape == (5,)
         assert buffer.sample().shape == (5,)
@@ -333,7 +336,7 @@ def test_a_state_with_a_refusal_among_the_samples_made_ahead() -> None:
     sampler = Held()
     with closed(made(1, sampler=sampler)) as buffer:
         buffer.sample()
-        hidden(buffer, sampler.gate)
+        hidden(buffer, sampler)
         assert buffer.state_dict()["ahead"]["samples"] == []
 
 

@@ -231,7 +231,7 @@ class Numbered(SamplerWithoutReplacement):
 
     def _next(self, size: int) -> Draw:
         draw = super()._next(size)
-        return draw._replace(info={"epoch": torch.full_like(draw.places, self.number)})
+        return Draw(draw.places, {"epoch": torch.full_like(draw.places, self.number)})
 
 
 @pytest.mark.timeout(30)
