@@ -304,8 +304,11 @@ class Held(RandomSampler):
         self.draws += 1
         if self.draws == 2:
             self.gate(None)
+        return super().draw(storage, size, generator)
+
+    def redraw(self, *arguments: Any) -> Draw:
         try:
-            return super().draw(storage, size, generator)
+            return super().redraw(*arguments)
         except CallOrderError:
             self.refused.set()
             raise
