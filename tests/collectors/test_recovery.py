@@ -128,7 +128,7 @@ class Late(Fragile):
         marker.touch()
 
 
-def interrupt_at(gate: Gate) -> None:
+def interrupt_main_at(gate: Gate) -> None:
     """Ctrl-C, once an env waits at the gate."""
     gate.wait_for_entry()
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -146,7 +146,7 @@ def test_ctrl_c_while_a_successor_starts(tmp_path: Path, kind: Any) -> None:
             first = collector.next().clone()
             for _ in range(3):
                 pids.extend(pids_of(collector))
-                interruption = threading.Thread(target=interrupt_at, args=[gate])
+                interruption = threading.Thread(target=interrupt_main_at, args=[gate])
                 interruption.start()
                 with pytest.raises(KeyboardInterrupt):
                     collector.next()

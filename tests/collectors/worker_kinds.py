@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -212,6 +213,21 @@ class Gated(Count):
             os.write(self._ends[0], b".")
             os.read(self._ends[1], 1)
         return super().step(action)
+
+
+def interrupt_at(gate: Gate, call: Callable[[], Any]) -> None:
+    """Call it, and interrupt it when the env waits at the gate, which is opened then."""
+    main = threading.get_ident()
+    thread = threading.Thread(target=lambda: (gate.wait_for_entry(), signal.pthread_kill(main, signal.SIGINT)))
+
+    try:
+        thread.start()  # a worker that collects ahead may be there already
+        call()
+    except KeyboardInterrupt:
+        thread.join()
+    else:
+        raise AssertionError("nothing was interrupted")
+    gate.open()
 
 
 # ---------------------------------------------------------------------- failures
