@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from pathlib import Path
 from threading import Condition, Thread
@@ -120,7 +119,6 @@ def test_an_end_while_a_worker_does_not_come_back(name: str, tmp_path: Path) -> 
     pids = pids_of(collector)
     collector.start()
     gate.wait_for_entry()
-    started = time.monotonic()
     ends = Thread(target=lambda: collector.async_shutdown(timeout=None if name == "aSync" else 0.5))
     ends.start()
     ends.join(LIMIT)
@@ -128,7 +126,6 @@ def test_an_end_while_a_worker_does_not_come_back(name: str, tmp_path: Path) -> 
     gate.open()
     ends.join()
     assert not hung, "it waits for the worker"
-    assert time.monotonic() - started < 12
     wait_for_end(collector)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     gate.close()

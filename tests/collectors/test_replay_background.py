@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -315,9 +314,7 @@ def test_an_end_while_a_worker_writes(name: str, tmp_path: Path) -> None:
     pids = pids_of(collector)
     collector.start()
     gate.wait_for_entry()
-    started = time.monotonic()
-    collector.shutdown(timeout=0.5)
-    assert time.monotonic() - started < 12
+    collector.shutdown(timeout=0.5)  # the gate stays closed: it returns without the write
     wait_for_end(collector)
     assert not any(map(exists, pids))
     assert len(buffer) == buffer.write_count == 12

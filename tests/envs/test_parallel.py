@@ -476,7 +476,7 @@ def test_dropped(kind: str) -> None:
     processes = watch(env_processes())
     del env
     gc.collect()
-    assert have_ended(processes, timeout=0.15)
+    assert have_ended(processes)
     assert descriptors() == before
 
 

@@ -20,6 +20,7 @@ from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count, IdRows
 from reap.workers.processes import fork_client as launch
 from tests.collectors.seams import pids_of
+from tests.collectors.worker_kinds import Gate, Gated
 from tests.envs.parallel_kinds import Deadly, Says, end, env_processes
 from tests.workers.handlers import descriptors, have_ended, watch
 from tests.workers.scripts import Script
@@ -151,15 +152,18 @@ def test_a_worker_of_a_collector_that_is_killed_takes_its_processes_along() -> N
     collector.shutdown()
 
 
-def test_sigkill_while_the_caller_waits() -> None:
-    class Slow(Count):
-        def step(self, action: Any) -> Any:
-            signal.pause()
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    gate = Gate(tmp_path)
+    yield gate
+    gate.close()
 
-    env = ParallelEnv(4, [lambda: Count(3)] * 3 + [lambda: Slow(3)], num_processes=2)
+
+def test_sigkill_while_the_caller_waits(gate: Gate) -> None:
+    env = ParallelEnv(4, [lambda: Count(3)] * 3 + [partial(Gated, gate.paths, [1])], num_processes=2)
     env.reset()
     pid = env_processes()[0]
-    killer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
+    killer = threading.Thread(target=lambda: (gate.wait_for_entry(), os.kill(pid, signal.SIGKILL)))
     killer.start()
     with pytest.raises(WorkerDied, match="Worker 0 was killed by SIGKILL"):
         env.rand_step()
@@ -179,38 +183,29 @@ def test_death_between_steps() -> None:
     env.close()
 
 
-def test_closed_by_another_thread_while_the_caller_waits() -> None:
-    class Slow(Count):
-        def step(self, action: Any) -> Any:
-            signal.pause()
-
-    env = ParallelEnv(2, lambda: Slow(3), num_processes=2)
+def test_closed_by_another_thread_while_the_caller_waits(gate: Gate) -> None:
+    env = ParallelEnv(2, [partial(Gated, gate.paths, [1]), lambda: Count(3)], num_processes=2)
     env.reset()
-    closer = threading.Timer(0.3, env.close)
+    closer = threading.Thread(target=lambda: (gate.wait_for_entry(), env.close()))
     closer.start()
     with pytest.raises(ClosedError):
         env.rand_step()
     closer.join()
 
 
-def test_ctrl_c_while_the_caller_waits() -> None:
-    class Slow(Count):
-        def step(self, action: Any) -> Any:
-            if self.steps == 1:
-                import time
-
-                time.sleep(0.6)
-            return super().step(action)
-
-    with ParallelEnv(2, lambda: Slow(100), num_processes=2) as env:
+def test_ctrl_c_while_the_caller_waits(gate: Gate) -> None:
+    factories = [partial(Gated, gate.paths, [2]), lambda: Count(100)]
+    with ParallelEnv(2, factories, num_processes=2) as env:
         collector = SyncDataCollector(env, Const(), frames_per_batch=10)
-        killer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-        killer.start()
+        interruption = threading.Thread(target=lambda: (gate.wait_for_entry(), os.kill(os.getpid(), signal.SIGINT)))
         with pytest.raises(KeyboardInterrupt):
-            collector.next()
-        killer.join()
+            (interruption.start(), collector.next())
+        interruption.join()
+        opening = threading.Timer(0.1, gate.open)  # most likely while the next batch waits for the step
+        opening.start()
         # The step under way ends before the next one begins.
         assert collector.next()["observation"].squeeze(-1).tolist() == [[0, 1, 2, 3, 4]] * 2
+        opening.join()
         collector.shutdown()
 
 
