@@ -301,7 +301,7 @@ def collector_of(envs: int, build: Callable[[], gym.Env[Any, Any]]) -> Iterator[
 
 
 @ROWS
-def test_without_large_fields_one_slot_is_used_for_ever(envs: int) -> None:
+def test_without_large_fields_one_slot_is_used_forever(envs: int) -> None:
     with collector_of(envs, make_cartpole) as collector:
         kept = [collector.next() for _ in range(20)]
         assert len(slots_of(collector)) == 1

@@ -90,7 +90,7 @@ def bar(lines: list[str]) -> str:
 # On a terminal
 
 
-def test_panel_shows_frames_rate_episodes_and_shares(clock: Clock) -> None:
+def test_display_shows_frames_rate_episodes_and_shares(clock: Clock) -> None:
     console, collector = terminal(), FakeCollector(clock, 4)
     for _ in progress(collector, title="demo", console=console):
         clock.now += 1.0  # training
@@ -172,7 +172,7 @@ def test_a_terminal_that_knows_only_ascii(clock: Clock) -> None:
     assert panels(console)[-1][2] == "#" * 36 + "  * env 50%   * policy 25%   * training 0%"
 
 
-def test_what_the_loop_prints_stands_above_the_panel(clock: Clock) -> None:
+def test_what_the_loop_prints_appears_above_the_display(clock: Clock) -> None:
     console, collector = terminal(), FakeCollector(clock, 1)
     for _ in progress(collector, title="demo", console=console):
         console.print("from the loop")

@@ -221,12 +221,13 @@ def test_an_end_from_another_thread_while_a_worker_is_stuck_in_c(name: str, tmp_
             one.join(LIMIT)
             assert not one.is_alive()
         assert len(raised) == 1
-        assert "stopped" in raised[0] or "shut down" in raised[0]
+        # The other worker of a MultiaSync delivers meanwhile: the end may come between two batches.
+        assert raised[0] == "these workers are stopped" or (name == "MultiaSync" and "shut down" in raised[0])
         del collector, waits, ends, one
     os.close(end)
 
 
-def test_many_collectors_one_behind_the_other() -> None:
+def test_many_collectors_one_after_the_other() -> None:
     with nothing_left():
         check_next_collector()
     with nothing_left():

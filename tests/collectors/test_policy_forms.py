@@ -335,7 +335,7 @@ def test_a_state_goes_back_to_the_workers(form: str) -> None:
         assert actions(collector) == [5, 5]
 
 
-def test_a_policy_without_weights_is_never_behind() -> None:
+def test_a_policy_without_weights_is_never_stale() -> None:
     with two(lambda observation: observation, track_policy_version=True) as collector:
         for _ in range(3):
             collector.update_policy_weights_()

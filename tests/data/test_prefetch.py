@@ -199,7 +199,7 @@ def test_what_was_made_ahead_is_dropped_when_a_part_changes(change: Callable[[Re
         gate.wait_for(1)
 
 
-def test_an_error_is_raised_where_the_sample_is_asked_for_and_the_next_is_made_anew() -> None:
+def test_an_error_is_raised_where_the_sample_is_asked_for_and_the_next_is_made_again() -> None:
     failing = [False]
 
     def transform(data: torch.Tensor) -> torch.Tensor:
@@ -249,7 +249,7 @@ def test_a_buffer_that_is_dropped_is_freed_and_its_thread_ends() -> None:
     assert gone() is None
 
 
-def test_a_buffer_that_is_dropped_while_a_sample_is_made_is_freed_behind_it() -> None:
+def test_a_buffer_that_is_dropped_while_a_sample_is_made_is_freed_after_it() -> None:
     gate = Gate(passes=1)
     buffer = made(1, transform=gate)
     buffer.sample()

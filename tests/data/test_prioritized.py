@@ -203,7 +203,7 @@ def test_where_all_frames_are_being_written() -> None:
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("before", [3, 4, 9])
-def test_an_emptied_buffer_begins_anew(before: int, elsewhere: bool) -> None:
+def test_an_emptied_buffer_starts_with_first_priorities(before: int, elsewhere: bool) -> None:
     buffer = made(4)
     buffer.extend(torch.arange(before))
     buffer.update_priority(torch.arange(3), 50.0)
@@ -217,7 +217,7 @@ def test_an_emptied_buffer_begins_anew(before: int, elsewhere: bool) -> None:
     assert powers(buffer) == [1.0, 1.0, 0, 0]
 
 
-def test_what_overwrites_a_frame_while_it_is_taken_is_drawn_anew() -> None:
+def test_a_frame_overwritten_while_it_is_taken_is_drawn_again() -> None:
     """And with the weights of what is in the sample in the end."""
     buffer = holding(1.0, 1.0, 1.0, 1.0, beta=1.0)
     storage, real = buffer.storage, buffer.storage.take

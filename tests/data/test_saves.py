@@ -461,7 +461,7 @@ def test_a_state_that_somebody_altered_changes_nothing(what: str) -> None:
     assert repr(buffer.state_dict()) == before
 
 
-def test_what_a_sampler_knew_that_does_not_fit_is_found_out_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_sampler_knew_that_does_not_fit_is_found_out_again(caplog: pytest.LogCaptureFixture) -> None:
     def sliced() -> ReplayBuffer:
         buffer = made(sampler=SliceSampler(slice_len=2, traj_key="id"))
         buffer.extend(TensorDict({"id": torch.arange(20) // 5, "x": torch.arange(20)}, [20]))

@@ -383,7 +383,7 @@ def test_an_env_that_fails(how: str, place: int) -> None:
 
 
 @pytest.mark.parametrize("call", [9, 10, 14])
-def test_a_policy_that_raises_leaves_no_half_behind(call: int) -> None:
+def test_a_policy_that_raises_leaves_no_half_running(call: int) -> None:
     class Failing(nn.Module):
         calls = 0
 
