@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reap.collectors.distributed.torch_distributed import DistributedDataCollector, DistributedSyncDataCollector
+    from reap.workers.launchers.delayed import DEFAULT_SLURM_CONF_MAIN, submitit_delayed_launcher
     from reap.workers.launchers.submitit import DEFAULT_SLURM_CONF
 
 _HOMES = {
     "reap.collectors.distributed.torch_distributed": ("DistributedDataCollector", "DistributedSyncDataCollector"),
+    "reap.workers.launchers.delayed": ("DEFAULT_SLURM_CONF_MAIN", "submitit_delayed_launcher"),
     "reap.workers.launchers.submitit": ("DEFAULT_SLURM_CONF",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "DEFAULT_SLURM_CONF",
+    "DEFAULT_SLURM_CONF_MAIN",
     "DistributedDataCollector",
     "DistributedSyncDataCollector",
+    "submitit_delayed_launcher",
 ]
 
 
