@@ -149,12 +149,23 @@ class Counted:
         """Names and values of the known facts about the episodes."""
         stats = self.stats
         if not stats.finished_episodes:
-            return [("episodes", "0")]
+            return [("episodes", "0"), *self.workers]
         return [
             ("return", f"{stats.recent_returns.mean:,.1f}"),
             ("length", f"{stats.recent_lengths.mean:,.1f}"),
             ("last", f"{min(stats.finished_episodes, RECENT_EPISODES)} of {stats.finished_episodes:,} episodes"),
+            *self.workers,
         ]
+
+    @property
+    def workers(self) -> list[tuple[str, str]]:
+        """How many workers are there, and on how many machines, where these may be several; nothing elsewhere."""
+        places = [one.place for one in self.stats.workers or [self.stats] if one.place is not None]
+        if not places:
+            return []
+        joining, hosts = sum(place.is_joining for place in places), len({place.host for place in places} - {""})
+        where = f" on {hosts} host{'' if hosts == 1 else 's'}" if hosts else ""
+        return [("workers", f"{len(places) - joining} up{f', {joining} joining' if joining else ''}{where}")]
 
     @property
     def shares(self) -> tuple[tuple[str, float], ...]:

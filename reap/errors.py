@@ -190,6 +190,7 @@ class WorkerDied(WorkerError):  # noqa: N818  the other thing that can happen to
         worker: the worker's number, counted from 0.
         exit_code: in multiprocessing's form: `-n` for signal `n`, None if unknown.
         phase: the worker's activity, if that is known.
+        report: where it was, and what those say who carried its messages, if that is known.
 
     Example:
         >>> death = WorkerDied(0, -9, "step")
@@ -201,15 +202,17 @@ class WorkerDied(WorkerError):  # noqa: N818  the other thing that can happen to
         'Worker 1 ended with exit code 3'
     """
 
-    def __init__(self, worker: int, exit_code: int | None = None, phase: str = "") -> None:
+    def __init__(self, worker: int, exit_code: int | None = None, phase: str = "", report: str = "") -> None:
         self.exit_code = exit_code
         self.signal = _signal(exit_code)
         self.phase = phase
+        self.report = report
         during = f" during {phase}" if phase else ""
-        super().__init__(worker, f"Worker {worker} {_ending(exit_code)}{during}. {_causes(exit_code)}")
+        also = f"\n{report}" if report else ""
+        super().__init__(worker, f"Worker {worker} {_ending(exit_code)}{during}. {_causes(exit_code)}{also}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.worker, self.exit_code, self.phase), self.__dict__
+        return type(self), (self.worker, self.exit_code, self.phase, self.report), self.__dict__
 
 
 @contextmanager

@@ -1,6 +1,15 @@
 """Weight sync schemes: how weights get from one process to the policies of others."""
 
+from reap.weights.engines.schemes import DistributedWeightSyncScheme, RayWeightSyncScheme, RPCWeightSyncScheme
 from reap.weights.scheme import WeightSyncScheme
 from reap.weights.schemes import MultiProcessWeightSyncScheme, NoWeightSyncScheme, SharedMemWeightSyncScheme
 
-__all__ = ["MultiProcessWeightSyncScheme", "NoWeightSyncScheme", "SharedMemWeightSyncScheme", "WeightSyncScheme"]
+__all__ = [
+    "DistributedWeightSyncScheme",
+    "MultiProcessWeightSyncScheme",
+    "NoWeightSyncScheme",
+    "RPCWeightSyncScheme",
+    "RayWeightSyncScheme",
+    "SharedMemWeightSyncScheme",
+    "WeightSyncScheme",
+]

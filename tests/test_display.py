@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from reap.collectors import SyncDataCollector
-from reap.collectors.stats import Meter
+from reap.collectors.stats import Meter, Place
 from reap.errors import OptionError
 from reap.recording.trajectories import Episode
 
@@ -45,18 +45,18 @@ class FakeCollector:
     """Batches of 100 frames, each of which takes a second: half in the env, a quarter in the policy; one episode in each."""
 
     def __init__(self, clock: Clock, batches: int, total_frames: int | None = None) -> None:
-        self._meter = Meter()
+        self.meter = self._meter = Meter()
         self._clock, self._batches = clock, batches
         self.frames_per_batch = 100
         self.total_frames = batches * 100 if total_frames is None else total_frames
 
     def __iter__(self) -> Iterator[int]:
         for number in range(self._batches):
-            self._meter.enter()
+            self.meter.enter()
             self._clock.now += 1.0
-            self._meter.add(100, [Episode(reward=number + 0.5, length=100)], 0.5, 0.25)
-            self._meter.leave()
-            self._meter.batches += 1
+            self.meter.add(100, [Episode(reward=number + 0.5, length=100)], 0.5, 0.25)
+            self.meter.leave()
+            self.meter.batches += 1
             yield number
 
 
@@ -90,7 +90,7 @@ def bar(lines: list[str]) -> str:
 # On a terminal
 
 
-def test_panel_shows_frames_rate_episodes_and_shares(clock: Clock) -> None:
+def test_display_shows_frames_rate_episodes_and_shares(clock: Clock) -> None:
     console, collector = terminal(), FakeCollector(clock, 4)
     for _ in progress(collector, title="demo", console=console):
         clock.now += 1.0  # training
@@ -131,7 +131,7 @@ def test_total_frames_is_rounded_up_to_whole_batches(clock: Clock) -> None:
 def test_shares_of_several_workers_do_not_widen_the_bar(clock: Clock) -> None:
     console, collector = terminal(), FakeCollector(clock, 1)
     for _ in progress(collector, title="demo", console=console):
-        collector._meter.add(0, [], 100.0, 100.0)
+        collector.meter.add(0, [], 100.0, 100.0)
     assert panels(console)[-1][2].split()[0] == "▄" * 36
 
 
@@ -172,7 +172,7 @@ def test_a_terminal_that_knows_only_ascii(clock: Clock) -> None:
     assert panels(console)[-1][2] == "#" * 36 + "  * env 50%   * policy 25%   * training 0%"
 
 
-def test_what_the_loop_prints_stands_above_the_panel(clock: Clock) -> None:
+def test_what_the_loop_prints_appears_above_the_display(clock: Clock) -> None:
     console, collector = terminal(), FakeCollector(clock, 1)
     for _ in progress(collector, title="demo", console=console):
         console.print("from the loop")
@@ -309,3 +309,20 @@ def test_a_second_loop_goes_on_counting() -> None:
         console = log()
         list(progress(collector, title="demo", console=console))
     assert written(console).startswith("demo: 400/400 frames (100%), ")
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ([Place("a", "", 0, 0.0), Place("b", "", 0, 0.0)], "workers 2 up on 2 hosts"),
+        ([Place("a", "", 0, 0.0), Place("", "", 0, 0.0, is_joining=True)], "workers 1 up, 1 joining on 1 host"),
+        ([Place("", "", 0, 0.0, is_joining=True)] * 2, "workers 0 up, 2 joining"),
+    ],
+)
+def test_workers_on_other_machines_are_counted(clock: Clock, places: list[Place], expected: str) -> None:
+    collector, output = FakeCollector(clock, 1), StringIO()
+    collector._meter = Meter(2)
+    collector._meter.place_of = places.__getitem__
+    for _ in progress(collector, console=Console(file=output, width=200)):
+        pass
+    assert expected in output.getvalue()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from reap.collectors.multi import MultiaSyncDataCollector, MultiSyncDataCollector, aSyncDataCollector
     from reap.policy.actors.random import RandomPolicy
     from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
+    from reap.weights.engines.updaters import RayWeightUpdater, RemoteModuleWeightUpdater
     from reap.weights.remote import MultiProcessedWeightUpdater
 
 _HOMES = {
@@ -26,6 +27,7 @@ _HOMES = {
     "reap.collectors.multi": ("MultiSyncDataCollector", "MultiaSyncDataCollector", "aSyncDataCollector"),
     "reap.policy.actors.random": ("RandomPolicy",),
     "reap.weights.base": ("VanillaWeightUpdater", "WeightUpdaterBase"),
+    "reap.weights.engines.updaters": ("RayWeightUpdater", "RemoteModuleWeightUpdater"),
     "reap.weights.remote": ("MultiProcessedWeightUpdater",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -38,6 +40,8 @@ __all__ = [
     "MultiSyncDataCollector",
     "MultiaSyncDataCollector",
     "RandomPolicy",
+    "RayWeightUpdater",
+    "RemoteModuleWeightUpdater",
     "SyncDataCollector",
     "VanillaWeightUpdater",
     "WeightUpdaterBase",

@@ -166,11 +166,15 @@ class WeightSyncScheme:
         count = num_workers or len(devices or ()) or getattr(context, "num_workers", None) or 1
         sources: Mapping[int, Any] = dict.fromkeys(range(count), source) if params_map is None else params_map
         self._described = {worker: describe(held_by(one) if callable(one) else one) for worker, one in sources.items()}
-        boxes = {worker: self.mailbox.for_weights(described) for worker, described in self._described.items()}
-        self._wakeups = {worker: Wakeup() for worker in boxes}
+        boxes = self._open()
         self._first = params_map or {}
         self.model_id, self.model, self._role = model_id, source, Role.SENDER
         self._updater = self.updater(source, boxes)
+
+    def _open(self) -> Mapping[int, Any]:
+        """Make what receivers need; a mailbox for each of them."""
+        self._wakeups = {worker: Wakeup() for worker in self._described}
+        return {worker: self.mailbox.for_weights(described) for worker, described in self._described.items()}
 
     def updater_here(self, policy: Any, source: Any) -> WeightUpdaterBase:
         """What sends weights to a policy of this process: they are copied.
@@ -282,10 +286,14 @@ class WeightSyncScheme:
             ClosedError: there is nothing newer, and the sender has shut down or is gone.
         """
         self._require("receive", Role.CONNECTED_RECEIVER)
-        if not self._take_latest() and not wait_for(self._wakeup, self._take_latest, timeout or 0.0):
+        if not self._take_latest() and not self._wait(timeout or 0.0):
             return None
         weights = weights_by_name(self._target)
         return make_tensordict(nested({tuple(name.split(".")): one.detach() for name, one in weights.items()}), torch.Size())
+
+    def _wait(self, timeout: float | None) -> bool:
+        """Wait until there are newer weights, and take them; False if the time is over."""
+        return wait_for(self._wakeup, self._take_latest, timeout)
 
     def _take_latest(self) -> bool:
         before, self._version = self._version, self._box.read_into(self._target, self._version)
@@ -330,13 +338,21 @@ class WeightSyncScheme:
             )
         if chosen is None or chosen not in self._descriptors:
             raise OptionError(f"worker_idx: expected one of {list(self._descriptors)}, got {chosen}")
-        described = self._described[chosen]
+        self._take_first(chosen)
+
+    def _attach(self, worker: int) -> Any:
+        """The receiver's end of its mailbox."""
+        self._wakeup, fds = self._descriptors.take(worker)
+        return self.mailbox.attach(self._described[worker], *fds)
+
+    def _take_first(self, worker: int) -> None:
+        """Wait for the first weights."""
+        described = self._described[worker]
         expected = {name: torch.empty(one.shape, dtype=one.dtype, device="meta") for name, one in described.items()}
         describe(self._target).select(expected)
-        self._wakeup, fds = self._descriptors.take(chosen)
-        self._box, self.worker_idx = self.mailbox.attach(described, *fds), chosen
+        self._box, self.worker_idx = self._attach(worker), worker
         if not self._take_latest():
-            wait_for(self._wakeup, self._take_latest, None)
+            self._wait(None)
         self._role = Role.CONNECTED_RECEIVER
 
     def shutdown(self) -> None:

@@ -97,8 +97,9 @@ def dumps(value: Any, what: str) -> bytes:
         return pickled(value)
     except Exception as error:  # noqa: BLE001  pickling runs the user's code, which may raise anything
         failure = error
+    also = ". A policy_factory builds the policy in the worker" if what == "policy" else ""
     try:
-        raise OptionError(f"{what}: cannot be sent to a worker: {_complaint(value, failure)}") from failure
+        raise OptionError(f"{what}: cannot be sent to a worker: {_complaint(value, failure)}{also}") from failure
     finally:
         del failure  # its traceback holds this frame, and with it the frames of all callers: they would be a cycle
 

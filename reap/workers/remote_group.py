@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-from reap.errors import WorkerError
+from reap.errors import WorkerDied, WorkerError
 from reap.workers.base import Command, MakeHandler
 from reap.workers.carrier import Carrier, Out
 from reap.workers.conversation import Conversation
@@ -48,6 +48,10 @@ class RemoteCarrier(Carrier[Out], Protocol[Out]):
         Raises:
             OptionError: it cannot be sent.
         """
+        ...
+
+    def ending(self, worker: int) -> str:
+        """Why a worker has ended, in the words of the engine or the launcher; empty if they say nothing."""
         ...
 
     def facts(self, worker: int) -> WorkerFacts:
@@ -109,6 +113,12 @@ class RemoteGroup(Group):
     def _retire(self, worker: int, failure: WorkerError | None = None) -> None:
         self._paused.pop(worker, None)
         super()._retire(worker, failure)
+
+    def _ended(self, worker: int) -> None:
+        if worker not in self._down:
+            phase, place = self.describe(worker)
+            report = ": ".join(filter(None, (place, self.carrier.ending(worker))))
+            self._retire(worker, WorkerDied(worker, self.carrier.exit_code(worker), phase, report))
 
     def _wait(self, timeout: float) -> tuple[Sequence[int], Sequence[int]]:
         self._launch_due()

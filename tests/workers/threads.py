@@ -201,6 +201,10 @@ class ThreadCarrier:
         if not self._lines[worker].is_released:
             self._lines[worker].posted.put(Received(copied(encode_apart(command, "the command")), wants_reply=False))
 
+    def ending(self, worker: int) -> str:
+        """A thread says nothing."""
+        return ""
+
     def facts(self, worker: int) -> WorkerFacts:
         return WorkerFacts("here", f"thread {worker}")
 

@@ -6,13 +6,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from reap.collectors.distributed.ray import RayCollector
+    from reap.collectors.distributed.rpc import RPCDataCollector
     from reap.collectors.distributed.torch_distributed import DistributedDataCollector, DistributedSyncDataCollector
+    from reap.weights.engines.updaters import DistributedWeightUpdater, RPCWeightUpdater
     from reap.workers.launchers.delayed import DEFAULT_SLURM_CONF_MAIN, submitit_delayed_launcher
     from reap.workers.launchers.submitit import DEFAULT_SLURM_CONF
 
 _HOMES = {
+    "reap.collectors.distributed.ray": ("RayCollector",),
+    "reap.collectors.distributed.rpc": ("RPCDataCollector",),
     "reap.collectors.distributed.torch_distributed": ("DistributedDataCollector", "DistributedSyncDataCollector"),
     "reap.workers.launchers.delayed": ("DEFAULT_SLURM_CONF_MAIN", "submitit_delayed_launcher"),
+    "reap.weights.engines.updaters": ("DistributedWeightUpdater", "RPCWeightUpdater"),
     "reap.workers.launchers.submitit": ("DEFAULT_SLURM_CONF",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -22,6 +28,10 @@ __all__ = [
     "DEFAULT_SLURM_CONF_MAIN",
     "DistributedDataCollector",
     "DistributedSyncDataCollector",
+    "DistributedWeightUpdater",
+    "RPCDataCollector",
+    "RPCWeightUpdater",
+    "RayCollector",
     "submitit_delayed_launcher",
 ]
 

@@ -126,7 +126,7 @@ def taken_apart(create_env_fn: Any, options: Mapping[str, Any], *, is_sync: bool
             f'num_workers_per_collector={count}: a worker with collector_class="single" has one env; expected "sync" or "async"'
         )
     if _has_workers(rest.get("collector_class")):
-        create_env_fn = _in_lists(create_env_fn, count)
+        create_env_fn = _in_lists(create_env_fn, count, workers)
     return Given(create_env_fn, engine, rest)
 
 
@@ -144,10 +144,10 @@ def _has_workers(collector_class: Any) -> bool:
     return collector_class in ("sync", "async") or (isclass(collector_class) and issubclass(collector_class, RemoteCollector))
 
 
-def _in_lists(create_env_fn: Any, times: int) -> Any:
+def _in_lists(create_env_fn: Any, times: int, workers: Any) -> Any:
     """Each entry as the list of env factories that such a collector takes; entries that are lists stay."""
     if not isinstance(create_env_fn, list | tuple):
-        return [create_env_fn] * times
+        return [[create_env_fn] * times] * workers if isinstance(workers, int) else create_env_fn
     return [one if isinstance(one, list | tuple) else [one] * times for one in create_env_fn]
 
 

@@ -15,16 +15,11 @@ from typing import Any
 
 import torch
 
-from reap.collectors.distributed.options import EngineOptions, popped, taken_apart
-from reap.collectors.exchange.copied import CopiedExchange
-from reap.collectors.multi import RemoteCollector
+from reap.collectors.distributed.engine import EngineCollector
+from reap.collectors.distributed.options import EngineOptions, popped
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.options.multi import WorkerOptions
 from reap.collectors.options.shown import shows_options
-from reap.collectors.schedules.make import as_they_come, together
-from reap.collectors.workers.joining import JoinLater
-from reap.collectors.workers.retries import GrowingPauses
-from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.errors import OptionError
 from reap.workers.gloo.group import gloo_group
 from reap.workers.launchers.named import made_launcher
@@ -83,14 +78,12 @@ SHOWN = shows_options(
 )
 
 
-class _Collector(RemoteCollector):
+class _Collector(EngineCollector):
     """What both share."""
 
     def _compose_distributed(self, create_env_fn: Any, policy: Any, options: Mapping[str, Any], *, is_sync: bool) -> None:
         rest = dict(options)
         self._link_options = link = popped(rest, TorchDistributedOptions)
-        given = taken_apart(create_env_fn, rest, is_sync=is_sync)
-        self._engine_options = given.engine
         make_group = partial(
             gloo_group,
             launcher=made_launcher(link.launcher, link.slurm_kwargs),
@@ -99,25 +92,7 @@ class _Collector(RemoteCollector):
             timeout=link.timeout,
             lost_after=link.lost_after,
         )
-        make_workers = partial(
-            RolloutWorkers,
-            exchange=CopiedExchange(),
-            make_group=make_group,
-            may_leave=True,
-            min_workers=given.engine.min_workers,
-        )
-        self._compose(
-            given.create_env_fn,
-            policy,
-            given.options,  # pyright: ignore[reportArgumentType]  checked where they are read
-            together if is_sync else as_they_come,
-            is_shared=is_sync,
-            make_workers=make_workers,
-            joins=None if is_sync else JoinLater(),
-            retries=GrowingPauses(),
-        )
-        if given.engine.batches_per_update:
-            self._weights.refresh_after(given.engine.batches_per_update)
+        self._compose_over(make_group, create_env_fn, policy, rest, is_sync=is_sync)
 
 
 @SHOWN
@@ -152,13 +127,7 @@ class DistributedDataCollector(_Collector):
     def __init__(
         self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *, sync: bool = False, **options: Any
     ) -> None:
-        self._sync = sync
         self._compose_distributed(create_env_fn, policy, options, is_sync=sync)
-
-    @property
-    def sync(self) -> bool:
-        """Whether a batch holds a rollout of every worker."""
-        return self._sync
 
 
 @SHOWN

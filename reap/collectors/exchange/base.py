@@ -39,6 +39,10 @@ class WorkerEnd(Protocol):
         """Where the worker's rows of a slot are recorded."""
         ...
 
+    def keep_rollouts(self) -> None:
+        """From now on the worker writes what it records itself, and nobody else needs it."""
+        ...
+
     def reply(self, done: Done, slot: Slot) -> Done:
         """The reply to `Collect`, with the data that the collector does not have yet."""
         ...
@@ -131,6 +135,9 @@ class OwnSlots:
     def slot(self, number: int) -> Slot:
         """A slot."""
         return self._slots[number]
+
+    def keep_rollouts(self) -> None:
+        """They stay where they are in any case."""
 
     def reply(self, done: Done, slot: Slot) -> Done:
         """The reply: the rollout is where it should be."""

@@ -10,7 +10,7 @@ One copy per field takes a rollout into the worker's rows of the collector's slo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from reap.collectors.exchange.base import MakeEnd, Rows, objects_in, put_objects
 from reap.collectors.worker.commands import AttachSlot, AttachWeights, Done, PutWeights, WorkerInfo
 from reap.keys import Key
-from reap.recording.buffers import Slot, slot_layout
+from reap.recording.buffers import MASK, Slot, slot_layout
 from reap.recording.layout import Block, Field, Layout
 from reap.recording.parcel import ParcelLayout
 from reap.weights.copied_mailbox import CopiedMailbox, Parcel
@@ -31,7 +31,8 @@ from reap.workers.remote_group import RemoteGroup
 class CopiedEnd:
     """A worker's end: two slots in turn, whatever number the collector gives them; see `WorkerEnd`.
 
-    One is recorded in while the other is on its way: its memory travels as it is (`reap.workers.serve.Channel.send`).
+    One is recorded in while the other is on its way: its memory travels as it is (`reap.workers.serve.Channel.send`). Where the
+    worker writes to the replay buffer itself, rollouts stay in slots of the collector's numbers until they are written.
 
     Args:
         fields: one frame's value under each key of a slot.
@@ -40,29 +41,45 @@ class CopiedEnd:
     """
 
     def __init__(self, fields: Mapping[Key, Field], batch_shape: tuple[int, ...], columns: int) -> None:
-        make = partial(Slot, fields, batch_shape, columns)
-        self._slots = [make(), make()]
+        self._make = partial(Slot, fields, batch_shape, columns)
+        self._slots = [self._make(), self._make()]
         self._parcels = ParcelLayout(self._slots[0].block.layout)
         self._turn = 0
+        self._keeps = False
 
     def attach(self, command: AttachSlot, descriptor: int) -> None:
         """The worker has its slots; there is nothing to attach."""
 
     def slot(self, number: int) -> Slot:
         """The slot that is not on its way."""
-        return self._slots[self._turn]
+        if not self._keeps:
+            return self._slots[self._turn]
+        while len(self._slots) <= number:
+            self._slots.append(self._make())
+        return self._slots[number]
+
+    def keep_rollouts(self) -> None:
+        """Send none of them any more."""
+        self._keeps = True
 
     def reply(self, done: Done, slot: Slot) -> Done:
-        """The reply, with the slot packed, and the objects."""
+        """The reply, with the slot packed, and the objects; of one that is kept, which frames are valid."""
+        if self._keeps:
+            return replace(done, objects={MASK: slot.by_row(MASK)} if MASK in slot.fields else None)
         self._turn = 1 - self._turn
         return replace(done, parcel=self._parcels.pack(slot), objects=objects_in(slot))
 
 
 class CopiedExchange:
-    """See `Exchange`; for any group."""
+    """See `Exchange`; for any group.
 
-    def __init__(self) -> None:
+    Args:
+        travels: whether a replay buffer is one that workers can have an end of, wherever they are.
+    """
+
+    def __init__(self, travels: Callable[[Any], bool] = lambda _: False) -> None:
         self._group: Any = None
+        self._travels = travels
         self._parcels: list[tuple[Any, ParcelLayout]] = []
 
     @property
@@ -97,21 +114,23 @@ class CopiedExchange:
 
     def land(self, done: Done, info: WorkerInfo, rows: Rows) -> Done:
         """Copy a rollout into the slot, field by field; see `Exchange`."""
-        if done.parcel is None:
-            return done
+        if done.parcel is not None:
+            self._parcels_of(info).unpack(done.parcel, rows)
+        put_objects(done, rows)
+        return replace(done, parcel=None, objects=None)
+
+    def _parcels_of(self, info: WorkerInfo) -> ParcelLayout:
         layout = info.fields, info.rows, info.columns
         known = next((parcels for known, parcels in self._parcels if known == layout), None)
         if known is None:
             known = ParcelLayout(slot_layout(*layout))
             self._parcels.append((layout, known))
-        known.unpack(done.parcel, rows)
-        put_objects(done, rows)
-        return replace(done, parcel=None, objects=None)
+        return known
 
     def completed_columns(self, progress: Progress | None, info: WorkerInfo) -> int:
         """None: they were in the memory of the worker."""
         return 0
 
     def can_send(self, buffer: Any) -> bool:
-        """False: the ends of replay buffers are shared memory; this process writes."""
-        return False
+        """Whether it travels; the ends of others are shared memory, so that this process writes."""
+        return self._travels(buffer)

@@ -43,6 +43,9 @@ class SharedEnd:
         """The worker's rows of a slot."""
         return self._slots[number]
 
+    def keep_rollouts(self) -> None:
+        """They are in the collector's slots in any case."""
+
     def reply(self, done: Done, slot: Slot) -> Done:
         """The reply, with the objects: no shared memory holds them."""
         objects = objects_in(slot)

@@ -147,6 +147,7 @@ class WorkerHandler:
 
     def _connect_buffer(self, command: ConnectBuffer) -> None:
         self._writer = BufferWriter(command, self._control[PUBLISHED:])
+        self._end.keep_rollouts()
 
     def _put_weights(self, command: PutWeights) -> None:
         assert self._policy is not None

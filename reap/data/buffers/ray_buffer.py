@@ -4,18 +4,22 @@
     RayReplayBuffer.extend(data)  ----->  _Held: buffer.extend(data)
     RayReplayBuffer.sample()      <-----  _Held: buffer.sample()
 
-One call at a time reaches the buffer. A copy in another process, by pickle, finds the actor by its name.
+One call at a time reaches the buffer. A copy in another process, by pickle, finds the actor by its name. The workers of a
+`RayCollector` have such copies, and write their rollouts themselves.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType, SimpleNamespace, TracebackType
 from typing import Any, Self
 
 from reap import optional
+from reap.data.buffers.ray_transport import Memory, put_together, taken_apart
 from reap.data.buffers.replay import Index, ReplayBuffer
 from reap.errors import ClosedError
 
@@ -106,7 +110,7 @@ class RayReplayBuffer:
     def __iter__(self) -> Iterator[Any]:
         """Samples of `batch_size`; see `ReplayBuffer.__iter__`."""
         number = self._get(self._handle().begin.remote())
-        while samples := self._get(self._handle().following.remote(number)):
+        while samples := put_together(*self._get(self._handle().following.remote(number))):
             yield samples[0]
 
     def empty(self, empty_write_count: bool = True) -> None:
@@ -123,7 +127,21 @@ class RayReplayBuffer:
         """Frames of a sample where `sample()` is not told."""
         return self._get(self._handle().read.remote("batch_size"))
 
+    @property
+    def dim_extend(self) -> int:
+        """The dimension of written data that is time; see `ReplayBuffer`."""
+        return self._get(self._handle().read.remote("dim_extend"))
+
     # ------------------------------------------------------------------ parts
+
+    @cached_property
+    def storage(self) -> Any:
+        """What those who write have to know of the storage: the dimensions that it keeps apart, as `ndim`."""
+        return SimpleNamespace(ndim=self._get(self._handle().read.remote("storage.ndim")), control=SimpleNamespace(tally=None))
+
+    def for_writers(self) -> Self:
+        """The buffer itself: those who only write need no less."""
+        return self
 
     def set_sampler(self, sampler: Any) -> None:
         """Choose frames with another sampler from now on."""
@@ -169,7 +187,8 @@ class RayReplayBuffer:
     # ------------------------------------------------------------------ the actor
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        return self._get(self._handle().call.remote(method, arguments))
+        body, memory = taken_apart(arguments)
+        return put_together(*self._get(self._handle().call.remote(method, body, *memory)))
 
     def _handle(self) -> Any:
         if self._actor is None:
@@ -210,7 +229,7 @@ class RayReplayBuffer:
 
     def __getstate__(self) -> dict[str, Any]:
         self._handle()
-        return {**self.__dict__, "_actor": None}
+        return {name: value for name, value in vars(self).items() if name != "storage"} | {"_actor": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -235,20 +254,20 @@ class _Held:
     def build(self, cls: type[ReplayBuffer], options: Mapping[str, Any]) -> None:
         self._buffer = cls(**options)
 
-    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        result = getattr(self._buffer, method)(*arguments)
-        return None if result is self._buffer else result
+    def call(self, method: str, body: bytes, *memory: Any) -> tuple[bytes, Memory]:
+        result = getattr(self._buffer, method)(*put_together(body, memory))
+        return taken_apart(None if result is self._buffer else result)
 
     def read(self, name: str) -> Any:
-        return getattr(self._buffer, name)
+        return attrgetter(name)(self._buffer)
 
     def begin(self) -> int:
         self._iterators.append(iter(self._buffer))
         return len(self._iterators) - 1
 
-    def following(self, number: int) -> list[Any]:
+    def following(self, number: int) -> tuple[bytes, Memory]:
         """The next sample of an iteration, in a list; an empty list after the last."""
-        return [sample for _, sample in zip(range(1), self._iterators[number], strict=False)]
+        return taken_apart([sample for _, sample in zip(range(1), self._iterators[number], strict=False)])
 
 
 def _ray() -> ModuleType:

@@ -27,7 +27,7 @@ from reap.workers.gloo.kinds import COMMAND, POST, Wish
 from reap.workers.gloo.line import ArrivedMessage, Line
 from reap.workers.gloo.member import ENTRY, Membership
 from reap.workers.gloo.rendezvous import Meeting
-from reap.workers.launchers.base import Launcher, Task, await_ends, described
+from reap.workers.launchers.base import Launcher, Task, await_ends, described, words_of
 from reap.workers.messages import Encoded
 from reap.workers.pickling import encode_apart
 from reap.workers.progress import PUBLISHED, STOP, STOP_EARLY, Progress, progress_of
@@ -155,6 +155,10 @@ class GlooCarrier:
     def exit_code(self, worker: int) -> int | None:
         """As its launcher has it; None for a job whose end nobody knows yet."""
         return self._lines[worker].exit_code()
+
+    def ending(self, worker: int) -> str:
+        """The launcher's words, where they say more than the exit code."""
+        return words_of(self._lines[worker].job)
 
     def place(self, worker: int) -> str:
         """Process, job and machine, as far as they are known."""

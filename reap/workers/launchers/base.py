@@ -163,6 +163,11 @@ def described(job: Job) -> str:
     return f"{job.place}: {job.state}{log}"
 
 
+def words_of(job: Job) -> str:
+    """A launcher's words on a job that has ended, and its log; nothing where there is none, for the exit code says it all."""
+    return "" if job.log is None else f"{job.state}, log {job.log}"
+
+
 def await_ends(jobs: Iterable[Job], timeout: float) -> Sequence[Job]:
     """Wait until these jobs have ended.
 

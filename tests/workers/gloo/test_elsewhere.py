@@ -98,8 +98,8 @@ def test_a_worker_whose_group_is_gone_ends_within_five_seconds(is_stuck: bool, t
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parent.parent.parent.parent)!r})
 from tests.workers.gloo.test_elsewhere import *
-launcher = SubmititLauncher(parameters={{"folder": {str(tmp_path)!r}, "cluster": "local"}})
-group = group_of([Doer], launcher=launcher, address=HERE)
+parameters = {{"folder": {str(tmp_path)!r}, "cluster": "local"}}
+group = group_of([Doer], launcher=SubmititLauncher(parameters=parameters), address=HERE)
 print(ask(group, 0, lambda doer: os.getpid()), flush=True)
 group.request(0, lambda doer: stuck() if {is_stuck} else time.sleep(60))
 time.sleep(60)

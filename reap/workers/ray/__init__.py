@@ -1,0 +1,1 @@
+"""Workers in Ray actors, one each; see `reap.workers.ray.carrier`."""

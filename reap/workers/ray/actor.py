@@ -1,0 +1,133 @@
+"""`WorkerActor`: the process of a worker, as a Ray actor.
+
+    group of calls    thread    does
+    control           one       `where`, `prepare`, `take`: returns at once, also while a command is carried out
+    messages          one       `following`: waits for what the worker has to say
+    (the default)     one       `run`: is the worker; its env and its policy never leave this thread
+
+Ray runs calls of groups in threads; the process's main thread waits for calls.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+from reap import optional
+from reap.errors import add_note
+from reap.workers.base import Handler
+from reap.workers.handler_spec import HandlerSpec
+from reap.workers.messages import Encoded
+from reap.workers.progress import Control
+from reap.workers.ray.channel import ActorChannel, Fetched
+from reap.workers.serve import serve
+
+GROUPS: Mapping[str, int] = {"control": 1, "messages": 1}
+"""Groups of calls, and the threads that each has."""
+
+HOW_TO_BRING_CODE = (
+    "Nodes of a Ray cluster import modules by name, as any other program there. What only the trainer can import is sent along "
+    'with a runtime environment: remote_configs={"runtime_env": {"working_dir": "."}}, or {"runtime_env": {"pip": [...]}} for '
+    "packages."
+)
+
+
+class Whereabouts(NamedTuple):
+    """Where an actor is, and what it runs with.
+
+    Attributes:
+        host: the name of the machine.
+        node: the id of its Ray node.
+        pid: of the actor's process.
+        reap: version of this package.
+        python: version of Python, as "3.11".
+    """
+
+    host: str
+    node: str
+    pid: int
+    reap: str
+    python: str
+
+    @classmethod
+    def here(cls, node: str) -> Whereabouts:
+        """Those of this process."""
+        major, minor = sys.version_info[:2]
+        return cls(socket.gethostname(), node, os.getpid(), sys.modules["reap"].__version__, f"{major}.{minor}")
+
+
+class WorkerActor:
+    """A worker's process.
+
+    Args:
+        hides_gpus: the worker was given no GPU and is to see none.
+    """
+
+    def __init__(self, hides_gpus: bool) -> None:
+        if hides_gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        self._channel = ActorChannel()
+        self._spec = b""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._leave)
+
+    def _leave(self, _number: int, _frame: FrameType | None) -> None:
+        self._channel.leave()  # the main thread, which this interrupts, never has the channel's lock
+
+    def where(self) -> Whereabouts:
+        """Where this is."""
+        return Whereabouts.here(optional.load("ray").get_runtime_context().get_node_id())
+
+    def prepare(self, spec: bytes) -> None:
+        """Take what the worker is made from: a pickled `HandlerSpec`.
+
+        A call of its own, because Ray keeps the arguments of a call until it returns.
+        """
+        self._spec = spec
+
+    def take(self, number: int, kind: int, name: str, body: Any, *buffers: Any) -> None:
+        """See `ActorChannel.take`; references to buffers have been replaced by what they refer to."""
+        self._channel.take(number, kind, name, Encoded(body, buffers))
+
+    def following(self, received: int) -> Fetched:
+        """See `ActorChannel.following`."""
+        return self._channel.following(received)
+
+    def run(self) -> None:
+        """Be the worker."""
+        code = 1
+        try:
+            code = serve(self._channel, self._start, lambda: None)
+        finally:
+            self._channel.finish(code)
+
+    def _start(self) -> tuple[Control, Handler]:
+        data, self._spec = self._spec, b""
+        try:
+            spec: HandlerSpec = pickle.loads(data)
+            accept_memory_that_is_only_read()
+            spec.context.restore()
+            return self._channel.control, spec.make(self._channel.control)
+        except ModuleNotFoundError as error:
+            add_note(error, HOW_TO_BRING_CODE)
+            raise
+
+
+def accept_memory_that_is_only_read() -> None:
+    """Have torch give its warning about such memory now, where nobody hears it: it does so once in a process.
+
+    What comes out of Ray's store must not be written to, and is not: weights are copied from there into the policy.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.frombuffer(b"\0", dtype=torch.uint8)

@@ -1,0 +1,296 @@
+"""`RayCarrier`: workers in Ray actors, wherever Ray puts them.
+
+    send, stop_early, clear, post ---> the sender, a thread ======= calls ======> actor (reap.workers.ray.actor)
+    wait, receive <---- bell <---- listeners, a thread for each line <=== results ===
+    drained nodes <--------------- the watch, a thread
+
+Large pieces of messages go through Ray's object store: one copy in, and mapped on the other side. Ray is waited for in threads
+only, so that Ctrl-C and messages end any wait of the trainer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import select
+import threading
+import time
+import weakref
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from reap.errors import OptionError
+from reap.system.interrupts import deferring_interrupts
+from reap.workers.carrier import Events
+from reap.workers.messages import MessageKind
+from reap.workers.pickling import encode_apart
+from reap.workers.ray.channel import Wish
+from reap.workers.ray.cluster import Cluster, actor_options, resources_of, shown_resources
+from reap.workers.ray.line import Arrived, Command, Item, Line, words_of
+from reap.workers.ray.store import Post, SharedObjects
+from reap.workers.remote_group import WorkerFacts
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at which nodes are drained."""
+
+KILL_TIMEOUT = 2.0
+"""Seconds that Ray has to tell of the end of an actor that is killed."""
+
+
+class RayCarrier:
+    """See `reap.workers.remote_group.RemoteCarrier`.
+
+    Args:
+        cluster: where the workers run.
+        options: of Ray's actors, one for each worker; those that are added later take the last one.
+        needed: workers that have to run before anybody is asked anything; more may have to wait for nodes.
+        workers: number of workers.
+
+    Raises:
+        OptionError: options that cannot work, or that no node can satisfy.
+    """
+
+    def __init__(self, cluster: Cluster, options: Sequence[Mapping[str, Any]], needed: int, workers: int) -> None:
+        self._cluster = cluster
+        self._options = [actor_options(one) for one in options]
+        self._actor_class = cluster.actor_class()
+        self._check(self._options)
+        cluster.refuse_impossible([self._options_of(worker) for worker in range(min(needed, workers))])
+        self._lines: dict[int, Line] = {}
+        self._lock = threading.Lock()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_woken = False
+        self._queue: SimpleQueue[Item | None] = SimpleQueue()
+        self._closing = threading.Event()
+        self._threads = [
+            threading.Thread(target=deliver_all, args=(self._queue,), name="reap-ray-sender", daemon=True),
+            threading.Thread(target=self._watch, name="reap-ray-watch", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+        # Before Ray's own, which is registered when it is imported: a group that nobody stopped.
+        self._at_exit = partial(_end_at_exit, weakref.ref(self), os.getpid())
+        atexit.register(self._at_exit)
+
+    def _options_of(self, worker: int) -> dict[str, Any]:
+        return self._options[min(worker, len(self._options) - 1)]
+
+    def _check(self, options: Iterable[Mapping[str, Any]]) -> None:
+        for one in options:
+            with in_words_of_options():
+                self._actor_class.options(**one)
+
+    def expect_more(self, options: Mapping[str, Any] | None) -> None:
+        """Before workers are added.
+
+        Args:
+            options: of their actors; those of the last worker if None.
+
+        Raises:
+            OptionError: options that cannot work, or that no node can satisfy.
+        """
+        own = self._options[-1] if options is None else actor_options(options)
+        self._check([own])
+        self._cluster.refuse_impossible([own])
+        self._options = [*(self._options_of(worker) for worker in range(len(self._lines))), own]
+
+    @property
+    def actors(self) -> list[Any]:
+        """The handles of the workers' actors."""
+        return [self._lines[worker].actor for worker in sorted(self._lines)]
+
+    # ------------------------------------------------------------------ messages
+
+    def launch(self, worker: int, spec: bytes) -> None:
+        """Have Ray start an actor; the successor of one that has ended goes to another node if one has room."""
+        options, before = self._options_of(worker), self._lines.get(worker)
+        if before is not None and before.whereabouts is not None:
+            options = {**options, **self._cluster.place_other_than(before.whereabouts.node, options)}
+        hides_gpus = not options.get("num_gpus")
+        with in_words_of_options():
+            actor = self._actor_class.options(**options).remote(hides_gpus)
+        line = Line(actor, spec, self._queue.put, self._ring)
+        if before is not None:
+            line.bytes, line.seconds_before = before.bytes, before.seconds_before + before.seconds
+        self._lines[worker] = line
+        line.thread.start()
+
+    def outgoing(self, command: Any, fds: Sequence[int]) -> Command:
+        """A command; its arrays travel beside it."""
+        if fds:
+            raise OptionError(f"fds: expected none, got {len(fds)}: descriptors do not travel to a Ray actor")
+        return Command(encode_apart(command, "the command"))
+
+    def send(self, worker: int, outgoing: Command) -> bool:
+        """Give a command to the sender."""
+        line = self._lines[worker]
+        if not line.is_released:
+            with deferring_interrupts():
+                self._queue.put(Item(line, MessageKind.COMMAND, outgoing.encoded))
+                outgoing.is_sent = True
+        return outgoing.is_sent
+
+    def post(self, worker: int, command: Any) -> None:
+        """Have a command sent in the background; see `RemoteCarrier.post`."""
+        line = self._lines.get(worker)
+        if line is not None and not line.is_released:
+            kind = type(command)
+            line.post(Post(f"{kind.__module__}.{kind.__qualname__}", encode_apart(command, "the command")))
+
+    def receive(self, worker: int) -> Arrived | None:
+        """The next message; its memory is mapped from Ray's store, and not to be written to."""
+        line = self._lines[worker]
+        return line.messages[0] if line.messages and not line.is_released else None
+
+    def accept(self, worker: int) -> None:
+        """Go on to the next message."""
+        self._lines[worker].messages.popleft()
+
+    def wait(self, timeout: float) -> Events:
+        """Wait for the bell."""
+        select.select([self._bell], [], [], None if timeout < 0 else timeout)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        watched = {worker: line for worker, line in self._lines.items() if not line.is_released}
+        ended = [worker for worker, line in watched.items() if line.ending is not None]  # first: its messages came before
+        arrived = [worker for worker, line in watched.items() if line.messages]
+        if ended or arrived or self._is_woken:
+            self._ring()
+        return Events(arrived, ended)
+
+    def _ring(self) -> None:
+        with self._lock:
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)
+
+    def wake(self) -> None:
+        """Have the wait under way, and every later one, return at once."""
+        self._is_woken = True
+        self._ring()
+
+    def fileno(self) -> int:
+        """The bell."""
+        return self._bell
+
+    # ------------------------------------------------------------------ what is known of a worker
+
+    def exit_code(self, worker: int) -> int | None:
+        """Known of one that ended by itself; Ray tells no other."""
+        return self._lines[worker].exit_code
+
+    def ending(self, worker: int) -> str:
+        """Why a worker has ended, in Ray's words."""
+        return self._lines[worker].ending or ""
+
+    def place(self, worker: int) -> str:
+        """The actor's process, machine and node; what it waits for, before it has any."""
+        found = self._lines[worker].whereabouts
+        if found is None:
+            return f"Ray has no place for it yet, or is starting it: {shown_resources(resources_of(self._options_of(worker)))}"
+        return f"pid {found.pid} on {found.host}, Ray node {found.node[:12]}"
+
+    def facts(self, worker: int) -> WorkerFacts:
+        """Machine, node, and what came from there."""
+        line = self._lines[worker]
+        host, node = ("", "") if line.whereabouts is None else line.whereabouts[:2]
+        return WorkerFacts(host, node, line.bytes, line.seconds_before + line.seconds)
+
+    def progress(self, worker: int) -> None:
+        """It cannot be seen from here."""
+
+    def stop_early(self, worker: int) -> None:
+        """Ask a worker to end the command under way with the column that it is at."""
+        self._wish(worker, Wish.STOP_EARLY)
+
+    def clear(self, worker: int) -> None:
+        """Forget the column that a worker is at, and what `stop_early` asked for."""
+        self._wish(worker, Wish.CLEAR)
+
+    def clear_published(self, worker: int) -> None:
+        """Nobody could read it."""
+
+    def _wish(self, worker: int, wish: Wish) -> None:
+        self._queue.put(Item(self._lines[worker], wish))
+
+    def _watch(self) -> None:
+        """Have workers leave whose nodes are drained."""
+        told: set[str] = set()
+        with contextlib.suppress(Exception):  # Ray was shut down, or does not tell
+            while not self._closing.wait(LOOK_EVERY):
+                new = self._cluster.draining() - told if self._cluster.is_up else set[str]()
+                for line in list(self._lines.values()):
+                    if line.whereabouts is not None and line.whereabouts.node in new:
+                        self._queue.put(Item(line, Wish.LEAVE))
+                told |= new
+
+    # ------------------------------------------------------------------ ends
+
+    def release(self, worker: int) -> None:
+        """Report nothing more of a worker."""
+        self._lines[worker].is_released = True
+
+    def kill(self, workers: Iterable[int]) -> None:
+        """Have Ray end these actors, and wait until it says that they have."""
+        lines = [line for worker in workers if (line := self._lines.get(worker)) is not None]
+        for line in lines:
+            line.is_released = True
+            self._cluster.kill(line.actor)
+        join_all([line.thread for line in lines], KILL_TIMEOUT)
+        for line in lines:
+            line.messages.clear()
+
+    def end_all(self, timeout: float) -> None:
+        """Have all workers close their handlers; then the actors are ended."""
+        for worker, line in self._lines.items():
+            if not line.is_released:
+                self._wish(worker, Wish.HANG_UP)
+        join_all([line.thread for line in self._lines.values() if not line.is_released], timeout)
+        self.kill(list(self._lines))
+
+    def close(self) -> None:
+        """End the threads."""
+        atexit.unregister(self._at_exit)
+        self._closing.set()
+        self._queue.put(None)
+        join_all(self._threads, KILL_TIMEOUT)
+        with self._lock:
+            if self._bell >= 0:
+                os.close(self._bell)
+                self._bell = -1
+
+
+@contextlib.contextmanager
+def in_words_of_options() -> Generator[None]:
+    """What Ray says of the options of an actor is an OptionError."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"remote_configs: {error}") from error
+
+
+def deliver_all(queue: SimpleQueue[Item | None]) -> None:
+    """Be the sender: Ray's calls, and what they copy into its store, are made here, one after the other."""
+    objects = SharedObjects()
+    while (item := queue.get()) is not None:
+        try:
+            item.line.deliver(item, objects)
+        except BaseException as error:  # noqa: BLE001  Ray was shut down: the worker is out of reach
+            item.line.ending = item.line.ending or words_of(error)
+            item.line.ring()
+
+
+def join_all(threads: Iterable[threading.Thread], timeout: float) -> None:
+    """Wait for threads to end."""
+    deadline = time.monotonic() + timeout
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _end_at_exit(reference: weakref.ref[RayCarrier], owner: int) -> None:
+    carrier = reference()
+    if carrier is not None and os.getpid() == owner:
+        carrier.end_all(KILL_TIMEOUT)
+        carrier.close()

@@ -1,0 +1,50 @@
+"""`ray_group`: workers in Ray actors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from reap.workers.base import MakeHandler
+from reap.workers.handler_spec import HandlerSpecs
+from reap.workers.process_context import RemoteContext
+from reap.workers.ray.carrier import RayCarrier
+from reap.workers.ray.cluster import Cluster
+from reap.workers.remote_group import RemoteGroup
+
+
+class RayGroup(RemoteGroup):
+    """Handlers in Ray actors, one each; see `reap.workers.group.Group`."""
+
+    carrier: RayCarrier  # pyright: ignore[reportIncompatibleVariableOverride]  it stays the one it was made with
+
+
+def ray_group(
+    make_handlers: Sequence[MakeHandler],
+    *,
+    cluster: Cluster,
+    options: Sequence[Mapping[str, Any]] = ({},),
+    needed: int | None = None,
+    phases: Sequence[str] = ("working",),
+    name: str = "",
+    setup: Sequence[Callable[[], Any]] = (),
+    stall_after: float | None = 60.0,
+    on_failure: Literal["terminate", "report"] = "terminate",
+) -> RayGroup:
+    """Handlers in Ray actors.
+
+    Args:
+        make_handlers: one per worker, called in its actor.
+        cluster: the Ray.
+        options: of the actors, one for each worker; the last one is that of all further workers.
+        needed: workers that have to run before any is asked anything; None for all.
+        phases: names for error messages.
+        name: of the group.
+        setup: called in each actor before its handler is made.
+        stall_after: seconds after which a warning says who has not moved while somebody waited; None never warns.
+        on_failure: whether an exception or death of a worker ends all workers (`"terminate"`) or only itself (`"report"`).
+    """
+    specs = HandlerSpecs(name, setup, RemoteContext.capture())
+    make_carrier = partial(RayCarrier, cluster, options, len(make_handlers) if needed is None else needed)
+    return RayGroup(make_handlers, make_carrier, specs, phases=phases, stall_after=stall_after, on_failure=on_failure)

@@ -1,0 +1,190 @@
+"""`Line`: the trainer's end of the line to one actor.
+
+    send, wish, post ---> queue of the carrier's sender ---> deliver ===> take (the actor)
+    receive <--- messages <--- listen, a thread <=================== following (the actor)
+
+A call to the actor is always under way, so that its end is noticed whatever it does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from reap import optional
+from reap.errors import OptionError, text_of
+from reap.workers import reports
+from reap.workers.messages import Encoded, MessageKind
+from reap.workers.ray.actor import HOW_TO_BRING_CODE, Whereabouts
+from reap.workers.ray.channel import Ending, Fetched, as_bytes
+from reap.workers.ray.store import Post, SharedObjects
+
+NOTHING = Encoded(b"")
+
+
+@dataclass(eq=False)
+class Arrived:
+    """A message from a worker; its memory lies in Ray's store, and is given back with it."""
+
+    kind: MessageKind
+    encoded: Encoded
+    order: int = 0
+    is_taken: bool = False
+
+
+@dataclass(eq=False)
+class Command:
+    """A command; it is sent in one go."""
+
+    encoded: Encoded
+    is_sent: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has left."""
+        return self.is_sent
+
+
+@dataclass(eq=False)
+class Item:
+    """What the sender is to send: a command or a wish; only posts, where the kind is POST."""
+
+    line: Line
+    kind: int
+    encoded: Encoded = NOTHING
+
+
+@dataclass
+class Line:
+    """One worker, as the trainer sees it.
+
+    Args:
+        actor: its handle.
+        spec: what the worker is made from.
+        enqueue: gives the sender something to send.
+        ring: called when something has arrived, or the worker has ended.
+
+    Attributes:
+        messages: that were not accepted yet.
+        whereabouts: of the actor; None before it runs.
+        ending: why the worker has ended, in words; None while it has not.
+        exit_code: as multiprocessing has it; None if that is not known.
+        is_released: whether nobody wants to hear of it any more.
+        bytes: that it sent.
+        seconds: that its messages took.
+        seconds_before: that those of the workers before it in its place took.
+    """
+
+    actor: Any
+    spec: bytes
+    enqueue: Callable[[Item], Any]
+    ring: Callable[[], Any]
+    messages: deque[Arrived] = field(default_factory=deque[Arrived])
+    whereabouts: Whereabouts | None = None
+    ending: str | None = None
+    exit_code: int | None = None
+    is_released: bool = False
+    bytes: int = 0
+    seconds: float = 0.0
+    seconds_before: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._ray = optional.load("ray")
+        self._number = 0
+        self._waiting: dict[str, Post] = {}
+        self._latest: dict[str, Post] = {}
+        self._posted = self._arrived = 0
+        self.thread = threading.Thread(target=self._listen, name="reap-ray-line", daemon=True)
+
+    # ------------------------------------------------------------------ from the trainer
+
+    def post(self, post: Post) -> None:
+        """Have a post sent, in place of one of its type that waits."""
+        self._waiting[post.name] = post
+        self.enqueue(Item(self, MessageKind.POST))
+
+    def deliver(self, item: Item, objects: SharedObjects) -> None:
+        """Send an item, and before a command all posts that wait; called by the sender alone.
+
+        Posts by themselves are sent one at a time: an actor that cannot take them, because native code holds its interpreter,
+        would pile up weights otherwise.
+        """
+        is_command = item.kind == MessageKind.COMMAND
+        while self._waiting and (is_command or self._posted == self._arrived):
+            name = next(iter(self._waiting))
+            post = self._latest[name] = self._waiting.pop(name)
+            self._posted += 1
+            self._take(MessageKind.POST, name, post.encoded.body, *objects.arguments(post))
+        if item.kind != MessageKind.POST:
+            self._take(item.kind, "", item.encoded.body, *map(as_bytes, item.encoded.buffers))
+
+    def _take(self, kind: int, name: str, body: Any, *buffers: Any) -> None:
+        call = self.actor.take.options(concurrency_group="control")
+        call.remote(self._number, kind, name, bytes(body), *buffers)
+        self._number += 1
+
+    # ------------------------------------------------------------------ from the worker
+
+    def _listen(self) -> None:
+        """Take in all that comes from the actor, until it has ended."""
+        try:
+            self._begin()
+            received = 0
+            while self.ending is None:
+                received += self._took(self._get(self.actor.following, received))
+                self.ring()
+        except OptionError as error:
+            report = Encoded(reports.write(error, reports.START, is_harmless=False))
+            self.messages.append(Arrived(MessageKind.RAISED, report))
+            self.ending = str(error)
+        except BaseException as error:  # noqa: BLE001  whatever Ray raises, SystemExit when it is shut down among it
+            self.ending = words_of(error) if self._ray.is_initialized() else "Ray was shut down in this process"
+        self.ring()
+
+    def _get(self, method: Any, *arguments: Any, group: str = "messages") -> Any:
+        return self._ray.get(method.options(concurrency_group=group).remote(*arguments))
+
+    def _begin(self) -> None:
+        """Wait until the actor runs, and have it make its worker."""
+        try:
+            found = self._get(self.actor.where, group="control")
+        except self._ray.exceptions.RayActorError as error:
+            if "ModuleNotFoundError" in str(error):
+                raise OptionError(f"a worker's actor could not be made: {words_of(error)}\n{HOW_TO_BRING_CODE}") from error
+            raise
+        here = Whereabouts.here("")
+        if (found.reap, found.python) != (here.reap, here.python):
+            raise OptionError(
+                f"node {found.node} ({found.host}): expected reap {here.reap} and Python {here.python}, as the trainer has, "
+                f"found reap {found.reap} and Python {found.python}; install the same there"
+            )
+        self.whereabouts = found
+        self._get(self.actor.prepare, self.spec, group="control")
+        self.spec = b""
+        self.actor.run.remote()
+
+    def _took(self, fetched: Fetched) -> int:
+        """Take in what came; messages that it brought."""
+        self._arrived, self.seconds = fetched.posts, fetched.seconds
+        if self._waiting:
+            self.enqueue(Item(self, MessageKind.POST))
+        if fetched.kind is None:
+            return 0
+        if fetched.kind in (Ending.ENDED, Ending.LEFT):
+            self.exit_code = int(fetched.body)
+            left = "it was told to leave: by SIGTERM, or because its node is drained"
+            self.ending = left if fetched.kind == Ending.LEFT else "it ended by itself"
+            return 0
+        encoded = Encoded(fetched.body, fetched.buffers)
+        self.bytes += encoded.nbytes
+        self.messages.append(Arrived(MessageKind(fetched.kind), encoded))
+        return 1
+
+
+def words_of(error: BaseException) -> str:
+    """What Ray says of the end of an actor, in one line, without what it says of every actor: ids, name, address."""
+    lines = [line for line in text_of(error).splitlines() if not line.startswith("\t")]
+    return " ".join(f"{type(error).__name__}: {' '.join(lines)}".split())

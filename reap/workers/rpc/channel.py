@@ -1,0 +1,152 @@
+"""`RpcChannel`: a worker's end of the line to its group; see `reap.workers.serve.Channel`.
+
+thread "fetch"    fetch(key) ---> wishes: control, at once
+                             ---> commands and posts: receive
+send ---> deliver(key, ...)       in the background, until the next `send`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from torch.distributed import rpc
+
+from reap.workers import progress
+from reap.workers.messages import Encoded, MessageKind, Received
+from reap.workers.pickling import encode_apart
+from reap.workers.progress import LEAVE, STOP, STOP_EARLY, Control
+from reap.workers.rpc import line
+from reap.workers.rpc.agent import LINGER
+from reap.workers.rpc.line import Item, Told
+from reap.workers.rpc.tensors import unwrapped, wrapped
+
+FOREVER = 0.0
+"""The timeout of a call that may take any time: the trainer may be busy for hours, and a rollout may take as long."""
+
+
+class Wishes:
+    """Wishes of the group that are for the command under way, or for one that has not arrived yet.
+
+    A wish and a command may overtake each other. Each says in which round it was sent: how often the group had asked to
+    forget the last column before.
+
+    Args:
+        control: the worker's ints.
+    """
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._lock = threading.Lock()
+        self._round = self._stops = 0
+
+    def stop_early(self, number: int) -> None:
+        """A wish has come."""
+        with self._lock:
+            self._stops = max(self._stops, number + 1)
+            if number == self._round:
+                self._control[STOP] |= STOP_EARLY
+
+    def begin(self, number: int) -> None:
+        """A command of this round begins."""
+        with self._lock:
+            if number != self._round:
+                self._round = number
+                progress.clear(self._control)
+                if self._stops > number:
+                    self._control[STOP] |= STOP_EARLY
+
+
+class RpcChannel:
+    """A worker's end.
+
+    Args:
+        trainer: the agent of the group's process.
+        key: what this worker proves itself by.
+        control: the worker's ints.
+        when_cut_off: called when the group is gone, in another thread.
+    """
+
+    def __init__(self, trainer: str, key: str, control: Control, when_cut_off: Callable[[], Any]) -> None:
+        self._trainer, self._key = trainer, key
+        self._control, self._wishes = control, Wishes(control)
+        self._commands: SimpleQueue[Item | None] = SimpleQueue()
+        self._sending: Any = None
+        self._seconds = 0.0
+        self._is_leaving = False
+        self._when_cut_off = when_cut_off
+        self._fetching = threading.Thread(target=self._fetch_all, name="reap-fetch", daemon=True)
+        self._fetching.start()
+
+    def receive(self) -> Received | None:
+        """The next command; None if the group is gone, or after `leave`."""
+        item = self._commands.get()
+        if item is None or self._is_leaving:
+            return None
+        if item.told == Told.POST:
+            self._call(line.took)
+        else:
+            self._wishes.begin(item.round)
+        return Received(unwrapped(item.parts), wants_reply=item.told == Told.COMMAND)
+
+    def encode(self, reply: Any) -> Encoded:
+        """A reply; its arrays travel from where they are."""
+        return encode_apart(reply, "the reply")
+
+    def send(self, kind: MessageKind, encoded: Encoded) -> None:
+        """Have a message sent; returns when the one before has arrived."""
+        self.flush()
+        begun = time.monotonic()
+        self._sending = self._call(line.deliver, int(kind), self._seconds, *wrapped(encoded))
+        self._sending.add_done_callback(lambda _: self._note(begun))
+
+    def flush(self) -> None:
+        """Wait until the last message has arrived.
+
+        Raises:
+            ConnectionError: the group is gone.
+        """
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            try:
+                sending.wait()
+            except RuntimeError as error:
+                raise ConnectionError(f"the group's process is gone: {error}") from error
+
+    def close(self) -> None:
+        """Wait until the last message has arrived, and call no more."""
+        with contextlib.suppress(RuntimeError, ConnectionError):  # the group is gone
+            self.flush()
+            self._call(line.leave).wait()
+            time.sleep(LINGER)
+        self._fetching.join()
+
+    def leave(self) -> None:
+        """End the command under way with its column, and carry out no other."""
+        self._is_leaving = True
+        self._control[STOP] |= LEAVE
+        self._commands.put(None)
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return rpc.rpc_async(self._trainer, function, args=(self._key, *arguments), timeout=FOREVER)
+
+    def _note(self, begun: float) -> None:
+        self._seconds = time.monotonic() - begun
+
+    def _fetch_all(self) -> None:
+        try:
+            while (items := self._call(line.fetch).wait()) is not None:
+                for item in map(Item._make, items):
+                    if item.told == Told.STOP_EARLY:
+                        self._wishes.stop_early(item.round)
+                    else:
+                        self._commands.put(item)
+                del items
+        except RuntimeError:
+            if not self._is_leaving:
+                self._when_cut_off()
+        self.leave()

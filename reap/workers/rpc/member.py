@@ -1,0 +1,119 @@
+"""The life of a worker's process that calls its group by RPC.
+
+SIGTERM, and the signal by which submitit announces the end of a job, let a worker end its rollout with the column under way,
+deliver it and go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
+
+from torch.distributed import rpc
+
+from reap.workers.base import Handler
+from reap.workers.handler_spec import HandlerSpec
+from reap.workers.progress import Control
+from reap.workers.rpc import agent, line
+from reap.workers.rpc.agent import Address
+from reap.workers.rpc.channel import RpcChannel
+from reap.workers.rpc.line import Visitor
+from reap.workers.rpc.vigil import Vigil
+from reap.workers.serve import serve
+
+ENTRY = f"{__name__}:live"
+
+GRACE = 4.0
+"""Seconds that a worker on another machine has to end when its group is gone; on the group's machine the group sees to it."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a worker's process is told when it is launched.
+
+    Attributes:
+        trainer: the agent of the group's process.
+        name: of the worker's own agent.
+        number: of the worker's own agent.
+        key: what the worker proves itself by.
+        options: of the worker's own agent.
+        is_local: whether both are on one machine.
+        timeout: seconds for the first call.
+        lost_after: seconds of silence after which the group's machine is lost; of no importance if that is this one.
+        spec: a pickled `reap.workers.handler_spec.HandlerSpec`.
+    """
+
+    trainer: Address
+    name: str
+    number: int
+    key: str
+    options: Mapping[str, Any]
+    is_local: bool
+    timeout: float
+    lost_after: float
+    spec: bytes
+
+
+def live(data: bytes, control: Control) -> int:
+    """Be a worker.
+
+    Args:
+        data: a pickled `Membership`.
+        control: the worker's ints.
+
+    Returns:
+        The exit code.
+    """
+    own: Membership = pickle.loads(data)
+    address = agent.join(own.trainer, own.name, own.number, own.options, is_local=own.is_local)
+    try:
+        return _serve(own, address, control)
+    finally:
+        agent.leave()
+
+
+def _serve(own: Membership, address: Address, control: Control) -> int:
+    visitor = Visitor(os.getpid(), socket.gethostname(), address)
+    rpc.rpc_sync(own.trainer.name, line.enter, args=(own.key, tuple(visitor)), timeout=own.timeout)
+    channel = RpcChannel(own.trainer.name, own.key, control, _wait_for_the_end if own.is_local else _end_soon)
+    with contextlib.ExitStack() as stack:
+        stack.callback(channel.close)
+        if not own.is_local:
+            vigil = Vigil(own.lost_after)
+            vigil.watch(own.trainer, lambda _: _end_soon())
+            stack.callback(vigil.close)
+        _leave_on_signals(channel)
+        return serve(channel, partial(_start, own.spec, control), lambda: None)
+
+
+def _start(data: bytes, control: Control) -> tuple[Control, Handler]:
+    spec: HandlerSpec = pickle.loads(data)
+    spec.context.restore()
+    return control, spec.make(control)
+
+
+def _leave_on_signals(channel: RpcChannel) -> None:
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, lambda _number, _frame: channel.leave())
+
+
+def _wait_for_the_end() -> None:
+    """Whoever launched the worker ends it."""
+
+
+def _end_soon() -> None:
+    timer = threading.Timer(GRACE, _end)
+    timer.daemon = True
+    timer.start()
+
+
+def _end() -> NoReturn:
+    os._exit(0)

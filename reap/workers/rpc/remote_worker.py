@@ -1,0 +1,93 @@
+"""`RemoteWorker`: one worker as its carrier sees it: the job that was started, and the line that it calls."""
+
+from __future__ import annotations
+
+import time
+
+from reap.workers import reports
+from reap.workers.launchers.base import Job, described, tail
+from reap.workers.messages import Encoded, MessageKind
+from reap.workers.progress import Progress, progress_of
+from reap.workers.remote_group import WorkerFacts
+from reap.workers.rpc.agent import Address
+from reap.workers.rpc.line import Arrived, Line
+
+NEWLINE = "\n"
+
+
+class RemoteWorker:
+    """One worker.
+
+    Args:
+        job: its process.
+        line: where it calls.
+        called: the address that it was given.
+        timeout: seconds until it must have called.
+        before: what was known of the worker before it in its place.
+
+    Attributes:
+        job: as given.
+        line: as given.
+        is_released: whether nobody is interested any more.
+        is_lost: whether it cannot be reached any more, though nothing says that its process has ended.
+    """
+
+    def __init__(self, job: Job, line: Line, called: Address, timeout: float, before: WorkerFacts) -> None:
+        self.job, self.line = job, line
+        self.is_released = self.is_lost = False
+        self._called, self._timeout, self._before = called, timeout, before
+        self._deadline = time.monotonic() + timeout
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self.is_lost or self.job.has_ended
+
+    @property
+    def place(self) -> str:
+        """Where a person finds it."""
+        visitor = self.line.visitor
+        if visitor is None or self.job.control is not None:
+            return self.job.place
+        return f"{self.job.place}, pid {visitor.pid} on {visitor.host}"
+
+    @property
+    def facts(self) -> WorkerFacts:
+        """What is known of it, with the counts of those before it."""
+        line, before = self.line, self._before
+        host = line.visitor.host if line.visitor else ""
+        node = "" if self.job.control is not None else self.job.place
+        seconds = before.transfer_seconds + line.received_seconds
+        return WorkerFacts(host, node, before.bytes + line.received_bytes, seconds)
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far it has come, where that is seen."""
+        return None if self.job.control is None else progress_of(self.job.control)
+
+    def give_up(self, error: Exception) -> None:
+        """Have the group raise this: nothing more will come."""
+        self.is_lost = True
+        report = reports.write(error, reports.START, is_harmless=False)
+        self.line.arrived.append(Arrived(MessageKind.RAISED, Encoded(report)))
+
+    def missing(self) -> Exception | None:
+        """Why the worker will not call, if that is known, or has not called in time."""
+        if self.line.visitor is not None or self.is_lost:
+            return None
+        if self.job.has_ended:
+            return ConnectionError(f"the worker's process has ended before it called {self._details()}")
+        if time.monotonic() > self._deadline:
+            return TimeoutError(f"the worker has not called within {self._timeout:.0f} s {self._details()}")
+        return None
+
+    def _details(self) -> str:
+        only = (
+            " That address is reached from this machine only. For others, set TP_SOCKET_IFNAME to the interface by which they "
+            "reach it, before the first agent of this process starts."
+        )
+        log = tail(self.job.log)
+        return (
+            f"(the address that it was given: {self._called.url}; {described(self.job)})."
+            f"{only if self._called.is_of_one_machine else ''}{f'{NEWLINE}The end of its log:{NEWLINE}{log}' if log else ''}"
+        )

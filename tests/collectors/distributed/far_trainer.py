@@ -1,0 +1,84 @@
+"""A trainer whose workers are in another network namespace; it does what it is told, line by line, and answers with a line.
+
+python -m tests.collectors.distributed.far_trainer gloo NAMESPACE ADDRESS sync|async LOST_AFTER
+python -m tests.collectors.distributed.far_trainer ray ADDRESS_OF_HEAD sync|async
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from reap.collectors.distributed import DistributedDataCollector, RayCollector
+from reap.errors import ReapError
+from reap.testing import Count
+from tests.collectors.distributed.namespaces import FarLauncher
+
+
+class Slow(Count):
+    """An env of large frames, no two alike, whose steps take a while."""
+
+    observation_space = spaces.Box(0, 255, (84, 84, 4), np.uint8)
+
+    def observe(self) -> Any:
+        return np.random.default_rng(self.steps).integers(0, 256, (84, 84, 4), np.uint8)
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.001)
+        return super().step(action)
+
+
+ENVS: Any = {"create_env_fn": [partial(Slow, 50)] * 2, "frames_per_batch": 200}
+
+
+def over_gloo(namespace: str, address: str, kind: str, lost_after: str) -> Any:
+    launcher, seconds = FarLauncher(namespace), float(lost_after)
+    options = {"launcher": launcher, "address": address, "lost_after": seconds, "timeout": 60}
+    return DistributedDataCollector(**ENVS, sync=kind == "sync", **options)
+
+
+def over_ray(address: str, kind: str) -> Any:
+    init = {"address": address, "log_to_driver": False}
+    return RayCollector(**ENVS, sync=kind == "sync", ray_init_config=init)
+
+
+def main() -> None:
+    engine, *arguments = sys.argv[1:]
+    collector = {"gloo": over_gloo, "ray": over_ray}[engine](*arguments)
+    print("made", flush=True)
+    for line in sys.stdin:
+        name, _, argument = line.strip().partition(" ")
+        try:
+            print(answer(collector, name, argument), flush=True)
+        except ReapError as error:
+            print(f"{type(error).__name__}: {' '.join(str(error).split())}", flush=True)
+    collector.shutdown()
+
+
+def answer(collector: Any, name: str, argument: str) -> str:
+    if name == "next":
+        batch = collector.next()
+        return f"{tuple(batch.shape)}"
+    if name == "train":
+        time.sleep(float(argument))
+        return "trained"
+    if name == "wait":  # seconds spent in `next`, with training in between
+        waited = 0.0
+        for _ in range(int(argument)):
+            before = time.perf_counter()
+            collector.next()
+            waited += time.perf_counter() - before
+            time.sleep(1.0)
+        return str(waited)
+    if name == "transfer":
+        return str(sum(one.place.transfer_seconds for one in collector.stats().workers))
+    raise ValueError(name)
+
+
+if __name__ == "__main__":
+    main()
