@@ -24,8 +24,8 @@ from ceiling import CartPolePolicy
 from gymnasium import spaces
 from pairs import Loop, Pair, alone, plain_loop
 
-from reap import GymEnv, MultiaSyncDataCollector, MultiSyncDataCollector, SerialEnv
-from reap.collectors.distributed import DistributedDataCollector
+from reap import MultiaSyncDataCollector, MultiSyncDataCollector, SerialEnv
+from reap.collectors.distributed import DistributedDataCollector, RPCDataCollector
 
 WORKERS, ENVS = 2, 8
 FRAMES = {"CartPole": 4_000, "images": 992}
@@ -56,15 +56,16 @@ class Engine:
     theirs: str = ""
 
 
-def pids_of_gloo(collector: Any) -> list[int]:
+def pids_by_place(collector: Any) -> list[int]:
     carrier = collector._workers.group.carrier
     return [int(carrier.place(worker).rpartition("pid ")[2].split()[0]) for worker in range(collector.num_workers)]
 
 
 ENGINES = (
     Engine(
-        "DistributedDataCollector", DistributedDataCollector, pids_of_gloo, (0.85, 0.85), (0.6, 0.75), "DistributedCollector"
+        "DistributedDataCollector", DistributedDataCollector, pids_by_place, (0.85, 0.85), (0.6, 0.75), "DistributedCollector"
     ),
+    Engine("RPCDataCollector", RPCDataCollector, pids_by_place, (0.85, 0.85), (0.5, 0.5)),
 )
 
 
@@ -93,7 +94,7 @@ class Images(gym.Env[Any, Any]):
 
 
 def make_env(kind: str) -> SerialEnv:
-    return SerialEnv(ENVS, "CartPole-v1" if kind == "CartPole" else partial(GymEnv, Images))
+    return SerialEnv(ENVS, "CartPole-v1" if kind == "CartPole" else Images)
 
 
 def policy_for(kind: str) -> Any:
