@@ -24,7 +24,7 @@ from ceiling import CartPolePolicy
 from gymnasium import spaces
 from pairs import Loop, Pair, alone, plain_loop
 
-from reap import GymEnv, MultiaSyncDataCollector, MultiSyncDataCollector, SerialEnv
+from reap import MultiaSyncDataCollector, MultiSyncDataCollector, SerialEnv
 from reap.collectors.distributed import DistributedDataCollector
 
 WORKERS, ENVS = 2, 8
@@ -93,7 +93,7 @@ class Images(gym.Env[Any, Any]):
 
 
 def make_env(kind: str) -> SerialEnv:
-    return SerialEnv(ENVS, "CartPole-v1" if kind == "CartPole" else partial(GymEnv, Images))
+    return SerialEnv(ENVS, "CartPole-v1" if kind == "CartPole" else Images)
 
 
 def policy_for(kind: str) -> Any:
