@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 import cartpole
+import distributed
 import overhead
 import parallel
 import pong
@@ -47,6 +48,7 @@ Name = Literal[
     "torchrl_envs",
     "parallel",
     "processes",
+    "distributed",
     "replay",
     "prioritized",
     "overhead",
@@ -60,6 +62,7 @@ FILES = {
     "torchrl_envs": torchrl_envs,
     "parallel": parallel,
     "processes": processes,
+    "distributed": distributed,
     "replay": replay,
     "prioritized": prioritized,
     "overhead": overhead,

@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from reap.collectors.distributed.rpc import RPCDataCollector
     from reap.collectors.distributed.torch_distributed import DistributedDataCollector, DistributedSyncDataCollector
     from reap.weights.engines.updaters import DistributedWeightUpdater, RPCWeightUpdater
+    from reap.workers.launchers.delayed import DEFAULT_SLURM_CONF_MAIN, submitit_delayed_launcher
     from reap.workers.launchers.submitit import DEFAULT_SLURM_CONF
 
 _HOMES = {
     "reap.collectors.distributed.ray": ("RayCollector",),
     "reap.collectors.distributed.rpc": ("RPCDataCollector",),
     "reap.collectors.distributed.torch_distributed": ("DistributedDataCollector", "DistributedSyncDataCollector"),
+    "reap.workers.launchers.delayed": ("DEFAULT_SLURM_CONF_MAIN", "submitit_delayed_launcher"),
     "reap.weights.engines.updaters": ("DistributedWeightUpdater", "RPCWeightUpdater"),
     "reap.workers.launchers.submitit": ("DEFAULT_SLURM_CONF",),
 }
@@ -23,12 +25,14 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "DEFAULT_SLURM_CONF",
+    "DEFAULT_SLURM_CONF_MAIN",
     "DistributedDataCollector",
     "DistributedSyncDataCollector",
     "DistributedWeightUpdater",
     "RPCDataCollector",
     "RPCWeightUpdater",
     "RayCollector",
+    "submitit_delayed_launcher",
 ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from reap.errors import OptionError
 from reap.workers.launchers.base import Launcher
+from reap.workers.launchers.delayed import DelayedLauncher
 from reap.workers.launchers.mp import MpLauncher
 from reap.workers.launchers.submitit import SubmititLauncher
 
@@ -15,7 +16,7 @@ def made_launcher(given: Any, slurm_kwargs: Mapping[str, Any] | None = None) -> 
     """The launcher that the option `launcher` asks for.
 
     Args:
-        given: `"mp"`, `"submitit"`, an executor of submitit, or a launcher.
+        given: `"mp"`, `"submitit"`, `"submitit_delayed"`, an executor of submitit, or a launcher.
         slurm_kwargs: parameters of the executor that is made for `"submitit"`.
 
     Raises:
@@ -32,8 +33,10 @@ def made_launcher(given: Any, slurm_kwargs: Mapping[str, Any] | None = None) -> 
         return MpLauncher()
     if given == "submitit":
         return SubmititLauncher(parameters=slurm_kwargs)
+    if given == "submitit_delayed":
+        return DelayedLauncher()
     if callable(getattr(given, "submit", None)) and hasattr(given, "update_parameters"):
         return SubmititLauncher(given, slurm_kwargs)
     if callable(getattr(given, "launch", None)):
         return given
-    raise OptionError(f'launcher: expected "mp", "submitit" or an executor of submitit, got {given!r}')
+    raise OptionError(f'launcher: expected "mp", "submitit", "submitit_delayed" or an executor of submitit, got {given!r}')
