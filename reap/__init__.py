@@ -139,7 +139,6 @@ __all__ = [  # noqa: RUF022  in the order of their homes
     "NonTensor",
     "OneHot",
     "PrioritizedReplayBuffer",
-    "RemoteModuleWeightUpdater",
     "ReplayBuffer",
     "SliceSampler",
     "TensorDictPrioritizedReplayBuffer",

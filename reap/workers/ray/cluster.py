@@ -89,7 +89,7 @@ class Cluster:
 
     def draining(self) -> set[str]:
         """Ids of nodes that are about to go."""
-        return set(_state().get_draining_nodes())
+        return set(_state().get_draining_nodes()) if self.is_up else set()
 
     def grows(self) -> bool:
         """Whether nodes are added when more is asked for than there is."""
