@@ -33,7 +33,8 @@ from typing import Any
 
 from reap.errors import ClosedError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count
-from tests.collectors.worker_kinds import CLASSES, Failing, FailingPolicy, Pixels, Stuck, descriptors, fail, mapped, pids_of
+from tests.collectors.seams import pids_of
+from tests.collectors.worker_kinds import CLASSES, Failing, FailingPolicy, Pixels, Stuck, descriptors, fail, mapped
 
 ROOT = Path(__file__).parent.parent
 GRACE = 2.0

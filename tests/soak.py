@@ -26,7 +26,8 @@ import torch
 from torch import nn
 
 from reap.collectors.exchange.slots import SLOTS
-from tests.collectors.worker_kinds import CLASSES, Pixels, pids_of
+from tests.collectors.seams import pids_of, pools_of
+from tests.collectors.worker_kinds import CLASSES, Pixels
 
 STRETCH = 1_000
 """Batches between two looks, and of the warm-up."""
@@ -132,7 +133,7 @@ def soak(name: str, batches: int) -> Soak:
     kept: deque[Any] = deque(maxlen=2)
     with CLASSES[name]([partial(Pixels, 7)] * 2, Brightness(), frames_per_batch=16) as collector:
         held: list[Any] = []
-        while any(len(slots.pool.slots) < SLOTS for slots in collector._workers._own.slots):
+        while any(len(pool.slots) < SLOTS for pool in pools_of(collector)):
             held.append(collector.next())  # until all slots are made that there may be
         del held
         train(collector, STRETCH, kept)

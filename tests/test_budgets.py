@@ -24,6 +24,7 @@ from benchmarks.ceiling import CartPolePolicy, hand_loop
 from reap import GymEnv, SerialEnv, SyncDataCollector
 from reap.keys import Key
 from reap.recording.buffers import SMALL, Slot, after
+from tests.collectors.seams import pool_of
 
 OBSERVATION: Key = ("observation",)
 
@@ -203,7 +204,7 @@ def pixel_collector(envs: int, **options: Any) -> SyncDataCollector:
 
 
 def slots_of(collector: SyncDataCollector) -> list[Slot]:
-    return collector._workers.assembly.pool.slots
+    return pool_of(collector).slots
 
 
 def count_writes(collector: SyncDataCollector, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
@@ -300,7 +301,7 @@ def collector_of(envs: int, build: Callable[[], gym.Env[Any, Any]]) -> Iterator[
 
 
 @ROWS
-def test_without_large_fields_one_slot_is_used_for_ever(envs: int) -> None:
+def test_without_large_fields_one_slot_is_used_forever(envs: int) -> None:
     with collector_of(envs, make_cartpole) as collector:
         kept = [collector.next() for _ in range(20)]
         assert len(slots_of(collector)) == 1
@@ -320,7 +321,7 @@ def test_with_large_fields_there_are_as_many_slots_as_batches_are_kept() -> None
         for _ in range(10):
             collector.next()
         assert len(slots_of(collector)) == 4
-        assert collector._workers.assembly.pool.lent == 0
+        assert pool_of(collector).lent == 0
 
 
 def test_a_loop_that_keeps_nothing_uses_two_slots() -> None:

@@ -66,7 +66,7 @@ def test_a04_marking_the_last_frame_truncated_keeps_real_ends() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: SerialEnv(4, lambda: Count(6)), lambda: IdRows((4,)), lambda: GymEnv(Count(6))])
-def test_a08_a_rollout_does_not_reset_behind_its_last_step(make: Any) -> None:
+def test_a08_a_rollout_does_not_reset_after_its_last_step(make: Any) -> None:
     """Chained rollouts without reset go on from the data that is carried."""
     env = make()
     once = make().rollout(9, lambda td: td.set("action", torch.zeros(env.action_spec.shape)), break_when_any_done=False)
@@ -88,7 +88,7 @@ def test_a08_a_rollout_does_not_reset_behind_its_last_step(make: Any) -> None:
     assert torch.equal(torch.cat(parts, -1)["next", "observation"], once["next", "observation"])
 
 
-def test_a08_the_counter_stands_at_the_end_after_a_rollout_to_the_end() -> None:
+def test_a08_the_counter_is_at_the_end_after_a_rollout_to_the_end() -> None:
     env = SerialEnv(4, lambda: Count(6))
     env.rollout(6, break_when_any_done=False)
     assert env.get_attribute("steps") == [6, 6, 6, 6]

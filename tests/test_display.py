@@ -45,18 +45,18 @@ class FakeCollector:
     """Batches of 100 frames, each of which takes a second: half in the env, a quarter in the policy; one episode in each."""
 
     def __init__(self, clock: Clock, batches: int, total_frames: int | None = None) -> None:
-        self._meter = Meter()
+        self.meter = self._meter = Meter()
         self._clock, self._batches = clock, batches
         self.frames_per_batch = 100
         self.total_frames = batches * 100 if total_frames is None else total_frames
 
     def __iter__(self) -> Iterator[int]:
         for number in range(self._batches):
-            self._meter.enter()
+            self.meter.enter()
             self._clock.now += 1.0
-            self._meter.add(100, [Episode(reward=number + 0.5, length=100)], 0.5, 0.25)
-            self._meter.leave()
-            self._meter.batches += 1
+            self.meter.add(100, [Episode(reward=number + 0.5, length=100)], 0.5, 0.25)
+            self.meter.leave()
+            self.meter.batches += 1
             yield number
 
 
@@ -90,7 +90,7 @@ def bar(lines: list[str]) -> str:
 # On a terminal
 
 
-def test_panel_shows_frames_rate_episodes_and_shares(clock: Clock) -> None:
+def test_display_shows_frames_rate_episodes_and_shares(clock: Clock) -> None:
     console, collector = terminal(), FakeCollector(clock, 4)
     for _ in progress(collector, title="demo", console=console):
         clock.now += 1.0  # training
@@ -131,7 +131,7 @@ def test_total_frames_is_rounded_up_to_whole_batches(clock: Clock) -> None:
 def test_shares_of_several_workers_do_not_widen_the_bar(clock: Clock) -> None:
     console, collector = terminal(), FakeCollector(clock, 1)
     for _ in progress(collector, title="demo", console=console):
-        collector._meter.add(0, [], 100.0, 100.0)
+        collector.meter.add(0, [], 100.0, 100.0)
     assert panels(console)[-1][2].split()[0] == "▄" * 36
 
 
@@ -172,7 +172,7 @@ def test_a_terminal_that_knows_only_ascii(clock: Clock) -> None:
     assert panels(console)[-1][2] == "#" * 36 + "  * env 50%   * policy 25%   * training 0%"
 
 
-def test_what_the_loop_prints_stands_above_the_panel(clock: Clock) -> None:
+def test_what_the_loop_prints_appears_above_the_display(clock: Clock) -> None:
     console, collector = terminal(), FakeCollector(clock, 1)
     for _ in progress(collector, title="demo", console=console):
         console.print("from the loop")

@@ -319,7 +319,7 @@ def test_more_columns_than_views_are_made_at_a_time(env: str) -> None:
     check(Case(ENVS[env](), 2100, {"max_frames_per_traj": 6}), 2)
 
 
-def test_rows_that_are_reset_by_hand_begin_anew() -> None:
+def test_rows_that_are_reset_by_hand_start_new_episodes() -> None:
     with SyncDataCollector(serial(3), DictPolicy(), frames_per_batch=3) as collector:
         first = collector.next()
         collector.reset(1)

@@ -7,12 +7,17 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 
 from reap import ExplorationType
+from reap.collectors.distributed.options import EngineOptions
+from reap.collectors.distributed.ray import RayOptions
+from reap.collectors.distributed.rpc import RPCOptions
+from reap.collectors.distributed.torch_distributed import TorchDistributedOptions
 from reap.collectors.options.collector import SyncOptions, make_options
 from reap.collectors.options.multi import MultiOptions, WorkerOptions
 from reap.errors import ReapError
@@ -57,7 +62,8 @@ def rows(text: str) -> dict[str, tuple[str, str]]:
     return {name: (kind, default.strip("`")) for name, kind, default in found}
 
 
-EVERYWHERE, WITH_WORKERS = map(rows, OPTIONS.split("\n## Options of collectors with workers\n"))
+PARTS = re.split(r"\n## Options of collectors with workers\n|\n## Options of collectors beyond one machine\n", OPTIONS)
+EVERYWHERE, WITH_WORKERS, ELSEWHERE = map(rows, PARTS)
 """Options by the part of the page in which they are listed."""
 
 
@@ -200,6 +206,15 @@ def test_an_option_has_the_default_that_its_table_says(name: str) -> None:
     chosen = WorkerOptions() if name in WITH_WORKERS else make_options({"frames_per_batch": 1}, ExplorationType)
     value = getattr(chosen, name, None)  # None for an older name, which says nothing unless it is given
     assert default.replace('"', "'") == (value.name if isinstance(value, ExplorationType) else repr(value))
+
+
+def test_the_tables_of_options_of_engines_say_what_is() -> None:
+    known = {"sync": False}
+    for kind in (EngineOptions, RayOptions, TorchDistributedOptions, RPCOptions):
+        known.update({field.name: getattr(kind(), field.name) for field in fields(kind)})
+    assert {name: repr(value) for name, value in known.items()} == {
+        name: default.replace('"', "'") for name, (_, default) in ELSEWHERE.items()
+    }
 
 
 def test_names_that_are_imported_from_reap_exist() -> None:

@@ -57,7 +57,7 @@ def test_rows_to_reset_that_are_no_numbers_are_refused(index: Any) -> None:
         collector.reset(index)
 
 
-def test_an_env_closed_behind_the_collector_is_noticed() -> None:
+def test_an_env_that_is_closed_unknown_to_the_collector_is_noticed() -> None:
     env = GymEnv(Count(5))
     collector = SyncDataCollector(env, Const(), frames_per_batch=6)
     collector.next()

@@ -28,7 +28,7 @@ def batch(columns: int, start: int = 0) -> TensorDictBase:
     return TensorDict(values, [2, columns])
 
 
-def test_batches_one_behind_the_other(tmp_path: Path) -> None:
+def test_batches_one_after_the_other(tmp_path: Path) -> None:
     out = tmp_path / "a" / "b"
     folder = DataFolder(out, 7)
     assert [folder.write(batch(3, start)) for start in (0, 3, 6)] == [3, 3, 1]

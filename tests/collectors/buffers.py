@@ -80,12 +80,6 @@ def collecting(buffer: Any, env: Any = None, policy: Any = None, **options: Any)
     return SyncDataCollector(env, policy or Const(), **{"frames_per_batch": 4, **options}, replay_buffer=buffer)
 
 
-def wait_for_end(collector: SyncDataCollector) -> None:
-    assert collector._background is not None
-    collector._background._thread.join(LIMIT)
-    assert not collector.is_running()
-
-
 def in_thread(call: Callable[[], Any]) -> Thread:
     thread = Thread(target=call)
     thread.start()

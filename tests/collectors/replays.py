@@ -68,11 +68,6 @@ def require_each_once(buffer: Any, frames: int) -> None:
         assert own == expected
 
 
-def wait_for_end(collector: Any) -> None:
-    collector._background._thread.join(LIMIT)
-    assert not collector.is_running()
-
-
 def are_random(buffer: Any) -> list[bool]:
     """Which frames have other actions than `Told` takes, in the order of the buffer."""
     frames: Any = buffer[:].reshape(-1)

@@ -14,7 +14,8 @@ import torch
 from reap.errors import ClosedError
 from reap.testing.marked import Told
 from tests import warm
-from tests.collectors.buffers import LIMIT, Buffer, Gated, collecting, in_thread, join, wait_for_end
+from tests.collectors.buffers import LIMIT, Buffer, Gated, collecting, in_thread, join
+from tests.collectors.seams import threads_of, wait_for_end
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -98,7 +99,7 @@ def test_a_dropped_collector_ends_its_thread() -> None:
     env.gate.set()
     collector = collecting(buffer, env)
     collector.start()
-    thread = collector._background._thread
+    [thread] = threads_of(collector)
     buffer.wait_for_writes(2)
     dropped = weakref.ref(collector)
     del collector

@@ -12,7 +12,8 @@ import torch
 from reap.collectors import SyncDataCollector
 from reap.data import LazyTensorStorage, ReplayBuffer, ReplayBufferEnsemble
 from reap.testing import Crash
-from tests.collectors.buffers import WHILE_RUNNING, Buffer, collecting, in_thread, join, observed, wait_for_end
+from tests.collectors.buffers import WHILE_RUNNING, Buffer, collecting, in_thread, join, observed
+from tests.collectors.seams import wait_for_end
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -14,7 +14,8 @@ import torch
 from reap.collectors import SyncDataCollector
 from reap.errors import ClosedError
 from reap.testing import Count
-from tests.collectors.buffers import Buffer, collecting, in_thread, join, observed, wait_for_end
+from tests.collectors.buffers import Buffer, collecting, in_thread, join, observed
+from tests.collectors.seams import wait_for_end
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -58,7 +59,7 @@ def test_pauses_nest() -> None:
 
 
 @pytest.mark.parametrize("line", range(4))
-def test_ctrl_c_in_the_last_lines_of_a_pause_does_not_hold_the_thread_for_ever(line: int) -> None:
+def test_ctrl_c_in_the_last_lines_of_a_pause_does_not_hold_the_thread_forever(line: int) -> None:
     buffer = Buffer()
     lines: list[int] = []
 
@@ -236,7 +237,7 @@ def test_stats_while_it_runs() -> None:
     assert all(seen >= 4 * number for number, seen in enumerate(frames, 1))
 
 
-def test_pauses_that_follow_each_other_at_once_do_not_hold_the_thread_for_ever() -> None:
+def test_pauses_that_follow_each_other_at_once_do_not_hold_the_thread_forever() -> None:
     memory: deque[Any] = deque()
     with SyncDataCollector(lambda: Count(5), frames_per_batch=4, total_frames=400, replay_buffer=memory) as collector:
         collector.start()

@@ -13,7 +13,8 @@ from reap.collectors.delivery.cut import cut
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import CallOrderError, ClosedError, OptionError
 from reap.testing import Const, Count, IdRows
-from tests.collectors.buffers import WHILE_RUNNING, Buffer, collecting, observed, wait_for_end
+from tests.collectors.buffers import WHILE_RUNNING, Buffer, collecting, observed
+from tests.collectors.seams import wait_for_end
 from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.timeout(30)

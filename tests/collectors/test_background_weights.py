@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from reap.testing import Const
-from tests.collectors.buffers import LIMIT, Buffer, Gated, collecting, wait_for_end
+from tests.collectors.buffers import LIMIT, Buffer, Gated, collecting
+from tests.collectors.seams import wait_for_end
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -130,7 +130,7 @@ def ids(batch: TensorDictBase) -> list[int]:
     return batch["collector", "traj_ids"].flatten().tolist()
 
 
-def test_a_state_behind_a_lost_batch_begins_new_episodes() -> None:
+def test_a_state_after_a_lost_batch_starts_new_episodes() -> None:
     collector = SyncDataCollector(Count(9), Const(), frames_per_batch=2, postproc=failing(1))
     assert observed(collector.next()) == [0, 1]
     with pytest.raises(LookupError):

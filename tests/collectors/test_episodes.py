@@ -39,7 +39,7 @@ def test_rows_take_turns_whatever_the_size_of_a_rollout(frames_per_batch: int) -
         assert batch.names == [None, "time"]
 
 
-def test_cat_is_one_episode_behind_the_other() -> None:
+def test_cat_is_one_episode_after_the_other() -> None:
     with SyncDataCollector(rows_of(2, 4), frames_per_batch=6, trajs_per_batch=3, traj_format="cat") as collector:
         batch = collector.next()
     assert batch.batch_size == (8,)
@@ -116,7 +116,7 @@ def test_chunks_are_released() -> None:
         assert queue.add(rollout) == 0
         queue.take()
         queue.take()
-        assert not queue._chunks
+        assert queue.state()["chunks"] == {}
         assert queue.pending_frames == 0
 
 
@@ -151,7 +151,7 @@ def test_after_a_state_without_its_frames_it_waits_for_all_rows() -> None:
     queue, is_whole = queue.read(None)
     assert not is_whole
     assert not queue.is_ahead(range(1, 2), 1)
-    assert len(queue._rows) == 3
+    assert len(queue.state()["rows"]) == 3
 
 
 def test_rows_that_are_ahead() -> None:

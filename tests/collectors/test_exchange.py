@@ -56,8 +56,8 @@ def in_threads(plan: Any, policy: Any) -> RolloutWorkers:
 KINDS: dict[str, Callable[..., RolloutWorkers]] = {"processes": in_processes, "threads": in_threads}
 
 
-class Crew:
-    """Workers, and what a schedule would do with them.
+class Driver:
+    """Drives workers as a schedule would.
 
     Args:
         kind: where they are.
@@ -117,11 +117,11 @@ class Crew:
 
 
 @pytest.fixture
-def crew() -> Iterator[Callable[..., Crew]]:
-    made: list[Crew] = []
+def driver() -> Iterator[Callable[..., Driver]]:
+    made: list[Driver] = []
 
-    def make(*arguments: Any, **options: Any) -> Crew:
-        made.append(Crew(*arguments, **options))
+    def make(*arguments: Any, **options: Any) -> Driver:
+        made.append(Driver(*arguments, **options))
         return made[-1]
 
     yield make
@@ -175,11 +175,11 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Any], dict[str, Any]]]
 
 @pytest.mark.parametrize("apart", [False, True], ids=["one slot of all", "slots of each"])
 @pytest.mark.parametrize("case", CASES)
-def test_rollouts_are_the_same_whether_memory_is_shared_or_copied(case: str, apart: bool, crew: Any) -> None:
+def test_rollouts_are_the_same_whether_memory_is_shared_or_copied(case: str, apart: bool, driver: Any) -> None:
     make_policy, make_env, options = CASES[case]
     streams = []
     for kind in KINDS:
-        one = crew(kind, make_policy(), [partial(make_env, worker) for worker in range(2)], apart=apart, **options)
+        one = driver(kind, make_policy(), [partial(make_env, worker) for worker in range(2)], apart=apart, **options)
         one.seed()
         streams.append([*one.collect(random=True), *(batch for _ in range(4) for batch in one.collect())])
     for found, expected in zip(*streams, strict=True):
@@ -188,9 +188,9 @@ def test_rollouts_are_the_same_whether_memory_is_shared_or_copied(case: str, apa
     assert {number >> 40 for number in every.unique().tolist() if number >= 0} == {0, 1}
 
 
-def test_nothing_is_shared_with_threads(crew: Any) -> None:
+def test_nothing_is_shared_with_threads(driver: Any) -> None:
     maps = mapped()
-    one = crew("threads", Told(), [partial(Large, worker) for worker in range(2)], frames_per_batch=COLUMNS)
+    one = driver("threads", Told(), [partial(Large, worker) for worker in range(2)], frames_per_batch=COLUMNS)
     kept = [one.collect() for _ in range(5)]
     assert mapped() == maps
     assert [slot.block.fd for slot in one.slots[0].pool.slots] == [None] * len(one.slots[0].pool.slots)
@@ -199,8 +199,8 @@ def test_nothing_is_shared_with_threads(crew: Any) -> None:
     assert len(kept) == 5
 
 
-def test_a_batch_that_is_kept_is_not_written_over(crew: Any) -> None:
-    one = crew("threads", Told(), [Large], frames_per_batch=COLUMNS)
+def test_a_batch_that_is_kept_is_not_written_over(driver: Any) -> None:
+    one = driver("threads", Told(), [Large], frames_per_batch=COLUMNS)
     one.seed()
     slots, group = one.slots[0], one.workers.group
     kept = []
@@ -228,9 +228,9 @@ def filled(policy: Told, value: float) -> Told:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_latest_weights_arrive_with_the_next_rollout(kind: str, crew: Any) -> None:
+def test_the_latest_weights_arrive_with_the_next_rollout(kind: str, driver: Any) -> None:
     policy = filled(Told(), 1.0)
-    one = crew(kind, policy, [Marked] * 2, frames_per_batch=COLUMNS)
+    one = driver(kind, policy, [Marked] * 2, frames_per_batch=COLUMNS)
     updater = one.plan.scheme.updater(policy, one.workers.mailboxes)
     assert actions(one.collect()) == [1.0, 1.0]
     filled(policy, 2.0)
@@ -246,9 +246,9 @@ def test_the_latest_weights_arrive_with_the_next_rollout(kind: str, crew: Any) -
     assert actions(one.collect()) == [3.0, 4.0]
 
 
-def test_weights_that_are_copied_are_packed_once_for_all_workers(crew: Any) -> None:
+def test_weights_that_are_copied_are_packed_once_for_all_workers(driver: Any) -> None:
     policy = Told()
-    one = crew("threads", policy, [Marked] * 3, frames_per_batch=COLUMNS, weight_sync_schemes=with_pipes())
+    one = driver("threads", policy, [Marked] * 3, frames_per_batch=COLUMNS, weight_sync_schemes=with_pipes())
     posted: list[Any] = []
     for box in one.workers.mailboxes.values():
         box.deliver(posted.append)
@@ -262,9 +262,9 @@ def with_pipes() -> Mapping[str, Any]:
     return {"policy": MultiProcessWeightSyncScheme()}
 
 
-def test_no_weights_are_sent_where_none_are_asked_for(crew: Any) -> None:
+def test_no_weights_are_sent_where_none_are_asked_for(driver: Any) -> None:
     policy, scheme = filled(Told(), 1.0), NoWeightSyncScheme()
-    one = crew("threads", policy, [Marked] * 2, frames_per_batch=COLUMNS, weight_sync_schemes={"policy": scheme})
+    one = driver("threads", policy, [Marked] * 2, frames_per_batch=COLUMNS, weight_sync_schemes={"policy": scheme})
     assert [type(box) for box in one.workers.mailboxes.values()] == [NoMailbox] * 2
     filled(policy, 2.0)
     scheme.updater(policy, one.workers.mailboxes).push_weights()
@@ -276,10 +276,10 @@ def test_no_weights_are_sent_where_none_are_asked_for(crew: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("other", KINDS)
-def test_a_state_continues_wherever_it_is_loaded(kind: str, other: str, crew: Any) -> None:
+def test_a_state_continues_wherever_it_is_loaded(kind: str, other: str, driver: Any) -> None:
     policy = filled(Told(), 1.0)
     envs = [partial(Marked, worker) for worker in range(2)]
-    one = crew(kind, policy, envs, frames_per_batch=COLUMNS)
+    one = driver(kind, policy, envs, frames_per_batch=COLUMNS)
     one.seed()
     one.collect()
     one.plan.scheme.updater(filled(policy, 2.0), one.workers.mailboxes).push_weights()
@@ -287,7 +287,7 @@ def test_a_state_continues_wherever_it_is_loaded(kind: str, other: str, crew: An
     assert [state["policy"]["offset"].tolist() for state in states] == [[2.0]] * 2, "the newest ones, though none acted"
     assert [state["version"] for state in states] == [1, 1]
     expected = [batch for _ in range(3) for batch in one.collect()]
-    two = crew(other, Told(), envs, frames_per_batch=COLUMNS)
+    two = driver(other, Told(), envs, frames_per_batch=COLUMNS)
     two.collect()
     for worker, state in enumerate(states):
         two.ask(worker, CheckState(state))
@@ -298,8 +298,8 @@ def test_a_state_continues_wherever_it_is_loaded(kind: str, other: str, crew: An
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_state_that_does_not_fit_is_refused_and_the_worker_continues(kind: str, crew: Any) -> None:
-    one = crew(kind, Told(), [Marked] * 2, frames_per_batch=COLUMNS)
+def test_a_state_that_does_not_fit_is_refused_and_the_worker_continues(kind: str, driver: Any) -> None:
+    one = driver(kind, Told(), [Marked] * 2, frames_per_batch=COLUMNS)
     state = one.ask(0, GetState())
     one.plan.scheme.updater(Told(), one.workers.mailboxes).push_weights()
     for command in (CheckState({**state, "rollout": {}}), SetState({**state, "leaf": "0"})):
@@ -329,10 +329,10 @@ class Mortal(Marked):
 
 @pytest.mark.parametrize("apart", [False, True], ids=["one slot of all", "slots of each"])
 def test_of_a_worker_that_dies_nothing_is_kept_and_its_successor_records_whole_rollouts(
-    tmp_path: Path, apart: bool, crew: Any
+    tmp_path: Path, apart: bool, driver: Any
 ) -> None:
     policy, envs = filled(Told(), 1.0), [Marked, partial(Mortal, tmp_path / "died", COLUMNS + 5)]
-    one = crew("threads", policy, envs, apart=apart, frames_per_batch=COLUMNS, on_worker_failure="restart")
+    one = driver("threads", policy, envs, apart=apart, frames_per_batch=COLUMNS, on_worker_failure="restart")
     workers, restarted = one.workers, list[int]()
     one.seed()
     slots_of = lambda worker: one.slots[worker if apart else 0]  # noqa: E731
@@ -356,7 +356,7 @@ def test_of_a_worker_that_dies_nothing_is_kept_and_its_successor_records_whole_r
     survivor, successor = batches if apart else batches[0]
     assert (failures, restarted, completed) == ([1], [1], (0, None))
     assert [done.frames for done in dones.values()] == [COLUMNS] * 2
-    undisturbed = crew("threads", filled(Told(), 2.0), [Marked], frames_per_batch=COLUMNS)
+    undisturbed = driver("threads", filled(Told(), 2.0), [Marked], frames_per_batch=COLUMNS)
     undisturbed.seed()
     undisturbed.collect()
     assert_same(survivor, undisturbed.collect()[0][0], leave_out=[VERSION])
@@ -382,15 +382,15 @@ def test_of_a_worker_that_dies_nothing_is_kept_and_its_successor_records_whole_r
         (Progress(Phase.IDLE, 2, 0), 2),
     ],
 )
-def test_columns_that_a_worker_has_completed(progress: Progress | None, expected: int, crew: Any) -> None:
+def test_columns_that_a_worker_has_completed(progress: Progress | None, expected: int, driver: Any) -> None:
     assert columns_reached(progress, COLUMNS) == expected
-    info = crew("threads", Told(), [Marked], frames_per_batch=COLUMNS).workers.infos[0]
+    info = driver("threads", Told(), [Marked], frames_per_batch=COLUMNS).workers.infos[0]
     assert SharedExchange().completed_columns(progress, info) == expected
     assert CopiedExchange().completed_columns(progress, info) == 0
 
 
-def test_objects_of_a_worker_that_dies_are_gone(crew: Any) -> None:
-    info = crew("threads", by_marks(), [Words], frames_per_batch=COLUMNS).workers.infos[0]
+def test_objects_of_a_worker_that_dies_are_gone(driver: Any) -> None:
+    info = driver("threads", by_marks(), [Words], frames_per_batch=COLUMNS).workers.infos[0]
     assert SharedExchange().completed_columns(Progress(Phase.STEP, 3, 0), info) == 0
 
 
@@ -407,13 +407,13 @@ def replace_worker(workers: RolloutWorkers, worker: int) -> None:
     wait_for(workers.group, worker, workers.launch_successor(worker))
 
 
-def test_numbers_of_workers_for_the_ids_are_never_given_twice(crew: Any) -> None:
-    one = crew("threads", Told(), [Marked] * 2, frames_per_batch=COLUMNS, on_worker_failure="restart")
+def test_numbers_of_workers_for_the_ids_are_never_given_twice(driver: Any) -> None:
+    one = driver("threads", Told(), [Marked] * 2, frames_per_batch=COLUMNS, on_worker_failure="restart")
     replace_worker(one.workers, 1)
     replace_worker(one.workers, 0)
     states = [one.ask(worker, GetState()) for worker in range(2)]
     assert [state["leaf"] for state in states] == [3, 2]
-    two = crew("threads", Told(), [Marked] * 2, frames_per_batch=COLUMNS, on_worker_failure="restart")
+    two = driver("threads", Told(), [Marked] * 2, frames_per_batch=COLUMNS, on_worker_failure="restart")
     for worker, state in enumerate(states):
         two.ask(worker, SetState(state))
     two.workers.go_on(2, states)

@@ -14,6 +14,7 @@ from torch import nn
 from reap.collectors import SyncDataCollector
 from reap.envs import ExplorationType, GymEnv, SerialEnv, exploration_type
 from reap.testing import Const, Count, Crash, KeepInputs
+from tests.collectors.seams import pool_of
 
 
 def observed(batch: Any) -> list[float]:
@@ -101,8 +102,8 @@ def test_failed_rollouts_use_up_no_slots() -> None:
     for _ in range(5):
         with pytest.raises(RuntimeError, match="wide"):
             collector.next()
-    assert len(collector._workers.assembly.pool.slots) == 1
-    assert collector._workers.assembly.pool.lent == 0
+    pool = pool_of(collector)
+    assert (len(pool.slots), pool.lent) == (1, 0)
 
 
 class Wide(gym.Env[Any, Any]):

@@ -83,7 +83,7 @@ def test_streams_go_on(name: str, act: str, every: int) -> None:
 @EVERY
 @NAMES
 @pytest.mark.parametrize("act", ["set_seed", "reset"])
-def test_episodes_begin_anew_and_go_on(name: str, act: str, every: int) -> None:
+def test_episodes_restart_and_continue(name: str, act: str, every: int) -> None:
     with make(name) as collector:
         acts: dict[str, Any] = {"set_seed": partial(collector.set_seed, 3), "reset": collector.reset}
         batches: list[Any] = []

@@ -21,7 +21,8 @@ from reap.collectors.background.background import Background
 from reap.collectors.delivery.arrangement import Arrangement
 from reap.testing import Const, Count
 from reap.testing.marked import Drawing, Marked
-from tests.collectors.worker_kinds import CLASSES, Gate, Gated, assert_same, steps, take, workers_of
+from tests.collectors.seams import group_of
+from tests.collectors.worker_kinds import CLASSES, Gate, Gated, assert_same, interrupt_at, steps, take, workers_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -125,21 +126,6 @@ def test_no_frame_is_lost_and_none_comes_twice(name: str, count: int) -> None:
 
 
 # ---------------------------------------------------------------------- one of them
-
-
-def interrupt_at(gate: Gate, call: Callable[[], Any]) -> None:
-    """Call it, and interrupt it when the env stands before the gate, which is opened then."""
-    main = threading.get_ident()
-    thread = Thread(target=lambda: (gate.wait_for_entry(), signal.pthread_kill(main, signal.SIGINT)))
-
-    def start_and_call() -> None:
-        thread.start()  # a worker that collects ahead may be there already
-        call()
-
-    with pytest.raises(KeyboardInterrupt):
-        start_and_call()
-    thread.join()
-    gate.open()
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -272,7 +258,7 @@ def test_an_interrupted_pause_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_reply_in_this_process_is_not_taken_for_another() -> None:
     with SyncDataCollector(Count(50), Const(), frames_per_batch=4) as collector:
-        ready, calls = collector._workers.group.ready, []
+        ready, calls = group_of(collector).ready, []
 
         def interrupted(among: Any) -> Any:
             calls.append(among)
@@ -280,7 +266,7 @@ def test_a_reply_in_this_process_is_not_taken_for_another() -> None:
                 raise KeyboardInterrupt
             return ready(among)
 
-        collector._workers.group.ready = interrupted
+        group_of(collector).ready = interrupted
         with pytest.raises(KeyboardInterrupt):
             collector.next()
         batch = collector.next()

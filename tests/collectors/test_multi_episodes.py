@@ -15,7 +15,8 @@ from torch import nn
 
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
 from reap.testing import Const, Count
-from tests.collectors.worker_kinds import CLASSES, LIMIT, MASK, VERSION, Gate, Gated, counts, pairs, steps, under_way
+from tests.collectors.seams import under_way
+from tests.collectors.worker_kinds import CLASSES, LIMIT, MASK, VERSION, Gate, Gated, counts, pairs, steps
 
 pytestmark = pytest.mark.timeout(30)
 

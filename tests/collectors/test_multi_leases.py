@@ -16,16 +16,8 @@ import pytest
 import torch
 
 from reap.collectors import MultiSyncDataCollector, SyncDataCollector
-from tests.collectors.worker_kinds import (
-    CLASSES,
-    Pixels,
-    assert_same,
-    descriptors,
-    leaves,
-    mapped,
-    pids_of,
-    take,
-)
+from tests.collectors.seams import pids_of, pool_of, pools_of
+from tests.collectors.worker_kinds import CLASSES, Pixels, assert_same, descriptors, leaves, mapped, take
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -103,7 +95,7 @@ def test_states_make_no_further_slots(name: str) -> None:
                 kept.append(batch)
             if number % 5 == 0:
                 collector.state_dict()
-        assert max(len(slots.pool.slots) for slots in collector._workers._own.slots) <= 3
+        assert max(len(pool.slots) for pool in pools_of(collector)) <= 3
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -127,7 +119,7 @@ def test_of_one_in_this_process_it_is_one_batch_at_the_most() -> None:
     gc.collect()
     collector = SyncDataCollector(partial(Pixels, 30), frames_per_batch=4)
     kept = [collector.next() for _ in range(4)]
-    slots = [ref(slot) for slot in collector._workers.assembly.pool.slots]  # pyright: ignore[reportPrivateUsage]
+    slots = [ref(slot) for slot in pool_of(collector).slots]
     assert len(slots) == 4
     gc.disable()
     try:

@@ -15,18 +15,8 @@ from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError
 from reap.testing import Const, Count, CountTL
 from reap.testing.marked import Marked, Told
-from tests.collectors.worker_kinds import (
-    CLASSES,
-    IDS,
-    MASK,
-    Text,
-    counts,
-    leaves,
-    pairs,
-    steps,
-    take,
-    under_way,
-)
+from tests.collectors.seams import under_way
+from tests.collectors.worker_kinds import CLASSES, IDS, MASK, Text, counts, leaves, pairs, steps, take
 
 pytestmark = pytest.mark.timeout(30)
 

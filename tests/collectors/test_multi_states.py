@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +19,13 @@ from reap.testing.marked import Drawing, Marked
 from tests.collectors.worker_kinds import (
     CLASSES,
     IDS,
+    Gate,
+    Gated,
     Recall,
     Seeded,
     Text,
     assert_same,
+    interrupt_at,
     serial,
     steps,
     take,
@@ -171,15 +175,22 @@ def test_envs_without_a_state_begin_new_episodes_with_new_seeds() -> None:
     assert following
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_objects_of_results_that_wait_are_part_of_the_state(name: str) -> None:
-    def make() -> Any:
-        return CLASSES[name]([partial(Text, 1000, 7)] * 2, frames_per_batch=4)
+class GatedText(Text, Gated):
+    """`Gated` that says its count in words."""
 
-    with make() as collector:
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_objects_of_results_that_wait_are_part_of_the_state(name: str, tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+
+    def make(gates: Sequence[int] = ()) -> Any:
+        return CLASSES[name]([partial(GatedText, gate.paths, gates), partial(Text, 1000, 7)], frames_per_batch=4)
+
+    # The others record ahead; this one is interrupted in its second batch, the rest of which is recorded.
+    with make([3] if name == "MultiSync" else []) as collector:
         collector.next()
         if name == "MultiSync":
-            collector._schedule._begin()
+            interrupt_at(gate, collector.next)
         state = saved(collector.state_dict())
         expected = [collector.next() for _ in state["results"]]
         assert expected
@@ -189,3 +200,4 @@ def test_objects_of_results_that_wait_are_part_of_the_state(name: str) -> None:
             found = other.next()
             assert found["text"] == wanted["text"]
             assert_same(found, wanted)
+    gate.close()

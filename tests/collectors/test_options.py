@@ -190,7 +190,7 @@ def test_an_unknown_option_names_the_nearest(name: str, hint: str) -> None:
 DEVICES = ("policy_device", "env_device", "storing_device")
 
 
-def devices_of(found: CollectorOptions) -> list[torch.device | None]:
+def devices_of(found: CollectorOptions | SyncDataCollector) -> list[torch.device | None]:
     return [getattr(found, name) for name in DEVICES]
 
 
@@ -236,8 +236,8 @@ def test_mps_without_mps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(caught.value) == expected
 
 
-def deprecated(new: str, **given: Any) -> CollectorOptions:
-    """The options from keywords of the first generation, after a look at the warning."""
+def deprecated(new: str, **given: Any) -> SyncDataCollector:
+    """A collector of keywords of the first generation, after a look at the warning; its options are its attributes."""
     (old,) = given
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -246,7 +246,7 @@ def deprecated(new: str, **given: Any) -> CollectorOptions:
         (DeprecationWarning, f"option {old} is deprecated, use {new}")
     ]
     assert caught[0].filename == __file__, "the warning points at the line that builds the collector"
-    return made._options
+    return made
 
 
 def test_devices_fill_policy_and_env() -> None:

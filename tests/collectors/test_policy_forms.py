@@ -21,6 +21,7 @@ from reap.weight_update import MultiProcessWeightSyncScheme, NoWeightSyncScheme,
 from reap.weights.base import VanillaWeightUpdater
 from reap.weights.pending import PendingWeightUpdater
 from tests.collectors.buffers import Buffer, collecting
+from tests.collectors.seams import pids_of
 from tests.collectors.worker_kinds import CLASSES, take
 from tests.interruptions import each_moment
 from tests.policy.forms import FORMS, Agent, Hiding, Player, a_closure, in_tensordict, itself
@@ -179,7 +180,7 @@ def test_a_successor_has_the_latest_weights() -> None:
         agent.eps = 0.5
         collector.update_policy_weights_()
         collector.update_policy_weights_(agent.state_dict())
-        os.kill(collector._workers.group.pids[1], signal.SIGKILL)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        os.kill(pids_of(collector)[1], signal.SIGKILL)
         assert actions(collector) == [2.5, 2.5]
         assert collector.stats().restarts == 1
 
@@ -334,7 +335,7 @@ def test_a_state_goes_back_to_the_workers(form: str) -> None:
         assert actions(collector) == [5, 5]
 
 
-def test_a_policy_without_weights_is_never_behind() -> None:
+def test_a_policy_without_weights_is_never_stale() -> None:
     with two(lambda observation: observation, track_policy_version=True) as collector:
         for _ in range(3):
             collector.update_policy_weights_()

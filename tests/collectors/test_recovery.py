@@ -20,7 +20,8 @@ from reap.collectors.exchange.shared import SharedExchange
 from reap.errors import OptionError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count
 from reap.weights.schemes import MultiProcessWeightSyncScheme, SharedMemWeightSyncScheme
-from tests.collectors.worker_kinds import Gate, nothing_left, pids_of
+from tests.collectors.seams import group_of, pids_of
+from tests.collectors.worker_kinds import Gate, nothing_left
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -41,6 +42,7 @@ class Fragile(gym.Env[Any, Any]):
         self._file, self._fail, self._at = file, fail, {"steps": steps, "resets": resets}
         self._done = {"steps": 0, "resets": 0}
         self._step = 0
+        self.seeds: list[int | None] = []
 
     def _count(self, what: str) -> None:
         self._done[what] += 1
@@ -50,6 +52,7 @@ class Fragile(gym.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
+        self.seeds.append(seed)
         self._count("resets")
         self._step = 0
         return self._observation(), {}
@@ -83,7 +86,7 @@ def frames(batch: Any) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("fail", [kill, leave, complain])
-def test_the_columns_that_were_completed_stay_and_others_go_on_behind_them(tmp_path: Path, fail: Callable[[], None]) -> None:
+def test_completed_columns_stay_and_a_successor_records_the_rest(tmp_path: Path, fail: Callable[[], None]) -> None:
     fragile = partial(Fragile, tmp_path / "failed", fail, steps=18)  # the sixth step of the second rollout of twelve
     with MultiSyncDataCollector(
         [Fragile, fragile], frames_per_batch=24, on_worker_failure="restart", max_frames_per_traj=100
@@ -114,7 +117,7 @@ def test_the_columns_that_were_completed_stay_and_others_go_on_behind_them(tmp_p
 
 
 class Late(Fragile):
-    """`Fragile` that stands before a gate when it is made, but for the first time."""
+    """`Fragile` that waits at a gate each time it is made, except the first."""
 
     def __init__(self, paths: Sequence[str], marker: Path, failed: Path) -> None:
         super().__init__(failed, kill, steps=18)
@@ -125,8 +128,8 @@ class Late(Fragile):
         marker.touch()
 
 
-def interrupt_behind(gate: Gate) -> None:
-    """Ctrl-C, once an env stands before the gate."""
+def interrupt_main_at(gate: Gate) -> None:
+    """Ctrl-C, once an env waits at the gate."""
     gate.wait_for_entry()
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
@@ -134,7 +137,7 @@ def interrupt_behind(gate: Gate) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", [MultiSyncDataCollector, aSyncDataCollector])
 def test_ctrl_c_while_a_successor_starts(tmp_path: Path, kind: Any) -> None:
-    """It is killed, and the next call begins with another: the batch is that of a restart that nobody broke off."""
+    """It is killed, and the next call starts another: the batch is the same as without Ctrl-C."""
     gate = Gate(tmp_path)
     late = partial(Late, gate.paths, tmp_path / "made", tmp_path / "failed")
     with nothing_left() as pids:
@@ -143,7 +146,7 @@ def test_ctrl_c_while_a_successor_starts(tmp_path: Path, kind: Any) -> None:
             first = collector.next().clone()
             for _ in range(3):
                 pids.extend(pids_of(collector))
-                interruption = threading.Thread(target=interrupt_behind, args=[gate])
+                interruption = threading.Thread(target=interrupt_main_at, args=[gate])
                 interruption.start()
                 with pytest.raises(KeyboardInterrupt):
                     collector.next()
@@ -164,7 +167,7 @@ def test_ctrl_c_while_a_successor_starts(tmp_path: Path, kind: Any) -> None:
 
 
 def test_a_reset_that_fails_loses_no_column(tmp_path: Path) -> None:
-    fragile = partial(Fragile, tmp_path / "failed", kill, resets=3)  # behind the end of the second episode
+    fragile = partial(Fragile, tmp_path / "failed", kill, resets=3)  # after the end of the second episode
     with MultiSyncDataCollector([Fragile, fragile], frames_per_batch=40, on_worker_failure="restart") as collector:
         row = frames(collector.next()[1])
     assert [step for _, _, step, _, _ in row] == [t % LENGTH for t in range(20)]
@@ -175,7 +178,7 @@ def test_a_reset_that_fails_loses_no_column(tmp_path: Path) -> None:
 def test_a_worker_killed_between_two_batches_is_replaced() -> None:
     with MultiSyncDataCollector([Fragile, Fragile], frames_per_batch=24, on_worker_failure="restart") as collector:
         collector.next()
-        os.kill(collector._workers.group.pids[0], signal.SIGKILL)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        os.kill(pids_of(collector)[0], signal.SIGKILL)
         row = frames(collector.next()[0])
         assert [number for number, *_ in row] == [SUCCESSOR] * 7 + [SUCCESSOR + 1] * 5
 
@@ -235,7 +238,7 @@ def drawn(folder: Path, seed: int, static: bool = False) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("static", [False, pytest.param(True, marks=pytest.mark.processes)])
-def test_successors_are_seeded_each_anew_and_the_same_each_time(tmp_path: Path, static: bool) -> None:
+def test_each_successor_has_a_seed_of_its_own_the_same_in_each_run(tmp_path: Path, static: bool) -> None:
     first = drawn(tmp_path / "first", 7, static)
     assert drawn(tmp_path / "again", 7, static) == first
     assert drawn(tmp_path / "other", 8, static)[1] != first[1]
@@ -248,7 +251,9 @@ def test_without_a_seed_successors_have_none(tmp_path: Path) -> None:
     fragile = partial(Fragile, tmp_path / "failed", kill, steps=6)
     with MultiSyncDataCollector([Fragile, fragile], frames_per_batch=24, on_worker_failure="restart") as collector:
         collector.next()
-        assert collector._workers._own._seeds == {}
+        assert collector.stats().restarts == 1
+        seeds = collector.getattr_env("seeds")
+    assert [set(own) for own in seeds] == [{None}, {None}]
 
 
 def test_ids_after_a_resume_are_new_ones(tmp_path: Path) -> None:
@@ -296,12 +301,12 @@ def test_workers_that_fail_at_the_same_time(tmp_path: Path, kind: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [MultiSyncDataCollector, pytest.param(MultiaSyncDataCollector, marks=pytest.mark.processes)])
-def test_a_death_that_another_call_sees_first_is_mended_too(kind: Any, call: Callable[[Any], Any]) -> None:
+def test_a_death_that_another_call_sees_first_is_recovered_from(kind: Any, call: Callable[[Any], Any]) -> None:
     with kind([Fragile, Fragile], frames_per_batch=24, on_worker_failure="restart") as collector:
         collector.next()
-        for pid in collector._workers.group.pids:
+        for pid in pids_of(collector):
             os.kill(pid, signal.SIGKILL)
-        while len(collector._workers.group.failures()) < 2:  # their ends come one after the other
+        while len(group_of(collector).failures()) < 2:  # their ends come one after the other
             pass
         call(collector)
         for _ in range(3):
@@ -324,7 +329,7 @@ class Mortal(Fragile):
 
 
 @pytest.mark.parametrize("kind", [MultiSyncDataCollector, MultiaSyncDataCollector])
-def test_a_death_in_a_call_is_raised_by_it_and_mended_by_the_next(tmp_path: Path, kind: Any) -> None:
+def test_a_death_in_a_call_is_raised_by_it_and_recovered_from_by_the_next(tmp_path: Path, kind: Any) -> None:
     mortal = partial(Mortal, tmp_path / "died")
     with kind([mortal, mortal], frames_per_batch=24, on_worker_failure="restart") as collector:
         collector.next()
@@ -349,7 +354,7 @@ def test_weights_go_to_a_successor_whose_start_was_broken_off(scheme: Any, monke
                 raise interruptions.pop()
 
         monkeypatch.setattr(SharedExchange, "attach_weights", interrupted)
-        os.kill(collector._workers.group.pids[0], signal.SIGKILL)
+        os.kill(pids_of(collector)[0], signal.SIGKILL)
         with pytest.raises(KeyboardInterrupt):
             collector.next()
         nn.init.constant_(policy.w, 7.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -31,11 +30,11 @@ from tests.collectors.replays import (
     require_each_once,
     serials,
     singles,
-    wait_for_end,
     wait_for_frames,
     wait_until,
 )
-from tests.collectors.worker_kinds import CLASSES, Gate, exists, pids_of
+from tests.collectors.seams import pids_of, wait_for_end
+from tests.collectors.worker_kinds import CLASSES, Gate, exists
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 
@@ -289,19 +288,19 @@ class Mortal(Marked):
 def test_columns_that_a_dead_worker_completed_are_written(name: str, tmp_path: Path) -> None:
     """Its successor writes the whole rollout: frames of both, in the same piece."""
     buffer = memory()
-    factories = [partial(Marked, 0), Dying(1, 10, tmp_path / "died")]
+    factories = [partial(Marked, 0), Dying(1, 9, tmp_path / "died")]
     options: Any = {"frames_per_batch": 40 if name == "MultiSync" else 20, "total_frames": 120, "replay_buffer": buffer}
     with CLASSES[name](factories, Told(), on_worker_failure="restart", **options) as collector:
         assert set(collector) == {None}
         assert collector.stats().restarts == 1
         assert len(buffer) == buffer.write_count == 120
     own = [place for place in places(buffer) if place[0] == 1]
-    before, after = own[:9], own[9:]
-    assert len(set(before)) == 9
+    before, after = own[:8], own[8:]
+    assert before == [(1, 0, step) for step in range(6)] + [(1, 1, 0), (1, 1, 1)]
     assert after[0] == (1, 0, 0), "a new env"
     frames: Any = buffer[:]
-    cut = [place for place in range(120) if places(buffer)[place][0] == 1][8]
-    assert bool(frames["next", "truncated"][cut]) or bool(frames["next", "done"][cut])
+    cut = [place for place in range(120) if places(buffer)[place][0] == 1][7]
+    assert (bool(frames["next", "truncated"][cut]), bool(frames["next", "done"][cut])) == (True, True)
 
 
 # ---------------------------------------------------------------------- ends
@@ -315,9 +314,7 @@ def test_an_end_while_a_worker_writes(name: str, tmp_path: Path) -> None:
     pids = pids_of(collector)
     collector.start()
     gate.wait_for_entry()
-    started = time.monotonic()
-    collector.shutdown(timeout=0.5)
-    assert time.monotonic() - started < 12
+    collector.shutdown(timeout=0.5)  # the gate stays closed: it returns without the write
     wait_for_end(collector)
     assert not any(map(exists, pids))
     assert len(buffer) == buffer.write_count == 12

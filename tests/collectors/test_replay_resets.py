@@ -41,7 +41,7 @@ def require_all(buffer: ReplayBuffer) -> None:
 @pytest.mark.parametrize("how", ["reset", "seed", "each"])
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("rows", [1, 2])
-def test_what_is_written_behind_a_reset_goes_on_from_nothing(name: str, how: str, rows: int) -> None:
+def test_what_is_written_after_a_reset_continues_no_episode(name: str, how: str, rows: int) -> None:
     buffer = told_by_ends(ndim=rows)
     factories = (singles if rows == 1 else serials)(1)
     options: Any = {"frames_per_batch": 5 * rows, "total_frames": 30 * rows, "reset_at_each_iter": how == "each"}
@@ -56,7 +56,7 @@ def test_what_is_written_behind_a_reset_goes_on_from_nothing(name: str, how: str
     require_all(buffer)
 
 
-def test_flags_of_begins_are_heeded() -> None:
+def test_flags_of_first_frames_are_respected() -> None:
     """Where a loop of one's own wrote them."""
     buffer = ReplayBuffer(storage=LazyTensorStorage(100), sampler=SliceSampler(slice_len=2, end_key="done"), batch_size=400)
     begins = [0, 4, 5, 9]

@@ -21,7 +21,8 @@ from reap.errors import OptionError
 from reap.testing import Const, Count
 from reap.testing.marked import Marked, Told
 from tests.collectors.replays import EVERY, STORAGES, equal, memory, places, require_each_once, serials, singles
-from tests.collectors.worker_kinds import CLASSES, Text, pids_of
+from tests.collectors.seams import pids_of
+from tests.collectors.worker_kinds import CLASSES, Text
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -285,7 +285,7 @@ class Seeds(Count):
         return super().reset(seed=seed)
 
 
-def test_episodes_begin_anew_with_the_next_seeds_of_the_chain() -> None:
+def test_episodes_restart_with_the_next_seeds_of_the_chain() -> None:
     chain = seed_chain(SEED, 8)
     collector = SyncDataCollector(SerialEnv(2, Seeds), Const(), frames_per_batch=6)
     collector.set_seed(SEED)
@@ -620,7 +620,7 @@ def wholes(batches: list[Any]) -> list[list[float]]:
     return found
 
 
-def test_episodes_are_whole_behind_a_resume_without_their_beginnings() -> None:
+def test_episodes_are_whole_after_a_resume_without_their_beginnings() -> None:
     """A state of a collector without `trajs_per_batch` has no frames of the episodes under way: others begin."""
     collector = collector_of(KINDS["serial"](Marked))
     seeded(collector)

@@ -4,65 +4,66 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from threading import Thread
 from typing import Any
 
 import pytest
 
 from reap.collectors import MultiaSyncDataCollector, SyncDataCollector
-from reap.collectors.background.background import BackgroundState
 from reap.collectors.delivery.throttle import Throttle
 from reap.errors import OptionError, WorkerDied
 from reap.testing.marked import Told
-from tests.collectors.replays import EVERY, memory, require_each_once, singles, wait_for_end, wait_for_frames, wait_until
-from tests.collectors.worker_kinds import LIMIT, pids_of
+from tests.collectors.replays import EVERY, memory, require_each_once, singles, wait_for_frames, wait_until
+from tests.collectors.seams import is_held, pids_of, wait_for_end
+from tests.collectors.worker_kinds import LIMIT
 
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_it_holds_what_is_too_far_ahead() -> None:
-    brake = Throttle(20, 2.0, step=5, warm_up=10)
-    brake.begin(0, ())
-    assert not brake.holds(25), "15 behind the warm-up, and 5 more, are 20"
-    assert brake.holds(26)
-    brake.note_sampled(2)
-    assert not brake.holds(26), "2 samples are 1 frame"
-    brake.begin(100, ())
-    assert not brake.holds(115), "it counts from where it began"
-    assert brake.holds(116)
+def test_it_holds_a_collector_that_is_too_far_ahead() -> None:
+    throttle = Throttle(20, 2.0, step=5, warm_up=10)
+    throttle.begin(0, ())
+    assert not throttle.holds(25), "15 after the warm-up, and 5 more, are 20"
+    assert throttle.holds(26)
+    throttle.note_sampled(2)
+    assert not throttle.holds(26), "2 samples are 1 frame"
+    throttle.begin(100, ())
+    assert not throttle.holds(115), "it counts from where it began"
+    assert throttle.holds(116)
 
 
-def test_a_wait_ends_with_a_sample_or_a_word() -> None:
-    for end in (lambda brake: brake.note_sampled(1), lambda brake: brake.wake()):
-        brake = Throttle(10)
-        brake.begin(0, ())
-        brake.wait()
-        assert brake.holds(11)
-        thread = Thread(target=brake.wait)
+def test_a_wait_ends_with_a_sample_or_a_call_of_wake() -> None:
+    for end in (lambda throttle: throttle.note_sampled(1), lambda throttle: throttle.wake()):
+        throttle = Throttle(10)
+        throttle.begin(0, ())
+        throttle.wait()
+        assert throttle.holds(11)
+        thread = Thread(target=throttle.wait)
         thread.start()
-        end(brake)
+        end(throttle)
         thread.join(LIMIT)
         assert not thread.is_alive()
 
 
-def test_a_wait_ends_with_news() -> None:
+def test_a_wait_ends_when_a_descriptor_is_readable() -> None:
     reader, writer = os.pipe()
-    brake = Throttle(10)
-    brake.begin(0, [reader])
-    assert brake.holds(11)
+    throttle = Throttle(10)
+    throttle.begin(0, [reader])
+    assert throttle.holds(11)
     os.write(writer, b".")
-    brake.wait()
+    throttle.wait()
     os.close(reader)
     os.close(writer)
 
 
 @pytest.mark.parametrize("frames", range(3))
 def test_without_a_limit_it_never_holds(frames: int) -> None:
-    brake = Throttle()
-    brake.begin(0, ())
-    assert not brake.holds(10**frames)
-    brake.wake()
-    brake.wait()
+    throttle = Throttle()
+    throttle.begin(0, ())
+    assert not throttle.holds(10**frames)
+    throttle.wake()
+    throttle.wait()
 
 
 @pytest.mark.parametrize(
@@ -80,14 +81,9 @@ def test_bad_options(options: dict[str, Any], match: str) -> None:
         SyncDataCollector(singles(1)[0], **given)
 
 
-def holding(collector: Any) -> None:
-    """Wait until the collector waits."""
-    wait_until(
-        lambda: collector._throttle._is_on and collector._background._doing is BackgroundState.IDLE,
-        "it did not wait for the learner",
-    )
-    with collector.pause():
-        assert collector._throttle._is_on
+def wait_until_held(collector: Any) -> None:
+    """Wait until the collector waits for the learner."""
+    wait_until(partial(is_held, collector), "it did not wait for the learner")
 
 
 CLASSES = ["Sync", *(pytest.param(name, marks=pytest.mark.processes) for name in EVERY if name != "Sync")]
@@ -102,7 +98,7 @@ def test_d14_each_frame_is_waited_for(name: str) -> None:
         collector.start()
         for come in range(24, 96, 12):
             wait_for_frames(buffer, come)
-            holding(collector)
+            wait_until_held(collector)
             assert buffer.write_count == come
             assert collector.is_running()
             buffer.sample(24)
@@ -112,12 +108,12 @@ def test_d14_each_frame_is_waited_for(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_the_warm_up_need_not_wait(name: str) -> None:
+def test_the_warm_up_does_not_wait(name: str) -> None:
     buffer = memory()
     options: Any = {"frames_per_batch": 12, "init_random_frames": 60, "max_frames_ahead": 12, "replay_buffer": buffer}
     with EVERY[name](singles(), Told(), **options) as collector:
         collector.start()
-        holding(collector)
+        wait_until_held(collector)
         assert buffer.write_count == 72
 
 
@@ -126,7 +122,7 @@ def test_a_wait_ends_with_the_collector(name: str) -> None:
     buffer = memory()
     collector = EVERY[name](singles(), Told(), frames_per_batch=12, max_frames_ahead=12, replay_buffer=buffer)
     collector.start()
-    holding(collector)
+    wait_until_held(collector)
     state = collector.state_dict()
     assert state["counters"]["frames"] == buffer.write_count == 12
     collector.async_shutdown()
@@ -156,7 +152,7 @@ def test_a_wait_ends_when_a_worker_dies() -> None:
     options: Any = {"frames_per_batch": 12, "max_frames_ahead": 12, "replay_buffer": buffer}
     with MultiaSyncDataCollector(singles(), Told(), **options) as collector:
         collector.start()
-        holding(collector)
+        wait_until_held(collector)
         os.kill(pids_of(collector)[1], signal.SIGKILL)
         wait_for_end(collector)
         with pytest.raises(WorkerDied) as caught:
@@ -166,10 +162,10 @@ def test_a_wait_ends_when_a_worker_dies() -> None:
 
 
 def test_it_warns_of_a_learner_that_never_samples() -> None:
-    brake = Throttle(10, patience=0.01)
-    brake.begin(0, ())
-    assert brake.holds(11)
+    throttle = Throttle(10, patience=0.01)
+    throttle.begin(0, ())
+    assert throttle.holds(11)
     with pytest.warns(RuntimeWarning, match="may be 10 frames ahead of the learner .* none was sampled yet"):
-        brake.wait()
-    brake.note_sampled(1)
-    brake.wait()
+        throttle.wait()
+    throttle.note_sampled(1)
+    throttle.wait()

@@ -19,6 +19,7 @@ from reap.collectors import (
 from reap.errors import OptionError
 from reap.weight_update import MultiProcessWeightSyncScheme, NoWeightSyncScheme, SharedMemWeightSyncScheme
 from tests.collectors.buffers import Buffer
+from tests.collectors.seams import pids_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -58,7 +59,7 @@ def test_weights_reach_the_workers_and_their_successors(scheme: Any) -> None:
         assert actions(collector.next()) == [0.0, 0.0]
         collector.update_policy_weights_()
         assert actions(collector.next()) == [1.0, 1.0]
-        os.kill(collector._workers.group.pids[0], signal.SIGKILL)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        os.kill(pids_of(collector)[0], signal.SIGKILL)
         assert actions(collector.next()) == [1.0, 1.0]
         policy.set(1.5)
         collector.update_policy_weights_(worker_ids=0)

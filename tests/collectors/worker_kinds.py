@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from reap.envs import GymEnv, SerialEnv
 from reap.testing import Const, Count
 from reap.testing.marked import Marked
 from reap.workers.progress import STOP
+from tests.collectors.seams import group_of
 
 LIMIT = 20.0
 """Seconds after which a wait has failed."""
@@ -185,7 +187,7 @@ class Gate:
 def wait_for_stop(collector: Any, worker: int) -> None:
     """Wait until the collector has told this worker to stop; it is shared memory, with nothing that could be waited for."""
     deadline = time.monotonic() + LIMIT
-    while not collector._workers.group.carrier.control(worker)[STOP]:
+    while not group_of(collector).carrier.control(worker)[STOP]:
         assert time.monotonic() < deadline, "nobody told it to stop"
         os.sched_yield()
 
@@ -211,6 +213,21 @@ class Gated(Count):
             os.write(self._ends[0], b".")
             os.read(self._ends[1], 1)
         return super().step(action)
+
+
+def interrupt_at(gate: Gate, call: Callable[[], Any]) -> None:
+    """Call it, and interrupt it when the env waits at the gate, which is opened then."""
+    main = threading.get_ident()
+    thread = threading.Thread(target=lambda: (gate.wait_for_entry(), signal.pthread_kill(main, signal.SIGINT)))
+
+    try:
+        thread.start()  # a worker that collects ahead may be there already
+        call()
+    except KeyboardInterrupt:
+        thread.join()
+    else:
+        raise AssertionError("nothing was interrupted")
+    gate.open()
 
 
 # ---------------------------------------------------------------------- failures
@@ -303,10 +320,6 @@ def mapped() -> int:
     return sum("/memfd:reap" in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
-def pids_of(collector: Any) -> list[int]:
-    return collector._workers.group.pids
-
-
 def exists(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
@@ -375,8 +388,3 @@ class Uniform(nn.Module):
         with torch.no_grad():
             for part in self.parts:
                 part.fill_(value)
-
-
-def under_way(collector: Any) -> list[int]:
-    """The workers that are recording."""
-    return [worker for one in collector._handover.recording for worker in one.commands]

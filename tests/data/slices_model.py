@@ -13,7 +13,7 @@ from tensordict import TensorDict
 
 from reap.data.buffers.replay import ReplayBuffer
 from reap.data.episodes.index import EpisodeIndex
-from reap.data.samplers.eligible import EligibleTrajectories
+from reap.errors import CallOrderError
 
 Frame = tuple[int, ...]
 """Env, episode, step."""
@@ -75,17 +75,19 @@ def slices_within(frames: list[Frame], length: int) -> set[tuple[Frame, ...]]:
     return {run for run in runs if all(frame in there for frame in run)}
 
 
-def known_to(sampler: Any, storage: Any, length: int) -> tuple[EpisodeIndex, EligibleTrajectories]:
-    """What a sampler knows of trajectories, and those of them that are long enough."""
-    index = sampler.updated(storage)
-    return index, sampler._eligible.get(length) or sampler._new_eligible(index, length)
+def long_enough(sampler: Any, index: EpisodeIndex, length: int) -> list[int]:
+    """The trajectories that a sampler takes slices of this length from."""
+    try:
+        return sampler.eligible(index, length).numbers.tolist()
+    except CallOrderError:
+        return []
 
 
 def slices_indexed(buffer: ReplayBuffer, length: int) -> Counter[tuple[Frame, ...]]:
     """All slices that the sampler can give, read from what it knows of trajectories."""
-    index, eligible = known_to(buffer.sampler, buffer.storage, length)
+    index: EpisodeIndex = buffer.sampler.updated(buffer.storage)  # pyright: ignore[reportAttributeAccessIssue]
     found: Counter[tuple[Frame, ...]] = Counter()
-    for number in eligible.numbers.tolist():
+    for number in long_enough(buffer.sampler, index, length):
         for start in range(int(index.table.first[number]), int(index.table.end[number]) - length + 1):
             places = index.table.places(np.array([number]), np.array([start]), length)
             observed = buffer.storage.leaf(("observation",))[torch.from_numpy(places[0])]

@@ -179,12 +179,12 @@ def _first(form: Any) -> Any:
 def test_more_broken_writes_than_the_table_has_entries() -> None:
     buffer: ReplayBuffer = ReplayBuffer(storage=LazyTensorStorage(4 * WRITERS), batch_size=4, shared=True)
     buffer.extend(frames(0, 1))
-    copy = buffer.storage._copy  # pyright: ignore[reportAttributeAccessIssue]
-    buffer.storage._copy = _raise  # pyright: ignore[reportAttributeAccessIssue]
+    ring = buffer.storage.ring
+    publish, ring.publish = ring.publish, _raise  # pyright: ignore[reportAttributeAccessIssue]
     for _ in range(2 * WRITERS):
         with pytest.raises(Broken):
             buffer.extend(frames(100, 1))
-    buffer.storage._copy = copy  # pyright: ignore[reportAttributeAccessIssue]
+    ring.publish = publish  # pyright: ignore[reportAttributeAccessIssue]
     buffer.extend(frames(1, 2))
     assert numbers(buffer[:]) == [0, 1, 2]
     assert set(numbers(buffer.sample(100))) == {0, 1, 2}

@@ -676,7 +676,7 @@ def test_a_save_that_is_killed_leaves_the_one_before(where: str, tmp_path: Path)
     assert os.listdir(tmp_path) == ["saved"]
 
 
-def test_an_error_in_a_save_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_save_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = made()
     buffer.extend(frames(0, 3))
     buffer.dumps(tmp_path / "saved")

@@ -186,7 +186,7 @@ def test_a_copy_of_a_buffer_gives_up_what_is_being_written() -> None:
     assert len(buffer) == 50
 
 
-def test_slices_of_a_buffer_whose_frames_lie_behind_a_write() -> None:
+def test_slices_of_a_buffer_whose_frames_lie_after_a_write() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(4), sampler=SliceSampler(slice_len=2, traj_key="id"), batch_size=2)
     data = TensorDict({"id": torch.zeros(4, dtype=torch.int64)}, [4])
     buffer.extend(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from threading import Thread
 from typing import Any
 
@@ -24,6 +25,7 @@ from reap.data import (
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
 )
+from reap.data.samplers.sum_tree import SumTree
 from reap.data.storages.ring.control import COUNT
 from tests.interruptions import CtrlC, moments_of
 
@@ -115,8 +117,8 @@ def check(buffer: Any) -> None:
 
 def check_priorities(sampler: Any) -> None:
     """Each sum is that of what lies below it."""
-    for tree in [value for value in vars(sampler).values() if hasattr(value, "_sums")]:
-        for lower, upper in zip(tree._sums[:-1], tree._sums[1:], strict=True):
+    for tree in [value for value in vars(sampler).values() if isinstance(value, SumTree)]:
+        for lower, upper in pairwise(tree.sums):
             whole = lower.numpy()
             width = len(whole) // len(upper)
             np.testing.assert_allclose(whole.reshape(len(upper), width).sum(1), upper.numpy(), rtol=1e-12)

@@ -115,7 +115,7 @@ def test_workers_whose_batches_come_in_any_order(frames: int) -> None:
     fill(memory, collector)
 
 
-def test_workers_whose_rows_are_written_one_behind_the_other() -> None:
+def test_workers_whose_rows_are_written_one_after_the_other() -> None:
     memory = ReplayBuffer(
         storage=LazyTensorStorage(N),
         sampler=SliceSampler(num_slices=4, trajectory_key=("collector", "traj_ids")),

@@ -34,7 +34,7 @@ def kill_writer(ring: Ring, entry: int) -> None:
     ring.control.writers[entry, BIRTH] -= 1
 
 
-def test_columns_are_counted_for_ever(ring: Ring) -> None:
+def test_columns_are_counted_forever(ring: Ring) -> None:
     assert window(ring) == (0, 0, 0)
     for written, expected in ((4, (0, 4, 4)), (6, (0, 10, 10)), (3, (3, 13, 10)), (10, (13, 23, 10))):
         write(ring, written)

@@ -373,21 +373,22 @@ def test_files_longer_than_a_limit_are_an_error(tmp_path: Path, limit: int) -> N
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_writer_that_begins_during_a_load_is_noticed(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_begins_during_a_load_is_noticed(shared: bool) -> None:
     """It has claimed its columns after the load looked for writers first, and before it took the lock."""
     buffer = made(20, shared=shared)
     state, ring = made(9).state_dict(), buffer.storage.ring
     before, claims = buffer.state_dict(), []
-    checked = checkpoint._generator
 
-    def writing(saved: Any) -> Any:
-        claims.append(claimed(ring, 4))
-        return checked(saved)
+    class Late(dict[str, Any]):
+        """A state by which somebody begins to write, when it is asked for its generator."""
 
-    monkeypatch.setattr(checkpoint, "_generator", writing)
+        def __getitem__(self, key: str) -> Any:
+            if key == "generator":
+                claims.append(claimed(ring, 4))
+            return super().__getitem__(key)
+
     with pytest.raises(CallOrderError, match="expected nobody to write while it is loaded"):
-        buffer.load_state_dict(state)
-    monkeypatch.undo()
+        buffer.load_state_dict(Late(state))
     assert list(ring.under_way()) == [(20, 4)]
     ring.give_up(claims[0])
     after = buffer.state_dict()
@@ -460,7 +461,7 @@ def test_a_state_that_somebody_altered_changes_nothing(what: str) -> None:
     assert repr(buffer.state_dict()) == before
 
 
-def test_what_a_sampler_knew_that_does_not_fit_is_found_out_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_sampler_knew_that_does_not_fit_is_found_out_again(caplog: pytest.LogCaptureFixture) -> None:
     def sliced() -> ReplayBuffer:
         buffer = made(sampler=SliceSampler(slice_len=2, traj_key="id"))
         buffer.extend(TensorDict({"id": torch.arange(20) // 5, "x": torch.arange(20)}, [20]))

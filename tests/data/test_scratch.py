@@ -323,7 +323,7 @@ def test_a_folder_that_is_taken_away_while_it_is_made_is_made_again(temporary: P
     assert storage.folder == Path(made[1])
 
 
-def test_files_behind_a_link_are_not_removed(tmp_path: Path) -> None:
+def test_files_that_a_link_leads_to_are_not_removed(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "x.memmap").write_text("theirs")
     (tmp_path / "mine").mkdir()

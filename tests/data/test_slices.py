@@ -65,7 +65,7 @@ def test_rows_apart(marks: str, shape: tuple[int, ...], seed: int) -> None:
 
 
 @pytest.mark.parametrize(("marks", "by_transform", "columns"), pairwise(MARKS, [True, False], [1, 4, 7]))
-def test_rows_written_one_behind_the_other(marks: str, by_transform: bool, columns: int) -> None:
+def test_rows_written_one_after_the_other(marks: str, by_transform: bool, columns: int) -> None:
     envs = [Env(number, columns) for number in range(3)]
     flatten = (lambda data: data.reshape(-1)) if by_transform else None
     buffer = ReplayBuffer(storage=LazyTensorStorage(60), sampler=SliceSampler(num_slices=1), transform=flatten)

@@ -37,7 +37,7 @@ def test_what_is_set_bit_by_bit_is_what_is_set_at_once(size: int) -> None:
     values[:3] = 0.0
     tree.set(np.arange(min(3, size)), 0.0)
     whole = SumTree.of(values)
-    for mine, theirs in zip(tree._sums + tree._lows, whole._sums + whole._lows, strict=True):
+    for mine, theirs in zip(tree.sums + tree.lows, whole.sums + whole.lows, strict=True):
         assert mine.equal(theirs)
 
 

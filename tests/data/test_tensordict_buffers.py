@@ -383,7 +383,7 @@ def test_trajectories_of_several_lengths_come_in_a_list() -> None:
     assert powers(buffer)[:2] == [1, 4]
 
 
-def test_trajectories_in_a_list_behind_a_write_that_was_broken_off() -> None:
+def test_trajectories_in_a_list_after_a_write_that_was_broken_off() -> None:
     buffer = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, eps=0.0, storage=ListStorage(5))
     buffer.storage.ring.give_up(buffer.storage.ring.claim(1))
     buffer.extend([frames(3), frames(3)])

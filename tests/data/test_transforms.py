@@ -95,7 +95,7 @@ def test_a_write_transform_says_it_outright() -> None:
     assert stored_and_sampled(numbers(3), write_transform=doubled) == ([0, 2, 4], {0, 2, 4})
 
 
-def test_appended_transforms_come_behind() -> None:
+def test_appended_transforms_come_last() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(10), transform=Forward(), batch_size=50)
     assert buffer.append_transform(lambda data: data.apply(lambda value: value + 1)) is buffer
     buffer.extend(numbers(3))

@@ -125,7 +125,7 @@ def test_frames_that_are_overwritten_before_their_turn_are_left_out() -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_a_buffer_that_is_written_anew_after_each_epoch(prefetch: int, drop_last: bool) -> None:
+def test_a_buffer_that_is_rewritten_after_each_epoch(prefetch: int, drop_last: bool) -> None:
     """As on-policy training does: nothing old comes back, ahead of its time or late."""
     buffer = made(20, 6, prefetch=prefetch, drop_last=drop_last)
     for start in (0, 100, 200):
@@ -231,7 +231,7 @@ class Numbered(SamplerWithoutReplacement):
 
     def _next(self, size: int) -> Draw:
         draw = super()._next(size)
-        return draw._replace(info={"epoch": torch.full_like(draw.places, self.number)})
+        return Draw(draw.places, {"epoch": torch.full_like(draw.places, self.number)})
 
 
 @pytest.mark.timeout(30)

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -19,6 +20,7 @@ from tensordict import TensorDictBase
 from reap.envs import EnvBase, GymEnv
 from reap.testing import Count, DictCount, Id, Masked, Noise
 from tests.collectors.kinds import by_tensordict
+from tests.conftest import descendants
 
 
 class Says(Count):
@@ -93,6 +95,25 @@ def end(how: str) -> None:
         os._exit(7)
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
+
+
+def env_processes() -> list[int]:
+    """The processes of the only `ParallelEnv` that there is, in their order, by the names that ps shows."""
+    found: dict[int, int] = {}
+    for pid in descendants():
+        name, _, number = name_of(pid).rpartition("-")
+        if name == "ParallelEnv":
+            assert int(number) not in found, "there is another one"
+            found[int(number)] = pid
+    return [found[number] for number in range(len(found))]
+
+
+def name_of(pid: int) -> str:
+    """The name of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def noises(number: int) -> gym.Env:

@@ -352,7 +352,7 @@ def test_check_env_specs_names_keys_that_no_spec_has() -> None:
     check_env_specs("CartPole-v1")
 
 
-def test_step_mdp_leaves_behind_what_it_is_told() -> None:
+def test_step_mdp_leaves_out_what_it_is_told() -> None:
     stepped = Team().step(take_turns(Team().reset()))
     moved = step_mdp(stepped, reward_keys=[("a", "reward"), ("b", "reward")], action_keys=[("a", "turn"), ("b", "push")])
     assert set(moved.keys(True, True)) == {(a, k) for a in "ab" for k in ("seen", "done", "terminated")}

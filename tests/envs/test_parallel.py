@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import random
+import select
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -22,13 +25,14 @@ import reap
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector
 from reap.envs import EnvCreator, GymEnv, ParallelEnv, SerialEnv, check_env_specs
 from reap.envs.parallel import board as parallel_board
-from reap.envs.parallel.board import ASKED
+from reap.envs.parallel.board import ASKED, DONE, LAST, LEAVE, Link, Waiter
 from reap.errors import ClosedError, OptionError, SpecMismatch, WorkerRaised
 from reap.seeds import seed_chain
 from reap.testing import Const, Count, DiscreteCount, Id, Noise, check_collector, check_env
 from reap.workers.processes import fork_client as launch
+from reap.workers.stall import StallWatch
 from tests.collectors.kinds import made
-from tests.envs.parallel_kinds import KINDS, assert_same, factories
+from tests.envs.parallel_kinds import KINDS, assert_same, env_processes, factories
 from tests.workers.handlers import descriptors, have_ended, watch
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
@@ -247,7 +251,35 @@ def test_collectors_keep_their_promises_with_it() -> None:
     check_collector(make_collector)
 
 
-def test_numbers_of_commands_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_commands_restart_after_the_last() -> None:
+    watched = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    link = Link([1], watched, lambda: None, StallWatch(None, lambda process: None), lambda process: ("", ""))
+    _, asked, done, end = link.descriptors_for(0)
+    [board] = link.boards
+    board[ASKED] = board[DONE] = LAST - 1
+    poll, numbers = select.poll(), list[int]()
+    poll.register(asked, select.POLLIN), poll.register(end, select.POLLIN)
+    waiter = Waiter(board, asked, done, poll, 1)
+
+    def answer() -> None:
+        while waiter.wait() != LEAVE:
+            numbers.append(board[ASKED])
+            waiter.answer(None)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    for _ in range(3):
+        link.ask(0, LEAVE + 1)
+        link.wait(0)
+    link.ask(0, LEAVE)
+    thread.join()
+    assert numbers == [LAST, 1, 2]
+    board[DONE] = board[ASKED]
+    link.release()
+    os.close(watched)
+
+
+def test_data_are_the_same_where_numbers_of_commands_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     with ParallelEnv(3, factories("random", 3), num_processes=2) as env, SerialEnv(3, factories("random", 3)) as serial:
         for one in (env, serial):
             one.set_seed(1)
@@ -255,7 +287,6 @@ def test_numbers_of_commands_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(parallel_board, "LAST", 7)
         found, wanted = batches(env, "random", count=1), batches(serial, "random", count=1)
         assert_same(found[0], wanted[0])
-        assert all(board[ASKED] <= 7 for board in env._processes.link.boards)
 
 
 def test_a_caller_that_never_spins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +454,7 @@ def test_close() -> None:
     before = descriptors()
     env = ParallelEnv(3, lambda: Count(3))
     env.rollout(3)
-    processes = watch(env._processes._group.pids)
+    processes = watch(env_processes())
     env.close()
     env.close()
     assert have_ended(processes, timeout=0)
@@ -442,17 +473,17 @@ def test_dropped(kind: str) -> None:
     before = descriptors()
     env = ParallelEnv(3, factories(kind, 3))
     env.rollout(3)
-    processes = watch(env._processes._group.pids)
+    processes = watch(env_processes())
     del env
     gc.collect()
-    assert have_ended(processes, timeout=0.15)
+    assert have_ended(processes)
     assert descriptors() == before
 
 
 def test_memory_that_is_dropped_is_forgotten_by_the_processes() -> None:
     with ParallelEnv(2, lambda: Count(3), num_processes=1) as env:
         env.rollout(2)
-        [pid] = env._processes._group.pids
+        [pid] = env_processes()
         for _ in range(6):
             with SyncDataCollector(env, Const(), frames_per_batch=8) as collector:
                 collector.next()

@@ -19,8 +19,9 @@ from reap.envs import GymEnv, ParallelEnv, SerialEnv
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count, IdRows
 from reap.workers.processes import fork_client as launch
-from tests.conftest import descendants
-from tests.envs.parallel_kinds import Deadly, Says, end
+from tests.collectors.seams import pids_of
+from tests.collectors.worker_kinds import Gate, Gated
+from tests.envs.parallel_kinds import Deadly, Says, end, env_processes
 from tests.workers.handlers import descriptors, have_ended, watch
 from tests.workers.scripts import Script
 
@@ -65,7 +66,7 @@ def deadly(where: str, how: str, k: int, place: int, count: int = 4) -> list[Cal
 def test_in_a_collector(where: str, how: str) -> None:
     env = ParallelEnv(4, deadly(where, how, {"reset": 4, "step": 12}[where], 3), num_processes=2)
     collector = SyncDataCollector(env, Const(), frames_per_batch=80)
-    processes = watch(env._processes._group.pids)
+    processes = watch(env_processes())
     with pytest.raises((WorkerRaised, WorkerDied)) as info:
         collector.next()
     checked(info.value, how, where)
@@ -140,8 +141,8 @@ def test_in_a_worker_of_a_collector(how: str) -> None:
 def test_a_worker_of_a_collector_that_is_killed_takes_its_processes_along() -> None:
     collector = MultiSyncDataCollector([ParallelEnv(2, lambda: Count(3), num_processes=2)], Const(), frames_per_batch=40)
     collector.next()
-    [pid] = collector._workers.group.pids
-    own = {one for one in descendants() if is_named(str(one), "ParallelEnv")}
+    [pid] = pids_of(collector)
+    own = env_processes()
     assert len(own) == 2
     processes = watch(own)
     os.kill(pid, signal.SIGKILL)
@@ -151,23 +152,18 @@ def test_a_worker_of_a_collector_that_is_killed_takes_its_processes_along() -> N
     collector.shutdown()
 
 
-def is_named(pid: str, name: str) -> bool:
-    try:
-        with open(f"/proc/{pid}/comm") as file:
-            return file.read().startswith(name)
-    except OSError:
-        return False
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    gate = Gate(tmp_path)
+    yield gate
+    gate.close()
 
 
-def test_sigkill_while_the_caller_waits() -> None:
-    class Slow(Count):
-        def step(self, action: Any) -> Any:
-            signal.pause()
-
-    env = ParallelEnv(4, [lambda: Count(3)] * 3 + [lambda: Slow(3)], num_processes=2)
+def test_sigkill_while_the_caller_waits(gate: Gate) -> None:
+    env = ParallelEnv(4, [lambda: Count(3)] * 3 + [partial(Gated, gate.paths, [1])], num_processes=2)
     env.reset()
-    pid = env._processes._group.pids[0]
-    killer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
+    pid = env_processes()[0]
+    killer = threading.Thread(target=lambda: (gate.wait_for_entry(), os.kill(pid, signal.SIGKILL)))
     killer.start()
     with pytest.raises(WorkerDied, match="Worker 0 was killed by SIGKILL"):
         env.rand_step()
@@ -178,7 +174,7 @@ def test_sigkill_while_the_caller_waits() -> None:
 def test_death_between_steps() -> None:
     env = ParallelEnv(2, lambda: Count(3), num_processes=2)
     env.rollout(2)
-    pid = env._processes._group.pids[1]
+    pid = env_processes()[1]
     [process] = watch([pid])
     os.kill(pid, signal.SIGKILL)
     assert have_ended([process])
@@ -187,47 +183,39 @@ def test_death_between_steps() -> None:
     env.close()
 
 
-def test_closed_by_another_thread_while_the_caller_waits() -> None:
-    class Slow(Count):
-        def step(self, action: Any) -> Any:
-            signal.pause()
-
-    env = ParallelEnv(2, lambda: Slow(3), num_processes=2)
+def test_closed_by_another_thread_while_the_caller_waits(gate: Gate) -> None:
+    env = ParallelEnv(2, [partial(Gated, gate.paths, [1]), lambda: Count(3)], num_processes=2)
     env.reset()
-    closer = threading.Timer(0.3, env.close)
+    closer = threading.Thread(target=lambda: (gate.wait_for_entry(), env.close()))
     closer.start()
     with pytest.raises(ClosedError):
         env.rand_step()
     closer.join()
 
 
-def test_ctrl_c_while_the_caller_waits() -> None:
-    class Slow(Count):
-        def step(self, action: Any) -> Any:
-            if self.steps == 1:
-                import time
-
-                time.sleep(0.6)
-            return super().step(action)
-
-    with ParallelEnv(2, lambda: Slow(100), num_processes=2) as env:
+def test_ctrl_c_while_the_caller_waits(gate: Gate) -> None:
+    factories = [partial(Gated, gate.paths, [2]), lambda: Count(100)]
+    with ParallelEnv(2, factories, num_processes=2) as env:
         collector = SyncDataCollector(env, Const(), frames_per_batch=10)
-        killer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-        killer.start()
+        interruption = threading.Thread(target=lambda: (gate.wait_for_entry(), os.kill(os.getpid(), signal.SIGINT)))
         with pytest.raises(KeyboardInterrupt):
-            collector.next()
-        killer.join()
+            (interruption.start(), collector.next())
+        interruption.join()
+        opening = threading.Timer(0.1, gate.open)  # most likely while the next batch waits for the step
+        opening.start()
         # The step under way ends before the next one begins.
         assert collector.next()["observation"].squeeze(-1).tolist() == [[0, 1, 2, 3, 4]] * 2
+        opening.join()
         collector.shutdown()
 
 
 LEFT_OPEN = """
 import os, signal
 from reap import ParallelEnv
+from tests.envs.parallel_kinds import env_processes
 env = ParallelEnv(4, "CartPole-v1", num_processes=2)
 env.rollout(20)
-print(*env._processes._group.pids, flush=True)
+print(*env_processes(), flush=True)
 input()
 {end}
 """
@@ -296,9 +284,7 @@ class Counting(Waiting):
 
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("kind", [Counting, Waiting])
-def test_a_step_that_does_not_end_is_reported(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: Any, overlap: bool
-) -> None:
+def test_a_step_that_does_not_end_is_reported(tmp_path: Path, kind: Any, overlap: bool) -> None:
     gate = str(tmp_path / "gate")
     os.mkfifo(gate)
     opened = os.open(gate, os.O_RDWR)
@@ -312,10 +298,10 @@ def test_a_step_that_does_not_end_is_reported(
     factories = [kind, partial(kind, gate), kind]
     with ParallelEnv(3, factories, num_processes=3, overlap=overlap, stall_after=0.05) as env, warnings.catch_warnings():
         warnings.simplefilter("always")
-        monkeypatch.setattr(warnings, "showwarning", show)
+        warnings.showwarning = show  # until the end of the block
         with SyncDataCollector(env, None if kind is Waiting else Const(), frames_per_batch=15) as collector:
             batch = collector.next()
-            pids = env._processes._group.pids
+            pids = env_processes()
             collector.shutdown(close_env=False)
     [text] = texts
     assert text.startswith("worker 1 has been in step for 0.")

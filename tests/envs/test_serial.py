@@ -261,7 +261,7 @@ def test_an_env_by_id_is_built_again_for_each_row(given: Any) -> None:
     assert not torch.equal(first[0], first[1])
 
 
-def test_an_env_that_is_an_object_cannot_stand_for_several_rows() -> None:
+def test_an_env_that_is_an_object_cannot_be_several_rows() -> None:
     with pytest.raises(OptionError, match="was given for several rows, but it is one env: give a factory"):
         SerialEnv(2, gym.make("CartPole-v1"))
 

@@ -258,7 +258,7 @@ def test_serial_env_of_vector_envs(kind: str, mode: AutoresetMode) -> None:
             assert_equal(found.next(), expected.next())
 
 
-def test_envs_of_a_batch_begin_anew_in_one_way() -> None:
+def test_envs_of_a_batch_have_one_autoreset_mode() -> None:
     makers = [
         lambda: GymEnv("CartPole-v1", num_envs=2),
         lambda: GymEnv("CartPole-v1", num_envs=2, vectorization_mode="vector_entry_point"),

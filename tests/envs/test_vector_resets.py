@@ -155,7 +155,7 @@ def test_same_step_mode_of_an_unknown_class_loses_nothing() -> None:
     assert env.full_resets == 1
 
 
-def test_a_recurrent_state_begins_behind_the_reset_step() -> None:
+def test_a_recurrent_state_starts_after_the_reset_step() -> None:
     from tensordict.nn import TensorDictModule
 
     seen: list[torch.Tensor] = []

@@ -133,7 +133,7 @@ def test_a_place_without_a_name(case: str) -> None:
     )
 
 
-def test_what_cannot_be_pickled_stands_in_nobodys_way() -> None:
+def test_what_cannot_be_pickled_does_no_harm() -> None:
     generator = (i for i in range(3))
     net = Const(1.0)
     assert names([generator, print, net]) == ["2.w"]

@@ -358,7 +358,7 @@ def by_name_to_tuple(observation: Any, step_count: Any, is_init: Any) -> tuple[t
     return step_count.float(), is_init & True
 
 
-def test_step_count_begins_anew_after_random_actions_and_resets() -> None:
+def test_step_count_restarts_after_random_actions_and_resets() -> None:
     policy = lambda observation, step_count: step_count.float()  # noqa: E731
     collector = collector_of("serial", policy, init_random_frames=21)
     collector.next()
@@ -495,7 +495,7 @@ def test_an_initial_state_that_is_no_dict() -> None:
         ((1, SIZE), "shape (1, 5) and dtype float32", "shape (5,) and dtype float32"),
     ],
 )
-def test_a_state_that_begins_in_another_form_than_it_goes_on(form: Any, told: str, found: str) -> None:
+def test_a_state_whose_form_changes_after_the_first_step(form: Any, told: str, found: str) -> None:
     def policy(observation: torch.Tensor, h: torch.Tensor) -> dict[Any, torch.Tensor]:
         return {"action": observation[..., :1], ("next", "h"): observation.new_zeros(*observation.shape[:-1], SIZE)}
 

@@ -193,7 +193,7 @@ def test_a_missing_action() -> None:
         choose_actor(policy, actions, stage)
 
 
-def test_skipped_keys_are_computed_anew_in_each_column() -> None:
+def test_skipped_keys_are_computed_again_in_each_column() -> None:
     def once(td: TensorDictBase) -> TensorDictBase:
         return td if "extra" in td else td.set("extra", td["observation"] * 3)
 

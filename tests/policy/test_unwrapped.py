@@ -86,7 +86,7 @@ def test_dtypes() -> None:
 # The trial
 
 
-def test_the_trial_leaves_nothing_behind() -> None:
+def test_the_trial_leaves_no_trace() -> None:
     policy = ProbSequential(
         TensorDictModule(nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(), net()), ["observation"], ["logits"]), prob()
     )

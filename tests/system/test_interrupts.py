@@ -86,7 +86,7 @@ def test_what_came_before_is_raised_there() -> None:
     assert done == [1]
 
 
-def test_behind_that_place_it_waits_again() -> None:
+def test_after_that_place_it_waits_again() -> None:
     done = []
 
     def work() -> None:

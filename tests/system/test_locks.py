@@ -96,7 +96,7 @@ def test_ctrl_c_leaves_it_free(fd: int, other: Any) -> None:
     assert each_moment(take, 1, check) > 3
 
 
-def test_ctrl_c_behind_an_exception_leaves_it_free(fd: int, other: Any) -> None:
+def test_ctrl_c_after_an_exception_leaves_it_free(fd: int, other: Any) -> None:
     lock = ProcessLock(fd)
 
     def take() -> None:

@@ -19,6 +19,7 @@ from torch import nn
 from reap.collectors import SyncDataCollector
 from reap.envs import SerialEnv
 from reap.testing import Count, DictPolicy, Id
+from tests.collectors.seams import pool_of
 
 PAGE = 4096
 PASSES = 3
@@ -59,7 +60,7 @@ def test_memory_grows_by_less_than_a_megabyte_in_a_thousand_batches(key: Any) ->
         batches = iter(collector)
         kept: deque[torch.Tensor] = deque(maxlen=5 if key else 0)
         sizes = [kept_leaves(batches, key or "observation", 500, kept) for _ in range(PASSES + 1)]
-        assert len(collector._workers.assembly.pool.slots) <= 8
+        assert len(pool_of(collector).slots) <= 8
     growth = [after - before for before, after in pairwise(sizes)]
     assert min(growth) < MEGABYTE // 2, growth
 

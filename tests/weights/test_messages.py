@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ from reap.weights.messages import MessageMailbox
 from reap.weights.weight_layout import describe
 from tests.warm import Program
 from tests.weights.receivers import values
+
+LIMIT = 20.0
+"""Seconds after which a wait has failed."""
 
 LARGE = 1_500_000
 """Numbers in a message that no pipe holds."""
@@ -93,20 +97,10 @@ def test_half_a_message_is_none(large: Ends) -> None:
     assert reader.read_into(policy, 0) == 1
     writer.write(net(2.0), 2)
     # The thread has begun to write it, into a pipe that does not hold it.
-    wait_until_begun(writer)
+    assert select.select([writer.descriptors()[0]], [], [], LIMIT)[0]
     writer.close()
     for _ in range(2):
         assert (reader.read_into(policy, 1), values(policy)) == (1, [1.0])
-
-
-def wait_until_begun(writer: MessageMailbox) -> None:
-    """Wait until the thread that feeds the pipe has taken the message; it cannot finish it."""
-    feeder: Any = writer._feeder
-    taken = threading.Event()
-    while not taken.is_set():
-        with feeder._changed:
-            if feeder._next is None:
-                taken.set()
 
 
 def test_small_weights_arrive_though_the_writer_ends(small: Ends) -> None:
@@ -210,9 +204,10 @@ signal.pause()
 def test_a_writer_killed_in_the_middle_of_a_message() -> None:
     writer = MessageMailbox.for_weights(describe(net(0.0)))
     out, number = writer.descriptors()
-    into: int = writer._feeder._pipe  # pyright: ignore[reportOptionalMemberAccess]
+    into = os.open(f"/proc/self/fd/{out}", os.O_WRONLY)  # the pipe's other end
     reader = MessageMailbox.attach(writer.described, os.dup(out), os.dup(number))
     with Program(KILLED, descriptors=[out, number, into]) as process:
+        os.close(into)
         assert process.stdout.readline() == "written\n"
         writer.close()
         process.send_signal(signal.SIGKILL)

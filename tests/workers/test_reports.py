@@ -19,7 +19,7 @@ from reap.errors import OptionError, WorkerRaised, add_note, headline, portable
 from reap.testing import Count
 from reap.workers import reports
 from reap.workers.processes.group import ProcessGroup
-from tests.collectors.buffers import wait_for_end
+from tests.collectors.seams import wait_for_end
 from tests.workers.handlers import Doer, ask
 
 pytestmark = pytest.mark.timeout(60)

@@ -39,6 +39,10 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
+FAR = 1_000.0
+"""A deadline in seconds that no test waits for."""
+
+
 def keep(doer: Doer, fd: int) -> None:
     doer.kept = fd
 
@@ -62,9 +66,7 @@ def test_an_idle_worker_closes_its_handler(pipe: tuple[int, int]) -> None:
     group = ProcessGroup([Telling])
     group.request(0, keep, [pipe[1]])
     group.ready({0})
-    started = time.monotonic()
-    group.stop()
-    assert time.monotonic() - started < 2
+    group.stop(FAR)
     assert os.read(pipe[0], 10) == b"closed"
 
 
@@ -85,16 +87,14 @@ def test_a_worker_that_cannot_be_asked_is_killed_at_the_deadline(pipe: tuple[int
     os.read(pipe[0], 1)
     started = time.monotonic()
     group.stop(0.3)
-    assert 0.25 < time.monotonic() - started < 2
+    assert time.monotonic() - started > 0.25
     assert not any(map(exists, group.pids))
 
 
 def test_a_worker_that_has_replied_to_nobody_does_not_hold_up_the_end() -> None:
     group = ProcessGroup([Doer])
     group.request(0, lambda doer: bytes(10 << 20))
-    started = time.monotonic()
-    group.stop()
-    assert time.monotonic() - started < 2
+    group.stop(FAR)
     assert not exists(group.pids[0])
 
 

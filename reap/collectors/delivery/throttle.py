@@ -32,6 +32,9 @@ class Throttle:
         step: frames that are written at a time.
         warm_up: the first frames, which need not wait.
         patience: seconds after which a warning says that nothing was sampled at all, doubled for each further one.
+
+    Attributes:
+        is_holding: the last answer of `holds`, unless it is being found.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class Throttle:
         self._limit, self._per_frame, self._step, self._warm_up = limit, samples_per_frame, step, warm_up
         self._patience = patience
         self._sampled = self._start = 0
-        self._is_on = False
+        self.is_holding = False
         self._also: Sequence[int] = ()
         self._event: int | None = None
         if limit < math.inf:
@@ -65,20 +68,20 @@ class Throttle:
 
     def holds(self, frames: int) -> bool:
         """Whether to wait before more is written than these frames."""
-        self._is_on = True  # a sample meanwhile wakes
+        self.is_holding = True  # a sample meanwhile wakes
         ahead = frames + self._step - self._start - self._sampled / self._per_frame
-        self._is_on = ahead > self._limit
-        return self._is_on
+        self.is_holding = ahead > self._limit
+        return self.is_holding
 
     def note_sampled(self, frames: int) -> None:
         """The learner has sampled more frames."""
         self._sampled += frames
-        if self._is_on:
+        if self.is_holding:
             self.wake()
 
     def wait(self) -> None:
         """Return at once, unless the last answer was to wait: then when something has happened."""
-        if self._event is None or not self._is_on:
+        if self._event is None or not self.is_holding:
             return
         waiting = select.poll()
         for descriptor in (self._event, *self._also):
@@ -102,7 +105,7 @@ class Throttle:
 
 
 def make_throttle(options: CollectorOptions, frames_per_batch: int) -> Throttle:
-    """The brake that these options ask for; without them, one that never holds.
+    """The throttle that these options ask for; without them, one that never holds.
 
     Raises:
         OptionError: fewer frames than a batch has, or a buffer that does not say what was sampled from it.

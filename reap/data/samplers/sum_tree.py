@@ -41,7 +41,9 @@ class SumTree:
         size: number of places.
 
     Attributes:
-        values: the value of each place, `[size]`: to be read only.
+        values: the value of each place, `[size]`: to be read only, here and below.
+        sums: the values, and above them their sums, the lowest level first.
+        lows: the smallest value above 0 below each node, for each level above the values.
 
     Example:
         >>> tree = SumTree(100_000)
@@ -54,19 +56,19 @@ class SumTree:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._sums = list(_levels(size, 0.0))
-        self._lows = list(_levels(size, math.inf))[1:]
-        self.values: Values = self._sums[0].numpy()[:size]
+        self.sums = list(_levels(size, 0.0))
+        self.lows = list(_levels(size, math.inf))[1:]
+        self.values: Values = self.sums[0].numpy()[:size]
 
     @property
     def lowest(self) -> float:
         """The smallest value above 0; infinite if there is none."""
-        return float(self._lows[-1].numpy().min()) if self._lows else _least_above_zero(self._sums[0]).item()
+        return float(self.lows[-1].numpy().min()) if self.lows else _least_above_zero(self.sums[0]).item()
 
     @property
     def highest(self) -> float:
         """The largest value."""
-        return self._sums[0].max().item()
+        return self.sums[0].max().item()
 
     def set(self, places: Places, values: Values | float) -> None:
         """Set values.
@@ -77,12 +79,12 @@ class SumTree:
         """
         self.values[places] = values
         nodes = places
-        for level, (sums, above) in enumerate(pairwise(self._sums)):
+        for level, (sums, above) in enumerate(pairwise(self.sums)):
             nodes = _parents(nodes, len(sums) // FANOUT)
             blocks = _blocks(sums, nodes)
-            least = _least_above_zero(blocks) if not level else _blocks(self._lows[level - 1], nodes).amin(1)
+            least = _least_above_zero(blocks) if not level else _blocks(self.lows[level - 1], nodes).amin(1)
             above.numpy()[nodes] = blocks.sum(1).numpy()
-            self._lows[level].numpy()[nodes] = least.numpy()
+            self.lows[level].numpy()[nodes] = least.numpy()
 
     def draw(self, points: Values) -> Places:
         """Places, each as likely as its value is large, and never one whose value is 0.
@@ -90,19 +92,19 @@ class SumTree:
         Args:
             points: `[B]`, uniform from 0 to 1; not all values may be 0.
         """
-        top = self._sums[-1]
+        top = self.sums[-1]
         sums = top.cumsum(0).numpy()
         order = points.argsort()  # neighbours are looked up one after the other: that is quicker, and no other result
         mass = _below(points[order] * sums[-1], sums[-1])
         nodes = sums.searchsorted(mass, side="right")
         mass -= sums[nodes] - top.numpy()[nodes]
-        for level in self._sums[-2::-1]:
+        for level in self.sums[-2::-1]:
             blocks = _blocks(level, nodes)
             sums = blocks.cumsum(1)
             mass = _below(np.maximum(mass, 0.0), sums.numpy()[:, -1])
             child = torch.searchsorted(sums, torch.from_numpy(mass).unsqueeze(1), right=True)
             nodes = nodes * FANOUT + child.squeeze(1).numpy()
-            if level is not self._sums[0]:
+            if level is not self.sums[0]:
                 mass -= (sums.gather(1, child) - blocks.gather(1, child)).squeeze(1).numpy()
         places = np.empty_like(nodes)
         places[order] = nodes

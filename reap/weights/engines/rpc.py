@@ -7,9 +7,11 @@ receiver: call(fetch, key, serial) -----> Publication of that key: waits for a p
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import secrets
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,11 +24,14 @@ from reap.errors import ClosedError
 from reap.weights.copied_mailbox import Parcel
 from reap.workers.messages import Encoded
 from reap.workers.rpc import agent
-from reap.workers.rpc.agent import Address
+from reap.workers.rpc.agent import LINGER, Address
 from reap.workers.rpc.tensors import Tensors, unwrapped, wrapped
 
 FOREVER = 0.0
 """The timeout of a call that is answered when there is something new."""
+
+PATIENCE = 5.0
+"""Seconds that a sender has to take note that a receiver goes."""
 
 
 class Publication:
@@ -90,6 +95,12 @@ def fetch(key: str, known: int) -> Any:
     return call
 
 
+def forget(key: str) -> None:
+    """Want no more weights. Called by receivers."""
+    if publication := _publications.get(key):
+        publication.close()
+
+
 @dataclass(frozen=True)
 class RpcWay:
     """See `Way`.
@@ -139,10 +150,13 @@ class RpcFollowing:
         self._fetch(serial)
 
     def close(self) -> None:
-        """Call no more."""
+        """Call no more; the sender is told, so that no answer is sent to nobody."""
         with self._lock:
             was_over, self._is_over = self._is_over, True
         if not was_over:
+            with contextlib.suppress(RuntimeError):  # it is gone
+                rpc.rpc_sync(self._way.sender.name, forget, args=(self._way.key,), timeout=PATIENCE)
+                time.sleep(LINGER)
             agent.shared.give_back()
 
 

@@ -35,7 +35,7 @@ class RPCWeightSyncScheme(RemoteWeightSyncScheme):
         >>> sender.send()
         >>> sender.shutdown()
 
-    In the other process, `examples/weights_by_rpc.py` runs both:
+    In the other process, `examples/weights_between_processes.py` runs both:
         `scheme = pickle.loads(message); scheme.init_on_receiver(model=own); scheme.connect(); scheme.receive(timeout=1.0)`
     """
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from reap.workers import progress
@@ -36,11 +35,10 @@ class GlooChannel:
     Args:
         pair: connected to the group's process.
         control: the worker's ints.
-        when_cut_off: called when the group is gone, in another thread.
     """
 
-    def __init__(self, pair: Pair, control: Control, when_cut_off: Callable[[], Any]) -> None:
-        self._pair, self._control, self._when_cut_off = pair, control, when_cut_off
+    def __init__(self, pair: Pair, control: Control) -> None:
+        self._pair, self._control = pair, control
         self._inbox, self._outbox = Inbox(), Outbox()
         self._is_cut_off = threading.Event()
         lives = {"receive": self._receive_all, "send": self._send_all}
@@ -102,4 +100,3 @@ class GlooChannel:
             self._is_cut_off.set()
             self._outbox.close()
             self.leave()
-            self._when_cut_off()

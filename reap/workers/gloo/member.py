@@ -6,16 +6,18 @@ deliver it and go.
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
-import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from reap.workers.base import Handler
 from reap.workers.gloo.channel import GlooChannel
+from reap.workers.gloo.guard import Guard
+from reap.workers.gloo.pair import Pair
 from reap.workers.gloo.rendezvous import Invitation, join
 from reap.workers.handler_spec import HandlerSpec
 from reap.workers.processes.child import ignore
@@ -25,9 +27,6 @@ from reap.workers.serve import Terminated, serve
 ENTRY = f"{__name__}:live"
 
 LEAVING = signal.SIGTERM, signal.SIGUSR2
-
-GRACE = 4.0
-"""Seconds that a worker on another machine has to end when its group is gone; on the group's machine the group sees to it."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +56,27 @@ def live(data: bytes, control: Control) -> int:
     """
     membership: Membership = pickle.loads(data)
     pair = join(membership.invitation, membership.timeout)
-    if membership.lost_after is not None:
-        pair.watch(membership.lost_after)
-    channel = GlooChannel(pair, control, _end_soon if membership.lost_after is not None else _leave_it)
+    channel = GlooChannel(pair, control)
     _leave_on_signals(channel)
+    with _guarded(pair, membership.lost_after):
+        try:
+            return serve(channel, partial(_start, channel, control), _ignore_signals)
+        finally:
+            channel.close()
+
+
+@contextmanager
+def _guarded(pair: Pair, lost_after: float | None) -> Generator[None]:
+    """In the body a loss of the group's machine is noticed, and ends this process, where that is another one."""
+    if lost_after is None:  # whoever launched this process ends it
+        yield
+        return
+    pair.watch(lost_after)
+    guard = Guard(pair.descriptors)
     try:
-        return serve(channel, partial(_start, channel, control), _ignore_signals)
+        yield
     finally:
-        channel.close()
+        guard.dismiss()
 
 
 def _start(channel: GlooChannel, control: Control) -> tuple[Control, Handler]:
@@ -90,17 +102,3 @@ def _ignore_signals() -> None:
     """They end a command; closing may take until the deadline."""
     for number in LEAVING:
         signal.signal(number, ignore)
-
-
-def _leave_it() -> None:
-    """Whoever launched the worker ends it."""
-
-
-def _end_soon() -> None:
-    timer = threading.Timer(GRACE, _end)
-    timer.daemon = True
-    timer.start()
-
-
-def _end() -> NoReturn:
-    os._exit(0)

@@ -12,7 +12,6 @@ Elsewhere the store is bound to the address that workers are given: a TCPStore t
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import json
 import os
@@ -20,6 +19,7 @@ import platform
 import shutil
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class FileInvitation:
     """To a file of this machine.
 
     Attributes:
-        path: the file.
+        path: of the file.
     """
 
     path: str
@@ -125,21 +125,22 @@ class TcpInvitation:
 
 
 class FileMeeting:
-    """Where the workers of this machine are met: a file for each in a private folder."""
+    """Where workers of this machine are met: a file for each, in a private folder that is there only while one is awaited."""
 
     address = LOOPBACK
+    place = "this machine"
 
     def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="reap-gloo-")
-
-    @property
-    def place(self) -> str:
-        """The folder."""
-        return self._folder
+        self._folder = ""
+        self._awaited: set[str] = set()
+        self._lock = threading.Lock()
 
     def invitation(self, name: str) -> Invitation:
         """An invitation to a worker."""
-        return FileInvitation(os.path.join(self._folder, name))
+        with self._lock:
+            self._awaited.add(name)
+            self._folder = self._folder or tempfile.mkdtemp(prefix="reap-gloo-")
+            return FileInvitation(os.path.join(self._folder, name))
 
     def store(self, name: str) -> Store:
         """The store of a pair, here."""
@@ -147,12 +148,16 @@ class FileMeeting:
 
     def forget(self, name: str) -> None:
         """The pair is connected, or never will be."""
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(self._folder, name))
+        with self._lock:
+            self._awaited.discard(name)
+            if self._folder and not self._awaited:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder = ""
 
     def close(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Forget all."""
+        for name in list(self._awaited):
+            self.forget(name)
 
 
 class TcpMeeting:
@@ -258,20 +263,19 @@ def meet(meeting: Meeting, name: str, timeout: float, give_up: Callable[[], str 
         ConnectionError: it will not come, or cannot be connected to; the text says why.
     """
     deadline = time.monotonic() + timeout
-    store = meeting.store(name)
-    while not store.check([HELLO]):
-        if reason := give_up():
-            raise ConnectionError(reason)
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(LOOK)
-    hello = json.loads(store.get(HELLO))
-    refuse_other_versions(hello["versions"])
     try:
+        store = meeting.store(name)
+        while not store.check([HELLO]):
+            if reason := give_up():
+                raise ConnectionError(reason)
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            time.sleep(LOOK)
+        hello = json.loads(store.get(HELLO))
+        refuse_other_versions(hello["versions"])
         return Pair(store, 0, meeting.address, CONNECTING), hello
     except RuntimeError as error:
-        where = f"process {hello['pid']} on {hello['host']}"
-        raise ConnectionError(f"{where} has come to {meeting.place}, and cannot be connected to: {error}") from error
+        raise ConnectionError(f"a worker has come to {meeting.place}, and cannot be connected to: {error}") from error
     finally:
         meeting.forget(name)
 

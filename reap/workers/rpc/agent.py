@@ -43,6 +43,9 @@ CHANNELS_HERE = ("cma", "basic")
 SIOCGIFADDR = 0x8915
 """Linux's number for the question which address an interface has."""
 
+LINGER = 0.02
+"""Seconds that torch has elsewhere to note that its last answer was taken, before an agent ends: it would print a warning."""
+
 TRAINER_NUMBER = 0
 
 numbers = itertools.count(1 << 14)

@@ -21,14 +21,12 @@ from reap.workers.messages import Encoded, MessageKind, Received
 from reap.workers.pickling import encode_apart
 from reap.workers.progress import LEAVE, STOP, STOP_EARLY, Control
 from reap.workers.rpc import line
+from reap.workers.rpc.agent import LINGER
 from reap.workers.rpc.line import Item, Told
 from reap.workers.rpc.tensors import unwrapped, wrapped
 
 FOREVER = 0.0
 """The timeout of a call that may take any time: the trainer may be busy for hours, and a rollout may take as long."""
-
-LINGER = 0.02
-"""Seconds that torch has over there to note that its last answer was taken: it would print a warning otherwise."""
 
 
 class Wishes:

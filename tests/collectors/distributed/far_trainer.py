@@ -1,6 +1,7 @@
 """A trainer whose workers are in another network namespace; it does what it is told, line by line, and answers with a line.
 
-python -m tests.collectors.distributed.far_trainer NAMESPACE ADDRESS sync|async LOST_AFTER
+python -m tests.collectors.distributed.far_trainer gloo NAMESPACE ADDRESS sync|async LOST_AFTER
+python -m tests.collectors.distributed.far_trainer ray ADDRESS_OF_HEAD sync|async
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from reap.collectors.distributed import DistributedDataCollector
+from reap.collectors.distributed import DistributedDataCollector, RayCollector
 from reap.errors import ReapError
 from reap.testing import Count
 from tests.collectors.distributed.namespaces import FarLauncher
@@ -32,17 +33,23 @@ class Slow(Count):
         return super().step(action)
 
 
+ENVS: Any = {"create_env_fn": [partial(Slow, 50)] * 2, "frames_per_batch": 200}
+
+
+def over_gloo(namespace: str, address: str, kind: str, lost_after: str) -> Any:
+    launcher, seconds = FarLauncher(namespace), float(lost_after)
+    options = {"launcher": launcher, "address": address, "lost_after": seconds, "timeout": 60}
+    return DistributedDataCollector(**ENVS, sync=kind == "sync", **options)
+
+
+def over_ray(address: str, kind: str) -> Any:
+    init = {"address": address, "log_to_driver": False}
+    return RayCollector(**ENVS, sync=kind == "sync", ray_init_config=init)
+
+
 def main() -> None:
-    namespace, address, kind, lost_after = sys.argv[1:]
-    collector = DistributedDataCollector(
-        [partial(Slow, 50)] * 2,
-        frames_per_batch=200,
-        sync=kind == "sync",
-        launcher=FarLauncher(namespace),
-        address=address,
-        lost_after=float(lost_after),
-        timeout=60,
-    )
+    engine, *arguments = sys.argv[1:]
+    collector = {"gloo": over_gloo, "ray": over_ray}[engine](*arguments)
     print("made", flush=True)
     for line in sys.stdin:
         name, _, argument = line.strip().partition(" ")

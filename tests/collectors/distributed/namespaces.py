@@ -13,8 +13,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -93,6 +94,11 @@ class Cable:
         ).stdout
         rows = [line.split() for line in out.splitlines()[1:]]
         return [_address(row[1].partition(":")[0]) for row in rows if row[3] == "0A"]
+
+    def wait_for_listener(self, port: int, timeout: float = 60.0) -> None:
+        """Wait until a process in the trainer's namespace listens on a port."""
+        wait = f"until grep -q ':{port:04X} .* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done"
+        subprocess.run(["ip", "netns", "exec", self.near, "sh", "-c", wait], check=True, timeout=timeout)
 
     def take_up(self) -> None:
         """End what runs there, and remove the namespaces."""
@@ -194,9 +200,10 @@ class Trainer:
         cable: the cable.
         module: the program.
         *arguments: its arguments.
+        environment: variables that it has beside those of this process.
     """
 
-    def __init__(self, cable: Cable, module: str, *arguments: str) -> None:
+    def __init__(self, cable: Cable, module: str, *arguments: str, environment: Mapping[str, str]) -> None:
         command = ["ip", "netns", "exec", cable.near, sys.executable, "-m", module, *arguments]
         self.process = subprocess.Popen(
             command,
@@ -204,7 +211,7 @@ class Trainer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         )
 
     def tell(self, line: str) -> None:
@@ -232,9 +239,11 @@ class Trainer:
 
 
 @contextlib.contextmanager
-def running(cable: Cable, module: str, *arguments: str) -> Generator[Trainer]:
+def running(
+    cable: Cable, module: str, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> Generator[Trainer]:
     """A program in the trainer's namespace, for as long as the body runs."""
-    trainer = Trainer(cable, module, *arguments)
+    trainer = Trainer(cable, module, *arguments, environment=environment)
     try:
         yield trainer
     finally:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
-from tests.collectors.distributed.namespaces import Cable, laid, needs_root, running
+from tests.collectors.distributed.namespaces import ROOT, Cable, Trainer, laid, needs_root, running
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120), needs_root]
 
@@ -25,7 +31,7 @@ def cable(worker_id: str) -> Iterator[Cable]:
 
 
 def arguments(cable: Cable, kind: str) -> tuple[str, ...]:
-    return cable.far, cable.near_address, kind, str(LOST_AFTER)
+    return "gloo", cable.far, cable.near_address, kind, str(LOST_AFTER)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -76,3 +82,69 @@ def test_a_link_that_is_cut(cable: Cable, kind: str, moment: str) -> None:
         while cable.pids(cable.far):
             assert time.monotonic() < cut + LOST_AFTER + 5 + SLACK, "the far workers are gone"
             time.sleep(0.1)
+
+
+# ---------------------------------------------------------------------- Ray, with a token
+
+QUICK = {"RAY_health_check_period_ms": "500", "RAY_health_check_timeout_ms": "500", "RAY_health_check_failure_threshold": "3"}
+"""Ray's own limits, shorter than they are."""
+
+
+class RayNodes:
+    """A head in the trainer's namespace, which takes no actors, and a node in the workers'.
+
+    Args:
+        cable: the cable.
+        folder: where the token is.
+    """
+
+    def __init__(self, cable: Cable, folder: Path) -> None:
+        token = folder / "token"
+        token.write_text(secrets.token_hex(32))
+        token.chmod(0o600)
+        self.address = f"{cable.near_address}:6379"
+        self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), **QUICK}
+        common = ["--block", "--disable-usage-stats", "--object-store-memory", str(200 << 20)]
+        head = ["--head", "--port", "6379", "--num-cpus", "0", "--include-dashboard", "false"]
+        self._cable, self._processes = cable, list[subprocess.Popen[bytes]]()
+        self._start(cable.near, *head, "--node-ip-address", cable.near_address, *common)
+        cable.wait_for_listener(6379)
+        self._start(cable.far, "--address", self.address, "--num-cpus", "2", "--node-ip-address", cable.far_address, *common)
+
+    def _start(self, namespace: str, *arguments: str) -> None:
+        ray = Path(sys.executable).parent / "ray"
+        command = ["ip", "netns", "exec", namespace, sys.executable, str(ray), "start", *arguments]
+        environment = {**os.environ, **self.environment, "PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._processes.append(process)
+
+    def close(self) -> None:
+        """End the nodes."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    @contextmanager
+    def trainer(self, kind: str) -> Generator[Trainer]:
+        """A trainer that has the token."""
+        with running(self._cable, MODULE, "ray", self.address, kind, environment=self.environment) as trainer:
+            assert trainer.hear(100.0) == "made"
+            yield trainer
+
+
+@pytest.mark.timeout(240)
+def test_ray_on_two_machines(cable: Cable, tmp_path: Path) -> None:
+    with closing(RayNodes(cable, tmp_path)) as nodes, nodes.trainer("async") as trainer:
+        assert [trainer.ask("next") for _ in range(4)] == ["(200,)"] * 4
+        cable.slow("200mbit")
+        trainer.ask("next")
+        before = float(trainer.ask("transfer"))
+        waited = float(trainer.ask("wait 6"))
+        transferred = float(trainer.ask("transfer")) - before
+        assert transferred > 0.5
+        assert waited < transferred / 2, "blocks land while the training loop works"
+        cable.cut()
+        answer = trainer.ask("next", 60.0)
+        while "WorkerDied" not in answer:
+            answer = trainer.ask("next", 60.0)
+        assert "node" in answer

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
+import struct
+import termios
 import threading
 import time
 from dataclasses import dataclass
@@ -15,6 +19,7 @@ import pytest
 import torch
 
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
+from reap.workers.gloo.sockets import sockets
 from reap.workers.processes import fork_client
 from reap.workers.progress import STOP
 from tests.workers.gloo.groups import group_of, listening, pid_of, pids_of
@@ -230,7 +235,6 @@ def test_the_last_words_of_a_worker_arrive_while_it_is_sent_much() -> None:
 def test_stopping_ends_workers_in_any_state_and_leaves_nothing(state: str) -> None:
     fork_client.server()
     before = descriptors()
-    folders = set(Path("/tmp").glob("reap-gloo-*"))
     group = group_of([Doer] * 2)
     if state != "starting":
         ask(group, 0, ("add", 1, 1))
@@ -246,7 +250,6 @@ def test_stopping_ends_workers_in_any_state_and_leaves_nothing(state: str) -> No
     assert time.monotonic() - begun < 5.0
     assert not any(map(exists, pids))
     assert descriptors() == before
-    assert set(Path("/tmp").glob("reap-gloo-*")) <= folders
 
 
 def test_handlers_are_closed(tmp_path: Path) -> None:
@@ -319,4 +322,61 @@ def test_what_is_known_of_a_worker() -> None:
     group.replace(0, Doer)
     ask(group, 0, sized(1_000_000, 1))
     assert group.facts(0).bytes > 2_000_000
+    group.stop()
+
+
+def dies_in_the_middle(doer: Doer) -> Any:
+    """Send a reply, and be killed when a part of it has left."""
+
+    def unsent(one: str) -> int:
+        return struct.unpack("i", fcntl.ioctl(int(one), termios.TIOCOUTQ, bytes(4)))[0]
+
+    def watch_and_die() -> None:
+        while True:
+            for one in sockets():
+                with contextlib.suppress(OSError):  # one that listens
+                    if unsent(one) > 10_000:
+                        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch_and_die, daemon=True).start()
+    return np.ones(400_000_000, np.uint8)
+
+
+def test_a_worker_that_dies_with_a_reply_half_sent_is_noticed_and_nothing_is_left() -> None:
+    fork_client.server()
+    before = descriptors()
+    group = group_of([Doer] * 2)
+    ask(group, 1, ("add", 1, 1))
+    group.request(0, dies_in_the_middle)
+    with pytest.raises(WorkerDied, match="Worker 0 was killed by SIGKILL"):
+        group.ready([0])
+    assert descriptors() == before
+
+
+def test_a_worker_that_dies_with_a_command_half_sent_is_noticed_and_nothing_is_left() -> None:
+    fork_client.server()
+    before = descriptors()
+    group = group_of([Doer])
+    ask(group, 0, ("add", 1, 1))
+    pid = pid_of(group, 0)
+    group.post(0, Put(np.ones(100_000_000, np.float32)))
+    while group.carrier._lines[0].outbox._waiting:
+        time.sleep(0.0001)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerDied):
+        ask(group, 0, ("add", 1, 1))
+    assert descriptors() == before
+
+
+def test_a_worker_that_stands_still_loses_nothing() -> None:
+    group = group_of([Keeper])
+    ask(group, 0, Count())
+    pid = pid_of(group, 0)
+    os.kill(pid, signal.SIGSTOP)
+    group.post(0, Put(np.ones(5_000_000, np.float32)))
+    group.request(0, Count())
+    time.sleep(0.5)
+    assert group.poll([0]) is None
+    os.kill(pid, signal.SIGCONT)
+    assert group.ready([0])[1] == (1, 1.0)
     group.stop()

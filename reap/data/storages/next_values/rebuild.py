@@ -36,11 +36,16 @@ SMALLEST = 9
 
 
 class RebuildNext(StoreNext):
-    """Rebuilds values under `"next"` from the root of the following frame, if it has the key with the same shape and dtype."""
+    """Rebuilds values under `"next"` from the root of the following frame, if it has the key with the same shape and dtype.
+
+    Attributes:
+        roots: the key of the root, for each key that is rebuilt.
+        side: the values that cannot be rebuilt; None before the first write, and where no key is rebuilt.
+    """
 
     def __init__(self) -> None:
         self.roots: dict[Key, Key] = {}
-        self._side: SideStore | None = None
+        self.side: SideStore | None = None
 
     def fresh(self) -> RebuildNext:
         """An equal object for a storage that is still empty."""
@@ -54,12 +59,12 @@ class RebuildNext(StoreNext):
     def allocate(self, fields: Mapping[Key, Field], places: int, make: Callable[[int], Sparse]) -> None:
         """Allocate the side store; see `StoreNext`."""
         if self.roots:
-            self._side = SideStore({key: fields[key] for key in self.roots}, places, make)
+            self.side = SideStore({key: fields[key] for key in self.roots}, places, make)
 
     @property
     def nbytes(self) -> int:
         """Bytes that are kept apart."""
-        return self._side.nbytes if self._side else 0
+        return self.side.nbytes if self.side else 0
 
     # ------------------------------------------------------------------ writing
 
@@ -72,14 +77,14 @@ class RebuildNext(StoreNext):
             ours, roots = leaves[key].flatten(0, dims - 1), leaves[root].flatten(0, dims - 1)
             mask.reshape(-1)[:-1] |= differing(ours[:-1], roots[1:])
         mask[:, -1:] = True
-        if self._side is not None:
+        if self.side is not None:
             with storage.control.lock:
-                self._side.reserve(int(mask[:, skipped:].sum()))
+                self.side.reserve(int(mask[:, skipped:].sum()))
         return mask[:, skipped:]
 
     def write(self, storage: FrameStore, leaves: Leaves, claim: Claim, prepared: Mask) -> None:
         """Give slots to the frames that need one, and free those before them that can be rebuilt now; see `StoreNext`."""
-        side, capacity = self._side, storage.ring.capacity
+        side, capacity = self.side, storage.ring.capacity
         if side is None or not claim.columns:
             return
         columns = (claim.start + np.arange(claim.columns)) % capacity
@@ -115,7 +120,7 @@ class RebuildNext(StoreNext):
     @contextmanager
     def editing(self, storage: FrameStore, places: Tensor, leaves: Leaves) -> Generator[None]:
         """Give slots to frames whose value changes, and to those before a frame whose root changes; see `StoreNext`."""
-        side, capacity = self._side, storage.ring.capacity
+        side, capacity = self.side, storage.ring.capacity
         if side is None:
             yield
             return
@@ -146,9 +151,9 @@ class RebuildNext(StoreNext):
 
     def complete(self, storage: FrameStore, places: Tensor, leaves: Leaves) -> Leaves:
         """Add the values under `"next"` to those that were taken from these places; see `StoreNext`."""
-        if self._side is None:
+        if self.side is None:
             return leaves
-        complete = leaves | self._values(storage, self._side, places)
+        complete = leaves | self._values(storage, self.side, places)
         return {key: complete[key] for key in storage.keys}
 
     def _values(self, storage: FrameStore, side: SideStore, places: Tensor) -> dict[Key, Tensor]:
@@ -170,10 +175,10 @@ class RebuildNext(StoreNext):
 
     def contents(self, storage: FrameStore, columns: int) -> dict[Key, Tensor]:
         """Copies of the values that are not stored, `[*rows, columns, *item]`; see `StoreNext`."""
-        if self._side is None:
+        if self.side is None:
             return {}
         places = torch.arange(storage.rows * storage.ring.capacity).view(storage.rows, -1)[:, :columns]
-        values = self._values(storage, self._side, places.reshape(-1))
+        values = self._values(storage, self.side, places.reshape(-1))
         return {key: value.unflatten(0, (*storage.row_shape, columns)) for key, value in values.items()}
 
     def at(self, storage: FrameStore, index: Any) -> Any:
@@ -184,20 +189,20 @@ class RebuildNext(StoreNext):
 
     def load(self, storage: FrameStore, frames: Mapping[Key, Tensor], prepared: Mask, claimed: int) -> None:
         """Take over the frames of another storage; see `StoreNext`. With the lock held."""
-        if self._side is None:
+        if self.side is None:
             return
-        self._side.empty()
+        self.side.empty()
         columns, capacity = prepared.shape[1], storage.ring.capacity
         prepared[:, (claimed - 1) % capacity : (claimed - 1) % capacity + 1] = True
         rows, at = prepared.nonzero()
         flat = torch.from_numpy(rows * columns + at)
         values = {key: frames[key].flatten(0, storage.ndim - 1)[flat] for key in self.roots}
-        self._keep(self._side, rows * capacity + at, values)
+        self._keep(self.side, rows * capacity + at, values)
 
     def copy_from(self, other: RebuildNext) -> None:
         """Take over the values that another such object keeps apart."""
-        if self._side is not None and other._side is not None:
-            self._side.copy_from(other._side)
+        if self.side is not None and other.side is not None:
+            self.side.copy_from(other.side)
 
 
 def _moved(places: Places, by: int, capacity: int) -> Places:

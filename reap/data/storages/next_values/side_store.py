@@ -86,6 +86,9 @@ class SideStore:
         fields: shape and dtype of the values.
         places: frames at the most.
         make: makes the memory.
+
+    Attributes:
+        counts: slots that were ever taken, the height of the stack, and slots for which there is memory.
     """
 
     def __init__(self, fields: Mapping[Key, Field], places: int, make: Callable[[int], Sparse]) -> None:
@@ -98,12 +101,12 @@ class SideStore:
         self._sparse = make(layout.nbytes)
         block = Block(layout, self._sparse.memory)
         self._fields, self._layout, self._places = dict(fields), layout, places
-        self._counts: NDArray[np.int64] = block.array(_COUNTS)
+        self.counts: NDArray[np.int64] = block.array(_COUNTS)
         self._slots: NDArray[np.int32] = block.array(_SLOTS)
         self._stack: NDArray[np.int32] = block.array(_STACK)
         self._item = sum(field.nbytes for field in fields.values())
         self._values: dict[Key, Tensor] = {key: block.tensor(key) for key in fields}
-        if not self._counts[RESERVED]:
+        if not self.counts[RESERVED]:
             self._sparse.take(0, self.tables_nbytes)
 
     @property
@@ -114,7 +117,7 @@ class SideStore:
     @property
     def nbytes(self) -> int:
         """Bytes that were ever written: the tables, and the slots that were ever taken."""
-        return self.tables_nbytes + int(self._counts[TAKEN]) * self._item
+        return self.tables_nbytes + int(self.counts[TAKEN]) * self._item
 
     def slots(self, places: Places) -> NDArray[np.int32]:
         """The slots of places `[n]`; -1 for those without."""
@@ -134,14 +137,14 @@ class SideStore:
         Raises:
             MemoryError: there is none.
         """
-        taken, returned, reserved = map(int, self._counts)
+        taken, returned, reserved = map(int, self.counts)
         missing = count - returned - (reserved - taken)
         step = min(max(missing, RESERVE_BYTES // self._item), self._places - reserved)
         if missing <= 0 or step <= 0:
             return
         for key, field in self._fields.items():
             self._sparse.take(self._layout.offset(key) + reserved * field.nbytes, step * field.nbytes)
-        self._counts[RESERVED] = reserved + step
+        self.counts[RESERVED] = reserved + step
 
     def take(self, places: Places) -> NDArray[np.int32]:
         """Slots for places that have none, `[n]`; with the lock held.
@@ -150,14 +153,14 @@ class SideStore:
             MemoryError: there is no memory for them.
         """
         count = len(places)
-        if count > self._counts[RETURNED] + self._places - self._counts[TAKEN]:
+        if count > self.counts[RETURNED] + self._places - self.counts[TAKEN]:
             self._find_lost()
         self.reserve(count)
-        taken, returned = int(self._counts[TAKEN]), int(self._counts[RETURNED])
+        taken, returned = int(self.counts[TAKEN]), int(self.counts[RETURNED])
         again = min(count, returned)
         fresh = np.arange(taken, taken + count - again, dtype=np.int32)
         slots = np.concatenate([self._stack[returned - again : returned], fresh])
-        self._counts[:2] = taken + count - again, returned - again
+        self.counts[:2] = taken + count - again, returned - again
         self._slots[places] = slots + 1
         return slots
 
@@ -168,9 +171,9 @@ class SideStore:
         if not len(slots):
             return
         self._slots[places] = 0
-        returned = int(self._counts[RETURNED])
+        returned = int(self.counts[RETURNED])
         self._stack[returned : returned + len(slots)] = slots
-        self._counts[RETURNED] = returned + len(slots)
+        self.counts[RETURNED] = returned + len(slots)
 
     def empty(self) -> None:
         """No place has a slot any more; with the lock held."""
@@ -182,20 +185,20 @@ class SideStore:
         unused[self._slots[self._slots > 0] - 1] = False
         lost = np.flatnonzero(unused)[::-1]
         self._stack[: len(lost)] = lost
-        self._counts[:2] = self._places, len(lost)
+        self.counts[:2] = self._places, len(lost)
 
     def copy_from(self, other: SideStore) -> None:
         """Copy another store of the same fields."""
-        taken = int(other._counts[TAKEN])
+        taken = int(other.counts[TAKEN])
         self.reserve(taken)
-        self._counts[:2] = other._counts[:2]
+        self.counts[:2] = other.counts[:2]
         self._slots[:] = other._slots
         self._stack[:] = other._stack
         for key, values in self._values.items():
             values[:taken] = other._values[key][:taken]
 
     def __getstate__(self) -> dict[str, Any]:
-        taken, returned = map(int, self._counts[:2])
+        taken, returned = map(int, self.counts[:2])
         return {
             "fields": self._fields,
             "places": self._places,
@@ -212,6 +215,6 @@ class SideStore:
         self.reserve(state["taken"])
         self._slots[:] = state["slots"]
         self._stack[: len(state["stack"])] = state["stack"]
-        self._counts[:2] = state["taken"], len(state["stack"])
+        self.counts[:2] = state["taken"], len(state["stack"])
         for key, values in self._values.items():
             values[: state["taken"]] = state["values"][key]

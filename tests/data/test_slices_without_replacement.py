@@ -170,7 +170,7 @@ def test_a_copy_goes_on_with_trajectories_of_several_writers() -> None:
     assert [drawn(data) for data in buffer] == [[1]]
 
 
-def test_a_copy_begins_anew_in_another_buffer() -> None:
+def test_a_copy_starts_an_epoch_in_another_buffer() -> None:
     one, other = sliced([3] * 4, 3, shuffle=False), sliced([3] * 4, 3, shuffle=False)
     one.sample()
     other.set_sampler(pickle.loads(pickle.dumps(one.sampler)))
@@ -178,7 +178,7 @@ def test_a_copy_begins_anew_in_another_buffer() -> None:
     assert [drawn(data) for data in one] == [[1], [2], [3]]
 
 
-def test_a_copy_behind_an_epoch_begins_the_next() -> None:
+def test_a_copy_made_after_an_epoch_starts_the_next() -> None:
     buffer = sliced([3] * 4, 12, shuffle=False)
     assert [drawn(data) for data in buffer] == [[0, 1, 2, 3]]
     buffer.set_sampler(pickle.loads(pickle.dumps(buffer.sampler)))

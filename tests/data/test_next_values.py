@@ -20,7 +20,7 @@ from reap.data.buffers.replay import ReplayBuffer
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, lazy
 from reap.data.storages.bits import differing
 from reap.data.storages.next_values.rebuild import RebuildNext
-from reap.data.storages.next_values.side_store import RETURNED, TAKEN, SideStore, Sparse
+from reap.data.storages.next_values.side_store import RESERVED, RETURNED, TAKEN, SideStore, Sparse
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError
 from reap.recording.layout import Field
@@ -43,20 +43,25 @@ def ram(size: int, ndim: int = 1, *, once: bool = True) -> ReplayBuffer:
     return ReplayBuffer(storage=LazyTensorStorage(size, ndim=ndim, observations_once=once))
 
 
+def nexts_of(buffer: ReplayBuffer) -> RebuildNext:
+    """How a buffer rebuilds values under `"next"`."""
+    return buffer.storage._nexts  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def side_of(buffer: ReplayBuffer) -> SideStore:
-    nexts = buffer.storage._nexts
-    assert isinstance(nexts, RebuildNext)
-    assert nexts._side is not None
-    return nexts._side
+    """The values that it cannot rebuild."""
+    side = nexts_of(buffer).side
+    assert side is not None
+    return side
 
 
 def with_slots(buffer: ReplayBuffer) -> list[int]:
     """The places that have a slot; no slot is of two places, and all others that were taken were given back."""
-    numbers = side_of(buffer)._slots
-    used = numbers[numbers > 0]
-    counts = side_of(buffer)._counts
-    assert len(np.unique(used)) == len(used) == counts[TAKEN] - counts[RETURNED]
-    return np.flatnonzero(numbers).tolist()
+    side = side_of(buffer)
+    slots = side.slots(np.arange(buffer.storage.max_size))
+    used = slots[slots >= 0]
+    assert len(np.unique(used)) == len(used) == side.counts[TAKEN] - side.counts[RETURNED]
+    return np.flatnonzero(slots >= 0).tolist()
 
 
 class Writes:
@@ -221,14 +226,13 @@ def test_pixels_take_half_the_memory(make: Make) -> None:
     data["next", "pixels"][::200] = 0
     for part in data.split(50):
         ours.extend(part), plain.extend(part)
-    stored = [sum(leaf.values.nbytes for leaf in buffer.storage._leaves.values()) for buffer in (ours, plain)]
-    assert stored == [1000 * 2304, 2 * 1000 * 2304]
+    assert nexts_of(ours).roots == {("next", "pixels"): ("pixels",)}
     # 5 ends and the last frame; while a write is under way, the last one of the write before has its slot still.
-    assert side_of(ours)._counts[TAKEN] == 7
+    assert side_of(ours).counts[TAKEN] == 7
     assert side_of(ours).nbytes == 64 + 2 * 4032 + 7 * 2304
     for _ in range(5):
         ours.extend(data)
-    assert side_of(ours)._counts[TAKEN] <= 8
+    assert side_of(ours).counts[TAKEN] <= 8
     assert "2.3 MB" in repr(ours.storage)
     assert "4.6 MB" in repr(plain.storage)
 
@@ -245,11 +249,13 @@ def test_after_multi_step_all_that_differs_is_kept(make: Make) -> None:
 
 
 def test_where_the_memory_for_slots_ends_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    available = [1e9]
+    monkeypatch.setattr(lazy, "available_memory", lambda: (available[0], "the machine"))
     buffer, writes = ram(40), Writes(0)
     buffer.extend(writes(30, ends=0.0))
     before = buffer[:].clone()
-    monkeypatch.setattr(side_of(buffer)._sparse, "_left", lambda: (100.0, "the machine"))
-    side_of(buffer)._counts[2] = side_of(buffer)._counts[TAKEN]
+    side_of(buffer).counts[RESERVED] = side_of(buffer).counts[TAKEN]
+    available[0] = 100.0
     with pytest.raises(MemoryError, match=r"observations_once: 780 B more .* the machine has 100 B left.*MultiStep"):
         buffer.extend(writes(40, ends=1.0))
     assert_same(buffer[:], before)
@@ -269,8 +275,8 @@ def test_slots_that_a_killed_process_took_are_found_again(make: Make) -> None:
     for _ in range(2):
         data = writes(20, 0.2)
         ours.extend(data), plain.extend(data)
-    side_of(ours)._counts[TAKEN] = 20  # as if it had noted no place for those that it took
-    side_of(ours)._counts[RETURNED] = 0
+    side_of(ours).counts[TAKEN] = 20  # as if it had noted no place for those that it took
+    side_of(ours).counts[RETURNED] = 0
     data = writes(20, 1.0)
     ours.extend(data), plain.extend(data)
     assert_same_buffers(ours, plain)
@@ -304,7 +310,7 @@ number, writes, columns, is_stopped = map(int, sys.argv[2].split())
 if is_stopped:
     import signal
     assert len(buffer)
-    side = buffer.storage._nexts._side
+    side = buffer.storage._nexts.side
     def stop(*arguments):
         print("claimed", flush=True)
         signal.pause()
@@ -410,7 +416,7 @@ def test_only_what_is_worth_it_is_rebuilt() -> None:
     data = TensorDict({**fields, "other": torch.zeros(4, 5), "next": {**fields, "other": torch.zeros(4, 6)}}, [4])
     buffer = ram(10)
     buffer.extend(data)
-    assert list(side_of(buffer)._fields) == [("next", "large")]
+    assert nexts_of(buffer).roots == {("next", "large"): ("large",)}
     with pytest.raises(OptionError, match="no key 'nothing'"):
         buffer.storage.leaf(("nothing",))
 
@@ -451,7 +457,7 @@ def test_slots_are_taken_from_the_lowest_and_those_given_back_first() -> None:
     assert store.take(np.array([2])).tolist() == [3]
 
 
-def test_an_emptied_buffer_begins_anew(make: Make) -> None:
+def test_an_emptied_buffer_rebuilds_what_is_written_next(make: Make) -> None:
     ours, plain, writes = make(30), make(30, once=False), Writes(8)
     for columns in (20, 25, 4, 40):
         data = writes(columns, 0.3)
