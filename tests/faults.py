@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -31,6 +31,7 @@ from tempfile import TemporaryDirectory
 from threading import Thread, Timer
 from typing import Any
 
+from reap.collectors.distributed import DistributedDataCollector, RPCDataCollector
 from reap.errors import ClosedError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count
 from tests.collectors.seams import pids_of
@@ -41,6 +42,15 @@ GRACE = 2.0
 LIMIT = 60
 PIXELS = [partial(Pixels, 5)] * 2
 CODES = {"os._exit": 3, "SIGKILL": -9, "SIGSEGV": -11, "SIGTERM": -15}
+ENGINES = {
+    "gloo, sync": partial(DistributedDataCollector, sync=True),
+    "gloo": DistributedDataCollector,
+    "RPC, sync": partial(RPCDataCollector, sync=True),
+    "RPC": RPCDataCollector,
+}
+"""Collectors on engines whose workers are processes of this machine."""
+
+KINDS: dict[str, Any] = {**CLASSES, **ENGINES}
 
 
 @dataclass
@@ -64,7 +74,7 @@ class Run:
     def build(self, *factories: Any, policy: Any = None, **options: Any) -> Any:
         """A collector of the last of these envs, which fails, and the one before it, or `Count`."""
         options = {"frames_per_batch": self.draw.choice([8, 16, 64]), **options}
-        collector = CLASSES[self.name]([partial(Count, 5), *factories][-2:], policy, **options)
+        collector = KINDS[self.name]([partial(Count, 5), *factories][-2:], policy, **options)
         self.pids += pids_of(collector)
         return collector
 
@@ -75,7 +85,9 @@ class Run:
         if how == "raise":
             is_right = is_right and isinstance(error.__cause__, ValueError)
         else:
-            is_right = is_right and isinstance(error, WorkerDied) and error.exit_code == CODES[how]
+            # A worker of an engine leaves when it is told to.
+            code = 0 if how == "SIGTERM" and self.name in ENGINES else CODES[how]
+            is_right = is_right and isinstance(error, WorkerDied) and error.exit_code == code
         if not is_right:
             self.wrong = f"{how}: got {error!r}"
 
@@ -200,11 +212,13 @@ def stuck(run: Run) -> None:
 PROGRAM = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
-from tests.collectors.worker_kinds import CLASSES, Pixels
+from tests.collectors.seams import pids_of
+from tests.collectors.worker_kinds import Pixels
+from tests.faults import KINDS
 from functools import partial
-collector = CLASSES[sys.argv[1]]([partial(Pixels, 5)] * 2, frames_per_batch=int(sys.argv[2]))
+collector = KINDS[sys.argv[1]]([partial(Pixels, 5)] * 2, frames_per_batch=int(sys.argv[2]))
 collector.next()
-print(*collector._workers.group.pids, flush=True)
+print(*pids_of(collector), flush=True)
 deadline = time.monotonic() + float(sys.argv[3])
 while time.monotonic() < deadline:
     collector.next()
@@ -301,8 +315,8 @@ def still_running(pids: list[int]) -> int:
     return left
 
 
-def campaign(runs: int, seed: int) -> dict[tuple[str, str], Row]:
-    """All faults in turn with all classes, at moments drawn from the seed."""
+def campaign(runs: int, seed: int, names: Sequence[str]) -> dict[tuple[str, str], Row]:
+    """All faults in turn with these classes, at moments drawn from the seed."""
     draw = random.Random(seed)
     rows = {key: Row() for key in FAULTS}
     with CLASSES["MultiSync"]([partial(Count, 5)], Const(), frames_per_batch=4) as collector:
@@ -310,7 +324,7 @@ def campaign(runs: int, seed: int) -> dict[tuple[str, str], Row]:
     order: list[tuple[tuple[str, str], str]] = []
     for number in range(runs):
         if not order:
-            order = [(key, name) for key in FAULTS for name in CLASSES]
+            order = [(key, name) for key in FAULTS for name in names]
             draw.shuffle(order)
         key, name = order.pop()
         carry_out(rows[key], FAULTS[key], name, draw)
@@ -319,7 +333,7 @@ def campaign(runs: int, seed: int) -> dict[tuple[str, str], Row]:
     return rows
 
 
-def page(rows: dict[tuple[str, str], Row], runs: int, seed: int, seconds: float) -> str:
+def page(rows: dict[tuple[str, str], Row], runs: int, seed: int, seconds: float, names: Sequence[str]) -> str:
     """The table."""
     delays = [delay for row in rows.values() for delay in row.seconds]
     clean = sum(row.is_clean for row in rows.values())
@@ -338,11 +352,12 @@ From a signal to a worker to the error in the parent, with all workers gone: med
 ({len(delays)} runs, while other jobs ran on the machine)."""
     text += """
 
-| fault | phase | MultiSync | MultiaSync | aSync | processes left | descriptors left | shared memory left | wrong |
-|---|---|--:|--:|--:|--:|--:|--:|--:|"""
+| fault | phase | """
+    text += " | ".join([*names, "processes left", "descriptors left", "shared memory left", "wrong |"])
+    text += f"\n|---|---|{'--:|' * (len(names) + 4)}"
     lines = [text]
     for (how, phase), row in rows.items():
-        counts = " | ".join(str(row.runs[name]) for name in CLASSES)
+        counts = " | ".join(str(row.runs[name]) for name in names)
         lines.append(f"| {how} | {phase} | {counts} | {row.processes} | {row.descriptors} | {row.memory} | {len(row.wrong)} |")
     lines += ["", "The columns with names of classes count runs. Wrong: no error came, or it did not name its cause.", ""]
     return "\n".join(lines)
@@ -353,11 +368,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Collectors that fail in every way, and what they leave behind.")
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--table", type=Path, default=ROOT / "docs" / "faults.md")
     given = parser.parse_args()
     started = time.monotonic()
-    rows = campaign(given.runs, given.seed)
-    given.table.write_text(page(rows, given.runs, given.seed, time.monotonic() - started))
+    rows = campaign(given.runs, given.seed, given.kinds)
+    given.table.write_text(page(rows, given.runs, given.seed, time.monotonic() - started, given.kinds))
     print(given.table)
     for key, row in rows.items():
         for what in row.wrong:

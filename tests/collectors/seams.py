@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
 from reap.collectors.workers.base import Workers
 from reap.recording.pool import SlotPool
+from reap.workers.remote_group import RemoteGroup
 
 LIMIT = 20.0
 """Seconds after which a wait has failed."""
@@ -18,8 +20,12 @@ def seam_of(collector: Any) -> Workers:
 
 
 def pids_of(collector: Any) -> list[int]:
-    """The processes of the workers."""
-    return group_of(collector).pids
+    """The processes of the workers, on this machine."""
+    group = group_of(collector)
+    if isinstance(group, RemoteGroup):
+        places = [group.carrier.place(worker) for worker in range(group.size)]
+        return [int(number) for number in re.findall(r"pid (\d+)", " ".join(places))]
+    return group.pids
 
 
 def group_of(collector: Any) -> Any:
