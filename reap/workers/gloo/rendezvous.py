@@ -24,13 +24,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib.metadata import version
 from typing import Any, Protocol
 
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from reap.errors import OptionError
 from reap.workers.gloo.pair import Pair
+from reap.workers.launchers.versions import own_versions, refuse_other_versions
 
 LOOPBACK = "127.0.0.1"
 HELLO = "hello"
@@ -39,8 +39,6 @@ CONNECTING = 10.0
 
 LOOK = 0.01
 """Seconds between two looks whether a worker has come."""
-
-PACKAGES = ("torch", "tensordict")
 
 
 class Invitation(Protocol):
@@ -242,8 +240,7 @@ def own_addresses() -> list[str]:
 
 def introduction() -> dict[str, Any]:
     """What a process says of itself."""
-    versions = {"Python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
-    return {"host": socket.gethostname(), "pid": os.getpid(), "versions": versions}
+    return {"host": socket.gethostname(), "pid": os.getpid(), "versions": own_versions()}
 
 
 def meet(meeting: Meeting, name: str, timeout: float, give_up: Callable[[], str | None]) -> tuple[Pair, dict[str, Any]]:
@@ -292,17 +289,3 @@ def join(invitation: Invitation, timeout: float) -> Pair:
         return Pair(store, 1, invitation.own_address(), CONNECTING)
     except RuntimeError as error:
         raise ConnectionError(f"no connection to the collector's process over {invitation.place}: {error}") from error
-
-
-def refuse_other_versions(theirs: dict[str, str]) -> None:
-    """Raise OptionError where a worker's packages are not those of this process: what is pickled here may not load there."""
-    ours = introduction()["versions"]
-    # Patch releases of Python read each other's pickles, and code that travels by value.
-    pairs = {name: (ours[name], theirs.get(name, "none")) for name in ours}
-    pairs["Python"] = (_minor(pairs["Python"][0]), _minor(pairs["Python"][1]))
-    if different := [f"{name} {here} here, {there} there" for name, (here, there) in pairs.items() if here != there]:
-        raise OptionError(f"a worker has other versions: {', '.join(different)}; install the same on all machines")
-
-
-def _minor(number: str) -> str:
-    return ".".join(number.split(".")[:2])

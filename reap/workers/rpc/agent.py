@@ -77,6 +77,11 @@ class Address:
         return self.url.partition("://")[2].rpartition(":")[0].strip("[]")
 
     @property
+    def port(self) -> str:
+        """The port in it."""
+        return self.url.rpartition(":")[2]
+
+    @property
     def is_of_one_machine(self) -> bool:
         """Whether it is reached from its own machine only."""
         return self.host.startswith("127.") or self.host == "::1" or self.url.startswith("shm:")

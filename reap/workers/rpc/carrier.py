@@ -161,8 +161,9 @@ class RpcCarrier:
         return self._workers[worker].job.exit_code
 
     def ending(self, worker: int) -> str:
-        """The launcher's words, where they say more than the exit code."""
-        return words_of(self._workers[worker].job)
+        """Torch's words, where it cannot be reached, or the launcher's, where they say more than the exit code."""
+        found = self._workers[worker]
+        return found.ending or words_of(found.job)
 
     def place(self, worker: int) -> str:
         """Its process, and its machine if that is another one."""

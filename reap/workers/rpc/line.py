@@ -17,14 +17,17 @@ from __future__ import annotations
 import enum
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import rpc
 
+from reap.errors import OptionError
 from reap.system.interrupts import deferring_interrupts
+from reap.workers import reports
+from reap.workers.launchers.versions import refuse_other_versions
 from reap.workers.messages import Encoded, MessageKind
 from reap.workers.rpc.agent import Address
 from reap.workers.rpc.tensors import Tensors, nbytes, unwrapped
@@ -90,11 +93,13 @@ class Visitor(NamedTuple):
         pid: its process.
         host: the name of its machine.
         address: where it could be called.
+        versions: of what both processes must have alike.
     """
 
     pid: int
     host: str
     address: Address
+    versions: Mapping[str, str]
 
 
 class Line:
@@ -168,8 +173,23 @@ class Line:
     # The worker's, in threads of RPC
 
     def enter(self, visitor: Visitor) -> None:
-        """The worker is there."""
+        """The worker is there.
+
+        Raises:
+            OptionError: with other versions; the group raises it too.
+        """
         self.visitor = visitor
+        try:
+            refuse_other_versions(visitor.versions)
+        except OptionError as error:
+            self.fail(error)
+            raise
+        self._ring()
+
+    def fail(self, error: Exception) -> None:
+        """Have the group raise this: the worker will not start."""
+        report = reports.write(error, reports.START, is_harmless=False)
+        self.arrived.append(Arrived(MessageKind.RAISED, Encoded(report)))
         self._ring()
 
     def fetch(self, call: torch.futures.Future[Any]) -> None:

@@ -12,7 +12,7 @@ import pickle
 import signal
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -20,13 +20,15 @@ from typing import Any, NoReturn
 from torch.distributed import rpc
 
 from reap.workers.base import Handler
+from reap.workers.gloo.guard import Guard
+from reap.workers.gloo.sockets import connections, watch
 from reap.workers.handler_spec import HandlerSpec
+from reap.workers.launchers.versions import own_versions
 from reap.workers.progress import Control
 from reap.workers.rpc import agent, line
 from reap.workers.rpc.agent import Address
 from reap.workers.rpc.channel import RpcChannel
 from reap.workers.rpc.line import Visitor
-from reap.workers.rpc.vigil import Vigil
 from reap.workers.serve import serve
 
 ENTRY = f"{__name__}:live"
@@ -81,17 +83,30 @@ def live(data: bytes, control: Control) -> int:
 
 
 def _serve(own: Membership, address: Address, control: Control) -> int:
-    visitor = Visitor(os.getpid(), socket.gethostname(), address)
+    visitor = Visitor(os.getpid(), socket.gethostname(), address, own_versions())
     rpc.rpc_sync(own.trainer.name, line.enter, args=(own.key, tuple(visitor)), timeout=own.timeout)
     channel = RpcChannel(own.trainer.name, own.key, control, _wait_for_the_end if own.is_local else _end_soon)
     with contextlib.ExitStack() as stack:
         stack.callback(channel.close)
         if not own.is_local:
-            vigil = Vigil(own.lost_after)
-            vigil.watch(own.trainer, lambda _: _end_soon())
-            stack.callback(vigil.close)
+            stack.enter_context(_guarded(own.trainer, own.lost_after))
         _leave_on_signals(channel)
         return serve(channel, partial(_start, own.spec, control), lambda: None)
+
+
+@contextlib.contextmanager
+def _guarded(trainer: Address, lost_after: float) -> Generator[None]:
+    """In the body a loss of the group's machine is noticed, and ends this process, whatever it is at."""
+    with contextlib.ExitStack() as stack:
+        found = {ends: stack.enter_context(one) for ends, one in connections(()).items()}
+        own = [one for ends, one in found.items() if ends.endswith(f" {trainer.host}:{trainer.port}")]
+        for one in own:
+            watch(one, lost_after)
+        guard = Guard([one.fileno() for one in own])
+    try:
+        yield
+    finally:
+        guard.dismiss()
 
 
 def _start(data: bytes, control: Control) -> tuple[Control, Handler]:

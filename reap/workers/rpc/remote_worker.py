@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 
-from reap.workers import reports
 from reap.workers.launchers.base import Job, described, tail
-from reap.workers.messages import Encoded, MessageKind
 from reap.workers.progress import Progress, progress_of
 from reap.workers.remote_group import WorkerFacts
 from reap.workers.rpc.agent import Address
-from reap.workers.rpc.line import Arrived, Line
+from reap.workers.rpc.line import Line
 
 NEWLINE = "\n"
 
@@ -30,11 +28,13 @@ class RemoteWorker:
         line: as given.
         is_released: whether nobody is interested any more.
         is_lost: whether it cannot be reached any more, though nothing says that its process has ended.
+        ending: why, in words.
     """
 
     def __init__(self, job: Job, line: Line, called: Address, timeout: float, before: WorkerFacts) -> None:
         self.job, self.line = job, line
         self.is_released = self.is_lost = False
+        self.ending = ""
         self._called, self._timeout, self._before = called, timeout, before
         self._deadline = time.monotonic() + timeout
 
@@ -68,8 +68,12 @@ class RemoteWorker:
     def give_up(self, error: Exception) -> None:
         """Have the group raise this: nothing more will come."""
         self.is_lost = True
-        report = reports.write(error, reports.START, is_harmless=False)
-        self.line.arrived.append(Arrived(MessageKind.RAISED, Encoded(report)))
+        self.line.fail(error)
+
+    def lose(self, reason: str) -> None:
+        """It cannot be reached any more."""
+        self.ending = f"it cannot be reached any more: {reason}"
+        self.is_lost = True
 
     def missing(self) -> Exception | None:
         """Why the worker will not call, if that is known, or has not called in time."""

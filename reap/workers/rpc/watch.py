@@ -57,7 +57,6 @@ class Watch:
             self._forget(worker)
         elif (error := worker.missing()) is not None:
             worker.give_up(error)
-            self._ring()
         elif worker.has_ended:
             self._ring()
         elif worker.line.visitor is not None and worker not in self._visitors:
@@ -70,8 +69,8 @@ class Watch:
         agent.admit(visitor.address)
         self._visitors[worker] = visitor
 
-        def lose(_reason: str) -> None:
-            worker.is_lost = True
+        def lose(reason: str) -> None:
+            worker.lose(reason)
             self._ring()
 
         self._vigil.watch(visitor.address, lose)

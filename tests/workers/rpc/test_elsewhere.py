@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 import submitit
 
 from reap.errors import OptionError, WorkerDied, WorkerRaised
+from reap.workers.launchers import versions
 from reap.workers.launchers.base import Task
 from reap.workers.launchers.mp import ForkedJob, MpLauncher
 from reap.workers.launchers.submitit import SubmititLauncher
@@ -24,6 +28,7 @@ from reap.workers.rpc.carrier import RpcOptions
 from reap.workers.rpc.group import rpc_group
 from reap.workers.rpc.vigil import Vigil
 from tests.workers.handlers import Doer, ask, exists, have_ended, poll_until_it_fails, watch
+from tests.workers.scripts import Script
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
@@ -75,6 +80,11 @@ def own_pid(_doer: Doer) -> int:
     return os.getpid()
 
 
+def hold_the_interpreter(_doer: Any, seconds: int = 60) -> int:
+    """As code in C may."""
+    return ctypes.PyDLL(None).sleep(seconds)
+
+
 def far_group(count: int = 1, launcher: Any = None, **options: Any) -> Any:
     merged: Any = {"timeout": 30.0, "lost_after": 2.0, **options}
     given = RpcOptions(**merged)
@@ -95,6 +105,25 @@ def test_submitit(tmp_path: Path) -> None:
     group.stop(20)
     assert have_ended(ended)
     assert not exists(pids[0])
+
+
+@pytest.mark.parametrize("is_stuck", [False, True])
+def test_a_worker_whose_group_is_gone_ends_within_five_seconds(is_stuck: bool, tmp_path: Path) -> None:
+    code = f"""
+import time
+from tests.workers.rpc.test_elsewhere import *
+group = far_group(1, SubmititLauncher(submitit.LocalExecutor({str(tmp_path)!r})))
+print(ask(group, 0, own_pid), flush=True)
+group.request(0, hold_the_interpreter if {is_stuck} else lambda doer: time.sleep(60))
+time.sleep(60)
+"""
+    with Script(code) as script:
+        ended = watch([int(script.line())])
+        time.sleep(0.3)
+        script.process.send_signal(signal.SIGKILL)
+        begun = time.monotonic()
+        assert have_ended(ended)
+        assert time.monotonic() - begun < 5.0
 
 
 def test_wishes_travel_as_messages() -> None:
@@ -123,7 +152,7 @@ def test_a_death_that_the_launcher_does_not_tell_of() -> None:
         threading.Event().wait(0.05)
     job.is_silent = True
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(WorkerDied):
+    with pytest.raises(WorkerDied, match="it cannot be reached any more: "):
         poll_until_it_fails(group)
     job.is_silent = False
     group.stop()
@@ -136,7 +165,7 @@ def test_a_machine_that_is_silent() -> None:
     while not all(watched._is_known for watched in vigil._watched.values()) or not vigil._watched:
         threading.Event().wait(0.05)
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(WorkerDied):
+    with pytest.raises(WorkerDied, match="it cannot be reached any more: "):
         poll_until_it_fails(group)
     group.stop()
 
@@ -145,13 +174,8 @@ def test_slow_is_not_dead() -> None:
     group = far_group(lost_after=1.0)
     ask(group, 0, own_pid)
 
-    def hold_the_interpreter(_doer: Doer) -> int:
-        import ctypes
-
-        return ctypes.PyDLL(None).sleep(4)
-
-    assert ask(group, 0, hold_the_interpreter) == 0
-    hold_the_interpreter(None)  # type: ignore[arg-type]
+    assert ask(group, 0, partial(hold_the_interpreter, seconds=4)) == 0
+    hold_the_interpreter(None, 4)
     assert ask(group, 0, ("add", 1, 2)) == 3
     group.stop()
 
@@ -163,6 +187,17 @@ def test_a_worker_that_ends_before_it_calls() -> None:
     ) as info:
         ask(group, 0, own_pid)
     assert type(info.value.error) is ConnectionError
+    group.stop()
+
+
+def test_a_worker_with_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "own_versions", lambda: {"Python": "3.1.4", "torch": "1.0", "tensordict": "0.1"})
+    group = far_group()
+    with pytest.raises(
+        WorkerRaised, match=r"a worker has other versions: Python 3\.1 here, .* there, torch 1\.0 here, "
+    ) as info:
+        ask(group, 0, own_pid)
+    assert type(info.value.error) is OptionError
     group.stop()
 
 

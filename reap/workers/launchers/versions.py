@@ -1,0 +1,40 @@
+"""Versions that two processes must agree on: what is pickled in one may not load in the other.
+
+a worker, elsewhere: own_versions() ---> the group's process: refuse_other_versions(theirs)
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+
+from reap.errors import OptionError
+
+PACKAGES = ("torch", "tensordict")
+
+
+def own_versions() -> dict[str, str]:
+    """Those of this process, by name."""
+    return {"Python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def refuse_other_versions(theirs: Mapping[str, str]) -> None:
+    """Raise OptionError where a worker's versions are not those of this process.
+
+    Example:
+        >>> refuse_other_versions({**own_versions(), "torch": "1.0"})
+        Traceback (most recent call last):
+            ...
+        reap.errors.OptionError: a worker has other versions: torch ... here, 1.0 there; install the same on all machines
+    """
+    ours = own_versions()
+    # Patch releases of Python read each other's pickles, and code that travels by value.
+    pairs = {name: (ours[name], theirs.get(name, "none")) for name in ours}
+    pairs["Python"] = (_minor(pairs["Python"][0]), _minor(pairs["Python"][1]))
+    if different := [f"{name} {here} here, {there} there" for name, (here, there) in pairs.items() if here != there]:
+        raise OptionError(f"a worker has other versions: {', '.join(different)}; install the same on all machines")
+
+
+def _minor(number: str) -> str:
+    return ".".join(number.split(".")[:2])
