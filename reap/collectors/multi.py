@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from tensordict.nn import InteractionType
 
@@ -24,7 +24,13 @@ SHOWN = shows_options(_options=CollectorOptions, _worker_options=WorkerOptions)
 
 
 class RemoteCollector(DataCollectorBase):
-    """What collectors share whose workers are elsewhere."""
+    """What collectors share whose workers are elsewhere.
+
+    Attributes:
+        is_on_one_machine: whether the workers have the devices of this machine.
+    """
+
+    is_on_one_machine: ClassVar[bool] = True
 
     def _compose(
         self,
@@ -50,7 +56,7 @@ class RemoteCollector(DataCollectorBase):
             joins: has successors of workers that fail join; by default while all wait.
             retries: decides whether there is another successor; by default there is one.
         """
-        plan = make_plan(create_env_fn, options, InteractionType, is_shared=is_shared)
+        plan = make_plan(create_env_fn, options, InteractionType, is_shared=is_shared, is_here=self.is_on_one_machine)
         self._worker_options = plan.workers
         workers = RemoteWorkers(plan, policy, type(self).__name__, make_workers, joins, retries)
         super().__init__(

@@ -26,6 +26,7 @@ from reap.recording.buffers import IDS
 from reap.testing.marked import Marked
 from reap.workers.remote_group import RemoteGroup
 from reap.workers.serve import Terminated
+from tests.collectors.seams import pool_of
 from tests.workers.threads import ThreadCarrier, thread_group
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.filterwarnings("ignore:worker . is replaced:RuntimeWarning")]
@@ -317,6 +318,15 @@ def test_workers_that_are_added_join_while_others_deliver(count: int) -> None:
         assert sum(one.frames for one in stats.workers) == stats.frames
         draws = {collector.call_env("observe", worker_ids=[worker])[0][3].item() for worker in range(count + 2)}
         assert len(draws) == count + 2, "each has generators of its own"
+
+
+def test_memory_grows_with_the_results_that_wait_and_not_with_workers() -> None:
+    with Threaded(False, [Marked] * 6, Weighted(1.0)) as collector:
+        pool = pool_of(collector)
+        assert len(pool.slots) == 0, "a rollout that is under way takes none"
+        for _ in range(30):
+            collector.next()
+        assert len(pool.slots) <= 2, "one lands while one is delivered: small values are copied out"
 
 
 def test_joining_waits_at_once_or_later() -> None:

@@ -154,7 +154,24 @@ def test_a_batch_that_was_interrupted_is_part_of_the_state(name: str, gate: Gate
         assert following == [0, 1, 2, 3, 4], "this env has no state: its episodes begin anew"
 
 
-def test_a_complete_batch_that_was_not_handed_out_is_part_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def interrupt_the_join(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """When it is called, Ctrl-C comes where the next batch is complete: it is raised after that."""
+
+    def arm() -> None:
+        join, interruptions = Arrangement.deliver, [signal.SIGINT]
+
+        def joined(*arguments: Any) -> Any:
+            if interruptions:
+                signal.raise_signal(interruptions.pop())
+            return join(*arguments)
+
+        monkeypatch.setattr(Arrangement, "deliver", joined)
+
+    return arm
+
+
+def test_a_complete_batch_that_was_not_handed_out_is_part_of_the_state(interrupt_the_join: Callable[[], None]) -> None:
     def make() -> Any:
         torch.manual_seed(3)
         return MultiSyncDataCollector([partial(Marked, w) for w in range(2)], Drawing(), frames_per_batch=12)
@@ -165,8 +182,7 @@ def test_a_complete_batch_that_was_not_handed_out_is_part_of_the_state(monkeypat
     with make() as collector:
         collector.set_seed(7)
         collector.next()
-        # Ctrl-C comes where the batch is complete: it is raised behind that.
-        monkeypatch.setattr(Arrangement, "deliver", joins_and_interrupts(Arrangement.deliver))
+        interrupt_the_join()
         with pytest.raises(KeyboardInterrupt):
             collector.next()
         state = collector.state_dict()
@@ -179,21 +195,9 @@ def test_a_complete_batch_that_was_not_handed_out_is_part_of_the_state(monkeypat
         assert other.stats().frames == 48
 
 
-def joins_and_interrupts(join: Callable[..., Any]) -> Callable[..., Any]:
-    calls: list[int] = []
-
-    def joined(*arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 1:
-            signal.raise_signal(signal.SIGINT)
-        return join(*arguments)
-
-    return joined
-
-
-def test_a_complete_batch_that_was_not_handed_out_is_dropped_by_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_batch_that_was_not_handed_out_is_dropped_by_a_seed(interrupt_the_join: Callable[[], None]) -> None:
     with MultiSyncDataCollector([partial(Count, 50)] * 2, Const(), frames_per_batch=8, total_frames=24) as collector:
-        monkeypatch.setattr(Arrangement, "deliver", joins_and_interrupts(Arrangement.deliver))
+        interrupt_the_join()
         with pytest.raises(KeyboardInterrupt):
             collector.next()
         collector.set_seed(1)
@@ -202,9 +206,9 @@ def test_a_complete_batch_that_was_not_handed_out_is_dropped_by_a_seed(monkeypat
         assert (stats.frames, stats.discarded_frames) == (24, 8)
 
 
-def test_the_last_batch_of_the_budget_is_handed_out_by_whatever_asks_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_batch_of_the_budget_is_handed_out_by_whatever_asks_next(interrupt_the_join: Callable[[], None]) -> None:
     with MultiSyncDataCollector([partial(Count, 50)] * 2, Const(), frames_per_batch=8, total_frames=8) as collector:
-        monkeypatch.setattr(Arrangement, "deliver", joins_and_interrupts(Arrangement.deliver))
+        interrupt_the_join()
         with pytest.raises(KeyboardInterrupt):
             collector.next()
         assert steps(collector.next()) == [[0, 1, 2, 3]] * 2

@@ -363,7 +363,7 @@ def test_samplers_without_priorities_take_none() -> None:
 @pytest.mark.timeout(30)
 def test_prefetch_and_updates_at_the_same_time() -> None:
     """No draw of what has priority 0, no sum that differs from its values, whatever the threads do."""
-    size = 20_000
+    size = 50_000  # two levels of sums
     sampler = PrioritizedSampler(size, 1.0, 0.5, eps=0.0)
     buffer = ReplayBuffer(storage=LazyTensorStorage(size), sampler=sampler, batch_size=64, prefetch=3)
     buffer.extend(torch.arange(size))

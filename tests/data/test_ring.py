@@ -13,6 +13,7 @@ from reap.data.storages.ring.control import BIRTH, BUSY, CLAIMED, COUNT, PID, ST
 from reap.data.storages.ring.ring import Ring
 from reap.system import waits
 from tests.data.claims import claimed
+from tests.warned import on_warning
 
 
 @pytest.fixture(params=["private", "shared"])
@@ -344,12 +345,12 @@ def test_a_wait_for_a_writer_says_for_whom(monkeypatch: pytest.MonkeyPatch) -> N
     slow = claimed(ring, 4)
     warned: list[str] = []
 
-    def warn(message: str, kind: type[Warning], stacklevel: int) -> None:
+    def warn(message: str, kind: type[Warning]) -> None:
         warned.append(message)
         ring.publish(slow, 4)
 
-    monkeypatch.setattr(waits.warnings, "warn", warn)
-    write(ring, 8)
+    with on_warning(warn):
+        write(ring, 8)
     [message] = warned
     assert message == (
         f"waited for 0 s: this process ({os.getpid()}): it is in a write of 4 columns to a "

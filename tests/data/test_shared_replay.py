@@ -17,6 +17,7 @@ from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
 from reap.errors import OptionError, SpecMismatch
 from reap.system import waits
 from tests.warm import Program
+from tests.warned import on_warning
 
 WRITER = """
 import pickle, sys
@@ -157,12 +158,12 @@ def test_a_writer_that_is_stopped_is_named_when_the_ring_comes_round(
         program.send_signal(signal.SIGSTOP)
         buffer.extend(block(2, 20))  # up to its columns
 
-        def warn(message: str, kind: type[Warning], stacklevel: int) -> None:
+        def warn(message: str, kind: type[Warning]) -> None:
             warned.append(message)
             program.send_signal(end)
 
-        monkeypatch.setattr(waits.warnings, "warn", warn)
-        buffer.extend(block(3, 75))
+        with on_warning(warn):
+            buffer.extend(block(3, 75))
     assert re.match(rf"waited for 0 s: process {program.pid} \(.+\), which is stopped .* in a write of 30 columns", warned[0])
     assert check(buffer[:]) == {*written, 2, 3}
     assert len(buffer) == 95 + 5 * len(written)

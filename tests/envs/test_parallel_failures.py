@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from reap.workers.processes import fork_client as launch
 from tests.collectors.seams import pids_of
 from tests.collectors.worker_kinds import Gate, Gated
 from tests.envs.parallel_kinds import Deadly, Says, end, env_processes
+from tests.warned import on_warning
 from tests.workers.handlers import descriptors, have_ended, watch
 from tests.workers.scripts import Script
 
@@ -290,19 +290,20 @@ def test_a_step_that_does_not_end_is_reported(tmp_path: Path, kind: Any, overlap
     opened = os.open(gate, os.O_RDWR)
     texts: list[str] = []
 
-    def show(message: Warning | str, *rest: object) -> None:
-        if "in step" in str(message):  # and not in the start of its process
-            texts.append(str(message))
+    def show(message: str, kind: type[Warning]) -> None:
+        if "in step" in message:  # and not in the start of its process
+            texts.append(message)
             os.write(opened, b"x")
 
     factories = [kind, partial(kind, gate), kind]
-    with ParallelEnv(3, factories, num_processes=3, overlap=overlap, stall_after=0.05) as env, warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.showwarning = show  # until the end of the block
-        with SyncDataCollector(env, None if kind is Waiting else Const(), frames_per_batch=15) as collector:
-            batch = collector.next()
-            pids = env_processes()
-            collector.shutdown(close_env=False)
+    with (
+        ParallelEnv(3, factories, num_processes=3, overlap=overlap, stall_after=0.05) as env,
+        on_warning(show),
+        SyncDataCollector(env, None if kind is Waiting else Const(), frames_per_batch=15) as collector,
+    ):
+        batch = collector.next()
+        pids = env_processes()
+        collector.shutdown(close_env=False)
     [text] = texts
     assert text.startswith("worker 1 has been in step for 0.")
     assert text.endswith(f" s (pid {pids[1]})")

@@ -469,8 +469,17 @@ def test_what_cannot_be() -> None:
         SyncDataCollector(env, Const(), frames_per_batch=4, cudagraph_policy=True)
 
 
-def test_it_is_part_of_what_the_env_is_built_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """All that this process may use is one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.usefixtures("one_core")
+def test_it_is_part_of_what_the_env_is_built_of() -> None:
     env = Overlapping(3, lambda: Count(3))
     assert repr(env) == repr(env.another()) == "ParallelEnv(3, num_processes=2, overlap=True)"
     with env:

@@ -20,6 +20,7 @@ from reap.system import waits
 from reap.system.locks import ProcessLock
 from tests.architecture import ROOT
 from tests.interruptions import each_moment
+from tests.warned import on_warning
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -251,12 +252,11 @@ def test_who_is_stopped_with_it_is_named(fd: int, holder: subprocess.Popen[str],
 
     warned: list[tuple[str, Any]] = []
 
-    def warn(message: str, kind: Any, stacklevel: int) -> None:
+    def warn(message: str, kind: Any) -> None:
         warned.append((message, kind))
         let_go()
 
-    monkeypatch.setattr(waits.warnings, "warn", warn)
-    with ProcessLock(fd):
+    with on_warning(warn), ProcessLock(fd):
         pass
     message, kind = warned[0]
     assert kind is RuntimeWarning

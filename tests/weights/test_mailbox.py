@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from reap.errors import ClosedError, OptionError, SpecMismatch
-from reap.system import locks
+from reap.system.locks import ProcessLock
 from reap.weights import half as stored
 from reap.weights.base import load_weights
 from reap.weights.mailbox import WeightMailbox, describe
@@ -225,7 +225,8 @@ def test_state_beyond_tensors_without_a_mailbox() -> None:
 # ---------------------------------------------------------------------- versions
 
 
-def test_only_what_is_newer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.timeout(LIMIT)
+def test_only_what_is_newer_is_read() -> None:
     policy = filled(nn.Linear(1, 1), 0.0)
     writer, reader = pair(policy)
     assert (reader.version, reader.read_into(policy, 0), values(policy)) == (0, 0, [0.0])
@@ -233,10 +234,21 @@ def test_only_what_is_newer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     writer.write(filled(nn.Linear(1, 1), 2.0), 5)
     assert (reader.version, writer.version) == (5, 5)
     assert (reader.read_into(policy, 0), values(policy)) == (5, [2.0])
-    monkeypatch.setattr(stored, "copy_weights", lambda *_: pytest.fail("there is nothing newer"))
-    monkeypatch.setattr(locks, "fcntl", lambda *_: pytest.fail("and no lock to find that out"))
-    assert reader.read_into(policy, 5) == 5
-    assert reader.version == 5
+    filled(policy, 7.0)
+    taken, done = threading.Event(), threading.Event()
+
+    def hold_the_lock() -> None:
+        with ProcessLock(writer.fd):
+            taken.set()
+            done.wait(LIMIT)
+
+    holder = threading.Thread(target=hold_the_lock)
+    holder.start()
+    assert taken.wait(LIMIT)
+    assert (reader.read_into(policy, 5), reader.version) == (5, 5)  # without the lock
+    done.set()
+    holder.join()
+    assert values(policy) == [7.0], "there is nothing newer"
 
 
 def test_a_reader_that_is_up_to_date_does_not_read_at_first() -> None:

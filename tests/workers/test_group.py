@@ -20,6 +20,7 @@ from reap.workers.group import Group
 from reap.workers.processes.group import ProcessGroup
 from reap.workers.progress import COLUMN, PHASE, PUBLISHED, STOP, Progress
 from reap.workers.serve import Terminated
+from tests.warned import on_warning
 from tests.workers.handlers import Doer, Harmless, ask, descriptors, poll_until_it_fails
 from tests.workers.threads import thread_group
 
@@ -231,21 +232,18 @@ def test_a_worker_is_described_by_its_phase_and_place(workers: Group) -> None:
     assert workers.describe(2) == expected
 
 
-def test_a_worker_that_does_not_move_is_named_while_it_is_waited_for(
-    make_group: MakeGroup, gates: list[Gate], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_does_not_move_is_named_while_it_is_waited_for(make_group: MakeGroup, gates: list[Gate]) -> None:
     group = make_group([Doer] * 2, phases=PHASES, stall_after=0.05)
     texts: list[str] = []
 
-    def show(message: Warning | str, *rest: object) -> None:
-        texts.append(str(message))
+    def show(message: str, kind: type[Warning]) -> None:
+        texts.append(message)
         gates[1].open()
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it may take longer to start
         ask(group, 1, lambda doer: operator.setitem(doer.control, PHASE, 1))
-        warnings.simplefilter("always")
-        monkeypatch.setattr(warnings, "showwarning", show)
+    with on_warning(show):
         group.request(1, gates[1].passed)
         assert group.ready({0, 1}) == (1, 1)
     doing = "at work" if unseen(group) else "in stepping"

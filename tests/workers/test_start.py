@@ -236,18 +236,21 @@ def test_the_server_has_one_thread_and_knows_what_workers_need() -> None:
     assert b"reap.workers.processes.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def test_warming_up_is_quick_and_imports_nothing_here() -> None:
-    code = """
-import sys, time
+def test_warming_up_waits_for_no_import_and_imports_nothing_here(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    (tmp_path / "waits_at_the_gate.py").write_text(f"open({str(tmp_path / 'gate')!r}).read()")
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
 from reap.workers.processes import fork_client as launch
-started = time.perf_counter()
-launch.warm_up()
-print(time.perf_counter() - started < 0.5, "torch" in sys.modules, "numpy" in sys.modules)
+launch.warm_up(("waits_at_the_gate", *launch.MODULES))
+print("torch" in sys.modules, "numpy" in sys.modules)
+open({str(tmp_path / "gate")!r}, "w").close()
 launch.server().close()
 print(launch.server(()).pid != 0)
 """
     with Script(code) as script:
-        assert script.communicate() == ("True False False\nTrue\n", "")
+        assert script.communicate() == ("False False\nTrue\n", "")
 
 
 @pytest.mark.processes

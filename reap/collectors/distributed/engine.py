@@ -23,6 +23,8 @@ from reap.collectors.workers.rollout_workers import RolloutWorkers
 class EngineCollector(RemoteCollector):
     """A collector whose workers may be on other machines."""
 
+    is_on_one_machine = False
+
     def _compose_over(
         self,
         make_group: Callable[..., Any],

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import torch
+
 from reap.collectors.worker.commands import AttachSlot, Done, WorkerInfo
 from reap.keys import Key
 from reap.recording.buffers import Slot
@@ -67,6 +69,22 @@ class Exchange(Protocol):
 
     def make_block(self, layout: Layout) -> Block:
         """The memory of a slot."""
+        ...
+
+    def make_slots(
+        self,
+        infos: Mapping[int, WorkerInfo],
+        batch_shape: tuple[int, ...],
+        columns: int,
+        *,
+        device: torch.device | None,
+        same: bool,
+    ) -> Any:
+        """Slots for the rollouts of some workers; see `reap.collectors.exchange.slots.Slots`."""
+        ...
+
+    def require_memory(self, layouts: Sequence[Layout]) -> None:
+        """Raise MemoryError if slots of these layouts do not fit into the memory that there is."""
         ...
 
     def attach_slot(self, slot: Slot, first_rows: Mapping[int, int], rows: int) -> None:

@@ -10,17 +10,22 @@ One copy per field takes a rollout into the worker's rows of the collector's slo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from reap.collectors.exchange.base import MakeEnd, Rows, objects_in, put_objects
+from reap.collectors.exchange.landing import LandingSlots, RemoteSlots
+from reap.collectors.exchange.slots import Slots
 from reap.collectors.worker.commands import AttachSlot, AttachWeights, Done, PutWeights, WorkerInfo
 from reap.keys import Key
 from reap.recording.buffers import MASK, Slot, slot_layout
-from reap.recording.layout import Block, Field, Layout
+from reap.recording.layout import Block, Field, Layout, require_private
 from reap.recording.parcel import ParcelLayout
+from reap.recording.pool import SlotPool
 from reap.weights.copied_mailbox import CopiedMailbox, Parcel
 from reap.weights.mailbox_protocol import Mailbox
 from reap.weights.no_weights import NoMailbox
@@ -81,6 +86,7 @@ class CopiedExchange:
         self._group: Any = None
         self._travels = travels
         self._parcels: list[tuple[Any, ParcelLayout]] = []
+        self._pools: list[tuple[Any, SlotPool]] = []
 
     @property
     def make_end(self) -> MakeEnd:
@@ -95,6 +101,30 @@ class CopiedExchange:
     def make_block(self, layout: Layout) -> Block:
         """A piece of this process's own memory."""
         return Block.private(layout)
+
+    def make_slots(
+        self,
+        infos: Mapping[int, WorkerInfo],
+        batch_shape: tuple[int, ...],
+        columns: int,
+        *,
+        device: torch.device | None,
+        same: bool,
+    ) -> RemoteSlots:
+        """Slots of a batch of several workers, or where the rollouts of one worker land; see `Exchange`."""
+        if len(infos) > 1:
+            return Slots(self, infos, batch_shape, columns, device=device, same=same)
+        ((worker, info),) = infos.items()
+        layout = info.fields, batch_shape, columns, device, same
+        pool = next((pool for known, pool in self._pools if known == layout), None)
+        if pool is None:
+            pool = SlotPool(info.fields, batch_shape, columns, device=device, same=same)
+            self._pools.append((layout, pool))
+        return LandingSlots(worker, info, pool, self.land)
+
+    def require_memory(self, layouts: Sequence[Layout]) -> None:
+        """Raise MemoryError if the largest does not fit; slots are made for results that have come. See `Exchange`."""
+        require_private(max(layouts, key=lambda layout: layout.nbytes))
 
     def attach_slot(self, slot: Slot, first_rows: Mapping[int, int], rows: int) -> None:
         """The workers have slots of their own; there is nothing to wait for."""

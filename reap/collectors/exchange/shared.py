@@ -8,15 +8,18 @@ A rollout is in the collector's slot when it is recorded, column by column: of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from reap.collectors.exchange.base import MakeEnd, Rows, columns_reached, objects_in, put_objects
+from reap.collectors.exchange.slots import Slots
 from reap.collectors.worker.commands import AttachSlot, AttachWeights, Done, WorkerInfo
 from reap.keys import Key
 from reap.recording.buffers import Slot, map_slot
-from reap.recording.layout import Block, Field, Layout
+from reap.recording.layout import Block, Field, Layout, require_shared
 from reap.weights.mailbox_protocol import Mailbox
 from reap.workers.progress import Progress
 
@@ -71,6 +74,22 @@ class SharedExchange:
     def make_block(self, layout: Layout) -> Block:
         """A piece of memory that processes can share."""
         return Block.shared(layout)
+
+    def make_slots(
+        self,
+        infos: Mapping[int, WorkerInfo],
+        batch_shape: tuple[int, ...],
+        columns: int,
+        *,
+        device: torch.device | None,
+        same: bool,
+    ) -> Slots:
+        """Slots that these workers map; see `Exchange`."""
+        return Slots(self, infos, batch_shape, columns, device=device, same=same)
+
+    def require_memory(self, layouts: Sequence[Layout]) -> None:
+        """Raise MemoryError if slots of these layouts do not fit; see `Exchange`."""
+        require_shared(layouts)
 
     def attach_slot(self, slot: Slot, first_rows: Mapping[int, int], rows: int) -> None:
         """Have these workers map a slot; see `Exchange`."""

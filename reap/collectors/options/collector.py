@@ -199,6 +199,7 @@ EPISODE_ROLLOUT = 1_000
 """Frames of a rollout with `trajs_per_batch`, unless they are given."""
 
 NUMBERS = ("frames_per_batch", "total_frames", "max_frames_per_traj", "init_random_frames", "max_frames_ahead")
+DEVICES = ("device", "policy_device", "env_device", "storing_device")
 SWITCHES = (
     "reset_at_each_iter",
     "reset_when_done",
@@ -221,12 +222,13 @@ def complete_options(given: Mapping[str, Any], interaction: Any) -> dict[str, An
     return options
 
 
-def make_options(given: Mapping[str, Any], interaction: Any) -> CollectorOptions:
+def make_options(given: Mapping[str, Any], interaction: Any, here: Sequence[str] = DEVICES) -> CollectorOptions:
     """Options from the keywords of a collector.
 
     Args:
         given: the keywords.
         interaction: the enum of exploration types.
+        here: options whose devices are of this machine; those of others are looked for where they are used.
 
     Raises:
         OptionError: an unknown keyword (the nearest known one is named), `frames_per_batch` missing, a value out of range.
@@ -250,7 +252,7 @@ def make_options(given: Mapping[str, Any], interaction: Any) -> CollectorOptions
             f"exploration_type: expected an ExplorationType {[kind.name for kind in interaction]}, got {exploration!r}"
         )
     chosen.update({name: _integer(name, chosen[name]) for name in NUMBERS if name in chosen})
-    chosen.update(_devices(chosen))
+    chosen.update(_devices(chosen, here))
     return CollectorOptions(**chosen)
 
 
@@ -292,9 +294,9 @@ def _deprecated(old: str, new: str) -> None:
     warnings.warn(f"option {old} is deprecated, use {new}", DeprecationWarning, stacklevel=callers_level())
 
 
-def _devices(options: Mapping[str, Any]) -> dict[str, torch.device | None]:
+def _devices(options: Mapping[str, Any], here: Sequence[str]) -> dict[str, torch.device | None]:
     found: dict[str, torch.device | None] = {}
-    for name in ("device", "policy_device", "env_device", "storing_device"):
+    for name in DEVICES:
         value = options.get(name)
         value = options.get("device") if value is None else value
         if isinstance(value, Sequence) and not isinstance(value, str):
@@ -303,7 +305,7 @@ def _devices(options: Mapping[str, Any]) -> dict[str, torch.device | None]:
             device = found[name] = None if value is None else torch.device(value)
         except (RuntimeError, TypeError) as error:
             raise OptionError(f"{name}: expected a device such as 'cpu' or 'cuda:0', got {value!r}") from error
-        if device is not None and not _is_there(device):
+        if device is not None and name in here and not _is_there(device):
             raise OptionError(f"{name}={value!r}: torch finds no {device.type.upper()} device here")
     return found
 

@@ -9,7 +9,14 @@ from dataclasses import dataclass, fields, replace
 from inspect import isclass
 from typing import Any, SupportsIndex
 
-from reap.collectors.options.collector import CollectorOptions, SyncOptions, complete_options, made_scheme, make_options
+from reap.collectors.options.collector import (
+    DEVICES,
+    CollectorOptions,
+    SyncOptions,
+    complete_options,
+    made_scheme,
+    make_options,
+)
 from reap.errors import OptionError, nearest
 from reap.weights.scheme import WeightSyncScheme
 from reap.weights.schemes import SharedMemWeightSyncScheme
@@ -121,7 +128,7 @@ class Plan:
     scheme: WeightSyncScheme
 
 
-def make_plan(create_env_fn: Any, given: Mapping[str, Any], interaction: Any, *, is_shared: bool) -> Plan:
+def make_plan(create_env_fn: Any, given: Mapping[str, Any], interaction: Any, *, is_shared: bool, is_here: bool = True) -> Plan:
     """What each worker gets of a collector's options.
 
     Args:
@@ -129,6 +136,7 @@ def make_plan(create_env_fn: Any, given: Mapping[str, Any], interaction: Any, *,
         given: the keywords of the collector.
         interaction: the enum of exploration types.
         is_shared: `frames_per_batch` is the sum over the workers; otherwise each delivers that many by itself.
+        is_here: the workers have the devices of this machine.
 
     Raises:
         OptionError: an unknown keyword, a value out of range, a list of another length than there are workers.
@@ -143,9 +151,10 @@ def make_plan(create_env_fn: Any, given: Mapping[str, Any], interaction: Any, *,
     asked = options.get("frames_per_batch")
     frames = _frames(asked, count, is_shared)
     given_each = [{**options, **{name: values[w] for name, values in spread.items()}, **frames[w]} for w in range(count)]
-    each = [make_options(one, interaction) for one in given_each]
+    here = DEVICES if is_here else ("storing_device",)
+    each = [make_options(one, interaction, here) for one in given_each]
     total = {"frames_per_batch": sum(asked) if is_shared else max(asked)} if isinstance(asked, list | tuple) else {}
-    whole = make_options({**options, **{name: values[0] for name, values in spread.items()}, **total}, interaction)
+    whole = make_options({**options, **{name: values[0] for name, values in spread.items()}, **total}, interaction, here)
     # Workers mark their own last frames: in a batch of several, they lie in its middle.
     whole = replace(whole, set_truncated=False)
     keywords = [_of_nested(one, count) for one in given_each]

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from reap.collectors.exchange.slots import Slots
+from reap.collectors.exchange.landing import RemoteSlots
 from reap.collectors.worker.commands import Collect, Done, WorkerInfo
 from reap.collectors.workers.joining import Joins
 from reap.collectors.workers.retries import Retries
@@ -69,7 +69,7 @@ class Recovery:
     def __init__(
         self,
         workers: RolloutWorkers,
-        slots: Callable[[int], Slots],
+        slots: Callable[[int], RemoteSlots],
         note: Callable[[int], None],
         joins: Joins,
         retries: Retries,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from reap.collectors.exchange.slots import Slots
+from reap.collectors.exchange.landing import RemoteSlots
 from reap.collectors.options.collector import made_updater
 from reap.collectors.options.multi import Plan
 from reap.collectors.stats import Place
@@ -22,7 +22,6 @@ from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.envs.own_policy import as_policy
 from reap.errors import OptionError, ReapError, WorkerError, in_own_words
 from reap.policy.contents.held import Held, held_by
-from reap.recording.layout import require_shared
 from reap.weights.attributes import ATTRIBUTES, agreed, loaded
 from reap.weights.base import WeightUpdaterBase
 from reap.weights.remote import MultiProcessedWeightUpdater
@@ -64,7 +63,7 @@ class RemoteWorkers:
         self.env = None
         self._plan = plan
         self._own = make_workers(plan, self.held, name)
-        self._slots: list[Slots] = []
+        self._slots: list[RemoteSlots] = []
         self._joins: Joins = joins or JoinAtOnce(lambda: self.group)
         self._retries: Retries = retries or OneTry()
         self._recovery: Recovery | None = None
@@ -84,13 +83,13 @@ class RemoteWorkers:
         """Raise SpecMismatch unless all of them record the same keys with the same shapes and dtypes."""
         self._own.require_equal()
 
-    def make_slots(self, workers: Sequence[int], batch_shape: Shape, columns: int) -> Slots:
+    def make_slots(self, workers: Sequence[int], batch_shape: Shape, columns: int) -> RemoteSlots:
         """Slots in which these workers record, each its own rows of them."""
         whole = self._plan.whole
         device = whole.storing_device if whole.stores_here else None
         return self._own.slots_for(workers, batch_shape, columns, device=device, same=whole.return_same_td)
 
-    def record_in(self, slots: Sequence[Slots], note_restart: Callable[[int], None]) -> None:
+    def record_in(self, slots: Sequence[RemoteSlots], note_restart: Callable[[int], None]) -> None:
         """Record in these slots: one for each worker, or one for all.
 
         Args:
@@ -98,7 +97,7 @@ class RemoteWorkers:
             note_restart: is told of each worker that is restarted.
         """
         self._slots = list(slots) if len(slots) > 1 else list(slots) * self.group.size
-        require_shared([one.pool.layout for one in slots])  # of one batch; others are made as they are needed
+        self._own.require_memory()
         if self._plan.workers.restarts:
             for one in slots:
                 one.make_all()
@@ -131,7 +130,7 @@ class RemoteWorkers:
         each = [replace(one, split_trajs=whole.split_trajs, storing_device=whole.storing_device) for one in self._plan.each]
         self._own.let_write([write_to(one, end, whole.postproc) for one in each])
 
-    def slots_of(self, worker: int) -> Slots:
+    def slots_of(self, worker: int) -> RemoteSlots:
         """The slots that a worker records in."""
         return self._slots[worker]
 

@@ -3,7 +3,8 @@
     build     workers start -> each replies with its WorkerInfo -> slots and mailboxes are made to fit
     collect   slots.take() -> Collect -> Done -> slots.land(worker, done) -> slots.deliver(slot, dones)
 
-Workers with equal layouts may record in one slot, each in rows of its own; otherwise each has slots of its own (`Slots`).
+Workers with equal layouts may record in one slot, each in rows of its own; otherwise each has slots of its own, as its exchange
+makes them.
 Who carries the commands is the group's matter, how data gets to workers and back the exchange's.
 """
 
@@ -18,8 +19,8 @@ import numpy as np
 import torch
 
 from reap.collectors.exchange.base import Exchange, columns_reached
+from reap.collectors.exchange.landing import RemoteSlots
 from reap.collectors.exchange.shared import SharedExchange
-from reap.collectors.exchange.slots import Slots
 from reap.collectors.options.multi import Plan
 from reap.collectors.worker.commands import ConnectBuffer, DescribeWorker, Seed, WorkerInfo
 from reap.collectors.worker.worker import WorkerSpec, make_worker
@@ -77,7 +78,7 @@ class RolloutWorkers:
     ) -> None:
         refuse_lazy(held)
         refuse_instances(plan.factories, "workers")
-        self.slots: list[Slots] = []
+        self.slots: list[RemoteSlots] = []
         self.restarts, self.next_leaf = 0, len(plan.factories)
         self._buffers: Sequence[ConnectBuffer] = ()
         self._seeds: dict[int, Seed] = {}
@@ -125,7 +126,7 @@ class RolloutWorkers:
         *,
         device: torch.device | None,
         same: bool,
-    ) -> Slots:
+    ) -> RemoteSlots:
         """Make slots that these workers record in.
 
         Args:
@@ -136,8 +137,12 @@ class RolloutWorkers:
             same: deliver the same memory each time.
         """
         infos = {worker: self.infos[worker] for worker in workers}
-        self.slots.append(Slots(self._exchange, infos, batch_shape, columns, device=device, same=same))
+        self.slots.append(self._exchange.make_slots(infos, batch_shape, columns, device=device, same=same))
         return self.slots[-1]
+
+    def require_memory(self) -> None:
+        """Raise MemoryError if the slots of one batch do not fit; others are made as they are needed."""
+        self._exchange.require_memory([one.pool.layout for one in self.slots])
 
     def can_send(self, buffer: Any) -> bool:
         """Whether workers can have an end of this replay buffer, and write to it themselves."""

@@ -220,7 +220,7 @@ class RayCarrier:
         told: set[str] = set()
         with contextlib.suppress(Exception):  # Ray was shut down, or does not tell
             while not self._closing.wait(LOOK_EVERY):
-                new = self._cluster.draining() - told if self._cluster.is_up else set[str]()
+                new = self._cluster.draining() - told
                 for line in list(self._lines.values()):
                     if line.whereabouts is not None and line.whereabouts.node in new:
                         self._queue.put(Item(line, Wish.LEAVE))

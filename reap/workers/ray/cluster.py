@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from reap import optional
-from reap.errors import OptionError
+from reap.errors import OptionError, text_of
 from reap.system.memory import readable
 from reap.workers.ray.actor import GROUPS, WorkerActor
 
@@ -53,7 +53,7 @@ class Cluster:
 
     Raises:
         ImportError: Ray is not installed.
-        OptionError: this program is no part of the cluster.
+        OptionError: this program is no part of the cluster, or there is no Ray at that address.
     """
 
     def __init__(self, user: str, init_config: Mapping[str, Any] | None = None) -> None:
@@ -66,7 +66,13 @@ class Cluster:
                 'run it on a node of the cluster, with "ray job submit" for example'
             )
         if not self.ray.is_initialized():
-            self.ray.init(**({} if address else STARTED_HERE), **config)
+            self._init({**({} if address else STARTED_HERE), **config})
+
+    def _init(self, config: Mapping[str, Any]) -> None:
+        try:
+            self.ray.init(**config)
+        except (ConnectionError, RuntimeError, TypeError, ValueError) as error:
+            raise OptionError(f"ray_init_config: Ray could not be reached or started: {text_of(error)}") from error
 
     @property
     def is_up(self) -> bool:
@@ -89,7 +95,7 @@ class Cluster:
 
     def draining(self) -> set[str]:
         """Ids of nodes that are about to go."""
-        return set(_state().get_draining_nodes())
+        return set(_state().get_draining_nodes()) if self.is_up else set()
 
     def grows(self) -> bool:
         """Whether nodes are added when more is asked for than there is."""

@@ -8,6 +8,7 @@ A call to the actor is always under way, so that its end is noticed whatever it 
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reap import optional
-from reap.errors import OptionError, text_of
+from reap.errors import ClosedError, OptionError, text_of
 from reap.workers import reports
 from reap.workers.messages import Encoded, MessageKind
 from reap.workers.ray.actor import HOW_TO_BRING_CODE, Whereabouts
@@ -23,6 +24,7 @@ from reap.workers.ray.channel import Ending, Fetched, as_bytes
 from reap.workers.ray.store import Post, SharedObjects
 
 NOTHING = Encoded(b"")
+SHUT_DOWN = "Ray was shut down in this process"
 
 
 @dataclass(eq=False)
@@ -122,6 +124,7 @@ class Line:
             self._take(item.kind, "", item.encoded.body, *map(as_bytes, item.encoded.buffers))
 
     def _take(self, kind: int, name: str, body: Any, *buffers: Any) -> None:
+        self._require_ray()
         call = self.actor.take.options(concurrency_group="control")
         call.remote(self._number, kind, name, bytes(body), *buffers)
         self._number += 1
@@ -141,11 +144,17 @@ class Line:
             self.messages.append(Arrived(MessageKind.RAISED, report))
             self.ending = str(error)
         except BaseException as error:  # noqa: BLE001  whatever Ray raises, SystemExit when it is shut down among it
-            self.ending = words_of(error) if self._ray.is_initialized() else "Ray was shut down in this process"
+            self.ending = words_of(error) if self._ray.is_initialized() else SHUT_DOWN
         self.ring()
 
     def _get(self, method: Any, *arguments: Any, group: str = "messages") -> Any:
+        self._require_ray()
         return self._ray.get(method.options(concurrency_group=group).remote(*arguments))
+
+    def _require_ray(self) -> None:
+        """Raise ClosedError where Ray was shut down: its calls would start another."""
+        if not self._ray.is_initialized():
+            raise ClosedError(SHUT_DOWN)
 
     def _begin(self) -> None:
         """Wait until the actor runs, and have it make its worker."""
@@ -174,9 +183,9 @@ class Line:
         if fetched.kind is None:
             return 0
         if fetched.kind in (Ending.ENDED, Ending.LEFT):
-            self.exit_code = int(fetched.body)
-            left = "it was told to leave: by SIGTERM, or because its node is drained"
-            self.ending = left if fetched.kind == Ending.LEFT else "it ended by itself"
+            left = fetched.kind == Ending.LEFT
+            self.exit_code = -signal.SIGTERM if left else int(fetched.body)
+            self.ending = "told to leave, by SIGTERM or because its node is drained" if left else "it ended by itself"
             return 0
         encoded = Encoded(fetched.body, fetched.buffers)
         self.bytes += encoded.nbytes

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-CONFIG = {"num_cpus": 16, "include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
+CONFIG = {"address": "local", "num_cpus": 16, "include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
 ROOT = str(Path(__file__).parents[3])
 
 

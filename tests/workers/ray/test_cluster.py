@@ -1,0 +1,76 @@
+"""`Cluster` without a Ray that runs: what nodes offer, what cannot be, and who is no part of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from reap import optional
+from reap.errors import OptionError
+from reap.workers.ray.cluster import Cluster, actor_options, resources_of, shown_resources
+
+pytest.importorskip("ray")
+
+
+class Offering(Cluster):
+    """Of nodes with these resources."""
+
+    def __init__(self, *offers: Mapping[str, float], grows: bool = False) -> None:
+        self._offers, self._grows = offers, grows
+
+    def nodes(self) -> list[Mapping[str, Any]]:
+        return [{"Resources": {"node:1.2.3.4": 1.0, "object_store_memory": 1e9, **one}} for one in self._offers]
+
+    def grows(self) -> bool:
+        return self._grows
+
+
+def test_actors_ask_for_one_cpu_unless_told_otherwise() -> None:
+    assert resources_of(actor_options({})) == {"CPU": 1}
+    asked = actor_options({"num_cpus": 0.5, "num_gpus": 1, "memory": 2e9, "resources": {"tpu": 4}})
+    assert resources_of(asked) == {"CPU": 0.5, "GPU": 1, "memory": 2e9, "tpu": 4}
+    assert shown_resources(resources_of(asked)) == "0.5 CPU, 1 GPU, 2.0 GB of memory, 4 tpu"
+
+
+@pytest.mark.parametrize("name", ["max_restarts", "lifetime", "name", "max_concurrency"])
+def test_options_that_workers_have_no_use_for(name: str) -> None:
+    with pytest.raises(OptionError, match=f"remote_configs: {name}=7 is not for workers"):
+        actor_options({name: 7})
+
+
+def test_room_is_counted_by_node() -> None:
+    cluster = Offering({"CPU": 3.0}, {"CPU": 3.0})
+    cluster.refuse_impossible([{"num_cpus": 1.5}] * 4)
+    with pytest.raises(OptionError, match="3 workers ask for 2 CPU each, and there is room for 2; nodes offer 3 CPU"):
+        cluster.refuse_impossible([{"num_cpus": 2}] * 3)
+
+
+def test_the_resource_that_is_missing_is_named() -> None:
+    with pytest.raises(OptionError, match="no node of the cluster offers 1 CPU, 1 GPU, .*nodes offer 4 CPU; 8 CPU, 2 tpu"):
+        Offering({"CPU": 4.0}, {"CPU": 8.0, "tpu": 2.0}).refuse_impossible([{"num_cpus": 1}, {"num_cpus": 1, "num_gpus": 1}])
+
+
+def test_who_chooses_nodes_or_has_them_added_is_left_alone() -> None:
+    Offering({"CPU": 1.0}).refuse_impossible([{"num_gpus": 1, "placement_group": "mine"}])
+    Offering({"CPU": 1.0}, grows=True).refuse_impossible([{"num_gpus": 1}])
+
+
+def test_a_client_is_no_part_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        OptionError, match='RayCollector: this program reaches its Ray cluster through a client .*"ray job submit"'
+    ):
+        Cluster("RayCollector", {"address": "ray://head:10001"})
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    with pytest.raises(OptionError, match="through a client"):
+        Cluster("RayCollector")
+
+
+def test_a_missing_ray_shows_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}", name="ray")
+
+    monkeypatch.setattr(optional.importlib, "import_module", missing)
+    with pytest.raises(ImportError, match=r'ray is not installed, and RayCollector needs it. .*pip install "reap\[ray\]"'):
+        Cluster("RayCollector")
