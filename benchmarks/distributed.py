@@ -178,13 +178,11 @@ def updates(engine: Engine) -> Iterator[Loop]:
 
 
 def copies() -> AbstractContextManager[Loop]:
-    """One copy of the weights into memory that was used before."""
+    """One copy of the weights into memory of its own: they may change while they are on their way."""
     policy = Large()
-    block = torch.empty_like(policy.weight)
 
     def copy() -> int:
-        with torch.no_grad():
-            block.copy_(policy.weight)
+        policy.weight.detach().clone()
         return 1
 
     return plain_loop(lambda: copy)
