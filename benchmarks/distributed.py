@@ -10,6 +10,7 @@ An engine is a line of `ENGINES`.
 
 from __future__ import annotations
 
+import socket
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -132,14 +133,18 @@ def torchrl_distributed(name: str, is_sync: bool) -> Iterator[Loop]:
     frames = FRAMES["CartPole"] * (WORKERS if is_sync else 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        collector = made(
-            [make_torchrl] * WORKERS, policy, frames_per_batch=frames, total_frames=1 << 40, sync=is_sync, launcher="mp"
-        )
+        options = {"total_frames": 1 << 40, "sync": is_sync, "launcher": "mp", "tcp_port": free_port()}
+        collector = made([make_torchrl] * WORKERS, policy, frames_per_batch=frames, **options)
         batches = iter(collector)
         next(batches)
     with alone(lambda: next(batches).numel(), [job.pid for job in collector.jobs]) as loop:
         yield loop
     collector.shutdown()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 def make_torchrl() -> Any:
@@ -174,13 +179,11 @@ def updates(engine: Engine) -> Iterator[Loop]:
 
 
 def copies() -> AbstractContextManager[Loop]:
-    """One copy of the weights into memory that was used before."""
+    """One copy of the weights into memory of its own: they may change while they are on their way."""
     policy = Large()
-    block = torch.empty_like(policy.weight)
 
     def copy() -> int:
-        with torch.no_grad():
-            block.copy_(policy.weight)
+        policy.weight.detach().clone()
         return 1
 
     return plain_loop(lambda: copy)
