@@ -330,7 +330,7 @@ def test_memory_grows_with_the_results_that_wait_and_not_with_workers() -> None:
 
 
 def test_joining_waits_at_once_or_later() -> None:
-    assert JoinAtOnce(lambda: None).under_way == ()  # pyright: ignore[reportArgumentType]
+    assert JoinAtOnce().under_way == ()
     later, log = JoinLater(), list[Any]()
 
     def joining() -> Any:
@@ -338,7 +338,7 @@ def test_joining_waits_at_once_or_later() -> None:
         log.append((yield))
         log.append((yield))
 
-    assert later.begin(2, joining(), lambda: "done") is None
+    assert later.begin(None, 2, joining(), lambda: "done") is None
     assert list(later.under_way) == [2]
     assert (later.step(2, "a"), later.step(2, "b")) == (None, "done")
     assert (log, list(later.under_way)) == (["asked", "a", "b"], [])

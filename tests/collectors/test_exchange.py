@@ -336,7 +336,7 @@ def test_of_a_worker_that_dies_nothing_is_kept_and_its_successor_records_whole_r
     workers, restarted = one.workers, list[int]()
     one.seed()
     slots_of = lambda worker: one.slots[worker if apart else 0]  # noqa: E731
-    recovery = Recovery(workers, slots_of, restarted.append, JoinAtOnce(lambda: workers.group), OneTry())
+    recovery = Recovery(workers, slots_of, restarted.append, JoinAtOnce(), OneTry())
     one.plan.scheme.updater(filled(policy, 2.0), workers.mailboxes).push_weights()
     one.collect()
     numbers = [slots.take() for slots in one.slots]

@@ -213,7 +213,7 @@ def test_many_ctrl_cs_lose_no_reply_and_mix_up_none() -> None:
 
 
 def test_a_dropped_group_leaves_nothing(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reap.workers.group.DROP_TIMEOUT", 20.0)  # workers on a busy machine are killed before they close
+    monkeypatch.setattr("reap.workers.carrier.DROP_TIMEOUT", 20.0)  # workers on a busy machine are killed before they close
     ask(started := ProcessGroup([Doer]), 0, ("neg", 1))
     started.stop()
     before = descriptors()

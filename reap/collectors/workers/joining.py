@@ -31,10 +31,11 @@ class Joins(Protocol):
         """As above."""
         ...
 
-    def begin(self, worker: int, joining: Joining, then: Callable[[], T | None]) -> T | None:
+    def begin(self, group: WorkerGroup, worker: int, joining: Joining, then: Callable[[], T | None]) -> T | None:
         """Have a worker join that was launched.
 
         Args:
+            group: of the workers.
             worker: its number.
             joining: makes the requests.
             then: called once it has joined.
@@ -50,20 +51,13 @@ class Joins(Protocol):
 
 
 class JoinAtOnce:
-    """See `Joins`.
-
-    Args:
-        group: gives the group of the workers.
-    """
+    """See `Joins`."""
 
     under_way: Collection[int] = ()
 
-    def __init__(self, group: Callable[[], WorkerGroup]) -> None:
-        self._group = group
-
-    def begin(self, worker: int, joining: Joining, then: Callable[[], T | None]) -> T | None:
+    def begin(self, group: WorkerGroup, worker: int, joining: Joining, then: Callable[[], T | None]) -> T | None:
         """Wait until a worker has joined."""
-        wait_for(self._group(), worker, joining)
+        wait_for(group, worker, joining)
         return then()
 
     def step(self, worker: int, reply: Reply) -> None:
@@ -81,7 +75,7 @@ class JoinLater:
         """Workers that have not joined yet."""
         return self._under_way.keys()
 
-    def begin(self, worker: int, joining: Joining, then: Callable[[], T | None]) -> None:
+    def begin(self, group: WorkerGroup, worker: int, joining: Joining, then: Callable[[], T | None]) -> None:
         """Take its replies from now on, and none of the worker before it."""
         next(joining)
         self._under_way[worker] = joining, then

@@ -114,7 +114,7 @@ class Recovery:
         before = self._workers.restarts, self._workers.next_leaf
         try:
             joining = self._workers.launch_successor(worker, self._begun[worker][1])
-            done = self._joins.begin(worker, joining, then)
+            done = self._joins.begin(self._workers.group, worker, joining, then)
         except ReapError:
             raise
         except BaseException:  # Ctrl-C, while the new worker starts: the next call begins with it again

@@ -64,7 +64,7 @@ class RemoteWorkers:
         self._plan = plan
         self._own = make_workers(plan, self.held, name)
         self._slots: list[RemoteSlots] = []
-        self._joins: Joins = joins or JoinAtOnce(lambda: self.group)
+        self._joins: Joins = joins or JoinAtOnce()
         self._retries: Retries = retries or OneTry()
         self._recovery: Recovery | None = None
         self._updater: Any = None
@@ -106,7 +106,7 @@ class RemoteWorkers:
 
     def _begin_to_join(self, late: Mapping[int, Joining]) -> None:
         for worker, joining in late.items():
-            self._joins.begin(worker, joining, lambda: None)
+            self._joins.begin(self.group, worker, joining, lambda: None)
 
     def add(self, factories: Sequence[Any]) -> None:
         """Launch more workers, which join while others deliver; each records in slots of its own.
