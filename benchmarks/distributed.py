@@ -10,8 +10,6 @@ An engine is a line of `ENGINES`.
 
 from __future__ import annotations
 
-import socket
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -32,7 +30,6 @@ WORKERS, ENVS = 2, 8
 FRAMES = {"CartPole": 4_000, "images": 992}
 """Frames of a worker's rollout."""
 
-TORCHRL = 5.0
 UPDATE = 1 / 1.5
 
 
@@ -46,7 +43,6 @@ class Engine:
         pids: the processes of a collector's workers.
         cartpole: targets, sync and async.
         images: targets, sync and async.
-        theirs: torchrl's class of the same kind; empty where there is none to compare with.
     """
 
     name: str
@@ -54,7 +50,6 @@ class Engine:
     pids: Callable[[Any], Sequence[int]]
     cartpole: tuple[float, float]
     images: tuple[float, float]
-    theirs: str = ""
 
 
 def pids_by_place(collector: Any) -> list[int]:
@@ -63,9 +58,7 @@ def pids_by_place(collector: Any) -> list[int]:
 
 
 ENGINES = (
-    Engine(
-        "DistributedDataCollector", DistributedDataCollector, pids_by_place, (0.85, 0.85), (0.6, 0.75), "DistributedCollector"
-    ),
+    Engine("DistributedDataCollector", DistributedDataCollector, pids_by_place, (0.85, 0.85), (0.6, 0.75)),
     Engine("RPCDataCollector", RPCDataCollector, pids_by_place, (0.85, 0.85), (0.5, 0.5)),
 )
 
@@ -121,39 +114,6 @@ def carried(engine: Engine, kind: str, is_sync: bool) -> Iterator[Loop]:
         yield loop
 
 
-@contextmanager
-def torchrl_distributed(name: str, is_sync: bool) -> Iterator[Loop]:
-    """Torchrl's collector of the same kind."""
-    from tensordict.nn import TensorDictModule
-    from torchrl.collectors import distributed
-
-    old = {"DistributedCollector": "DistributedDataCollector"}[name]  # before 0.11
-    made: Any = getattr(distributed, name, None) or getattr(distributed, old)
-    policy = TensorDictModule(CartPolePolicy(), in_keys=["observation"], out_keys=["action"])
-    frames = FRAMES["CartPole"] * (WORKERS if is_sync else 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        options = {"total_frames": 1 << 40, "sync": is_sync, "launcher": "mp", "tcp_port": free_port()}
-        collector = made([make_torchrl] * WORKERS, policy, frames_per_batch=frames, **options)
-        batches = iter(collector)
-        next(batches)
-    with alone(lambda: next(batches).numel(), [job.pid for job in collector.jobs]) as loop:
-        yield loop
-    collector.shutdown()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
-def make_torchrl() -> Any:
-    from torchrl.envs import GymEnv as TheirEnv
-    from torchrl.envs import SerialEnv as TheirSerialEnv
-
-    return TheirSerialEnv(ENVS, partial(TheirEnv, "CartPole-v1"))
-
-
 class Large(torch.nn.Module):
     """A policy of 40 MB."""
 
@@ -197,10 +157,4 @@ def pairs() -> Iterator[Pair]:
             for kind, target in targets.items():
                 ours, baseline = partial(carried, engine, kind, is_sync), partial(shared, kind, is_sync)
                 yield Pair(f"{name}, {kind}", engine.name, ENVS, ours, baseline, target[not is_sync])
-            if engine.theirs:
-                ours, theirs = (
-                    partial(carried, engine, "CartPole", is_sync),
-                    partial(torchrl_distributed, engine.theirs, is_sync),
-                )
-                yield Pair(f"torchrl, {engine.theirs}", engine.name, ENVS, ours, theirs, TORCHRL, needs="torchrl")
         yield Pair("a copy of 40 MB", f"{engine.name}, update", 1, partial(updates, engine), copies, UPDATE)
