@@ -76,13 +76,10 @@ class ParcelLayout:
         for keys, memory in zip(self._runs, parcel.runs, strict=True):
             start = self._layout.offset(keys[0])
             for key in keys:
-                values, following = _array(memory, self._layout, key, start), after(key)
-                if following in self._twins:
-                    _fill_both(values, rows[key], rows[following])
-                else:
-                    rows[key][...] = values
-        for following in self._twins:
+                rows[key][...] = _array(memory, self._layout, key, start)
+        for following, key in self._twins.items():
             array = rows[following]
+            array[:, :-1] = rows[key][:, 1:]
             row, column = np.divmod(parcel.places[following], array.shape[1])
             array[row, column] = parcel.values[following]
 
@@ -97,13 +94,6 @@ def _array(memory: Bytes, layout: Layout, key: Key, start: int) -> Array:
     """A field in a piece of memory that begins `start` bytes into the layout."""
     field, offset = layout[key], layout.offset(key) - start
     return np.asarray(memory)[offset : offset + field.nbytes].view(numpy_dtype(field.dtype)).reshape(field.shape)
-
-
-def _fill_both(values: Array, root: Array, following: Array) -> None:
-    """Copy values `[rows, columns, *value]` to their place, and each again to the column before, while it is in the cache."""
-    for row, own in enumerate(values):
-        root[row] = own
-        following[row, :-1] = own[1:]
 
 
 def _differing(root: Array, following: Array) -> Array:
