@@ -8,7 +8,7 @@ from typing import Any
 
 from reap.collectors.workers.base import Workers
 from reap.recording.pool import SlotPool
-from reap.workers.remote_group import RemoteGroup
+from reap.workers.remote.group import RemoteGroup
 
 LIMIT = 20.0
 """Seconds after which a wait has failed."""

@@ -24,7 +24,7 @@ from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.errors import SpecMismatch, WorkerDied, WorkerRaised
 from reap.recording.buffers import IDS
 from reap.testing.marked import Marked
-from reap.workers.remote_group import RemoteGroup
+from reap.workers.remote.group import RemoteGroup
 from reap.workers.serve import Terminated
 from tests.collectors.seams import pool_of
 from tests.workers.threads import ThreadCarrier, thread_group

@@ -10,9 +10,7 @@ stop early travels as a message, and a worker dies when its thread ends without 
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
-import select
 import threading
 import time
 from collections import deque
@@ -21,16 +19,16 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Literal
 
-from reap.errors import OptionError
 from reap.workers import progress
 from reap.workers.base import Handler, MakeHandler
-from reap.workers.carrier import Events
 from reap.workers.handler_spec import HandlerSpec, HandlerSpecs
 from reap.workers.messages import Encoded, MessageKind, Received
 from reap.workers.pickling import encode_apart
 from reap.workers.process_context import RemoteContext
 from reap.workers.progress import LEAVE, STOP, STOP_EARLY, Control, new_control
-from reap.workers.remote_group import RemoteGroup, WorkerFacts
+from reap.workers.remote.carrier import WorkerFacts
+from reap.workers.remote.group import RemoteGroup
+from reap.workers.remote.lines import ArrivedMessage, LineCarrier, WholeCommand, refuse_descriptors
 from reap.workers.serve import Terminated, serve
 
 STOP_WISH, CLEAR, LEAVE_WISH = b"stop early", b"clear", b"leave"
@@ -39,28 +37,6 @@ STOP_WISH, CLEAR, LEAVE_WISH = b"stop early", b"clear", b"leave"
 def copied(encoded: Encoded) -> Encoded:
     """What arrives: memory of its own, as from anywhere else."""
     return Encoded(encoded.body, [bytearray(buffer) for buffer in encoded.buffers])
-
-
-@dataclass(eq=False)
-class Arrived:
-    """A message from a worker."""
-
-    kind: MessageKind
-    encoded: Encoded
-    order: int = 0
-    is_taken: bool = False
-
-
-@dataclass(eq=False)
-class Posted:
-    """A command; it is sent in one go."""
-
-    encoded: Encoded
-    is_sent: bool = False
-
-    @property
-    def has_begun(self) -> bool:
-        return self.is_sent
 
 
 @dataclass(eq=False)
@@ -75,7 +51,7 @@ class Line:
 
     ring: Callable[[], None]
     posted: SimpleQueue[Any] = field(default_factory=SimpleQueue[Any])
-    arrived: deque[Arrived] = field(default_factory=deque[Arrived])
+    arrived: deque[ArrivedMessage] = field(default_factory=deque[ArrivedMessage])
     is_cut: bool = False
     is_released: bool = False
     has_ended: bool = False
@@ -119,7 +95,7 @@ class ThreadChannel:
     def send(self, kind: MessageKind, encoded: Encoded) -> None:
         if self._line.is_cut:
             raise BrokenPipeError
-        self._line.arrived.append(Arrived(kind, copied(encoded)))
+        self._line.arrived.append(ArrivedMessage(kind, copied(encoded)))
         self._line.ring()
 
 
@@ -138,15 +114,12 @@ def work(line: Line, channel: ThreadChannel, data: bytes) -> None:
         line.ring()
 
 
-class ThreadCarrier:
+class ThreadCarrier(LineCarrier[Line]):
     """See `reap.workers.carrier.Carrier`."""
 
     def __init__(self, workers: int) -> None:
+        super().__init__()
         self.workers = workers
-        self._lines: dict[int, Line] = {}
-        self._lock = threading.Lock()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._is_woken = False
 
     def launch(self, worker: int, spec: bytes) -> None:
         self._lines[worker] = line = Line(self._ring)
@@ -159,43 +132,15 @@ class ThreadCarrier:
         for thread in line.threads:
             thread.start()
 
-    def outgoing(self, command: Any, fds: Sequence[int]) -> Posted:
-        if fds:
-            raise OptionError(f"fds: expected none, got {len(fds)}: descriptors do not travel")
-        return Posted(encode_apart(command, "the command"))
+    def outgoing(self, command: Any, fds: Sequence[int]) -> WholeCommand:
+        refuse_descriptors(fds)
+        return WholeCommand(encode_apart(command, "the command"))
 
-    def send(self, worker: int, outgoing: Posted) -> bool:
+    def send(self, worker: int, outgoing: WholeCommand) -> bool:
         if not self._lines[worker].is_released:
             self._lines[worker].posted.put(Received(copied(outgoing.encoded)))
             outgoing.is_sent = True
         return outgoing.is_sent
-
-    def receive(self, worker: int) -> Arrived | None:
-        line = self._lines[worker]
-        return line.arrived[0] if line.arrived and not line.is_released else None
-
-    def accept(self, worker: int) -> None:
-        self._lines[worker].arrived.popleft()
-
-    def wait(self, timeout: float) -> Events:
-        select.select([self._bell], [], [], None if timeout < 0 else timeout)
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
-        watched = {worker: line for worker, line in self._lines.items() if not line.is_released}
-        ended = [worker for worker, line in watched.items() if line.has_ended]  # first: its messages came before
-        arrived = [worker for worker, line in watched.items() if line.arrived]
-        if ended or arrived or self._is_woken:
-            self._ring()
-        return Events(arrived, ended)
-
-    def _ring(self) -> None:
-        with self._lock:
-            if self._bell >= 0:
-                os.eventfd_write(self._bell, 1)
-
-    def wake(self) -> None:
-        self._is_woken = True
-        self._ring()
 
     def post(self, worker: int, command: Any) -> None:
         if not self._lines[worker].is_released:
@@ -207,9 +152,6 @@ class ThreadCarrier:
 
     def facts(self, worker: int) -> WorkerFacts:
         return WorkerFacts("here", f"thread {worker}")
-
-    def fileno(self) -> int:
-        return self._bell
 
     def exit_code(self, worker: int) -> None:
         """A thread has none."""
@@ -234,9 +176,6 @@ class ThreadCarrier:
     def clear_published(self, worker: int) -> None:
         """Nobody could read it."""
 
-    def release(self, worker: int) -> None:
-        self._lines[worker].is_released = True
-
     def kill(self, workers: Iterable[int]) -> None:
         """A thread cannot be killed: its line is cut, and it ends with its command."""
         for worker in workers:
@@ -251,9 +190,7 @@ class ThreadCarrier:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        with self._lock:
-            os.close(self._bell)
-            self._bell = -1
+        self._close_bell()
 
 
 def thread_group(

@@ -30,7 +30,7 @@ from reap.weights.copied_mailbox import CopiedMailbox, Parcel
 from reap.weights.mailbox_protocol import Mailbox
 from reap.weights.no_weights import NoMailbox
 from reap.workers.progress import Progress
-from reap.workers.remote_group import RemoteGroup
+from reap.workers.remote.group import RemoteGroup
 
 
 class CopiedEnd:

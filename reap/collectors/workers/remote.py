@@ -28,7 +28,7 @@ from reap.weights.remote import MultiProcessedWeightUpdater
 from reap.weights.weight_layout import extra_states
 from reap.workers.base import WorkerGroup
 from reap.workers.group import STOP_TIMEOUT
-from reap.workers.remote_group import RemoteGroup
+from reap.workers.remote.group import RemoteGroup
 
 Shape = tuple[int, ...]
 

@@ -25,7 +25,7 @@ from reap.collectors.options.multi import Plan
 from reap.collectors.worker.commands import ConnectBuffer, DescribeWorker, Seed, WorkerInfo
 from reap.collectors.worker.worker import WorkerSpec, make_worker
 from reap.collectors.workers.joining import Joining
-from reap.collectors.workers.requests import ask_one, described, scatter
+from reap.collectors.workers.requests import ask_one, described, gather_all, scatter
 from reap.envs.gymnasium.registry import registry_entries
 from reap.envs.make_env import refuse_instances
 from reap.errors import OptionError, SpecMismatch, in_own_words
@@ -99,7 +99,7 @@ class RolloutWorkers:
         try:
             # What is wrong with an option, a policy or an env is said as a collector in this process says it.
             with in_own_words(OptionError, SpecMismatch):
-                found = described(self.group, self.group.size if min_workers is None else min_workers)
+                found = self._described(min_workers)
             first = found[min(found)]
             self.infos: list[WorkerInfo] = [found.get(worker, first) for worker in range(self.group.size)]
             self.mailboxes = self._make_mailboxes(found)
@@ -107,6 +107,11 @@ class RolloutWorkers:
         except BaseException:
             self.group.stop(0)
             raise
+
+    def _described(self, min_workers: int | None) -> dict[int, WorkerInfo]:
+        if min_workers is None:
+            return dict(enumerate(gather_all(self.group, DescribeWorker())))
+        return described(self.group, min_workers)
 
     def _make_mailboxes(self, joined: Collection[int]) -> dict[int, Any]:
         make, kind = self._exchange.mailbox, self._scheme.mailbox

@@ -10,28 +10,22 @@ A pair is a process group of its own, so that workers come, go and fail independ
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pickle
-import select
-import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from reap.errors import OptionError
 from reap.workers import progress
-from reap.workers.carrier import Events
 from reap.workers.gloo.kinds import COMMAND, POST, Wish
-from reap.workers.gloo.line import ArrivedMessage, Line
+from reap.workers.gloo.line import Line
 from reap.workers.gloo.member import ENTRY, Membership
 from reap.workers.gloo.rendezvous import Meeting
 from reap.workers.launchers.base import Launcher, Task, await_ends, described, words_of
 from reap.workers.messages import Encoded
 from reap.workers.pickling import encode_apart
 from reap.workers.progress import PUBLISHED, STOP, STOP_EARLY, Progress, progress_of
-from reap.workers.remote_group import WorkerFacts
+from reap.workers.remote.carrier import WorkerFacts
+from reap.workers.remote.lines import LineCarrier, WholeCommand, refuse_descriptors
 
 KILLED = 2.0
 """Seconds that killed processes have to disappear; a scheduler may take longer, and its jobs end by themselves."""
@@ -42,21 +36,8 @@ ASKED = 0.2
 NOTHING = Encoded(b"")
 
 
-@dataclass(eq=False)
-class Posted:
-    """A command that is sent in one go, in the background; see `reap.workers.messages.Outgoing`."""
-
-    encoded: Encoded
-    is_sent: bool = False
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it is on its way."""
-        return self.is_sent
-
-
-class GlooCarrier:
-    """See `reap.workers.remote_group.RemoteCarrier`.
+class GlooCarrier(LineCarrier[Line]):
+    """See `reap.workers.remote.carrier.RemoteCarrier`.
 
     Args:
         launcher: starts the processes.
@@ -67,14 +48,11 @@ class GlooCarrier:
     """
 
     def __init__(self, launcher: Launcher, meeting: Meeting, name: str, timeout: float, lost_after: float | None) -> None:
+        super().__init__()
         self._launcher, self._meeting, self._name = launcher, meeting, name
         self._timeout, self._lost_after = timeout, lost_after
-        self._lines: dict[int, Line] = {}
         self._launched = 0
         self._traffic: dict[int, tuple[int, float]] = {}
-        self._lock = threading.RLock()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._is_woken = False
 
     # Messages
 
@@ -98,13 +76,12 @@ class GlooCarrier:
             "run, that place cannot be reached from where they are; if they wait to be started, give a longer timeout"
         )
 
-    def outgoing(self, command: Any, fds: Sequence[int]) -> Posted:
+    def outgoing(self, command: Any, fds: Sequence[int]) -> WholeCommand:
         """A command, whose arrays are sent from where they are."""
-        if fds:
-            raise OptionError(f"fds: expected none, got {len(fds)}: descriptors do not travel")
-        return Posted(encode_apart(command, "the command"))
+        refuse_descriptors(fds)
+        return WholeCommand(encode_apart(command, "the command"))
 
-    def send(self, worker: int, outgoing: Posted) -> bool:
+    def send(self, worker: int, outgoing: WholeCommand) -> bool:
         """Have a command sent in the background."""
         if not self._lines[worker].is_released:
             self._lines[worker].outbox.put(COMMAND, outgoing.encoded)
@@ -114,41 +91,6 @@ class GlooCarrier:
     def post(self, worker: int, command: Any) -> None:
         """Have a command sent in the background, in the place of one of its type that waits."""
         self._lines[worker].outbox.put(POST, encode_apart(command, "the command"), type(command).__qualname__.encode())
-
-    def receive(self, worker: int) -> ArrivedMessage | None:
-        """The next message, if it has arrived."""
-        line = self._lines[worker]
-        return line.arrived[0] if line.arrived and not line.is_released else None
-
-    def accept(self, worker: int) -> None:
-        """Go on to the next message."""
-        self._lines[worker].arrived.popleft()
-
-    def wait(self, timeout: float) -> Events:
-        """The workers that have sent something, and those whose lines have ended."""
-        select.select([self._bell], [], [], None if timeout < 0 else timeout)
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
-        watched = {worker: line for worker, line in self._lines.items() if not line.is_released}
-        ended = [worker for worker, line in watched.items() if line.has_ended]  # first: its messages came before
-        arrived = [worker for worker, line in watched.items() if line.arrived]
-        if ended or arrived or self._is_woken:
-            self._ring()
-        return Events(arrived, ended)
-
-    def _ring(self) -> None:
-        with self._lock:
-            if self._bell >= 0:
-                os.eventfd_write(self._bell, 1)
-
-    def wake(self) -> None:
-        """Have every wait return at once."""
-        self._is_woken = True
-        self._ring()
-
-    def fileno(self) -> int:
-        """The bell."""
-        return self._bell
 
     # What is known of a worker
 
@@ -201,10 +143,6 @@ class GlooCarrier:
 
     # Ends
 
-    def release(self, worker: int) -> None:
-        """Report nothing more of a worker."""
-        self._lines[worker].is_released = True
-
     def kill(self, workers: Iterable[int]) -> None:
         """Kill these processes, and wait until they are gone where that can be waited for."""
         lines = [self._lines[worker] for worker in workers if worker in self._lines]
@@ -236,6 +174,4 @@ class GlooCarrier:
         """Listen no more."""
         self._meeting.close()
         self._launcher.close()
-        with self._lock:
-            os.close(self._bell)
-            self._bell = -1
+        self._close_bell()

@@ -12,7 +12,7 @@ from reap.workers.gloo.carrier import GlooCarrier
 from reap.workers.gloo.rendezvous import FileMeeting, Meeting, TcpMeeting, own_addresses
 from reap.workers.handler_spec import HandlerSpecs
 from reap.workers.launchers.base import Launcher
-from reap.workers.remote_group import RemoteGroup
+from reap.workers.remote.group import RemoteGroup
 
 
 def gloo_group(

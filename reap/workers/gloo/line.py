@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from reap.errors import OptionError
@@ -23,19 +22,10 @@ from reap.workers.gloo.pair import Pair
 from reap.workers.gloo.rendezvous import Meeting, meet
 from reap.workers.launchers.base import Job, await_ends, described, tail
 from reap.workers.messages import Encoded, MessageKind
+from reap.workers.remote.lines import ArrivedMessage
 
 ENDING = 0.1
 """Seconds that a process has to end after its connection has: that is the first thing that happens then."""
-
-
-@dataclass(eq=False)
-class ArrivedMessage:
-    """A message from a worker; see `reap.workers.messages.Message`."""
-
-    kind: MessageKind
-    encoded: Encoded
-    order: int = 0
-    is_taken: bool = False
 
 
 class Line:

@@ -16,12 +16,12 @@ from typing import Any
 
 from reap.workers.base import Handler
 from reap.workers.gloo.channel import GlooChannel
-from reap.workers.gloo.guard import Guard
 from reap.workers.gloo.pair import Pair
 from reap.workers.gloo.rendezvous import Invitation, join
 from reap.workers.handler_spec import HandlerSpec
 from reap.workers.processes.child import ignore
 from reap.workers.progress import Control
+from reap.workers.remote.guard import Guard
 from reap.workers.serve import Terminated, serve
 
 ENTRY = f"{__name__}:live"

@@ -31,8 +31,8 @@ import torch
 from torch._C._distributed_c10d import ProcessGroupGloo, Store
 
 from reap.workers.gloo.memory import Bytes, Memory
-from reap.workers.gloo.sockets import connections, sockets, watch
 from reap.workers.messages import Encoded
+from reap.workers.remote.sockets import connections, sockets, watch
 
 PARTS, MARKS, RECEIPTS = range(3)
 """Tags: what has one tag arrives in its order, and in that of all where the receiver asks for it in that order."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import select
 import threading
 import time
 import weakref
@@ -24,14 +23,14 @@ from typing import Any
 
 from reap.errors import OptionError
 from reap.system.interrupts import deferring_interrupts
-from reap.workers.carrier import Events
 from reap.workers.messages import MessageKind
 from reap.workers.pickling import encode_apart
 from reap.workers.ray.channel import Wish
 from reap.workers.ray.cluster import Cluster, actor_options, resources_of, shown_resources
-from reap.workers.ray.line import Arrived, Command, Item, Line, words_of
+from reap.workers.ray.line import Item, Line, words_of
 from reap.workers.ray.store import Post, SharedObjects
-from reap.workers.remote_group import WorkerFacts
+from reap.workers.remote.carrier import WorkerFacts
+from reap.workers.remote.lines import LineCarrier, WholeCommand, refuse_descriptors
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at which nodes are drained."""
@@ -40,8 +39,8 @@ KILL_TIMEOUT = 2.0
 """Seconds that Ray has to tell of the end of an actor that is killed."""
 
 
-class RayCarrier:
-    """See `reap.workers.remote_group.RemoteCarrier`.
+class RayCarrier(LineCarrier[Line]):
+    """See `reap.workers.remote.carrier.RemoteCarrier`.
 
     Args:
         cluster: where the workers run.
@@ -54,15 +53,12 @@ class RayCarrier:
     """
 
     def __init__(self, cluster: Cluster, options: Sequence[Mapping[str, Any]], needed: int, workers: int) -> None:
+        super().__init__()
         self._cluster = cluster
         self._options = [actor_options(one) for one in options]
         self._actor_class = cluster.actor_class()
         self._check(self._options)
         cluster.refuse_impossible([self._options_of(worker) for worker in range(min(needed, workers))])
-        self._lines: dict[int, Line] = {}
-        self._lock = threading.Lock()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._is_woken = False
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._closing = threading.Event()
         self._threads = [
@@ -118,13 +114,12 @@ class RayCarrier:
         self._lines[worker] = line
         line.thread.start()
 
-    def outgoing(self, command: Any, fds: Sequence[int]) -> Command:
+    def outgoing(self, command: Any, fds: Sequence[int]) -> WholeCommand:
         """A command; its arrays travel beside it."""
-        if fds:
-            raise OptionError(f"fds: expected none, got {len(fds)}: descriptors do not travel to a Ray actor")
-        return Command(encode_apart(command, "the command"))
+        refuse_descriptors(fds, " to a Ray actor")
+        return WholeCommand(encode_apart(command, "the command"))
 
-    def send(self, worker: int, outgoing: Command) -> bool:
+    def send(self, worker: int, outgoing: WholeCommand) -> bool:
         """Give a command to the sender."""
         line = self._lines[worker]
         if not line.is_released:
@@ -139,41 +134,6 @@ class RayCarrier:
         if line is not None and not line.is_released:
             kind = type(command)
             line.post(Post(f"{kind.__module__}.{kind.__qualname__}", encode_apart(command, "the command")))
-
-    def receive(self, worker: int) -> Arrived | None:
-        """The next message; its memory is mapped from Ray's store, and not to be written to."""
-        line = self._lines[worker]
-        return line.messages[0] if line.messages and not line.is_released else None
-
-    def accept(self, worker: int) -> None:
-        """Go on to the next message."""
-        self._lines[worker].messages.popleft()
-
-    def wait(self, timeout: float) -> Events:
-        """Wait for the bell."""
-        select.select([self._bell], [], [], None if timeout < 0 else timeout)
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
-        watched = {worker: line for worker, line in self._lines.items() if not line.is_released}
-        ended = [worker for worker, line in watched.items() if line.ending is not None]  # first: its messages came before
-        arrived = [worker for worker, line in watched.items() if line.messages]
-        if ended or arrived or self._is_woken:
-            self._ring()
-        return Events(arrived, ended)
-
-    def _ring(self) -> None:
-        with self._lock:
-            if self._bell >= 0:
-                os.eventfd_write(self._bell, 1)
-
-    def wake(self) -> None:
-        """Have the wait under way, and every later one, return at once."""
-        self._is_woken = True
-        self._ring()
-
-    def fileno(self) -> int:
-        """The bell."""
-        return self._bell
 
     # ------------------------------------------------------------------ what is known of a worker
 
@@ -228,10 +188,6 @@ class RayCarrier:
 
     # ------------------------------------------------------------------ ends
 
-    def release(self, worker: int) -> None:
-        """Report nothing more of a worker."""
-        self._lines[worker].is_released = True
-
     def kill(self, workers: Iterable[int]) -> None:
         """Have Ray end these actors, and wait until it says that they have."""
         lines = [line for worker in workers if (line := self._lines.get(worker)) is not None]
@@ -240,7 +196,7 @@ class RayCarrier:
             self._cluster.kill(line.actor)
         join_all([line.thread for line in lines], KILL_TIMEOUT)
         for line in lines:
-            line.messages.clear()
+            line.arrived.clear()
 
     def end_all(self, timeout: float) -> None:
         """Have all workers close their handlers; then the actors are ended."""
@@ -256,10 +212,7 @@ class RayCarrier:
         self._closing.set()
         self._queue.put(None)
         join_all(self._threads, KILL_TIMEOUT)
-        with self._lock:
-            if self._bell >= 0:
-                os.close(self._bell)
-                self._bell = -1
+        self._close_bell()
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from reap.workers.handler_spec import HandlerSpecs
 from reap.workers.process_context import RemoteContext
 from reap.workers.ray.carrier import RayCarrier
 from reap.workers.ray.cluster import Cluster
-from reap.workers.remote_group import RemoteGroup
+from reap.workers.remote.group import RemoteGroup
 
 
 class RayGroup(RemoteGroup):

@@ -1,7 +1,7 @@
 """`Line`: the trainer's end of the line to one actor.
 
     send, wish, post ---> queue of the carrier's sender ---> deliver ===> take (the actor)
-    receive <--- messages <--- listen, a thread <=================== following (the actor)
+    receive <--- arrived <---- listen, a thread <=================== following (the actor)
 
 A call to the actor is always under way, so that its end is noticed whatever it does.
 """
@@ -22,32 +22,10 @@ from reap.workers.messages import Encoded, MessageKind
 from reap.workers.ray.actor import HOW_TO_BRING_CODE, Whereabouts
 from reap.workers.ray.channel import Ending, Fetched, as_bytes
 from reap.workers.ray.store import Post, SharedObjects
+from reap.workers.remote.lines import ArrivedMessage
 
 NOTHING = Encoded(b"")
 SHUT_DOWN = "Ray was shut down in this process"
-
-
-@dataclass(eq=False)
-class Arrived:
-    """A message from a worker; its memory lies in Ray's store, and is given back with it."""
-
-    kind: MessageKind
-    encoded: Encoded
-    order: int = 0
-    is_taken: bool = False
-
-
-@dataclass(eq=False)
-class Command:
-    """A command; it is sent in one go."""
-
-    encoded: Encoded
-    is_sent: bool = False
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it has left."""
-        return self.is_sent
 
 
 @dataclass(eq=False)
@@ -70,7 +48,7 @@ class Line:
         ring: called when something has arrived, or the worker has ended.
 
     Attributes:
-        messages: that were not accepted yet.
+        arrived: messages that were not accepted yet; their memory lies in Ray's store, and is given back with them.
         whereabouts: of the actor; None before it runs.
         ending: why the worker has ended, in words; None while it has not.
         exit_code: as multiprocessing has it; None if that is not known.
@@ -84,7 +62,7 @@ class Line:
     spec: bytes
     enqueue: Callable[[Item], Any]
     ring: Callable[[], Any]
-    messages: deque[Arrived] = field(default_factory=deque[Arrived])
+    arrived: deque[ArrivedMessage] = field(default_factory=deque[ArrivedMessage])
     whereabouts: Whereabouts | None = None
     ending: str | None = None
     exit_code: int | None = None
@@ -92,6 +70,11 @@ class Line:
     bytes: int = 0
     seconds: float = 0.0
     seconds_before: float = 0.0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will arrive."""
+        return self.ending is not None
 
     def __post_init__(self) -> None:
         self._ray = optional.load("ray")
@@ -141,7 +124,7 @@ class Line:
                 self.ring()
         except OptionError as error:
             report = Encoded(reports.write(error, reports.START, is_harmless=False))
-            self.messages.append(Arrived(MessageKind.RAISED, report))
+            self.arrived.append(ArrivedMessage(MessageKind.RAISED, report))
             self.ending = str(error)
         except BaseException as error:  # noqa: BLE001  whatever Ray raises, SystemExit when it is shut down among it
             self.ending = words_of(error) if self._ray.is_initialized() else SHUT_DOWN
@@ -189,7 +172,7 @@ class Line:
             return 0
         encoded = Encoded(fetched.body, fetched.buffers)
         self.bytes += encoded.nbytes
-        self.messages.append(Arrived(MessageKind(fetched.kind), encoded))
+        self.arrived.append(ArrivedMessage(MessageKind(fetched.kind), encoded))
         return 1
 
 

@@ -9,25 +9,21 @@ wait       <--- epoll: a bell that lines ring, and the pidfds of processes on th
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pickle
 import secrets
 import select
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reap.errors import OptionError
 from reap.workers import progress
-from reap.workers.carrier import Events
 from reap.workers.launchers.base import Launcher, Task, await_ends, words_of
 from reap.workers.pickling import encode_apart
 from reap.workers.progress import PUBLISHED, STOP, STOP_EARLY, Progress
-from reap.workers.remote_group import WorkerFacts
+from reap.workers.remote.carrier import WorkerFacts
+from reap.workers.remote.lines import LineCarrier, refuse_descriptors
 from reap.workers.rpc import agent
-from reap.workers.rpc.line import Arrived, Line, Waiting
+from reap.workers.rpc.line import Line, Waiting
 from reap.workers.rpc.member import ENTRY, Membership
 from reap.workers.rpc.remote_worker import RemoteWorker
 from reap.workers.rpc.tensors import wrapped
@@ -56,8 +52,8 @@ class RpcOptions:
     each: Sequence[Mapping[str, Any]] = ()
 
 
-class RpcCarrier:
-    """See `reap.workers.remote_group.RemoteCarrier`.
+class RpcCarrier(LineCarrier[RemoteWorker]):
+    """See `reap.workers.remote.carrier.RemoteCarrier`.
 
     Args:
         launcher: starts the workers' processes.
@@ -66,15 +62,12 @@ class RpcCarrier:
     """
 
     def __init__(self, launcher: Launcher, options: RpcOptions, name: str) -> None:
+        super().__init__()
         self._launcher, self._options, self._name = launcher, options, name or "reap"
         self._own = agent.shared.take(options.agent, is_local=launcher.is_local, address=options.address)
-        self._workers: dict[int, RemoteWorker] = {}
-        self._lock = threading.RLock()
-        self._is_woken = False
         self._epoll = select.epoll()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._bell, select.EPOLLIN)
-        self._watch = None if launcher.is_local else Watch(self._workers, options.lost_after, self._ring)
+        self._watch = None if launcher.is_local else Watch(self._lines, options.lost_after, self._ring)
 
     # Messages
 
@@ -95,8 +88,8 @@ class RpcCarrier:
             spec,
         )
         job = self._launcher.launch(Task(ENTRY, pickle.dumps(membership), f"{self._name}-{worker}"))
-        before = self._workers.get(worker)
-        self._workers[worker] = RemoteWorker(
+        before = self._lines.get(worker)
+        self._lines[worker] = RemoteWorker(
             job, line, self._own, self._options.timeout, before.facts if before else WorkerFacts()
         )
         if job.fileno() >= 0:
@@ -104,51 +97,19 @@ class RpcCarrier:
 
     def outgoing(self, command: Any, fds: Sequence[int]) -> Waiting:
         """A command; see `Carrier`."""
-        if fds:
-            raise OptionError(f"fds: expected none, got {len(fds)}: descriptors do not travel by RPC")
+        refuse_descriptors(fds, " by RPC")
         return Waiting(wrapped(encode_apart(command, "the command")))
 
     def send(self, worker: int, outgoing: Waiting) -> bool:
         """Leave a command for a worker to fetch; see `Carrier`."""
-        if not self._workers[worker].is_released:
-            self._workers[worker].line.put(outgoing)
+        if not self._lines[worker].is_released:
+            self._lines[worker].line.put(outgoing)
         return outgoing.is_sent
 
     def post(self, worker: int, command: Any) -> None:
         """Leave a command without a reply for a worker to fetch; see `RemoteCarrier`."""
-        if (found := self._workers.get(worker)) and not found.is_released:
+        if (found := self._lines.get(worker)) and not found.is_released:
             found.line.post(Waiting(wrapped(encode_apart(command, "the command")), type(command)))
-
-    def receive(self, worker: int) -> Arrived | None:
-        """The next message of a worker; see `Carrier`."""
-        found = self._workers[worker]
-        return found.line.arrived[0] if found.line.arrived and not found.is_released else None
-
-    def accept(self, worker: int) -> None:
-        """Go on to the next message."""
-        self._workers[worker].line.arrived.popleft()
-
-    def wait(self, timeout: float) -> Events:
-        """The workers that have sent something, and those that have ended; see `Carrier`."""
-        self._epoll.poll(timeout)
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
-        watched = {worker: found for worker, found in self._workers.items() if not found.is_released}
-        ended = [worker for worker, found in watched.items() if found.has_ended]  # first: its messages came before
-        arrived = [worker for worker, found in watched.items() if found.line.arrived]
-        if arrived or ended or self._is_woken:
-            self._ring()
-        return Events(arrived, ended)
-
-    def _ring(self) -> None:
-        with self._lock:
-            if self._bell >= 0:
-                os.eventfd_write(self._bell, 1)
-
-    def wake(self) -> None:
-        """Have every wait return at once."""
-        self._is_woken = True
-        self._ring()
 
     def fileno(self) -> int:
         """A descriptor that is readable when something has happened."""
@@ -158,29 +119,29 @@ class RpcCarrier:
 
     def exit_code(self, worker: int) -> int | None:
         """As multiprocessing has it."""
-        return self._workers[worker].job.exit_code
+        return self._lines[worker].job.exit_code
 
     def ending(self, worker: int) -> str:
         """Torch's words, where it cannot be reached, or the launcher's, where they say more than the exit code."""
-        found = self._workers[worker]
+        found = self._lines[worker]
         return found.ending or words_of(found.job)
 
     def place(self, worker: int) -> str:
         """Its process, and its machine if that is another one."""
-        return self._workers[worker].place
+        return self._lines[worker].place
 
     def facts(self, worker: int) -> WorkerFacts:
         """Its machine, and what has come from it."""
-        found = self._workers.get(worker)
+        found = self._lines.get(worker)
         return WorkerFacts() if found is None else found.facts
 
     def progress(self, worker: int) -> Progress | None:
         """How far a worker on this machine has come; None of others."""
-        return self._workers[worker].progress
+        return self._lines[worker].progress
 
     def stop_early(self, worker: int) -> None:
         """Ask a worker to end the command under way with the column that it is at."""
-        found = self._workers[worker]
+        found = self._lines[worker]
         if found.job.control is None:
             found.line.stop_early()
         else:
@@ -188,7 +149,7 @@ class RpcCarrier:
 
     def clear(self, worker: int) -> None:
         """Forget the column that a worker is at, and what `stop_early` asked for."""
-        found = self._workers[worker]
+        found = self._lines[worker]
         if found.job.control is None:
             found.line.clear()
         else:
@@ -196,21 +157,21 @@ class RpcCarrier:
 
     def clear_published(self, worker: int) -> None:
         """Count what a worker publishes from zero, where that is seen."""
-        if (control := self._workers[worker].job.control) is not None:
+        if (control := self._lines[worker].job.control) is not None:
             control[PUBLISHED] = 0
 
     # Ends
 
     def release(self, worker: int) -> None:
         """Report nothing more of a worker."""
-        found = self._workers[worker]
+        found = self._lines[worker]
         if not found.is_released and found.job.fileno() >= 0:
             self._epoll.unregister(found.job.fileno())
-        found.is_released = True
+        super().release(worker)
 
     def kill(self, workers: Iterable[int]) -> None:
         """End these workers at once, and wait until they are gone."""
-        found = [self._workers[worker] for worker in workers if worker in self._workers]
+        found = [self._lines[worker] for worker in workers if worker in self._lines]
         for one in found:
             if one.job.fileno() < 0:
                 one.line.hang_up()  # its scheduler may take a while
@@ -220,10 +181,10 @@ class RpcCarrier:
 
     def end_all(self, timeout: float) -> None:
         """Tell all workers that nothing comes any more, and kill those that are there after `timeout` seconds."""
-        for one in self._workers.values():
+        for one in self._lines.values():
             one.line.hang_up()
-        await_ends([one.job for one in self._workers.values()], timeout)
-        self.kill(self._workers)
+        await_ends([one.job for one in self._lines.values()], timeout)
+        self.kill(self._lines)
 
     def _close(self, workers: Iterable[RemoteWorker]) -> None:
         for one in workers:
@@ -238,10 +199,6 @@ class RpcCarrier:
         if self._watch is not None:
             self._watch.close()
         self._launcher.close()
-        with self._lock:
-            if self._bell < 0:
-                return
+        if self._close_bell():
             self._epoll.close()
-            os.close(self._bell)
-            self._bell = -1
-        agent.shared.give_back()
+            agent.shared.give_back()

@@ -9,7 +9,7 @@ from reap.workers.base import MakeHandler
 from reap.workers.handler_spec import HandlerSpecs
 from reap.workers.launchers.base import Launcher
 from reap.workers.launchers.mp import MpLauncher
-from reap.workers.remote_group import RemoteGroup
+from reap.workers.remote.group import RemoteGroup
 from reap.workers.rpc.carrier import RpcCarrier, RpcOptions
 
 

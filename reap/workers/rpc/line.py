@@ -29,6 +29,7 @@ from reap.system.interrupts import deferring_interrupts
 from reap.workers import reports
 from reap.workers.launchers.versions import refuse_other_versions
 from reap.workers.messages import Encoded, MessageKind
+from reap.workers.remote.lines import ArrivedMessage
 from reap.workers.rpc.agent import Address
 from reap.workers.rpc.tensors import Tensors, nbytes, unwrapped
 
@@ -76,16 +77,6 @@ class Waiting:
         return self.is_sent
 
 
-@dataclass(eq=False)
-class Arrived:
-    """A message from a worker; see `reap.workers.messages.Message`."""
-
-    kind: MessageKind
-    encoded: Encoded
-    order: int = 0
-    is_taken: bool = False
-
-
 class Visitor(NamedTuple):
     """Who has called.
 
@@ -117,7 +108,7 @@ class Line:
     """
 
     def __init__(self, key: str, ring: Callable[[], Any]) -> None:
-        self.arrived: deque[Arrived] = deque()
+        self.arrived: deque[ArrivedMessage] = deque()
         self.visitor: Visitor | None = None
         self.received_bytes, self.received_seconds = 0, 0.0
         self._key, self._ring = key, ring
@@ -189,7 +180,7 @@ class Line:
     def fail(self, error: Exception) -> None:
         """Have the group raise this: the worker will not start."""
         report = reports.write(error, reports.START, is_harmless=False)
-        self.arrived.append(Arrived(MessageKind.RAISED, Encoded(report)))
+        self.arrived.append(ArrivedMessage(MessageKind.RAISED, Encoded(report)))
         self._ring()
 
     def fetch(self, call: torch.futures.Future[Any]) -> None:
@@ -213,7 +204,7 @@ class Line:
         """
         self.received_bytes += nbytes(parts)
         self.received_seconds += seconds
-        self.arrived.append(Arrived(kind, unwrapped(parts)))
+        self.arrived.append(ArrivedMessage(kind, unwrapped(parts)))
         self._ring()
 
     def _answer(self) -> None:

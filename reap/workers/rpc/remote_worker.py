@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
 from reap.workers.launchers.base import Job, described, tail
 from reap.workers.progress import Progress, progress_of
-from reap.workers.remote_group import WorkerFacts
+from reap.workers.remote.carrier import WorkerFacts
+from reap.workers.remote.lines import ArrivedMessage
 from reap.workers.rpc.agent import Address
 from reap.workers.rpc.line import Line
 
@@ -37,6 +39,11 @@ class RemoteWorker:
         self.ending = ""
         self._called, self._timeout, self._before = called, timeout, before
         self._deadline = time.monotonic() + timeout
+
+    @property
+    def arrived(self) -> deque[ArrivedMessage]:
+        """Messages that were not accepted yet."""
+        return self.line.arrived
 
     @property
     def has_ended(self) -> bool:

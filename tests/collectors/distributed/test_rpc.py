@@ -128,7 +128,7 @@ def test_a_worker_that_is_killed_while_idle() -> None:
     with made as collector:
         collector.next()
         group: Any = collector._workers.group
-        os.kill(group.carrier._workers[1].job.pid, signal.SIGKILL)
+        os.kill(group.carrier._lines[1].job.pid, signal.SIGKILL)
         with pytest.raises(WorkerDied, match="Worker 1 was killed by SIGKILL"):
             list(collector)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from reap.workers.gloo.group import gloo_group
 from reap.workers.launchers.mp import MpLauncher
-from reap.workers.remote_group import RemoteGroup
+from reap.workers.remote.group import RemoteGroup
 
 
 def group_of(make_handlers: Sequence[Any], **options: Any) -> RemoteGroup:

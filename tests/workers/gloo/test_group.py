@@ -19,9 +19,9 @@ import pytest
 import torch
 
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
-from reap.workers.gloo.sockets import sockets
 from reap.workers.processes import fork_client
 from reap.workers.progress import STOP
+from reap.workers.remote.sockets import sockets
 from tests.workers.gloo.groups import group_of, listening, pid_of, pids_of
 from tests.workers.handlers import Doer, Dying, ask, descriptors, die, exists, have_ended, poll_until_it_fails, watch
 

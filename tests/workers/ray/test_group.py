@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -188,9 +189,24 @@ def test_a_killed_actor_is_reported_in_a_command_and_idle(mortal: RayGroup) -> N
     assert ask(mortal, 0, pid_of) not in pids
 
 
-def test_sigterm_lets_a_worker_finish_what_it_is_at(mortal: RayGroup) -> None:
+class Telling:
+    """`until_told`, which says that it has begun: a worker that leaves before takes no command any more."""
+
+    def __init__(self, fifo: Path) -> None:
+        self.fifo = str(fifo)
+        os.mkfifo(fifo)
+
+    def __call__(self, doer: Doer) -> str:
+        with open(self.fifo, "w") as begun:
+            begun.write(".")
+        return until_told(doer)
+
+
+def test_sigterm_lets_a_worker_finish_what_it_is_at(mortal: RayGroup, tmp_path: Path) -> None:
     pids = [ask(mortal, worker, pid_of) for worker in range(2)]
-    mortal.request(0, until_told)
+    telling = Telling(tmp_path / "begun")
+    mortal.request(0, telling)
+    assert Path(telling.fifo).read_text() == "."
     os.kill(pids[0], signal.SIGTERM)
     assert mortal.ready([0]) == (0, "told")
     with pytest.raises(WorkerDied, match="told to leave"):

@@ -146,7 +146,7 @@ def test_wishes_travel_as_messages() -> None:
 def test_a_death_that_the_launcher_does_not_tell_of() -> None:
     group = far_group()
     pid = ask(group, 0, own_pid)
-    job = group.carrier._workers[0].job
+    job = group.carrier._lines[0].job
     vigil = group.carrier._watch._vigil
     while not all(watched._is_known for watched in vigil._watched.values()) or not vigil._watched:
         threading.Event().wait(0.05)

@@ -17,7 +17,7 @@ import pytest
 
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
 from reap.workers.progress import LEAVE, STOP
-from reap.workers.remote_group import WorkerFacts
+from reap.workers.remote.carrier import WorkerFacts
 from reap.workers.rpc import agent
 from reap.workers.rpc.group import rpc_group
 from tests.workers.handlers import Doer, Dying, ask, descriptors, die, exists, have_ended, poll_until_it_fails, watch
@@ -147,7 +147,7 @@ def test_a_posted_command_is_replaced_by_a_newer_one_of_its_type_while_the_worke
         group.post(0, Keep(number))
         group.post(0, KeepToo(100 + number))
     carrier: Any = group.carrier
-    assert len(carrier._workers[0].line._waiting) <= 3  # perhaps the command, and one of each type
+    assert len(carrier._lines[0].line._waiting) <= 3  # perhaps the command, and one of each type
     group.request(0, kept)
     gate.open()
     group.ready({0})

@@ -1,0 +1,1 @@
+"""Workers that share nothing with this process: what all engines need."""

@@ -1,0 +1,137 @@
+"""`LineCarrier`: what carriers to workers elsewhere share: a line to each, whose threads ring when something has happened.
+
+thread of a line --- arrived.append(message), ring ---> wait -> who has sent, who has ended ---> receive, accept
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from reap.errors import OptionError
+from reap.workers.carrier import Events
+from reap.workers.messages import Encoded, MessageKind
+
+
+@dataclass(eq=False)
+class ArrivedMessage:
+    """A message from a worker; see `reap.workers.messages.Message`."""
+
+    kind: MessageKind
+    encoded: Encoded
+    order: int = 0
+    is_taken: bool = False
+
+
+@dataclass(eq=False)
+class WholeCommand:
+    """A command that leaves in one piece, in the background; see `reap.workers.messages.Outgoing`."""
+
+    encoded: Encoded
+    is_sent: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is on its way."""
+        return self.is_sent
+
+
+class Line(Protocol):
+    """One worker.
+
+    Attributes:
+        is_released: whether nobody is interested any more.
+    """
+
+    is_released: bool
+
+    @property
+    def arrived(self) -> deque[ArrivedMessage]:
+        """Messages that were not accepted yet."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will arrive."""
+        ...
+
+
+L = TypeVar("L", bound=Line)
+
+
+class LineCarrier(Generic[L]):
+    """The part of a `reap.workers.remote.carrier.RemoteCarrier` that does not depend on the engine."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, L] = {}
+        self._lock = threading.RLock()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_woken = False
+
+    def receive(self, worker: int) -> ArrivedMessage | None:
+        """The next message of a worker, if it has arrived."""
+        line = self._lines[worker]
+        return line.arrived[0] if line.arrived and not line.is_released else None
+
+    def accept(self, worker: int) -> None:
+        """Go on to the next message."""
+        self._lines[worker].arrived.popleft()
+
+    def release(self, worker: int) -> None:
+        """Report nothing more of a worker."""
+        self._lines[worker].is_released = True
+
+    def wait(self, timeout: float) -> Events:
+        """The workers that have sent something, and those that have ended; see `Carrier`."""
+        poll = select.poll()  # takes any descriptor: `select` ends at 1,023, and every worker has some
+        poll.register(self.fileno(), select.POLLIN)
+        poll.poll(None if timeout < 0 else 1000 * timeout)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        watched = {worker: line for worker, line in self._lines.items() if not line.is_released}
+        ended = [worker for worker, line in watched.items() if line.has_ended]  # first: its messages came before
+        arrived = [worker for worker, line in watched.items() if line.arrived]
+        if ended or arrived or self._is_woken:
+            self._ring()
+        return Events(arrived, ended)
+
+    def _ring(self) -> None:
+        """Have the next wait return; from any thread."""
+        with self._lock:
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)
+
+    def wake(self) -> None:
+        """Have the wait under way, and every later one, return at once."""
+        self._is_woken = True
+        self._ring()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when something has happened."""
+        return self._bell
+
+    def _close_bell(self) -> bool:
+        """Have nobody wait any more; whether somebody could until now."""
+        with self._lock:
+            is_open = self._bell >= 0
+            if is_open:
+                os.close(self._bell)
+                self._bell = -1
+            return is_open
+
+
+def refuse_descriptors(fds: Sequence[int], way: str = "") -> None:
+    """Raise OptionError for descriptors that are to go to another machine.
+
+    Args:
+        fds: the descriptors.
+        way: what they would go by, in words.
+    """
+    if fds:
+        raise OptionError(f"fds: expected none, got {len(fds)}: descriptors do not travel{way}")
