@@ -18,7 +18,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Mapping
-from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +27,7 @@ from reap.errors import add_note
 from reap.workers.base import Handler
 from reap.workers.handler_spec import HandlerSpec
 from reap.workers.messages import Encoded
+from reap.workers.processes.child import ignore
 from reap.workers.progress import Control
 from reap.workers.ray.channel import ActorChannel, Fetched
 from reap.workers.serve import serve
@@ -79,10 +79,7 @@ class WorkerActor:
         self._channel = ActorChannel()
         self._spec = b""
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._leave)
-
-    def _leave(self, _number: int, _frame: FrameType | None) -> None:
-        self._channel.leave()  # the main thread, which this interrupts, never has the channel's lock
+            leave_on_sigterm(self._channel)
 
     def where(self) -> Whereabouts:
         """Where this is."""
@@ -121,6 +118,25 @@ class WorkerActor:
         except ModuleNotFoundError as error:
             add_note(error, HOW_TO_BRING_CODE)
             raise
+
+
+def leave_on_sigterm(channel: ActorChannel) -> None:
+    """Have the worker leave at SIGTERM.
+
+    A handler written in Python runs when the main thread is in Python, and Ray's waits in C++: a thread of its own is told of the
+    signal by the descriptor that Python writes signals to.
+    """
+    told, into = os.pipe()
+    os.set_blocking(into, False)
+    signal.set_wakeup_fd(into, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, ignore)
+    threading.Thread(target=_listen_for_sigterm, args=(told, channel), name="reap-sigterm", daemon=True).start()
+
+
+def _listen_for_sigterm(told: int, channel: ActorChannel) -> None:
+    while signal.SIGTERM not in os.read(told, 64):
+        pass
+    channel.leave()
 
 
 def accept_memory_that_is_only_read() -> None:
