@@ -65,7 +65,7 @@ test-ray: $(STAMP)
 	$(PY) -m pytest -m ray $(ARGS)
 
 test-distributed: $(STAMP)
-	$(PY) -m pytest -m "distributed and not soak" $(ARGS)
+	$(PY) -m pytest -m "distributed and not soak" --dist loadgroup $(ARGS)
 
 # In a virtual environment of its own. torchrl's own GymEnv refuses gymnasium 1.0, so that its tests get 1.1. Left out:
 # the documentation's examples, written for today's ids of gymnasium, and what tensordict 0.10 cannot: hold a kind of tensor,

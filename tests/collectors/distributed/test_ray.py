@@ -24,12 +24,12 @@ from reap.recording.buffers import IDS, VERSION
 from reap.testing.marked import Drawing, Marked, Told
 from reap.weights.schemes import NoWeightSyncScheme, SharedMemWeightSyncScheme
 from reap.workers.ray.cluster import Cluster
-from tests.workers.ray.local import local_ray  # noqa: F401  a fixture
+from tests.workers.ray.local import local_ray, on_ray  # noqa: F401  a fixture
 from tests.workers.ray.pool import PooledCluster
 
 ray = pytest.importorskip("ray")
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120), pytest.mark.usefixtures("local_ray")]
+pytestmark = on_ray(120)
 
 ENVS, COLUMNS, WORKERS = 3, 8, 2
 

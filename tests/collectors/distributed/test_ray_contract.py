@@ -12,10 +12,10 @@ from reap import GymEnv, SerialEnv
 from reap.collectors.distributed import RayCollector
 from reap.testing import check_collector
 from reap.testing.collector_checks import FACTS, Fact
-from tests.workers.ray.local import local_ray  # noqa: F401  a fixture
+from tests.workers.ray.local import local_ray, on_ray  # noqa: F401  a fixture
 from tests.workers.ray.pool import PooledCluster
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120), pytest.mark.usefixtures("local_ray")]
+pytestmark = on_ray(120)
 
 ENVS, WORKERS = 3, 2
 

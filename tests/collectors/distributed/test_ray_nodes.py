@@ -16,12 +16,12 @@ from reap import GymEnv
 from reap.collectors.distributed import RayCollector
 from reap.errors import WorkerDied
 from reap.testing.marked import Marked
-from tests.workers.ray.local import ROOT
+from tests.workers.ray.local import ONE_RAY, ROOT
 
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.distributed, ONE_RAY, pytest.mark.timeout(180)]
 
 COLUMNS = 40
 PAUSE = 0.01

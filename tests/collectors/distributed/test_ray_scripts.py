@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from tests.workers.handlers import have_ended, watch
-from tests.workers.ray.local import ROOT, local_ray  # noqa: F401  a fixture
+from tests.workers.ray.local import ROOT, local_ray, on_ray  # noqa: F401  a fixture
 
 ray = pytest.importorskip("ray")
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(180), pytest.mark.usefixtures("local_ray")]
+pytestmark = on_ray(180)
 
 EXAMPLES = Path(ROOT) / "examples"
 PREAMBLE = """

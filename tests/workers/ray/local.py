@@ -9,17 +9,28 @@ from pathlib import Path
 
 import pytest
 
+from tests.workers.ray.pool import PooledCluster
+
 CONFIG = {"address": "local", "num_cpus": 16, "include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
 ROOT = str(Path(__file__).parents[3])
 
+ONE_RAY = pytest.mark.xdist_group("ray")
+"""All tests on Ray run in one process of xdist, one after the other: a Ray takes both cores to start."""
 
-@pytest.fixture(scope="session")
+
+def on_ray(seconds: int) -> list[pytest.MarkDecorator]:
+    """The marks of a file of tests that use `local_ray`, each of which may take this long."""
+    return [pytest.mark.distributed, ONE_RAY, pytest.mark.timeout(seconds), pytest.mark.usefixtures("local_ray")]
+
+
+@pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
-    """Ray runs, with more CPUs than there are: they are numbers."""
+    """Ray runs, with more CPUs than there are: they are numbers. Every file has one of its own: another may need a cluster."""
     ray = pytest.importorskip("ray")
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")  # Ray's own, about what it will change
         patch.setenv("PYTHONPATH", os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")]))
         ray.init(**CONFIG)
         yield
+        PooledCluster.idle.clear()
         ray.shutdown()

@@ -37,7 +37,8 @@ class PooledCluster(Cluster):
     def kill(self, actor: Any) -> None:
         try:
             if self.ray.get(actor.has_ended.options(concurrency_group="control").remote(), timeout=5):
-                self.idle.append(actor)
+                if all(other is not actor for other in self.idle):  # a group may end an actor twice
+                    self.idle.append(actor)
                 return
         except self.ray.exceptions.RayError:
             pass

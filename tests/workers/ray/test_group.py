@@ -18,12 +18,12 @@ from reap.workers.ray.actor import Whereabouts
 from reap.workers.ray.cluster import Cluster
 from reap.workers.ray.group import RayGroup, ray_group
 from tests.workers.handlers import Doer, Harmless, ask, descriptors, have_ended, watch
-from tests.workers.ray.local import local_ray  # noqa: F401  a fixture
+from tests.workers.ray.local import local_ray, on_ray  # noqa: F401  a fixture
 from tests.workers.ray.pool import PooledCluster
 
 ray = pytest.importorskip("ray")
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120), pytest.mark.usefixtures("local_ray")]
+pytestmark = on_ray(120)
 
 MakeGroup = Callable[..., RayGroup]
 LARGE = 3_000_000
