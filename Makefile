@@ -8,7 +8,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-processes test-ray test-distributed test-oldest bench faults soak check format
+.PHONY: help demo test test-processes test-ray test-distributed test-oldest peer bench faults soak check format
 
 PYTHON ?=
 ARGS ?=
@@ -36,6 +36,7 @@ help:
 	@echo "make test-ray  the tests that start Ray, which make test leaves out too"
 	@echo "make test-distributed  the tests of collectors on torch.distributed, torch RPC and Ray, on several machines too"
 	@echo "make test-oldest  the tests again, with the oldest torchrl, tensordict and gymnasium that reap works with"
+	@echo "make peer TORCHRL=CHECKOUT  torchrl's own tests with reap's classes in place, beside torchrl 0.10.1"
 	@echo "make bench   measure reap against hand-written loops and installed peers"
 	@echo "make faults  collectors that fail in every way, 1,000 times; writes docs/faults.md"
 	@echo "make soak    Ctrl-C at each moment and 15,000 times, then collectors for 10,000 batches: nothing grows; writes docs/soak.md"
@@ -82,6 +83,11 @@ test-oldest: $(OLDEST)/.installed
 	$(OLD_PYTEST) --ignore=tests/envs/test_torchrl.py --ignore=tests/test_readme.py \
 	  $(addprefix --deselect ,$(WITH_TORCHRL) $(BEYOND_TENSORDICT)) $(ARGS)
 	PYTHONPATH=$(OLD_GYM) $(OLD_PYTEST) tests/envs/test_torchrl.py $(WITH_TORCHRL)
+
+# The checkout is of torchrl 0.10.1, the version in that environment; nothing of it is changed.
+peer: $(OLDEST)/.installed
+	@test -n "$(TORCHRL)" || { echo "make: where is torchrl's source? make peer TORCHRL=/path/to/rl (git checkout v0.10.1)" >&2; exit 2; }
+	PYTHONPATH=$(OLD_GYM) $(OLDEST)/bin/python -m tests.peer.run "$(TORCHRL)/test" $(ARGS)
 
 $(OLDEST)/.installed: $(STAMP) constraints-oldest.txt
 	rm -rf $(OLDEST) && $(PY) -m venv $(OLDEST)

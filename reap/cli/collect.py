@@ -53,7 +53,7 @@ class Outcome:
         return FAILED if self.error else 128 + self.interrupted if self.interrupted else COMPLETE
 
 
-def collect(options: Collect, console: Console) -> int:
+def run(options: Collect, console: Console) -> int:
     """Collect, store, and show the outcome.
 
     Args:
@@ -74,7 +74,7 @@ def collect(options: Collect, console: Console) -> int:
     try:
         with _collector(options, rows, columns) as collector:
             folder.expect(collector.frame_fields, rows, output.drop)
-            outcome = _run(collector, folder, rows, f"{options.env_id} · {options.policy.policy}", console)
+            outcome = _collected(collector, folder, rows, f"{options.env_id} · {options.policy.policy}", console)
             stats = collector.stats()
     finally:
         data = folder.finish()
@@ -161,7 +161,7 @@ def _explained(actions: Actions) -> Generator[None]:
         raise OptionError(f"--policy {actions.policy}: {text}{hint}") from error
 
 
-def _run(collector: SyncDataCollector, folder: DataFolder, rows: int, title: str, console: Console) -> Outcome:
+def _collected(collector: SyncDataCollector, folder: DataFolder, rows: int, title: str, console: Console) -> Outcome:
     outcome, log = Outcome(), EpisodeLog(rows)
     with Interrupts() as interrupts:
         try:

@@ -15,8 +15,11 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from reap.cli.options import Collect
+from reap.cli.options import Collect, Doctor, Migrate
 from reap.errors import ReapError
+
+COMMANDS = Collect, Doctor, Migrate
+"""Each is run by the module of its name."""
 
 USAGE, INTERRUPTED = 2, 130
 DESCRIPTION = "Collects reinforcement-learning experience for PyTorch. `reap --version` prints the version."
@@ -29,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: words after the command's name; those of this process if None.
 
     Returns:
-        The exit code: 0 for a complete run, 1 if the env or the policy failed, 2 for a usage error, 128 plus the signal's
-        number after a signal.
+        The exit code: 0 for a complete run, 1 if it could not be completed (the env or the policy failed), 2 for a usage
+        error, 128 plus the signal's number after a signal.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words in (["--version"], ["-V"]):
@@ -41,21 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else USAGE
     try:
-        run = importlib.import_module("reap.cli.collect")
-        return run.collect(options, rich.get_console())
+        run = importlib.import_module(f"reap.cli.{type(options).__name__.lower()}")
+        return run.run(options, rich.get_console())
     except KeyboardInterrupt:
         return INTERRUPTED
     except (ReapError, ImportError) as error:
-        if options.output.traceback:
+        if options.traceback:
             raise
         text = " ".join(str(error).split())
         Console(stderr=True).print(Text.assemble(("reap: error: ", "bold red"), text), soft_wrap=True, highlight=False)
         return USAGE
 
 
-def _parsed(words: list[str]) -> Collect:
+def _parsed(words: list[str]) -> Collect | Doctor | Migrate:
     return tyro.extras.subcommand_cli_from_dict(
-        {"collect": Collect},
+        {command.__name__.lower(): command for command in COMMANDS},
         prog="reap",
         description=DESCRIPTION,
         args=words,

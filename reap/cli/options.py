@@ -1,4 +1,4 @@
-"""The options of `reap collect`."""
+"""The options of the commands."""
 
 from __future__ import annotations
 
@@ -73,3 +73,38 @@ class Collect:
     collection: Amount
     policy: Actions
     output: Results
+
+    @property
+    def traceback(self) -> bool:
+        """Whether an error is shown with its traceback."""
+        return self.output.traceback
+
+
+@dataclass(frozen=True)
+class Migrate:
+    """Show which import lines of programs written for torchrl can name reap, and which names stay.
+
+    Nothing is written without --write. All other code of the programs stays as it is.
+    """
+
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE.py|FOLDER")]
+    """Programs, and folders whose *.py files are programs."""
+    level: Literal[1, 2, 3] = 3
+    """1: collectors. 2: replay buffers too. 3: envs and specs too."""
+    write: bool = False
+    """Change the files."""
+    traceback: bool = False
+    """Show the full traceback of an error."""
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Look at what a collection depends on: versions, devices, cores, memory, limits; a worker is started for a moment.
+
+    The exit code is 1 if there is a warning. Paste the output into reports of problems.
+    """
+
+    json: bool = False
+    """Print JSON: a list of objects with name, found, remedy and status, "ok" or "warning"."""
+    traceback: bool = False
+    """Show the full traceback of an error."""

@@ -1,0 +1,117 @@
+"""`reap migrate`: programs written for torchrl, from the command line."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from reap.cli.options import Migrate
+from reap.errors import OptionError
+from reap.migration.imports import Migration, migrate
+
+COMPLETE, FAILED = 0, 1
+
+
+@dataclass(frozen=True)
+class Program:
+    """A file.
+
+    Attributes:
+        path: where it is.
+        encoding: what its first lines say.
+        text: with the line ends that it has.
+    """
+
+    path: Path
+    encoding: str
+    text: str
+
+
+def run(options: Migrate, console: Console) -> int:
+    """Show, and with `--write` make, the changes.
+
+    Args:
+        options: the command line.
+        console: where to print.
+
+    Returns:
+        The exit code: 1 if a file could not be read, written or understood.
+
+    Raises:
+        OptionError: no path was given, or one that is neither a Python file nor a folder.
+    """
+    if not options.files:
+        raise OptionError("reap migrate: expected a file or a folder, got none: reap migrate train.py")
+    changed = statements = failed = 0
+    for path in list(_programs(options.files)):  # all paths are looked at before a file is changed
+        try:
+            program = _read(path)
+            migration = migrate(program.text, options.level)
+            if migration.edits and options.write:
+                _write(program, migration.result)
+        except (OSError, SyntaxError, UnicodeDecodeError) as error:
+            console.print(Text(f"{path}: left as it is: {error}", style="red"), soft_wrap=True)
+            failed += 1
+            continue
+        _show(path, migration, console)
+        changed += bool(migration.edits)
+        statements += len(migration.edits)
+    done = "changed" if options.write else "would change; --write changes them"
+    console.print(Text(f"{_counted(statements, 'import')} in {_counted(changed, 'file')} {done}."), soft_wrap=True)
+    return FAILED if failed else COMPLETE
+
+
+def _programs(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(path.rglob("*.py"))
+        elif path.suffix == ".py" and path.exists():
+            yield path
+        else:
+            found = "it is not there" if not path.exists() else f"found {path.suffix or 'no suffix'}"
+            raise OptionError(f"{path}: expected a folder or a Python file, FILE.py; {found}")
+
+
+def _read(path: Path) -> Program:
+    data = path.read_bytes()
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    return Program(path, encoding, data.decode(encoding))
+
+
+def _write(program: Program, text: str) -> None:
+    """Replace a file in one step, so that a crash leaves the old one or the new one."""
+    data = text.encode(program.encoding)
+    with tempfile.NamedTemporaryFile(dir=program.path.parent, delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), program.path.stat().st_mode)
+            os.replace(file.name, program.path.resolve())
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def _show(path: Path, migration: Migration, console: Console) -> None:
+    if not migration.edits and not migration.staying:
+        return
+    lines = [Text(str(path), style="bold")]
+    for edit in migration.edits:
+        number = f"{edit.line:>5} "
+        lines += [Text(f"{number}- {line}", style="red") for line in edit.old.splitlines()]
+        lines += [Text(f"{number}+ {line}", style="green") for line in edit.new.splitlines()]
+    lines += [Text(f"{one.line:>5} ! {one.name}: {one.advice}", style="yellow") for one in migration.staying]
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

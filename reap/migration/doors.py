@@ -1,0 +1,107 @@
+"""Where `reap` has a name that torchrl has.
+
+A migration has three levels, each with all that the ones before have:
+
+    1   collectors, their updaters and weight-sync schemes
+    2   replay buffers, storages, samplers, writers, postprocs
+    3   envs, their utilities, and specs
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from functools import cache
+
+OWN, PEER = "reap", "torchrl"
+
+_FAMILIES = {
+    "collectors": (1, ("reap.collectors", "reap.collectors.distributed")),
+    "weight_update": (1, ("reap.weight_update",)),
+    "data": (2, ("reap.data",)),
+    "envs": (3, ("reap.envs", "reap.envs.utils")),
+}
+"""torchrl's packages: their level, and the doors that may have what torchrl defines deep inside."""
+
+_SPECS = "reap.specs"
+"""Where specs are. torchrl has them in its package of buffers; they belong to the third level all the same."""
+
+_INSTEAD = {
+    "AsyncBatchedCollector": "MultiaSyncDataCollector, each worker with a batch of envs",
+    "AsyncEnvPool": "ParallelEnv, or MultiaSyncDataCollector, which takes rollouts as they come",
+    "Evaluator": "reap.evaluate",
+    "MultiThreadedEnv": "GymEnv over a vector env of envpool",
+    "RayEvalWorker": "reap.evaluate",
+    "default_info_dict_reader": "nothing: infos are keys of what an env returns",
+}
+"""What does the work of a name that `reap` does not have."""
+
+_NEAR = 0.85
+"""How alike names are of which one may be meant by the other."""
+
+
+def is_peer(module: str) -> bool:
+    """Whether a module is torchrl's."""
+    return module.partition(".")[0] == PEER
+
+
+def same_module(module: str) -> str:
+    """The module of `reap` with the path of one of torchrl's, if there is one."""
+    return OWN + module.removeprefix(PEER)
+
+
+def split_path(parts: Sequence[str]) -> tuple[str, str]:
+    """Split `torchrl.data.ReplayBuffer.add` into a module and the name in it: `torchrl.data`, `ReplayBuffer`.
+
+    Args:
+        parts: the names of the path, two at least.
+    """
+    length = 1
+    while length < len(parts) - 1 and _names(same_module(".".join(parts[: length + 1]))):
+        length += 1
+    return ".".join(parts[:length]), parts[length]
+
+
+def level_of(module: str, name: str) -> int | None:
+    """The level that a name of torchrl belongs to; None for what is left to torchrl, its modules and losses among it.
+
+    Args:
+        module: where it is imported from: `"torchrl.data"`.
+        name: what is imported.
+    """
+    path = module.split(".")
+    family = _FAMILIES.get(path[1]) if len(path) > 1 else None
+    if path[0] != PEER or family is None:
+        return None
+    is_spec = path[1:3] == ["data", "tensor_specs"] or (path[1:] == ["data"] and name in _names(_SPECS))
+    return 3 if is_spec else family[0]
+
+
+def door_of(module: str, name: str) -> str | None:
+    """The module of `reap` that has what torchrl has under this module and name; the one of the same path comes first.
+
+    Returns:
+        None if there is none.
+    """
+    doors = (same_module(module), *_FAMILIES[module.split(".")[1]][1])
+    return next((door for door in doors if name in _names(door)), None)
+
+
+def advice(module: str, name: str) -> str:
+    """What to do about a name that `reap` does not have."""
+    if name in _INSTEAD:
+        return f"use {_INSTEAD[name]}"
+    near = difflib.get_close_matches(name, _names(same_module(module)), n=1, cutoff=_NEAR)
+    return f"stays torchrl's; the nearest name in reap is {near[0]}" if near else "stays torchrl's"
+
+
+@cache
+def _names(module: str) -> frozenset[str]:
+    """The public names of a module of `reap`; none if it does not exist."""
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # a package on the way
+        return frozenset()
+    return frozenset(getattr(importlib.import_module(module), "__all__", ())) if found else frozenset()

@@ -1,0 +1,99 @@
+"""The text of a program, whose statements are replaced one by one.
+
+Comments inside of a statement that is replaced are put above it; the rest of the file stays as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_WIDTH = 88
+"""Columns of a line, unless its statement has one name only."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One statement that changes.
+
+    Attributes:
+        line: its first line, counted from 1.
+        old: its text.
+        new: the text in its place.
+        start: the first character of the old text in the source.
+    """
+
+    line: int
+    old: str
+    new: str
+    start: int
+
+
+class Source:
+    """The text of a program.
+
+    Args:
+        text: the program.
+
+    Raises:
+        SyntaxError: it is not Python.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tree = ast.parse(text)
+        self._lines = io.StringIO(text, newline="").readlines()
+        self._starts = [0]
+        for line in self._lines:
+            self._starts.append(self._starts[-1] + len(line))
+        tokens = tokenize.generate_tokens(io.StringIO(text, newline="").readline)
+        self._comments = [
+            (self._starts[token.start[0] - 1] + token.start[1], token.string)
+            for token in tokens
+            if token.type == tokenize.COMMENT
+        ]
+
+    def replacement(self, node: ast.stmt, statements: Iterable[str]) -> Edit:
+        """Put statements in the place of one.
+
+        Args:
+            node: the statement that goes.
+            statements: those that come, a line each where the place allows it.
+        """
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        start = self._character(node.lineno, node.col_offset)
+        end = self._character(node.end_lineno, node.end_col_offset)
+        indent = self.text[self._starts[node.lineno - 1] : start]
+        if indent.strip():  # `if x: import y`, or something before a semicolon: the statement cannot begin a line
+            new = "; ".join(statements)
+        else:
+            inside = [comment for at, comment in self._comments if start < at < end]
+            ending = "\r\n" if self._lines[node.lineno - 1].endswith("\r\n") else "\n"
+            lines = [*inside, *(line for statement in statements for line in _wrapped(statement, len(indent)))]
+            new = f"{ending}{indent}".join(lines)
+        return Edit(node.lineno, self.text[start:end], new, start)
+
+    def _character(self, line: int, column: int) -> int:
+        before = self._lines[line - 1].encode()[:column]  # ast counts columns in bytes
+        return self._starts[line - 1] + len(before.decode())
+
+    def edited(self, edits: Iterable[Edit]) -> str:
+        """The text after these edits, which are in the order of the text."""
+        pieces: list[str] = []
+        at = 0
+        for edit in edits:
+            pieces += self.text[at : edit.start], edit.new
+            at = edit.start + len(edit.old)
+        return "".join([*pieces, self.text[at:]])
+
+
+def _wrapped(statement: str, indent: int) -> list[str]:
+    """A statement in one line, or its imported names in a line each."""
+    before, found, names = statement.partition(" import ")
+    if not found or indent + len(statement) <= _WIDTH or "," not in names:
+        return [statement]
+    return [f"{before} import (", *(f"    {name}," for name in names.split(", ")), ")"]

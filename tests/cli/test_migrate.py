@@ -1,0 +1,94 @@
+"""`reap migrate`: what it prints, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reap.cli.main import main
+
+BEFORE = "from torchrl.collectors import SyncDataCollector, Evaluator\nfrom torchrl.data import ReplayBuffer\n"
+AFTER = """\
+from reap.collectors import SyncDataCollector
+from torchrl.collectors import Evaluator
+from reap.data import ReplayBuffer
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = Path("train.py")
+    path.write_text(BEFORE)
+    return path
+
+
+def test_it_shows_and_writes_nothing(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "train.py"]) == 0
+    assert capsys.readouterr().out == (
+        "train.py\n"
+        "    1 - from torchrl.collectors import SyncDataCollector, Evaluator\n"
+        "    1 + from reap.collectors import SyncDataCollector\n"
+        "    1 + from torchrl.collectors import Evaluator\n"
+        "    2 - from torchrl.data import ReplayBuffer\n"
+        "    2 + from reap.data import ReplayBuffer\n"
+        "    1 ! torchrl.collectors.Evaluator: use reap.evaluate\n"
+        "2 imports in 1 file would change; --write changes them.\n"
+    )
+    assert program.read_text() == BEFORE
+
+
+def test_it_writes(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program.chmod(0o640)
+    assert main(["migrate", ".", "--write"]) == 0
+    assert capsys.readouterr().out.endswith("2 imports in 1 file changed.\n")
+    assert program.read_text() == AFTER
+    assert program.stat().st_mode & 0o777 == 0o640
+    assert main(["migrate", "train.py"]) == 0
+    assert "0 imports in 0 files" in capsys.readouterr().out
+    assert [path.name for path in Path().iterdir()] == ["train.py"]
+
+
+def test_a_level(program: Path) -> None:
+    assert main(["migrate", "train.py", "--level", "1", "--write"]) == 0
+    assert program.read_text() == AFTER.replace("reap.data", "torchrl.data")
+
+
+def test_the_encoding_and_the_line_ends_stay(program: Path) -> None:
+    data = "# coding: latin-1\r\nfrom torchrl.envs import GymEnv  # é\r\n".encode("latin-1")
+    program.write_bytes(data)
+    assert main(["migrate", "train.py", "--write"]) == 0
+    assert program.read_bytes() == data.replace(b"torchrl", b"reap")
+
+
+def test_a_link_stays_one(program: Path) -> None:
+    Path("link.py").symlink_to("train.py")
+    assert main(["migrate", "link.py", "--write"]) == 0
+    assert Path("link.py").is_symlink()
+    assert program.read_text() == AFTER
+
+
+def test_a_file_that_is_not_python_is_named_and_the_others_are_done(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken.py").write_text("from torchrl import (\n")
+    Path("bytes.py").write_bytes(b"x = '\xff'\n")
+    assert main(["migrate", ".", "--write"]) == 1
+    out = capsys.readouterr().out
+    assert "broken.py: left as it is: '(' was never closed" in out
+    assert "bytes.py: left as it is: invalid or missing encoding" in out
+    assert program.read_text() == AFTER
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "expected a file or a folder, got none"),
+        (["none.py"], "none.py: expected a folder or a Python file, FILE.py; it is not there"),
+        (["notes.txt"], "notes.txt: expected a folder or a Python file, FILE.py; found .txt"),
+    ],
+)
+def test_mistakes(program: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+    Path("notes.txt").touch()
+    assert main(["migrate", "train.py", *words, "--write"] if words else ["migrate"]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert program.read_text() == BEFORE

@@ -1,0 +1,147 @@
+"""Import lines of programs written for torchrl: which change, into what, and what is said of the rest."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from reap.migration.imports import Staying, migrate
+
+
+def moved(text: str, level: int = 3) -> str:
+    return migrate(textwrap.dedent(text), level).result
+
+
+def staying(text: str, level: int = 3) -> list[tuple[int, str, str]]:
+    return [(one.line, one.name, one.advice) for one in migrate(textwrap.dedent(text), level).staying]
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "expected"),
+    [
+        ("from torchrl.collectors import SyncDataCollector", 1, "from reap.collectors import SyncDataCollector"),
+        ("from torchrl.collectors.utils import split_trajectories", 1, "from reap.collectors.utils import split_trajectories"),
+        ("from torchrl.collectors.distributed import RayCollector", 1, "from reap.collectors.distributed import RayCollector"),
+        ("from torchrl.weight_update import NoWeightSyncScheme", 1, "from reap.weight_update import NoWeightSyncScheme"),
+        ("from torchrl.data import ReplayBuffer", 1, None),
+        ("from torchrl.data import ReplayBuffer", 2, "from reap.data import ReplayBuffer"),
+        ("from torchrl.data.replay_buffers import ReplayBuffer", 2, "from reap.data.replay_buffers import ReplayBuffer"),
+        ("from torchrl.data.postprocs import MultiStep", 2, "from reap.data.postprocs import MultiStep"),
+        ("from torchrl.data import Bounded", 2, None),
+        ("from torchrl.data import Bounded", 3, "from reap.data import Bounded"),
+        ("from torchrl.envs import GymEnv", 2, None),
+        ("from torchrl.envs import GymEnv", 3, "from reap.envs import GymEnv"),
+        ("from torchrl.envs.libs.gym import GymEnv", 3, "from reap.envs.libs.gym import GymEnv"),
+        ("from torchrl.objectives import DQNLoss", 3, None),
+        ("from torchrl.modules import ProbabilisticActor", 3, None),
+        ("from torch import nn", 3, None),
+        ("from .torchrl import GymEnv", 3, None),
+        ("import torchrl", 3, None),
+    ],
+)
+def test_a_line_at_a_level(line: str, level: int, expected: str | None) -> None:
+    assert moved(line, level) == (expected or line)
+
+
+def test_names_keep_their_own_names_and_those_that_stay_come_last() -> None:
+    text = "from torchrl.data import NoSuchBuffer as other, Bounded, ReplayBuffer as RB\n"
+    assert (
+        moved(text, 2) == "from reap.data import ReplayBuffer as RB\nfrom torchrl.data import NoSuchBuffer as other, Bounded\n"
+    )
+    assert staying(text, 2) == [(1, "torchrl.data.NoSuchBuffer", "stays torchrl's")]
+
+
+def test_names_defined_deep_inside_are_found_at_the_door() -> None:
+    assert moved("from torchrl.data.replay_buffers.no_such_file import ReplayBuffer") == "from reap.data import ReplayBuffer"
+
+
+def test_everything_else_stays_as_it_is() -> None:
+    before = '''\
+        # -*- coding: utf-8 -*-
+        """Über alles: from torchrl.envs import GymEnv."""
+        if True:
+            from torchrl.envs import GymEnv  # the env
+        x = "from torchrl.envs import GymEnv"; from torchrl.envs import SerialEnv as é; y = 1
+        '''
+    expected = '''\
+        # -*- coding: utf-8 -*-
+        """Über alles: from torchrl.envs import GymEnv."""
+        if True:
+            from reap.envs import GymEnv  # the env
+        x = "from torchrl.envs import GymEnv"; from reap.envs import SerialEnv as é; y = 1
+        '''
+    assert moved(before) == textwrap.dedent(expected)
+
+
+def test_comments_inside_of_a_statement_are_put_above_it() -> None:
+    before = """\
+        try:
+            from torchrl.collectors import (  # all of them
+                SyncDataCollector,
+                # the other
+                MultiSyncDataCollector,
+            )
+        except ImportError:
+            pass
+        """
+    expected = """\
+        try:
+            # all of them
+            # the other
+            from reap.collectors import SyncDataCollector, MultiSyncDataCollector
+        except ImportError:
+            pass
+        """
+    assert moved(before) == textwrap.dedent(expected)
+
+
+def test_long_lines_are_wrapped_with_the_line_ends_of_the_file() -> None:
+    names = ["LazyMemmapStorage", "LazyTensorStorage", "ListStorage", "PrioritizedSampler", "RandomSampler"]
+    before = f"if 1:\r\n  from torchrl.data import {', '.join(names)}\r\n"
+    expected = "if 1:\r\n  from reap.data import (\r\n" + "".join(f"      {name},\r\n" for name in names) + "  )\r\n"
+    assert moved(before) == expected
+
+
+def test_a_module_with_a_name_of_its_own_moves_if_all_that_is_used_is_there() -> None:
+    text = "import torchrl.data as data, os\nbuffer = data.ReplayBuffer(storage=data.LazyTensorStorage(10))\n"
+    assert moved(text) == text.replace("torchrl", "reap")
+    assert moved(text, 1) == text
+    text += "data.NoSuchBuffer\n"
+    assert moved(text) == text
+    assert staying(text)[1:] == [
+        (2, "torchrl.data.ReplayBuffer", "write: from reap.data import ReplayBuffer"),
+        (3, "torchrl.data.NoSuchBuffer", "stays torchrl's"),
+    ]
+
+
+def test_uses_by_the_whole_path_are_named() -> None:
+    text = """\
+        import torchrl.collectors
+        torchrl.collectors.SyncDataCollector.reset
+        torchrl.collectors.utils.split_trajectories
+        torchrl.objectives.DQNLoss
+        """
+    assert moved(text) == textwrap.dedent(text)
+    assert staying(text) == [
+        (2, "torchrl.collectors.SyncDataCollector", "write: from reap.collectors import SyncDataCollector"),
+        (3, "torchrl.collectors.utils.split_trajectories", "write: from reap.collectors.utils import split_trajectories"),
+    ]
+
+
+def test_what_to_use_instead() -> None:
+    text = "from torchrl.collectors import Evaluator, MultiSyncDataColector\nfrom torchrl.envs import *\n"
+    assert migrate(text, 3).staying == (
+        Staying(1, "torchrl.collectors.Evaluator", "use reap.evaluate"),
+        Staying(
+            1,
+            "torchrl.collectors.MultiSyncDataColector",
+            "stays torchrl's; the nearest name in reap is MultiSyncDataCollector",
+        ),
+        Staying(2, "torchrl.envs.*", "import the names that are used, one by one"),
+    )
+
+
+def test_text_that_is_not_python() -> None:
+    with pytest.raises(SyntaxError):
+        migrate("from torchrl import (", 3)
