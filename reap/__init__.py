@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         step_mdp,
     )
     from reap.evaluation import evaluate
+    from reap.loggers import log
     from reap.recording.split import split_trajectories
 
 __version__ = "0.1.0"
@@ -110,6 +111,7 @@ _HOMES = {
     ),
     "reap.evaluation": ("evaluate",),
     "reap.display": ("progress",),
+    "reap.loggers": ("log",),
     "reap.recording.split": ("split_trajectories",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -157,6 +159,7 @@ __all__ = [  # noqa: RUF022  in the order of their homes
     "step_mdp",
     "evaluate",
     "progress",
+    "log",
     "split_trajectories",
 ]
 

@@ -28,6 +28,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("weights",),
     ("collectors", "weight_update"),
     ("collectors.distributed", "display", "evaluation", "migration"),
+    ("loggers",),
     ("cli",),
     ("__main__", "testing"),
 )

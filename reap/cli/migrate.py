@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import tempfile
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from rich.text import Text
 from reap.cli.options import Migrate
 from reap.errors import OptionError
 from reap.migration.imports import Migration, migrate
+from reap.system.disk import replaced
 
 COMPLETE, FAILED = 0, 1
 
@@ -25,12 +24,10 @@ class Program:
     """A file.
 
     Attributes:
-        path: where it is.
         encoding: what its first lines say.
         text: with the line ends that it has.
     """
 
-    path: Path
     encoding: str
     text: str
 
@@ -56,7 +53,8 @@ def run(options: Migrate, console: Console) -> int:
             program = _read(path)
             migration = migrate(program.text, options.level)
             if migration.edits and options.write:
-                _write(program, migration.result)
+                with replaced(path) as file:
+                    file.write_bytes(migration.result.encode(program.encoding))
         except (OSError, SyntaxError, UnicodeDecodeError) as error:
             console.print(Text(f"{path}: left as it is: {error}", style="red"), soft_wrap=True)
             failed += 1
@@ -83,21 +81,7 @@ def _programs(paths: Iterable[Path]) -> Iterator[Path]:
 def _read(path: Path) -> Program:
     data = path.read_bytes()
     encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    return Program(path, encoding, data.decode(encoding))
-
-
-def _write(program: Program, text: str) -> None:
-    """Replace a file in one step, so that a crash leaves the old one or the new one."""
-    data = text.encode(program.encoding)
-    with tempfile.NamedTemporaryFile(dir=program.path.parent, delete=False) as file:
-        try:
-            file.write(data)
-            file.flush()
-            os.fchmod(file.fileno(), program.path.stat().st_mode)
-            os.replace(file.name, program.path.resolve())
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    return Program(encoding, data.decode(encoding))
 
 
 def _show(path: Path, migration: Migration, console: Console) -> None:

@@ -5,6 +5,7 @@ beforehand, when a lack of room is an error that can be caught.
 
     reserve(file, offset, nbytes, what)   the file gets these bytes, or DiskFull is raised and the file is unchanged
     give_back(file, offset, nbytes)       the disk gets them back; they read as zeros
+    replaced(path)                        a file is written anew in one step
 
 This module makes the system call itself, because `os.posix_fallocate` writes into each block if a file system cannot reserve
 any.
@@ -16,6 +17,7 @@ import ctypes
 import errno
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -183,3 +185,24 @@ def _path(file: int | Path) -> Path:
     link = Path(f"/proc/self/fd/{file}")
     path = link.readlink() if link.is_symlink() else link
     return path if path.exists() else link
+
+
+@contextmanager
+def replaced(path: Path) -> Generator[Path]:
+    """The path of a new file beside one, which takes its place, with its permissions, after the body.
+
+    A crash leaves the old file or the new one; after an exception the old one is there.
+
+    Args:
+        path: the file, or a link to it. It need not exist.
+
+    Raises:
+        OSError: the disk fails.
+    """
+    target = path.resolve()
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+        new = Path(folder) / target.name
+        yield new
+        if target.exists():
+            new.chmod(stat.S_IMODE(target.stat().st_mode))
+        os.replace(new, target)
