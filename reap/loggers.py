@@ -1,7 +1,7 @@
 """`log`: the numbers of a collection, in an experiment tracker.
 
-    stats() of collectors, buffers, evaluations ---> scalars ---> writer
-                                                    name: float   TensorBoard, Weights & Biases, MLflow, torchrl, CSV, a function
+stats() of collectors, buffers, evaluations ---> scalars ---> writer
+                                                name: float   TensorBoard, wandb, MLflow, torchrl, CSV, a function
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def _sender(writer: Any) -> Send:
     if callable(writer):
         return writer
     raise OptionError(
-        "writer: expected a SummaryWriter of TensorBoard, a run of wandb, the module mlflow, a logger of torchrl, the path of a "
-        f"CSV file, or a function of the scalars and the step; got {writer!r}"
+        "writer: expected a SummaryWriter of TensorBoard, a run of wandb, the module mlflow, a logger of torchrl, the path of "
+        f"a CSV file, or a function of the scalars and the step; got {writer!r}"
     )
 
 

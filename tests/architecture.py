@@ -28,7 +28,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("weights",),
     ("collectors", "weight_update"),
     ("collectors.distributed", "display", "evaluation", "migration"),
-    ("loggers",),
+    ("loggers", "tuning"),
     ("cli",),
     ("__main__", "testing"),
 )

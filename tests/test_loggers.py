@@ -80,7 +80,7 @@ def test_several_sources_share_a_step(collector: SyncDataCollector) -> None:
     collector.next()
     scalars = log([evaluation, collector], lambda _, step: steps.append(step), prefix="run/")
     assert steps == [FRAMES]
-    assert (scalars["run/evaluation/return"], scalars["run/evaluation/return_std"], scalars["run/evaluation/length"]) == (2, 1, 5)
+    assert [scalars[f"run/evaluation/{name}"] for name in ("return", "return_std", "length")] == [2, 1, 5]
     log(evaluation, lambda _, step: steps.append(step), step=7)
     assert steps[1:] == [7]
 

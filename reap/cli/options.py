@@ -98,6 +98,28 @@ class Migrate:
 
 
 @dataclass(frozen=True)
+class Tune:
+    """Find the collector, the number of workers and of envs in each that collect the most frames per second here.
+
+    Prints a table, and the lines of Python that make the best.
+    """
+
+    env_id: EnvId
+    """A gymnasium id, CartPole-v1 for example; MODULE:ID imports a module first."""
+    policy: Annotated[str, tyro.conf.arg(metavar="random|FILE.py:FACTORY|FILE.pt2", help=POLICY)] = "random"
+    hidden: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = ()
+    """In place of --policy: a network with hidden layers of these widths."""
+    frames_per_batch: Count = 1000
+    """Frames of a batch of the collector to come."""
+    seconds: float = 60.0
+    """Time to spend, about."""
+    plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE.png")] = None
+    """Draw the table (needs matplotlib)."""
+    traceback: bool = False
+    """Show the full traceback of an error."""
+
+
+@dataclass(frozen=True)
 class Doctor:
     """Look at what a collection depends on: versions, devices, cores, memory, limits; a worker is started for a moment.
 

@@ -20,6 +20,27 @@ INK, FAINT = "#333333", "#d8d8d8"
 MOST_COMPONENTS, BINS, MOST_FRAMES = 24, 60, 20_000
 
 
+def target(user: str, path: Path) -> Path:
+    """The path of a picture that can be written.
+
+    Args:
+        user: who writes it, for the error of a missing matplotlib.
+        path: the file; its suffix chooses the format.
+
+    Raises:
+        OptionError: the file exists, its folder does not, or matplotlib does not know the suffix.
+        ImportError: matplotlib is not installed.
+    """
+    known = sorted(load("matplotlib.figure", user).Figure().canvas.get_supported_filetypes())
+    if path.suffix.lstrip(".").lower() not in known:
+        raise OptionError(f"--plot {path}: expected a file ending in one of {', '.join(known)}")
+    if path.exists():
+        raise OptionError(f"--plot {path}: exists, and nothing is overwritten; name another file")
+    if not path.parent.is_dir():
+        raise OptionError(f"--plot {path}: there is no folder {path.parent}")
+    return path
+
+
 class Plot:
     """A picture in a file that does not exist yet.
 
@@ -32,15 +53,8 @@ class Plot:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = target("reap collect --plot", path)
         self._figure: Any = load("matplotlib.figure", "reap collect --plot").Figure
-        known = sorted(self._figure().canvas.get_supported_filetypes())
-        if path.suffix.lstrip(".").lower() not in known:
-            raise OptionError(f"--plot {path}: expected a file ending in one of {', '.join(known)}")
-        if path.exists():
-            raise OptionError(f"--plot {path}: exists, and nothing is overwritten; name another file")
-        if not path.parent.is_dir():
-            raise OptionError(f"--plot {path}: there is no folder {path.parent}")
 
     def draw(self, title: str, data: TensorDictBase, episodes: Episodes) -> None:
         """Draw and write the file.

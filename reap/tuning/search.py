@@ -1,0 +1,223 @@
+"""`tune`: measures the parts of a collection, races the set-ups that make sense, and says which collects most."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rich
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from reap.envs.base import EnvBase
+from reap.envs.make_env import build_env, is_env
+from reap.errors import OptionError
+from reap.optional import load
+from reap.system.machine import core_quota, usable_cores
+from reap.tuning.mlp import MLP
+from reap.tuning.parts import Parts, measure
+from reap.tuning.setups import Setup, candidates
+from reap.tuning.trials import Track, Trial, race
+
+PARTS_SHARE = 0.15
+"""Of the time, for the parts."""
+
+WAITING = 0.5
+"""An env waits if less than this share of its steps is CPU time."""
+
+SHOWN, DRAWN = 12, 20
+"""Set-ups in the table and in the plot."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What `tune` found. `print` shows the table and the lines to paste.
+
+    Attributes:
+        env: the env, as Python.
+        policy: the policy, as Python.
+        frames_per_batch: that the set-ups were tried with, at most.
+        parts: seconds that the parts of a collection take.
+        trials: what was tried, best first.
+    """
+
+    env: str
+    policy: str
+    frames_per_batch: int
+    parts: Parts
+    trials: tuple[Trial, ...]
+
+    @property
+    def best(self) -> Setup:
+        """The set-up that collects most."""
+        return self.trials[0].setup
+
+    @property
+    def best_synchronous(self) -> Setup:
+        """The one that collects most with all frames of a batch by the same, latest weights."""
+        return next(trial.setup for trial in self.trials if trial.setup.is_synchronous)
+
+    @property
+    def code(self) -> str:
+        """Lines of Python that make the collector of the best set-up, and the best synchronous one if that is another."""
+        lines = [self.best.code(self.env, self.policy, self.frames_per_batch)]
+        if self.best_synchronous != self.best:
+            lines += ["", "# on-policy, where all frames of a batch are to be by the latest weights:"]
+            lines += [self.best_synchronous.code(self.env, self.policy, self.frames_per_batch)]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        console = Console(width=100, no_color=True)
+        with console.capture() as captured:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+    def __rich__(self) -> RenderableType:
+        return Group(_parts_line(self.parts), Text(""), _table(self.trials[:SHOWN]), Text(""), Text(self.code))
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the frames per second of all set-ups that were tried, with what their parts alone would allow.
+
+        Args:
+            path: the file, whose suffix chooses the format.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        trials = self.trials[:DRAWN]
+        figure: Any = load("matplotlib.figure", "Tuning.plot").Figure(
+            figsize=(9, 1.5 + 0.28 * len(trials)), dpi=140, layout="constrained"
+        )
+        axes = figure.subplots()
+        names = [str(trial.setup) for trial in trials]
+        axes.barh(names, [trial.bound for trial in trials], color="#e3e8ef", label="what the parts alone would allow")
+        axes.barh(names, [trial.rate for trial in trials], color="#1f4e8c", height=0.5, label="measured")
+        axes.invert_yaxis()
+        axes.margins(y=0.01)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set_xlabel("frames per second")
+        axes.set_title(f"{self.env}, policy: {self.policy}, {self.parts.cores} cores", loc="left", fontweight="bold")
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+        figure.savefig(path)
+
+
+def tune(
+    create_env_fn: Any,
+    policy: Callable[..., Any] | None = None,
+    *,
+    policy_factory: Callable[[], Any] | None = None,
+    hidden: Sequence[int] | None = None,
+    frames_per_batch: int = 1000,
+    seconds: float = 60.0,
+    cores: int | None = None,
+    console: Console | None = None,
+) -> Tuning:
+    """Find the collector, the number of workers, and the number of envs in each that collect the most frames per second here.
+
+    Steps of the env, resets and calls of the policy are measured first; from them follows what each set-up could reach. Then
+    the set-ups race: all that could win collect for a moment, the best for longer. Training is not part of it: where it takes
+    long, `MultiaSyncDataCollector` collects meanwhile, whatever the table says.
+
+    Args:
+        create_env_fn: a gymnasium id, or a factory of one env (not of a batch).
+        policy: module or function; None for random actions.
+        policy_factory: builds the policy, in place of `policy`.
+        hidden: widths of an `MLP`, in place of `policy`: a network for the env, to tune with before there is a policy.
+        frames_per_batch: frames of a batch of the collector to come.
+        seconds: to spend, about.
+        cores: to plan for; None for those that this process may use, by the container's limits too.
+        console: where progress is shown; by default rich's, and only on a terminal.
+
+    Returns:
+        The table, the best set-up, and lines of Python that make it.
+
+    Raises:
+        OptionError: an env instead of a factory, a batch of envs, more than one policy, or a number that is not positive.
+
+    Example:
+        >>> tuning = tune("CartPole-v1", hidden=[64, 64], seconds=2)  # doctest: +SKIP
+        >>> print(tuning.best)  # doctest: +SKIP
+        MultiSyncDataCollector, 2 workers × 16 envs
+    """
+    if seconds <= 0 or frames_per_batch < 1 or (cores is not None and cores < 1):
+        raise OptionError(
+            f"expected positive numbers, got seconds={seconds!r}, frames_per_batch={frames_per_batch!r}, cores={cores!r}"
+        )
+    make_policy, shown = _policy(create_env_fn, policy, policy_factory, hidden)
+    usable = max(1, int(min(usable_cores(), core_quota()))) if cores is None else cores
+    with _display(console) as show:
+        show(Text("Measuring the parts ..."))
+        parts = measure(create_env_fn, make_policy, usable, PARTS_SHARE * seconds)
+        setups = list(candidates(usable, waits=parts.step_cpu < WAITING * parts.step, threads=parts.threads))
+        trials: list[Trial] = []
+        track = Track(create_env_fn, make_policy, frames_per_batch)
+        for trials in race(track, setups, parts, (1 - PARTS_SHARE) * seconds):
+            show(Group(_parts_line(parts), Text(""), _table(trials[:SHOWN])))
+    tried = tuple(trial for trial in trials if trial.rates)
+    return Tuning(_as_python(create_env_fn), shown, frames_per_batch, parts, tried)
+
+
+def _policy(create_env_fn: Any, policy: Any, factory: Any, hidden: Any) -> tuple[Callable[[], Any], str]:
+    """What makes the policy of each trial, and the policy as Python."""
+    if is_env(create_env_fn):
+        raise OptionError(f"create_env_fn: expected a gymnasium id or a factory, got an env: {create_env_fn!r}")
+    given = [name for name, value in (("policy", policy), ("policy_factory", factory), ("hidden", hidden)) if value is not None]
+    if len(given) > 1:
+        raise OptionError(f"expected one of policy, policy_factory and hidden, got {' and '.join(given)}")
+    env: EnvBase = build_env(create_env_fn)
+    try:
+        if len(env.batch_size):
+            raise OptionError(f"create_env_fn: expected a factory of one env, found a batch of {list(env.batch_size)}")
+        if hidden is not None:
+            network = MLP(env, hidden)
+            return lambda: copy.deepcopy(network), "policy"
+    finally:
+        env.close()
+    if factory is not None:
+        return factory, f"{_as_python(factory)}()"
+    return lambda: policy, "policy" if policy is not None else "None"
+
+
+def _as_python(given: Any) -> str:
+    return repr(given).replace("'", '"') if isinstance(given, str) else getattr(given, "__name__", "make_env")
+
+
+@contextlib.contextmanager
+def _display(console: Console | None) -> Generator[Callable[[RenderableType], None]]:
+    console = console or rich.get_console()
+    if not console.is_terminal:
+        yield lambda _view: None
+        return
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+        yield lambda view: live.update(view, refresh=True)
+
+
+def _parts_line(parts: Parts) -> Text:
+    policies = ", ".join(f"{_time(parts.policy_of(rows))} for {rows}" for rows in (1, 64))
+    return Text(
+        f"step {_time(parts.step)} ({min(1.0, parts.step_cpu / parts.step):.0%} of it CPU), reset {_time(parts.reset)}, "
+        f"policy {policies}; {parts.cores} core{'' if parts.cores == 1 else 's'}"
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{1e6 * seconds:.0f} µs" if seconds < 1e-3 else f"{1e3 * seconds:.1f} ms"
+
+
+def _table(trials: Sequence[Trial]) -> Table:
+    table = Table("collector", "processes", "envs", box=None, padding=(0, 2, 0, 0))
+    table.add_column("frames/s", justify="right")
+    table.add_column("of the parts", justify="right")
+    for number, trial in enumerate(trials):
+        if trial.rates:
+            setup, style = trial.setup, "bold" if number == 0 else ""
+            cells = setup.kind.value, setup.processes, setup.sizes, f"{trial.rate:,.0f}", f"{trial.share:.0%}"
+            table.add_row(*cells, style=style)
+    return table

@@ -1,0 +1,117 @@
+"""`Trial`: a set-up that collects for a moment, and how fast; `race`, which gives the time to those that look best."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reap.tuning.parts import Parts, torch_threads
+from reap.tuning.setups import Setup
+
+HOPELESS = 0.4
+"""A set-up whose bound is less than this share of the best rate that was measured is not tried."""
+
+KEPT = 3
+"""One of this many goes on to the next round."""
+
+ROUNDS = 3
+BATCH_SECONDS = 0.1
+"""A batch of a trial takes about this long at most, so that a slow env has several."""
+
+
+@dataclass
+class Trial:
+    """A set-up, and what was measured of it.
+
+    Attributes:
+        setup: which one.
+        bound: frames per second that its parts alone would allow.
+        rates: frames per second, of each time that it collected.
+        error: why it could not, if it could not.
+    """
+
+    setup: Setup
+    bound: float
+    rates: list[float] = field(default_factory=list[float])
+    error: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Frames per second, the median; 0 if it was not tried."""
+        return statistics.median(self.rates) if self.rates else 0.0
+
+    @property
+    def share(self) -> float:
+        """The rate, as a share of what the parts alone would allow."""
+        return self.rate / self.bound
+
+
+@dataclass(frozen=True)
+class Track:
+    """What all trials of a race have in common.
+
+    Attributes:
+        create_env_fn: makes one env.
+        make_policy: makes the policy.
+        frames_per_batch: the most frames of a batch.
+    """
+
+    create_env_fn: Any
+    make_policy: Callable[[], Any]
+    frames_per_batch: int
+
+    def run(self, trial: Trial, seconds: float) -> None:
+        """Collect for a time, after a batch for warming up."""
+        expected = int(trial.bound * BATCH_SECONDS)
+        frames = min(self.frames_per_batch, max(expected, trial.setup.columns_of))
+        try:
+            with (
+                torch_threads(trial.setup.threads),
+                trial.setup.build(self.create_env_fn, self.make_policy, frames) as collector,
+            ):
+                for _ in range(trial.setup.workers):  # each worker's first rollout is slower
+                    collector.next()
+                count, began = 0, time.perf_counter()
+                while (lasted := time.perf_counter() - began) < seconds:
+                    count += collector.next().numel()
+        except MemoryError as error:
+            trial.error = f"{type(error).__name__}: {error}"
+            return
+        trial.rates.append(count / lasted)
+
+
+def race(track: Track, setups: Sequence[Setup], parts: Parts, seconds: float) -> Iterator[list[Trial]]:
+    """Try all set-ups for a moment, then the best third for longer, and so on.
+
+    Args:
+        track: what to collect.
+        setups: who competes.
+        parts: what they are made of.
+        seconds: to spend, about, the start of processes included.
+
+    Yields:
+        All trials, best first, whenever one has been run.
+    """
+    trials = sorted((Trial(setup, parts.bound(setup)) for setup in setups), key=lambda trial: -trial.bound)
+    running, deadline = list(trials), time.perf_counter() + seconds
+    for left in range(ROUNDS, 0, -1):
+        began = time.perf_counter()
+        share = (deadline - began) / left
+        for number, trial in enumerate(running):
+            best = max(one.rate for one in trials)
+            if trial.error or (not trial.rates and trial.bound < HOPELESS * best):
+                continue
+            rest = (began + share - time.perf_counter()) / (len(running) - number)
+            if rest <= 0 and trial.rates:
+                break
+            track.run(trial, max(0.1, 0.6 * rest))
+            yield ranked(trials)
+        running = [trial for trial in ranked(running) if trial.rates][: max(2, len(running) // KEPT)]
+
+
+def ranked(trials: Sequence[Trial]) -> list[Trial]:
+    """Best first."""
+    return sorted(trials, key=lambda trial: (-trial.rate, -trial.bound))

@@ -1,0 +1,131 @@
+"""`reap.tune` and `reap tune`: real envs for a second or two; what is printed, drawn and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import reap
+from reap.cli.main import main
+from reap.errors import OptionError
+from reap.testing import Count
+from reap.tuning import Kind, Setup, Trial, Tuning, tune
+from reap.tuning.mlp import MLP
+from reap.tuning.parts import Parts, measure
+
+PARTS = Parts(step=1e-3, step_cpu=4e-4, reset=0.002, policy=(1e-4,) * 4, transfer=0.0, cores=2)
+
+
+def trial(kind: Kind, envs: int, workers: int, rate: float) -> Trial:
+    return Trial(Setup(kind, envs, workers), 2 * rate, [rate])
+
+
+TUNING = Tuning('"CartPole-v1"', "policy", 100, PARTS, (trial(Kind.MULTI_ASYNC, 8, 2, 3000.0), trial(Kind.SYNC, 4, 1, 1000.0)))
+
+
+def count_env() -> reap.GymEnv:
+    return reap.GymEnv(Count(5))
+
+
+@pytest.mark.timeout(120)
+def test_a_real_run() -> None:
+    threads = torch.get_num_threads()
+    tuning = tune(count_env, seconds=1.5, cores=1, frames_per_batch=64)
+    assert torch.get_num_threads() == threads
+    assert (tuning.env, tuning.policy, tuning.parts.cores) == ("count_env", "None", 1)
+    rates = [one.rate for one in tuning.trials]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] > 0
+    assert tuning.best == tuning.trials[0].setup
+    assert tuning.best_synchronous.is_synchronous
+    assert 0 < tuning.parts.step < 0.1
+    assert f"{tuning.best.envs}, count_env" in tuning.code
+
+
+def test_the_table_and_the_code() -> None:
+    assert str(TUNING).splitlines() == [
+        "step 1.0 ms (40% of it CPU), reset 2.0 ms, policy 100 µs for 1, 100 µs for 64; 2 cores",
+        "",
+        "collector                processes  envs         frames/s  of the parts",
+        "MultiaSyncDataCollector  2 workers  8 envs each     3,000           50%",
+        "SyncDataCollector                   4 envs          1,000           50%",
+        "",
+        "from reap import MultiaSyncDataCollector, SerialEnv",
+        "",
+        "collector = MultiaSyncDataCollector(",
+        '    [lambda: SerialEnv(8, "CartPole-v1")] * 2,',
+        "    policy,",
+        "    frames_per_batch=104,",
+        ")",
+        "",
+        "# on-policy, where all frames of a batch are to be by the latest weights:",
+        "import torch",
+        "from reap import SerialEnv, SyncDataCollector",
+        "",
+        "torch.set_num_threads(1)",
+        "collector = SyncDataCollector(",
+        '    SerialEnv(4, "CartPole-v1"),',
+        "    policy,",
+        "    frames_per_batch=100,",
+        ")",
+    ]
+
+
+def test_the_plot(tmp_path: Path) -> None:
+    TUNING.plot(tmp_path / "tuning.png")
+    assert (tmp_path / "tuning.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_env_that_waits_is_seen_to_wait() -> None:
+    busy = measure(count_env, lambda: None, cores=1, seconds=0.2)
+    assert busy.step_cpu <= busy.step
+    assert busy.threads == 1
+    assert len(busy.policy) == 4
+    assert min(busy.policy) > 0
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_network_for_an_env(env_id: str, rows: int) -> None:
+    network = MLP(reap.GymEnv(env_id), [8, 8])
+    env = reap.SerialEnv(rows, env_id)
+    collector = reap.SyncDataCollector(env, network, frames_per_batch=5 * rows, check="all")
+    assert env.action_spec.is_in(collector.next()["action"][:, 0])
+    collector.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: tune(count_env(), seconds=1), "expected a gymnasium id or a factory, got an env"),
+        (
+            lambda: tune(lambda: reap.SerialEnv(2, count_env), seconds=1),
+            r"expected a factory of one env, found a batch of \[2\]",
+        ),
+        (lambda: tune(count_env, seconds=0), "expected positive numbers, got seconds=0"),
+        (lambda: tune(count_env, cores=0), "cores=0"),
+        (lambda: tune(count_env, frames_per_batch=0), "frames_per_batch=0"),
+        (lambda: tune(count_env, lambda x: x, hidden=[4]), "one of policy, policy_factory and hidden, got policy and hidden"),
+        (lambda: tune("FrozenLake-v1", hidden=[0]), r"expected positive widths, got \[0\]"),
+    ],
+)
+def test_mistakes(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        call()
+
+
+@pytest.mark.timeout(120)
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reap.cli.tune.tune", lambda *_arguments, **_options: TUNING)
+    plot = tmp_path / "tuning.png"
+    assert main(["tune", "CartPole-v1", "--hidden", "8", "8", "--plot", str(plot)]) == 0
+    assert str(TUNING).splitlines()[3] in capsys.readouterr().out
+    assert plot.exists()
+    assert main(["tune", "CartPole-v1", "--plot", str(plot)]) == 2
+    assert "nothing is overwritten" in " ".join(capsys.readouterr().err.split())
+    assert main(["tune", "CartPole-v1", "--policy", "a.py:f", "--hidden", "8"]) == 2
+    assert "--hidden: expected it alone" in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,69 @@
+"""The race: the time goes to the set-ups that look best, and those that cannot win are not tried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reap import GymEnv
+from reap.testing import Count
+from reap.tuning.parts import Parts
+from reap.tuning.setups import Kind, Setup
+from reap.tuning.trials import Track, Trial, race
+
+PARTS = Parts(step=1e-3, step_cpu=1e-3, reset=0.0, policy=(1e-3,) * 4, transfer=0.0, cores=1)
+SETUPS = [Setup(Kind.SYNC, envs) for envs in (1, 2, 4, 8, 16)]
+
+
+class Told(Track):
+    """A track on which each set-up is as fast as it was told to be."""
+
+    def __init__(self, rates: dict[Setup, float]) -> None:
+        super().__init__(None, lambda: None, 1000)
+        object.__setattr__(self, "rates", rates)
+        object.__setattr__(self, "runs", [])
+
+    def run(self, trial: Trial, seconds: float) -> None:
+        told: Any = self
+        told.runs.append(trial.setup)
+        if told.rates[trial.setup] > 0:
+            trial.rates.append(told.rates[trial.setup])
+        else:
+            trial.error = "MemoryError: none left"
+
+
+def raced(rates: list[float], parts: Parts = PARTS) -> tuple[list[Trial], list[Setup]]:
+    track: Any = Told(dict(zip(SETUPS, rates, strict=True)))
+    *_, last = race(track, SETUPS, parts, seconds=5.0)
+    return last, track.runs
+
+
+def test_the_best_comes_first_and_is_run_most() -> None:
+    trials, runs = raced([10, 20, 50, 30, 40])
+    assert [trial.setup.envs for trial in trials] == [4, 16, 8, 2, 1]
+    assert runs.count(SETUPS[2]) == runs.count(SETUPS[4]) == 3
+    assert runs.count(SETUPS[0]) == runs.count(SETUPS[1]) == 1
+
+
+def test_what_cannot_win_is_not_tried() -> None:
+    slow_policy = Parts(step=1e-3, step_cpu=1e-3, reset=0.0, policy=(1e-2,) * 4, transfer=0.0, cores=1)
+    assert [round(slow_policy.bound(setup)) for setup in SETUPS] == [91, 167, 286, 444, 615]
+    trials, runs = raced([90, 160, 280, 440, 610], slow_policy)
+    assert trials[0].setup == SETUPS[4]
+    assert set(runs) == set(SETUPS[2:])
+    assert [one.rate for one in trials[3:]] == [0, 0]
+
+
+def test_a_setup_without_memory_is_out() -> None:
+    trials, runs = raced([10, 20, 30, 40, 0])
+    assert trials[0].setup == SETUPS[3]
+    assert runs.count(SETUPS[4]) == 1
+    assert next(trial for trial in trials if trial.setup == SETUPS[4]).error == "MemoryError: none left"
+
+
+def test_a_trial_collects() -> None:
+    trial = Trial(Setup(Kind.SYNC, 2), bound=1e6)
+    Track(lambda: GymEnv(Count(5)), lambda: None, 20).run(trial, 0.05)
+    assert trial.rates[0] == trial.rate > 0
+    assert trial.share == pytest.approx(trial.rate / 1e6)
