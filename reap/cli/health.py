@@ -186,8 +186,9 @@ def neighbours() -> Iterator[Finding]:
 
 def neighbour(name: str, found: str, requirement: Requirement | None) -> Finding:
     """Whether a version is one that reap works with."""
-    fits = requirement is None or requirement.specifier.contains(found, prereleases=True)
-    return Finding(name, found, "" if fits else f'pip install "{name}{requirement.specifier}"')
+    if requirement is None or requirement.specifier.contains(found, prereleases=True):
+        return Finding(name, found)
+    return Finding(name, found, f'pip install "{name}{requirement.specifier}"')
 
 
 def worker() -> Finding:
