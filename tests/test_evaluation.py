@@ -17,7 +17,8 @@ import reap
 from reap.collectors import SyncDataCollector
 from reap.envs import ExplorationType, GymEnv, SerialEnv
 from reap.errors import ClosedError, OptionError, SpecMismatch
-from reap.evaluation import COLUMNS, EpisodeLog, Evaluation
+from reap.evaluation import EpisodeLog, Evaluation
+from reap.evaluation.whole_episodes import COLUMNS
 from reap.testing import BN, Const, Count, CountTL, Id, IdRows, Noise
 
 

@@ -12,64 +12,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 from torch import nn
 
 from reap.collectors.local import SyncDataCollector
+from reap.envs.base import EnvBase
 from reap.envs.make_env import build_env, is_env
-from reap.errors import OptionError, SpecMismatch
-from reap.keys import plain
+from reap.errors import OptionError
+from reap.evaluation.episodes import Ended, EpisodeLog, Evaluation
+from reap.evaluation.evaluator import Evaluator
 from reap.policy.contents.held import Held, held_by
-from reap.recording.buffers import DONE, MASK, REWARD, after
 from reap.recording.trajectories import TrajectoryTracker
 from reap.specs.fits import Check
-
-__all__ = ["EpisodeLog", "Evaluation", "evaluate"]
 
 COLUMNS = 32
 """Steps of a rollout: enough to make its fixed cost small, and few enough that little is stepped in vain at the end."""
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """Whole episodes of one policy. `print` shows mean, spread and number.
+@overload
+def evaluate(
+    env: Any,
+    policy: Callable[..., Any] | None = None,
+    episodes: int = 10,
+    exploration_type: Any = InteractionType.DETERMINISTIC,
+    *,
+    seed: int | None = None,
+    max_frames_per_traj: int | None = None,
+    check: Check = "types",
+    start: Literal[False] = False,
+) -> Evaluation: ...
 
-    Attributes:
-        returns: sums of rewards, float64 `[episodes]`: the first episode of each env, then the second of each, and so on.
-        lengths: frames, int64 `[episodes]`, in the same order.
 
-    Example:
-        >>> result = Evaluation(np.array([200.0, 180.0]), np.array([200, 180]))
-        >>> result.mean, result.std
-        (190.0, 10.0)
-        >>> print(result)
-        return 190.0 ± 10.0 (180.0 to 200.0), length 190.0, 2 episodes
-    """
-
-    returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
-
-    @property
-    def mean(self) -> float:
-        """Mean return."""
-        return float(self.returns.mean())
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the returns (of these episodes: divided by their number)."""
-        return float(self.returns.std())
-
-    def __str__(self) -> str:
-        least, most, number = self.returns.min(), self.returns.max(), len(self.returns)
-        spread = f"{self.mean:.1f} ± {self.std:.1f} ({least:.1f} to {most:.1f})"
-        return f"return {spread}, length {self.lengths.mean():.1f}, {number:,} episode{'' if number == 1 else 's'}"
+@overload
+def evaluate(
+    env: Any,
+    policy: Callable[..., Any] | None = None,
+    episodes: int = 10,
+    exploration_type: Any = InteractionType.DETERMINISTIC,
+    *,
+    seed: int | None = None,
+    max_frames_per_traj: int | None = None,
+    check: Check = "types",
+    start: Literal[True],
+) -> Evaluator: ...
 
 
 def evaluate(
@@ -81,7 +71,8 @@ def evaluate(
     seed: int | None = None,
     max_frames_per_traj: int | None = None,
     check: Check = "types",
-) -> Evaluation:
+    start: bool = False,
+) -> Evaluation | Evaluator:
     """Run a policy for a number of whole episodes.
 
     Each of several envs contributes the same number of episodes (the first envs one more if the number does not divide), so
@@ -100,9 +91,10 @@ def evaluate(
             keep their generators, and policies draw the next numbers of torch's generator.
         max_frames_per_traj: frames after which an episode is truncated. Needed for envs that never end.
         check: how closely values are checked; see `CollectorOptions`.
+        start: return an `Evaluator`, which does all this in a process beside training, whenever it is told to.
 
     Returns:
-        Returns and lengths.
+        Returns and lengths; with `start`, an `Evaluator`.
 
     Raises:
         OptionError: `episodes` is not positive, or a collector does not accept the env or the policy.
@@ -117,32 +109,44 @@ def evaluate(
     number: Any = episodes
     if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
         raise OptionError(f"episodes: expected a positive number of episodes, got {number!r}")
+    run = partial(
+        _evaluated,
+        episodes=int(number),
+        seed=seed,
+        exploration_type=exploration_type,
+        max_frames_per_traj=max_frames_per_traj,
+        check=check,
+    )
+    if start:
+        return Evaluator(env, policy, run)
     built = build_env(env)
-    rows = max(1, built.batch_size.numel())
-    quota = Quota(rows, int(number))
     try:
-        held = held_by(policy)
-        with _unchanged(held):
-            collector = SyncDataCollector(
-                built,
-                policy,
-                frames_per_batch=rows * COLUMNS,
-                exploration_type=exploration_type,
-                max_frames_per_traj=max_frames_per_traj,
-                check=check,
-                policy_device=_device_of(held),
-                return_same_td=True,
-                interruptor=quota,
-            )
-            workers: Any = collector._workers  # pyright: ignore[reportPrivateUsage]
-            quota.tracker = workers.assembly.recorder.rollout.tracker
-            if seed is not None:
-                collector.set_seed(seed)
-            # Nothing to shut down: the collector holds only the env, which is closed below or stays open.
-            return _first_episodes(collector, quota)
+        return run(built, policy)
     finally:
         if not is_env(env):
             built.close()
+
+
+def _evaluated(env: EnvBase, policy: Any, episodes: int, seed: int | None, **options: Any) -> Evaluation:
+    rows = max(1, env.batch_size.numel())
+    quota = Quota(rows, episodes)
+    held = held_by(policy)
+    with _unchanged(held):
+        collector = SyncDataCollector(
+            env,
+            policy,
+            frames_per_batch=rows * COLUMNS,
+            policy_device=_device_of(held),
+            return_same_td=True,
+            interruptor=quota,
+            **options,
+        )
+        workers: Any = collector._workers  # pyright: ignore[reportPrivateUsage]
+        quota.tracker = workers.assembly.recorder.rollout.tracker
+        if seed is not None:
+            collector.set_seed(seed)
+        # Nothing to shut down: the collector holds only the env, which its owner closes.
+        return _first_episodes(collector, quota)
 
 
 class Quota:
@@ -200,59 +204,6 @@ def _first_episodes(collector: SyncDataCollector, quota: Quota) -> Evaluation:
         np.array([episode.reward for episode in chosen], np.float64),
         np.array([episode.length for episode in chosen], np.int64),
     )
-
-
-class Ended(NamedTuple):
-    """A finished episode: its row, the column of its last frame, the sum of its rewards, its length in frames."""
-
-    row: int
-    column: int
-    reward: float
-    length: int
-
-
-class EpisodeLog:
-    """Adds up the episodes in successive batches `[*P, T]`.
-
-    Args:
-        rows: number of rows, the product of `P`.
-    """
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self._reward = np.zeros(rows, np.float64)
-        self._length = np.zeros(rows, np.int64)
-
-    def add(self, batch: TensorDictBase) -> list[Ended]:
-        """The episodes that end in this batch, by column.
-
-        Raises:
-            SpecMismatch: there is not exactly one reward and one done flag per frame.
-        """
-        reward, done = self._frames(batch, REWARD, np.float64), self._frames(batch, DONE, np.bool_)
-        mask = batch.get(plain(MASK), None)
-        valid = np.ones_like(done) if mask is None else mask.reshape(done.shape).numpy()
-        ended: list[Ended] = []
-        for b in range(self._rows):
-            start = 0
-            for column in np.flatnonzero(done[b] & valid[b]).tolist():
-                self._count(b, reward[b, start : column + 1], valid[b, start : column + 1])
-                ended.append(Ended(b, column, float(self._reward[b]), int(self._length[b])))
-                self._reward[b] = self._length[b] = 0
-                start = column + 1
-            self._count(b, reward[b, start:], valid[b, start:])
-        return sorted(ended, key=lambda episode: episode.column)
-
-    def _count(self, b: int, reward: NDArray[np.float64], valid: NDArray[np.bool_]) -> None:
-        self._reward[b] += reward[valid].sum()
-        self._length[b] += np.count_nonzero(valid)
-
-    def _frames(self, batch: TensorDictBase, key: tuple[str, ...], dtype: Any) -> NDArray[Any]:
-        value = batch.get(plain(after(key)), None)
-        if value is None or value.numel() != batch.numel():
-            found = "none" if value is None else list(value.shape)
-            raise SpecMismatch(f"episodes: expected one {key[-1]} per frame, {[*batch.shape, 1]}, found {found}")
-        return value.reshape(self._rows, batch.shape[-1]).cpu().numpy().astype(dtype)
 
 
 # The state that evaluation restores
