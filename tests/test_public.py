@@ -54,7 +54,7 @@ def test_help_names_what_is_public(module: ModuleType) -> None:
 
 def test_names_of_the_package_are_in_its_modules() -> None:
     elsewhere = {name for module, names in PUBLIC.items() if module != "reap" for name in names}
-    assert set(reap.__all__) - elsewhere == {"evaluate", "log", "progress"}
+    assert set(reap.__all__) - elsewhere == {"log", "progress"}
 
 
 @pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.name)
