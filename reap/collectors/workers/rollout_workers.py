@@ -289,7 +289,7 @@ def worker_specs(plan: Plan, held: Held, exchange: Exchange) -> list[WorkerSpec]
     seeds = np.random.SeedSequence(torch.initial_seed() % 2**63).generate_state(len(plan.factories), np.uint64)
     stops_early = plan.workers.preemptive_threshold is not None
     # Once for all: restarted workers begin with these weights too.
-    sent = None if held.policy is None else dumps(on_cpu(held), "policy")
+    sent = None if held.policy is None or all(plan.policy_factories) else dumps(on_cpu(held), "policy")
     makers = [None if maker is None else dumps(maker, "policy_factory") for maker in plan.policy_factories]
     kind = None if plan.workers.collector_class == "single" else plan.workers.collector_class
     return [

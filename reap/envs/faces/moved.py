@@ -1,0 +1,29 @@
+"""What an env on TensorDicts returns, on the device where its values are to be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reap.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from tensordict import TensorDictBase
+
+
+def moving(call: Callable[[Any], TensorDictBase], device: torch.device) -> Callable[[Any], TensorDictBase]:
+    """A call whose result is moved to a device, if it is not there."""
+
+    def moved(given: Any) -> TensorDictBase:
+        result = call(given)
+        return result if result.device == device else result.to(device)
+
+    return moved
+
+
+def require_values(device: torch.device) -> None:
+    """Raise OptionError for a device whose tensors have no values."""
+    if device.type == "meta":
+        raise OptionError("env_device='meta': expected a device that holds values, and tensors on meta have none")
