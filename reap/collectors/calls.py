@@ -1,4 +1,4 @@
-"""`CollectorCalls`: what programs ask of a collector's env, policy, weights and buffer, under the names that torchrl has for it."""
+"""`CollectorCalls`: what programs ask of a collector's env, policy, weights and buffer, under torchrl's names."""
 
 from __future__ import annotations
 
@@ -88,9 +88,7 @@ class CollectorCalls:
         if callable(found):
             return found(*args, **kwargs)
         if args or kwargs:
-            raise OptionError(
-                f"cascade_execute({path!r}): expected a function, found {type(found).__name__}, and got arguments"
-            )
+            raise OptionError(f"cascade_execute({path!r}): expected a function for the arguments, found {type(found).__name__}")
         return found
 
     def frames_per_batch_worker(self, worker_idx: int | None = None) -> int:
@@ -112,13 +110,13 @@ class CollectorCalls:
         """Make weights current: those of the policy given at construction, or those given here.
 
         Args:
-            policy_or_weights: a module or policy, a TensorDict of parameters or a state dict; or a dict with one of these by the
-                number of the worker.
+            policy_or_weights: a module or policy, a TensorDict of parameters or a state dict; or a dict with one of these for
+                each number of a worker.
             policy: the same, if it is a module or policy.
             weights: the same, if it is a TensorDict or a state dict.
             weights_dict: the same for several models, by their names in `weight_sync_schemes`.
-            model_id: the name of the model, `"policy"` if None. Others are found in the workers at a path of attributes, such as
-                `"env.transform[0].module"`; their weights arrive between two rollouts, which this call waits for.
+            model_id: the name of the model, `"policy"` if None. Others are found in the workers at a path of attributes, such
+                as `"env.transform[0].module"`; their weights arrive between two rollouts, which this call waits for.
             worker_ids: workers to update; all if None.
 
         Raises:
@@ -127,9 +125,7 @@ class CollectorCalls:
         self._ensure_open()
         given = _only({"policy_or_weights": policy_or_weights, "policy": policy, "weights": weights})
         if weights_dict is not None and (given is not None or model_id is not None):
-            raise OptionError(
-                "weights_dict: it holds weights by model, so neither model_id nor other weights are given with it"
-            )
+            raise OptionError("weights_dict: it holds weights by model; expected neither model_id nor other weights with it")
         models = {model_id or POLICY: given} if weights_dict is None else dict(weights_dict)
         for name in models:
             self._require_model(name)
@@ -144,7 +140,7 @@ class CollectorCalls:
     def _send(self, name: str, weights: Any, worker_ids: Any) -> None:
         if name != POLICY:
             self._send_model(name, weights, worker_ids)
-        elif isinstance(weights, Mapping) and weights and all(isinstance(worker, int) for worker in weights):
+        elif isinstance(weights, dict) and weights and all(isinstance(worker, int) for worker in weights):
             if worker_ids is not None:
                 raise OptionError("worker_ids: weights by worker were given, which say for whom they are")
             for worker, own in weights.items():
@@ -226,9 +222,7 @@ class CollectorCalls:
         if model_id != POLICY:
             return resolve(self, model_id)
         if self._workers.policy is None:
-            raise OptionError(
-                "get_model('policy'): there is no policy in this process; its actions are random, or workers made it"
-            )
+            raise OptionError("get_model('policy'): there is none in this process: actions are random, or workers made theirs")
         return self._workers.policy
 
     def get_cached_weights(self, model_id: str) -> TensorDictBase | None:

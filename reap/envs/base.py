@@ -223,7 +223,7 @@ class EnvBase(EnvSpecs):
 
     @property
     def own_draw(self) -> Callable[[TensorDictBase], TensorDictBase] | None:
-        """What draws random actions where a subclass says how, by `rand_action` or `rand_step`; None for draws from the specs."""
+        """What draws random actions, where a subclass overrides `rand_action` or `rand_step`; None: they come from specs."""
         return own_draw(self)
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
@@ -292,7 +292,7 @@ class EnvBase(EnvSpecs):
         return getattr(self, name)
 
     def own_attribute(self, name: str) -> Any:
-        """The value of the env's own attribute, such as `batch_size`; `get_attribute` finds names that envs of reap do not have."""
+        """The value of the env's own attribute, such as `batch_size`; `get_attribute` finds what envs of reap lack."""
         return getattr(self, name) if hasattr(EnvBase, name) or name in vars(self) else self.get_attribute(name)
 
     def call(self, name: str, *args: Any) -> Any:

@@ -72,8 +72,8 @@ class RandStepDraw:
             del vars(self._env)["step"]
         if len(taken) != 1:
             raise OptionError(
-                f"{type(self._env).__name__}.rand_step: expected it to call self.step(tensordict) once, found {len(taken)} calls; "
-                "override rand_action instead, which only draws"
+                f"{type(self._env).__name__}.rand_step: expected it to call self.step(tensordict) once, found {len(taken)} "
+                "calls; override rand_action instead, which only draws"
             )
         return taken[0]
 

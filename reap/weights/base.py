@@ -49,7 +49,7 @@ class WeightUpdaterBase(ABC):
         """Take the collector whose workers are updated."""
         self._collector = ref(collector)
 
-    def init(self, *args: Any, **kwargs: Any) -> None:
+    def init(self, *args: Any, **kwargs: Any) -> None:  # noqa: B027  for subclasses
         """Take what `collector.init_updater` was given; for subclasses, nothing by default."""
 
     @property

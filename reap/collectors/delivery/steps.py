@@ -147,13 +147,9 @@ def _refuse_to_pin(options: CollectorOptions) -> None:
     if not torch.cuda.is_available():
         raise OptionError("pin_memory: memory is page-locked for CUDA devices, and torch finds none here")
     if not options.stores_here:
-        raise OptionError(
-            f"pin_memory: expected batches in the memory of the host, got storing_device={options.storing_device}"
-        )
+        raise OptionError(f"pin_memory: expected batches in the host's memory, got storing_device={options.storing_device}")
     if options.replay_buffer is not None:
-        raise OptionError(
-            "pin_memory: batches go to the replay buffer; its own option pin_memory is for what is sampled from it"
-        )
+        raise OptionError("pin_memory: batches go to the replay buffer, which has an option pin_memory for its samples")
 
 
 def _pinned(batch: TensorDictBase) -> TensorDictBase:

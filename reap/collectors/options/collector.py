@@ -6,7 +6,7 @@ import inspect
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, SupportsIndex, TypedDict
 
 import torch
@@ -282,7 +282,7 @@ def without_none(given: Mapping[str, Any], kind: type) -> dict[str, Any]:
         given: keywords of the kind, and others.
         kind: a class of options.
     """
-    types: dict[str, Any] = {field.name: field.type for field in fields(kind)}
+    types: dict[str, Any] = {field.name: field.type for field in fields(kind) if field.default is not MISSING}
     return {name: value for name, value in given.items() if value is not None or "None" in types.get(name, "None")}
 
 

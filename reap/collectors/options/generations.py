@@ -1,7 +1,7 @@
 """Names of options by generation: what older and newer programs write, as the options that there are today.
 
-first generation    devices, passing_devices, passing_device, storing_devices, exploration_mode, replay_buffer_chunk, init_with_lag,
-                    total_frames as the third positional argument; each with a DeprecationWarning
+first generation    devices, passing_devices, passing_device, storing_devices, exploration_mode, replay_buffer_chunk, and
+                    total_frames as the third positional argument: taken, with a DeprecationWarning
 torchrl >= 0.10     options that have one meaning here: it is taken, and any other is refused
 """
 
@@ -44,7 +44,7 @@ FIRST = (*RIVALS, "init_with_lag")
 FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "init_with_lag": (
         (False,),
-        "first episodes are not cut short at random; max_frames_per_traj may differ by env, in its factory",
+        "first episodes are not cut short at random; limits may differ by env, in its factory",
     ),
     "track_traj_ids": ((True,), "every batch has its trajectories' ids"),
     "local_init_rb": ((True,), "the storage of a replay buffer is laid out by the first write, wherever that is"),
@@ -102,7 +102,7 @@ def refuse_rivals(options: Mapping[str, Any]) -> None:
         if both and options.get(old) is not None:
             raise OptionError(
                 f"{old} and {both[0]}: expected the names of one generation of options, got both; give "
-                f"{_listed([name for name in RENAMED.get(old, rivals)])}"
+                f"{_listed(RENAMED.get(old, rivals))}"
             )
 
 
@@ -120,9 +120,7 @@ def with_total_frames(options: Mapping[str, Any], positional: Sequence[Any]) -> 
     if not positional:
         return chosen
     if len(positional) > 1:
-        raise OptionError(
-            f"expected env, policy and total_frames by position, and options as keywords; got {positional[1:]} too"
-        )
+        raise OptionError(f"expected env, policy and total_frames by position, and keywords; got {positional[1:]} too")
     if "total_frames" in chosen:
         raise OptionError(f"total_frames: expected it once, got {positional[0]!r} by position and the keyword too")
     _deprecated("total_frames as the third argument", "the keyword total_frames")

@@ -135,9 +135,7 @@ class LocalWorkers:
         old, new = self.infos[0], after.recorder.describe()
         expected, found = (old.fields, old.batch_shape), (new.fields, new.batch_shape)
         if expected != found:
-            raise SpecMismatch(
-                f"env: expected an env whose batches have {expected}, as those of {old.env}, found {found}; build a new collector"
-            )
+            raise SpecMismatch(f"env: expected batches as those of {old.env}, {expected}, found {found}; build a new collector")
         state = before.recorder.state()
         after.recorder.load({**state, "rollout": {**state["rollout"], "env": None}})
         after.recorder.is_in_thread = before.recorder.is_in_thread

@@ -56,8 +56,8 @@ class RemoteWorkers:
     ) -> None:
         if policy is not None and any(plan.policy_factories) and plan.whole.weight_sync_schemes is None:
             raise OptionError(
-                "policy and policy_factory: expected one of them, got both; with weight_sync_schemes the factory makes what acts, "
-                "and the policy is where its weights come from"
+                "policy and policy_factory: expected one of them, got both; with weight_sync_schemes the factory makes what "
+                "acts, and the policy is where its weights come from"
             )
         if plan.workers.num_threads is not None:
             torch.set_num_threads(plan.workers.num_threads)
@@ -168,9 +168,7 @@ class RemoteWorkers:
 
     def take_env(self, given: Any) -> None:
         """Refuse it: their envs are in other processes."""
-        raise OptionError(
-            f"env: the envs of {self.group.size} workers are in their processes; build a new collector with {given!r}"
-        )
+        raise OptionError(f"env: workers have their envs in their processes; build a new collector with {given!r}")
 
     def prepare_background(self, updater: WeightUpdaterBase | None) -> None:
         """Return: their policies are copies in any case."""

@@ -26,6 +26,7 @@ from reap.collectors.worker.commands import ConnectBuffer, DescribeWorker, Seed,
 from reap.collectors.worker.worker import WorkerSpec, make_worker
 from reap.collectors.workers.joining import Joining
 from reap.collectors.workers.requests import ask_one, described, gather_all, scatter
+from reap.envs.adapters.torchrl import is_torchrl_env
 from reap.envs.gymnasium.registry import registry_entries
 from reap.envs.make_env import refuse_instances
 from reap.errors import OptionError, SpecMismatch, in_own_words
@@ -77,7 +78,7 @@ class RolloutWorkers:
         min_workers: int | None = None,
     ) -> None:
         refuse_lazy(held)
-        refuse_instances(plan.factories, "workers")
+        refuse_instances(sendable(plan.factories), "workers")
         self.slots: list[RemoteSlots] = []
         self.restarts, self.next_leaf = 0, len(plan.factories)
         self._buffers: Sequence[ConnectBuffer] = ()
@@ -226,7 +227,7 @@ class RolloutWorkers:
         Returns:
             Their numbers, and the requests by which they join.
         """
-        refuse_instances(factories, "workers")
+        refuse_instances(sendable(factories), "workers")
         first, added = self._specs[0], list[WorkerSpec]()
         for leaf, factory in enumerate(factories, self.next_leaf):
             seed = successors_seed(successors_seed(first.seed, 0), leaf)  # no successor's: these are numbered from 1
@@ -277,6 +278,11 @@ class RolloutWorkers:
     def starts(self) -> list[int]:
         """The first row of each worker, where the rows of all are counted."""
         return np.cumsum([0, *(info.rows for info in self.infos[:-1])]).tolist()
+
+
+def sendable(factories: Sequence[Any]) -> list[Any]:
+    """What makes the envs, without envs of torchrl: each worker gets a copy of these, by pickle."""
+    return [factory for factory in factories if not is_torchrl_env(factory)]
 
 
 def successors_seed(seed: int, number: int = 1) -> int:
