@@ -111,7 +111,11 @@ class Supply:
     def _of_class(self, rollout: Callable[[], TensorDictBase], most: int | None) -> TensorDictBase:
         """What the collector's own `rollout()` returns; its frames are counted where that has recorded nothing itself."""
         before = self._meter.frames
-        batch = rollout()
+        try:
+            batch = rollout()
+        except BaseException:
+            self._handover.lose(range(self._parts.workers.group.size))  # what it may have been given is not delivered
+            raise
         if self._meter.frames == before:
             self._meter.frames += valid_frames(batch)
             self._meter.batches += 1
