@@ -28,9 +28,9 @@ from reap.policy.contents.held import held_by
 from reap.tensordicts import make_tensordict
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.weights.mailbox_protocol import MailboxKind
+from reap.weights.receivers.descriptors import ReceiverDescriptors, distributed, duplicated, send_with_multiprocessing
+from reap.weights.receivers.wakeup import Wakeup, wait_for
 from reap.weights.remote import MultiProcessedWeightUpdater
-from reap.weights.scheme_descriptors import ReceiverDescriptors, distributed, duplicated, send_with_multiprocessing
-from reap.weights.wakeup import Wakeup, wait_for
 from reap.weights.weight_layout import WeightLayout, describe, weights_by_name
 
 STRATEGIES = ("tensordict", "state_dict")

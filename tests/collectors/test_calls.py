@@ -101,7 +101,7 @@ def test_received_weights(kind: str) -> None:
         collector.receive_weights()
         assert collector.policy_version == 0
         collector.receive_weights(policy=Const(2.0))
-        assert policy.value.item() == 2.0
+        assert policy.w.item() == 2.0
         assert actions(collector) == [2.0] * collector.num_workers
         collector.receive_weights(weights=TensorDict.from_module(Const(3.0)))
         assert actions(collector) == [3.0] * collector.num_workers
@@ -219,13 +219,15 @@ def test_weights_come_from_the_policy_and_factories_make_what_acts(kind: Any) ->
     ) as collector:
         assert (collector.policy, collector.get_model("policy")) == (source, source)
         assert set(collector.next()["action"].flatten().tolist()) == {4.0}, "they begin with its weights"
-        source.value.data.fill_(5.0)
+        source.w.data.fill_(5.0)
         collector.update_policy_weights_()
         assert 5.0 in {action for _ in range(4) for action in collector.next()["action"].flatten().tolist()}
 
 
 def test_both_without_a_scheme() -> None:
-    with pytest.raises(OptionError, match="policy and policy_factory: expected one of them, got both; with weight_sync_schemes"):
+    with pytest.raises(
+        OptionError, match="policy and policy_factory: expected one of them, got both; with weight_sync_schemes"
+    ):
         MultiSyncDataCollector([partial(Count, 9)], Const(), policy_factory=Const, frames_per_batch=4)
 
 
@@ -241,7 +243,7 @@ class WithModel(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Any:
         _, *others = self.env.step(action)
-        return self.models[0].value.detach().numpy().copy(), *others
+        return self.models[0].w.detach().numpy().copy(), *others
 
 
 PATH = "env.models[0]"
@@ -296,7 +298,7 @@ def test_a_model_of_a_torchrl_env() -> None:
     path = "env.transform[0].module"
     collector = SyncDataCollector(env, frames_per_batch=4, weight_sync_schemes={path: SharedMemWeightSyncScheme()})
     collector.update_policy_weights_(Const(2.0), model_id=path)
-    assert env.transform[0].module.value.item() == 2.0
+    assert env.transform[0].module.w.item() == 2.0
 
 
 # ---------------------------------------------------------------------- paths and attributes

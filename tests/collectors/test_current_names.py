@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-import reap.collectors as collectors
-import reap.collectors.distributed as distributed
-from reap.collectors import Collector, MultiCollector, MultiSyncDataCollector, SyncDataCollector
+from reap import collectors
+from reap.collectors import Collector, MultiCollector, MultiSyncDataCollector, SyncDataCollector, distributed
 from reap.errors import OptionError
 from reap.testing import Const, Count
 from reap.weight_update import NoWeightSyncScheme
@@ -84,9 +83,7 @@ def test_collectors_with_workers(env: Any, given: dict[str, Any], kind: str, wor
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(
-    ("backend", "name"), [("distributed", "DistributedDataCollector"), ("rpc", "RPCDataCollector")]
-)
+@pytest.mark.parametrize(("backend", "name"), [("distributed", "DistributedDataCollector"), ("rpc", "RPCDataCollector")])
 def test_collectors_on_engines(backend: str, name: str) -> None:
     with Collector(FACTORY, Const(), frames_per_batch=6, backend=backend, num_collectors=1) as collector:
         assert type(collector).__name__ == name

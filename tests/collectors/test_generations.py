@@ -70,7 +70,9 @@ def test_storing_devices() -> None:
 def test_devices_together() -> None:
     assert devices_of(options(devices="meta", passing_devices="cpu")) == [OTHER, CPU, CPU]
     assert devices_of(options(devices="meta", storing_devices="cpu")) == [OTHER, OTHER, CPU]
-    assert devices_of(options(device="meta", passing_device="cpu")) == [OTHER, CPU, CPU], "as the first SyncDataCollector has it"
+    assert devices_of(options(device="meta", passing_device="cpu")) == [OTHER, CPU, CPU], (
+        "as the first SyncDataCollector has it"
+    )
 
 
 @ignore_deprecation
@@ -195,7 +197,9 @@ def test_memory_that_is_not_pinned(given: dict[str, Any], message: str, monkeypa
 def test_names_of_two_generations_for_one_thing(old: str, new: str) -> None:
     values: dict[str, Any] = {"exploration_mode": "mode", "exploration_type": ExplorationType.MODE, "extend_buffer": True}
     given = {name: values.get(name, "cpu") for name in (old, new)}
-    with pytest.raises(OptionError, match=f"^{old} and {new}: expected the names of one generation of options, got both; give "):
+    with pytest.raises(
+        OptionError, match=f"^{old} and {new}: expected the names of one generation of options, got both; give "
+    ):
         options(**given)
 
 
@@ -229,7 +233,7 @@ def test_options_of_one_meaning(name: str) -> None:
     assert str(caught.value).endswith(f"got {refused!r}: {reason}")
 
 
-NONE = {name: None for name in ("compile_policy", "cudagraph_policy", "split_trajs", "reset_when_done", "trust_policy", "check")}
+NONE = dict.fromkeys(("compile_policy", "cudagraph_policy", "split_trajs", "reset_when_done", "trust_policy", "check"))
 
 
 def test_none_is_the_default_of_what_cannot_be_none() -> None:
