@@ -49,7 +49,7 @@ class Collector(SyncDataCollector):
 
     def __new__(
         cls,
-        create_env_fn: Any = None,
+        create_env_fn: Any,
         policy: Callable[..., Any] | None = None,
         *,
         backend: str | None = None,

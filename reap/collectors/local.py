@@ -42,7 +42,7 @@ class SyncDataCollector(DataCollectorBase):
     """
 
     def __init__(
-        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *total_frames: int, **options: Unpack[SyncOptions]
+        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *total_frames: Any, **options: Unpack[SyncOptions]
     ) -> None:
         chosen = make_options(with_total_frames(options, total_frames), InteractionType)
         workers = LocalWorkers(create_env_fn, policy, chosen)

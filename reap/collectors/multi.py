@@ -108,7 +108,7 @@ class MultiSyncDataCollector(RemoteCollector):
     """
 
     def __init__(
-        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *total_frames: int, **options: Unpack[MultiOptions]
+        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *total_frames: Any, **options: Unpack[MultiOptions]
     ) -> None:
         self._compose(create_env_fn, policy, with_total_frames(options, total_frames), together, is_shared=True)
 
@@ -139,7 +139,7 @@ class MultiaSyncDataCollector(RemoteCollector):
     """
 
     def __init__(
-        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *total_frames: int, **options: Unpack[MultiOptions]
+        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *total_frames: Any, **options: Unpack[MultiOptions]
     ) -> None:
         self._compose(create_env_fn, policy, with_total_frames(options, total_frames), as_they_come, is_shared=False)
 
@@ -160,7 +160,7 @@ class aSyncDataCollector(MultiaSyncDataCollector):
     """
 
     def __init__(
-        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *total_frames: int, **options: Unpack[MultiOptions]
+        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *total_frames: Any, **options: Unpack[MultiOptions]
     ) -> None:
         single = create_env_fn if isinstance(create_env_fn, list | tuple) else [create_env_fn]
         if len(single) != 1 or options.get("num_workers") not in (None, 1):

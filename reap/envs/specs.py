@@ -33,7 +33,7 @@ class EnvSpecs:
 
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Sequence[int] = ()) -> None:
         self.batch_size = torch.Size(batch_size)
-        self.device = None if device is None else checked_device(device)
+        self.device: torch.device | None = None if device is None else checked_device(device)
         self._observation = Composite(shape=self.batch_size)
         self._action = Composite(shape=self.batch_size)
         self._reward = Composite(reward=Unbounded((1,), dtype=torch.float32)).expand(*self.batch_size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ WITH_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="has no CUD
 class Tracked(torch.Tensor):
     """A tensor that notes where it is moved to."""
 
-    moves: list[Any] = []
+    moves: ClassVar[list[Any]] = []
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

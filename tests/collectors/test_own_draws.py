@@ -56,6 +56,20 @@ def test_workers_have_them_too(env: Any) -> None:
         assert collector.next()["action"].squeeze(-1).tolist() == [[7, 8, 9]] * 2
 
 
+def test_what_they_get_is_where_the_env_is() -> None:
+    given: list[Any] = []
+
+    class Asked(Steps):
+        def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+            assert tensordict is not None
+            given.append(tensordict.device)
+            return tensordict.set("action", torch.zeros(1))
+
+    SyncDataCollector(Asked(), frames_per_batch=2, env_device="cpu").next()
+    SyncDataCollector(Asked(), frames_per_batch=1).next()
+    assert given == [torch.device("cpu")] * 2 + [None]
+
+
 def test_a_random_step_is_one_step() -> None:
     env = OwnStep()
     SyncDataCollector(env, frames_per_batch=5).next()

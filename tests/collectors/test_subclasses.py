@@ -9,8 +9,8 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from reap.collectors import MultiSyncDataCollector, SyncDataCollector
-from reap.data import LazyTensorStorage, ReplayBuffer
+from reap.collectors import MultiSyncDataCollector, RandomPolicy, SyncDataCollector
+from reap.data import Bounded, LazyTensorStorage, ReplayBuffer
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.testing import Const, Count
@@ -159,6 +159,13 @@ def test_a_policy_with_weights_acts_on() -> None:
     assert collector.policy_version == 1
 
 
+def test_a_policy_of_random_actions_acts_on() -> None:
+    spec = Bounded(3.0, 4.0, (1,))
+    collector = SyncDataCollector(partial(Count, 9), RandomPolicy(spec), frames_per_batch=3)
+    collector.env = partial(Count, 9)
+    assert (collector.next()["action"] >= 3.0).all()
+
+
 def test_seeds_go_on_in_the_chain() -> None:
     collector = SyncDataCollector("CartPole-v1", frames_per_batch=20)
     collector.set_seed(3)
@@ -173,9 +180,11 @@ def test_envs_that_cannot_be_set() -> None:
     with pytest.raises(SpecMismatch, match=r"env: expected batches as those of GymEnv\(<Count instance>\)"):
         collector.env = SerialEnv(2, partial(Count, 9))
     assert collector.next()["observation"].flatten().tolist() == [0, 1, 2, 3]
-    with MultiSyncDataCollector([partial(Count, 9)], Const(), frames_per_batch=4) as several:
-        with pytest.raises(OptionError, match="env: workers have their envs in their processes; build a new collector"):
-            several.env = partial(Count, 9)
+    with (
+        MultiSyncDataCollector([partial(Count, 9)], Const(), frames_per_batch=4) as several,
+        pytest.raises(OptionError, match="env: workers have their envs in their processes; build a new collector"),
+    ):
+        several.env = partial(Count, 9)
 
 
 def test_not_while_it_collects_in_the_background() -> None:

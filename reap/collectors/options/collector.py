@@ -332,7 +332,7 @@ def made_scheme(schemes: Any, updater: Any) -> WeightSyncScheme | None:
         raise OptionError("weight_updater and weight_sync_schemes: expected one of them, got both")
     if not isinstance(schemes, Mapping) or not schemes or not all(isinstance(name, str) for name in schemes):
         raise OptionError(f'weight_sync_schemes: expected {{"policy": scheme}}, and other models by name, got {schemes!r}')
-    made = {name: given() if inspect.isclass(given) else given for name, given in schemes.items()}
+    made: dict[str, Any] = {name: given() if inspect.isclass(given) else given for name, given in schemes.items()}
     wrong = [scheme for scheme in made.values() if not isinstance(scheme, WeightSyncScheme)]
     if wrong:
         raise OptionError(f"weight_sync_schemes: expected a WeightSyncScheme, got {wrong[0]!r}")

@@ -190,7 +190,7 @@ def _random_actor(policy: Any, env: EnvBase, stage: Stage, outputs: Mapping[Key,
     if isinstance(policy, RandomPolicy):
         return RandomActor(_random_actions(policy, env), stage, outputs)
     if env.own_draw is not None:
-        return OwnDrawActor(env.own_draw, env.full_action_spec, stage, outputs)
+        return OwnDrawActor(env.own_draw, env.full_action_spec, stage, outputs, env.device)
     return RandomActor(env.full_action_spec, stage, outputs)
 
 

@@ -69,8 +69,8 @@ class LocalWorkers:
         self._options, self._owns_env = options, not is_env(create_env_fn)
         env = build_env(create_env_fn, options.create_env_kwargs)
         try:
-            made = as_policy(policy) if options.policy_factory is None else made_by(options.policy_factory)
-            self.assembly: Assembly = assemble(env, made, options)
+            self._made = as_policy(policy) if options.policy_factory is None else made_by(options.policy_factory)
+            self.assembly: Assembly = assemble(env, self._made, options)
             layout = self.assembly.pool.layout
             require_shared([layout]) if env.shares_memory else require_private(layout)
         except BaseException:
@@ -130,7 +130,7 @@ class LocalWorkers:
     def take_env(self, given: Any) -> None:
         """Record from another env with the policy that acts; see `Workers`."""
         before = self.assembly
-        acting = None if before.actor_kind == "random" and not before.held else before.policy
+        acting = self._made if before.actor_kind == "random" else before.policy
         after = assemble(build_env(given), acting, self._options)
         old, new = self.infos[0], after.recorder.describe()
         expected, found = (old.fields, old.batch_shape), (new.fields, new.batch_shape)

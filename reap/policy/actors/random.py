@@ -88,6 +88,7 @@ class OwnDrawActor(RandomActor):
         actions: specs of the actions.
         stage: the policy's inputs.
         outputs: the outputs of the policy, so that all batches have the same keys.
+        device: where the env expects what it is given; None for the memory of the host.
     """
 
     def __init__(
@@ -96,13 +97,14 @@ class OwnDrawActor(RandomActor):
         actions: Composite,
         stage: Stage,
         outputs: Mapping[Key, Field] | None = None,
+        device: torch.device | None = None,
     ) -> None:
         super().__init__(actions, stage, outputs)
         one_hot = [key for key, spec in self._specs.items() if isinstance(spec, OneHot | MultiOneHot)]
         own = {key: self.outputs[key] for key in self._specs}
         name = getattr(draw, "__qualname__", type(draw).__name__)
         self._writer = StrictWriter(own, stage.batch_shape, one_hot, name)
-        self._draw, self._stage = draw, stage
+        self._draw, self._stage, self._device = draw, stage, device
 
     def bind(self, slot: Slot) -> None:
         """Take the slot that following calls write; the outputs of the policy are zero in it."""
@@ -113,5 +115,6 @@ class OwnDrawActor(RandomActor):
         """Have the env draw the actions of column `t`."""
         with torch.inference_mode(mode=False), torch.no_grad():
             inputs = {key: tensor.clone() for key, tensor in self._stage.tensors.items()}
-            drawn = self._draw(make_tensordict(nested(inputs), torch.Size(self._stage.batch_shape)))
+            given = make_tensordict(nested(inputs), torch.Size(self._stage.batch_shape))
+            drawn = self._draw(given if self._device is None else given.to(self._device))
             self._writer.write(t, {key: drawn.get(plain(key)) for key in self._specs})
