@@ -13,6 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from reap.collectors import MultiSyncDataCollector, SyncDataCollector
 from reap.data import Composite, Unbounded
 from reap.envs import EnvBase, GymEnv, ParallelEnv, SerialEnv
+from reap.envs.faces.moved import moving
 from reap.errors import OptionError
 from reap.testing import Const, Count
 
@@ -21,16 +22,30 @@ CPU = torch.device("cpu")
 WITH_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="has no CUDA")
 
 
-class Tracked(torch.Tensor):
+FAR = torch.device("cuda", 7)
+
+
+class Near(torch.Tensor):
     """A tensor that notes where it is moved to."""
 
     moves: ClassVar[list[Any]] = []
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") == "to":
-            cls.moves.append(torch.device(args[1] if len(args) > 1 else kwargs["device"]))
-        return super().__torch_function__(func, types, args, kwargs or {})
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        if func is not torch.Tensor.to:
+            return result
+        cls.moves.append(torch.device(args[1] if len(args) > 1 else (kwargs or {})["device"]))
+        return result.as_subclass(torch.Tensor)
+
+
+class Far(Near):
+    """One that says that it is on another device, which need not be there."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_asked = getattr(func, "__self__", None) is torch.Tensor.device
+        return FAR if is_asked else super().__torch_function__(func, types, args, kwargs)
 
 
 class Steps(EnvBase):
@@ -58,41 +73,61 @@ class Steps(EnvBase):
 
 @pytest.fixture(autouse=True)
 def no_moves() -> Iterator[None]:
-    Tracked.moves.clear()
+    Near.moves.clear()
     yield
-    Tracked.moves.clear()
+    Near.moves.clear()
 
 
-def tracked(value: torch.Tensor) -> torch.Tensor:
-    return value.as_subclass(Tracked)
+def near(value: torch.Tensor) -> torch.Tensor:
+    return value.as_subclass(Near)
+
+
+def far(value: torch.Tensor) -> torch.Tensor:
+    return value.as_subclass(Far)
 
 
 def test_what_an_env_returns_is_moved() -> None:
-    env = Steps(tracked)
+    env = Steps(far)
     collector = SyncDataCollector(env, Const(), frames_per_batch=3, env_device="cpu")
-    Tracked.moves.clear()
+    Near.moves.clear()
     batch = collector.next()
-    assert Tracked.moves == [CPU] * 3 * 4, "observation, reward and two flags of three steps"
+    assert Near.moves == [CPU] * 3 * 4, "observation, reward and two flags of three steps"
     assert batch["next", "observation"].flatten().tolist() == [1, 2, 3]
     assert (env.device, collector.env_device) == (CPU, CPU)
     assert env.given == {("observation", CPU), ("action", CPU)}
     collector.reset()
-    Tracked.moves.clear()
+    Near.moves.clear()
     collector.next()
-    assert len(Tracked.moves) == 1 + 3 * 4, "and the first observation"
+    assert len(Near.moves) == 1 + 3 * 4, "and the first observation"
 
 
 def test_without_a_device_nothing_is_moved() -> None:
-    SyncDataCollector(Steps(tracked), Const(), frames_per_batch=3).next()
-    assert Tracked.moves == []
+    collector = SyncDataCollector(Steps(near), Const(), frames_per_batch=3)
+    Near.moves.clear()
+    collector.next()
+    assert Near.moves == []
+
+
+def test_values_that_are_there_are_not_copied() -> None:
+    made: list[torch.Tensor] = []
+
+    def note(value: torch.Tensor) -> torch.Tensor:
+        made.append(value.clone())
+        return made[-1]
+
+    result = moving(lambda _: TensorDict({"a": note(torch.ones(1)), "b": {"c": note(torch.ones(1))}}), CPU)(None)
+    assert [result["a"].data_ptr(), result["b", "c"].data_ptr()] == [value.data_ptr() for value in made]
+    assert result.device is None
+    moved = moving(lambda _: TensorDict({"a": torch.ones(1), "b": {"c": far(torch.ones(1))}}), CPU)(None)
+    assert (moved.device, Near.moves) == (CPU, [CPU])
 
 
 def test_rows_of_a_serial_env_are_moved() -> None:
-    env = SerialEnv(2, lambda: Steps(tracked))
+    env = SerialEnv(2, lambda: Steps(far))
     collector = SyncDataCollector(env, Const(), frames_per_batch=6, env_device="cpu")
-    Tracked.moves.clear()
+    Near.moves.clear()
     collector.next()
-    assert Tracked.moves == [CPU] * 2 * 3 * 4
+    assert Near.moves == [CPU] * 2 * 3 * 4
     assert [one.device for one in env.envs] == [CPU, CPU]
 
 
@@ -136,10 +171,18 @@ def test_a_device_that_is_not_there() -> None:
 def test_a_torchrl_env_is_moved_as_a_whole() -> None:
     envs = pytest.importorskip("torchrl.envs")
     env = envs.TransformedEnv(envs.GymEnv("CartPole-v1"), envs.StepCounter())
-    assert env.device is None
-    batch = SyncDataCollector(env, frames_per_batch=5, env_device="cpu").next()
-    assert env.device == CPU
-    assert batch["step_count"].flatten().tolist()[:3] == [0, 1, 2]
+    collector = SyncDataCollector(env, frames_per_batch=5, env_device="cpu")
+    assert (env.device, collector.env.device) == (None, CPU), "its specs say that its values are there"
+    assert collector.next()["step_count"].flatten().tolist()[:3] == [0, 1, 2]
+
+
+def test_a_torchrl_env_elsewhere_is_moved() -> None:
+    envs = pytest.importorskip("torchrl.envs")
+    env = envs.TransformedEnv(envs.GymEnv("CartPole-v1"), envs.StepCounter())
+    first = torch.device("cpu", 0)
+    collector = SyncDataCollector(env, frames_per_batch=5, env_device=first)
+    assert (env.device, env.reset().device) == (first, first)
+    assert collector.next()["step_count"].flatten().tolist()[:3] == [0, 1, 2]
 
 
 @WITH_CUDA

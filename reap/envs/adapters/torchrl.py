@@ -97,10 +97,14 @@ class TorchRLEnv(EnvBase):
             self._face = None
 
     def set_device(self, device: torch.device) -> None:
-        """Have the torchrl env on a device; see `EnvBase`."""
+        """Have the torchrl env on a device, if its specs are not all there; see `EnvBase`."""
         super().set_device(device)
-        self.wrapped = self.wrapped.to(device)
-        self._calls = TorchRLCalls(self)
+        env = self.wrapped
+        specs = (env.full_observation_spec, env.full_action_spec, env.full_reward_spec, env.full_done_spec)
+        devices = {env.device, *(leaf.device for spec in specs for leaf in spec.values(True, True))}
+        if devices - {None, device}:
+            self.wrapped = env.to(device)
+            self._calls = TorchRLCalls(self)
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         self._forget()
