@@ -123,8 +123,8 @@ class WorkerActor:
 def leave_on_sigterm(channel: ActorChannel) -> None:
     """Have the worker leave at SIGTERM.
 
-    A handler written in Python runs when the main thread is in Python, and Ray's waits in C++: a thread of its own is told
-    of the signal by the descriptor that Python writes signals to.
+    A handler written in Python runs when the main thread is in Python, and Ray's waits in C++: a thread of its own is told of the
+    signal by the descriptor that Python writes signals to.
     """
     told, into = os.pipe()
     os.set_blocking(into, False)
