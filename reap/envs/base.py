@@ -169,7 +169,7 @@ class EnvBase(EnvSpecs):
             OptionError: a device that is not there, or that holds no values.
         """
         require_values(device)
-        self.device = checked_device(device)
+        self.device: torch.device | None = checked_device(device)
         self._moves, self._face, self._exclusive = True, None, None
 
     def let_shapes_change(self) -> None:

@@ -103,6 +103,18 @@ def test_weights_by_a_map_of_models(kind: str, scheme: Any, tmp_path: Path) -> N
     assert collector.policy_version == FRAMES // 30
 
 
+def test_it_samples_what_is_collected_in_the_background(tmp_path: Path) -> None:
+    policy = value_network()
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(200), batch_size=16)
+    collector = CLASSES["Sync"](policy, frames_per_batch=30, total_frames=FRAMES, replay_buffer=buffer)
+    trainer = trainer_of(collector, policy, tmp_path, async_collection=True)
+    trainers.ReplayBufferTrainer(buffer, batch_size=16, flatten_tensordicts=True).register(trainer)
+    trainers.UpdateWeights(collector, 1).register(trainer)
+    trainer.train()
+    assert (len(buffer), collector.closed) == (FRAMES, True)
+    assert collector.policy_version > 0
+
+
 def test_its_state_holds_the_collectors(tmp_path: Path) -> None:
     policy = value_network()
     collector = CLASSES["Sync"](policy, frames_per_batch=30, total_frames=FRAMES)
