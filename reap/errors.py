@@ -1,7 +1,7 @@
 """The exceptions of reap. Their texts say what was expected, what was found, where, and what to do.
 
     ReapError
-    ├── OptionError (ValueError)      an option or argument that cannot work, raised when it is given
+    ├── OptionError (ValueError, TypeError)  an option or argument that cannot work, raised when it is given
     ├── SpecMismatch (ValueError)     data that differs from its spec: key, shape, dtype, range
     ├── DiskFull (OSError)            no room on a disk for data to be written
     ├── ClosedError (RuntimeError)    a call on something that has been shut down
@@ -75,8 +75,11 @@ class ReapError(Exception):
     """Any error that reap raises on purpose."""
 
 
-class OptionError(ReapError, ValueError):
-    """An option or argument that cannot work; raised where it is given, not when it is first used."""
+class OptionError(ReapError, ValueError, TypeError):
+    """An option or argument that cannot work; raised where it is given, not when it is first used.
+
+    It is a TypeError too, as Python raises one for an argument that a function does not take.
+    """
 
 
 class SpecMismatch(ReapError, ValueError):  # noqa: N818  the usual name of the condition

@@ -3,6 +3,7 @@
 from reap.weights.engines.schemes import DistributedWeightSyncScheme, RayWeightSyncScheme, RPCWeightSyncScheme
 from reap.weights.scheme import WeightSyncScheme
 from reap.weights.schemes import MultiProcessWeightSyncScheme, NoWeightSyncScheme, SharedMemWeightSyncScheme
+from reap.weights.strategy import WeightStrategy
 
 __all__ = [
     "DistributedWeightSyncScheme",
@@ -11,5 +12,6 @@ __all__ = [
     "RPCWeightSyncScheme",
     "RayWeightSyncScheme",
     "SharedMemWeightSyncScheme",
+    "WeightStrategy",
     "WeightSyncScheme",
 ]

@@ -32,7 +32,7 @@ class DemandingError(Exception):
     ("kind", "bases"),
     [
         (ReapError, (Exception,)),
-        (OptionError, (ReapError, ValueError)),
+        (OptionError, (ReapError, ValueError, TypeError)),
         (SpecMismatch, (ReapError, ValueError)),
         (DiskFull, (ReapError, OSError)),
         (ClosedError, (ReapError, RuntimeError)),

@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reap.collectors.base import DataCollectorBase
+    from reap.collectors.base import DataCollectorBase as BaseCollector
+    from reap.collectors.dispatch import Collector, MultiCollector
     from reap.collectors.interruptor import Interruptor
     from reap.collectors.local import SyncDataCollector
     from reap.collectors.multi import MultiaSyncDataCollector, MultiSyncDataCollector, aSyncDataCollector
+    from reap.collectors.multi import MultiaSyncDataCollector as MultiAsyncCollector
+    from reap.collectors.multi import MultiSyncDataCollector as MultiSyncCollector
+    from reap.collectors.multi import aSyncDataCollector as AsyncCollector
     from reap.policy.actors.random import RandomPolicy
     from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
     from reap.weights.engines.updaters import RayWeightUpdater, RemoteModuleWeightUpdater
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "reap.collectors.base": ("DataCollectorBase",),
+    "reap.collectors.dispatch": ("Collector", "MultiCollector"),
     "reap.collectors.interruptor": ("Interruptor",),
     "reap.collectors.local": ("SyncDataCollector",),
     "reap.collectors.multi": ("MultiSyncDataCollector", "MultiaSyncDataCollector", "aSyncDataCollector"),
@@ -31,12 +37,25 @@ _HOMES = {
     "reap.weights.remote": ("MultiProcessedWeightUpdater",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
+_TODAY = {
+    "AsyncCollector": "aSyncDataCollector",
+    "BaseCollector": "DataCollectorBase",
+    "MultiAsyncCollector": "MultiaSyncDataCollector",
+    "MultiSyncCollector": "MultiSyncDataCollector",
+}
+"""Names that torchrl has for the same classes since 0.13."""
 _WITH_PROCESSES = "reap.collectors.multi"
 
 __all__ = [
+    "AsyncCollector",
+    "BaseCollector",
+    "Collector",
     "DataCollectorBase",
     "Interruptor",
+    "MultiAsyncCollector",
+    "MultiCollector",
     "MultiProcessedWeightUpdater",
+    "MultiSyncCollector",
     "MultiSyncDataCollector",
     "MultiaSyncDataCollector",
     "RandomPolicy",
@@ -50,6 +69,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _TODAY:
+        return getattr(importlib.import_module(__name__), _TODAY[name])
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'reap.collectors' has no attribute {name!r}")

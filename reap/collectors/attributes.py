@@ -14,11 +14,10 @@ from reap.collectors.workers.base import Workers
 from reap.keys import Key
 from reap.recording.layout import Field
 from reap.specs import Composite, Spec
-from reap.weights.base import WeightUpdaterBase
 
 
 class CollectorAttributes:
-    """Attributes of every collector, all of them read-only."""
+    """Attributes of every collector, which are read-only except for `env`."""
 
     _options: CollectorOptions
     _workers: Workers
@@ -33,8 +32,18 @@ class CollectorAttributes:
 
     @property
     def env(self) -> Any:
-        """The env; None where the envs are in worker processes."""
+        """The env; None where the envs are in worker processes.
+
+        It can be set where it is in this process: to another env with the same values, from which new episodes begin.
+        """
         return self._workers.env
+
+    @env.setter
+    def env(self, env: Any) -> None:
+        self._take_env(env)
+
+    def _take_env(self, given: Any) -> None:
+        raise NotImplementedError
 
     @property
     def batch_size(self) -> torch.Size:
@@ -105,9 +114,29 @@ class CollectorAttributes:
         return self._weights.version
 
     @property
-    def weight_updater(self) -> WeightUpdaterBase | None:
-        """What `update_policy_weights_` sends weights with; None for a policy without weights."""
-        return self._weights.updater
+    def init_random_frames(self) -> int:
+        """Frames with random actions first; 0 for none."""
+        return self._options.random_frames
+
+    @property
+    def max_frames_per_traj(self) -> int:
+        """Frames after which an episode is truncated; 0 for no limit."""
+        return self._options.limit or 0
+
+    @property
+    def compiled_policy(self) -> bool:
+        """Whether the policy is compiled."""
+        return self._options.compile_policy is not False
+
+    @property
+    def cudagraphed_policy(self) -> bool:
+        """Whether the policy runs as a CUDA graph."""
+        return self._options.cudagraph_policy is not False
+
+    @property
+    def verbose(self) -> bool:
+        """Whether the collector prints what it does: never; `reap.progress` shows it, and `stats()` gives it."""
+        return False
 
     def __reduce__(self) -> Any:
         name = type(self).__name__

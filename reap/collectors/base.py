@@ -10,11 +10,12 @@ next()   supply: ready, or recorded --> delivery steps --> the user, or the repl
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from math import ceil
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakMethod
 
 from tensordict import TensorDictBase
 from torch.utils.data import IterableDataset
@@ -22,6 +23,7 @@ from torch.utils.data import IterableDataset
 from reap.collectors.attributes import CollectorAttributes
 from reap.collectors.background.background import Background
 from reap.collectors.background.filling import Filling
+from reap.collectors.calls import CollectorCalls
 from reap.collectors.delivery.delivery import Delivery
 from reap.collectors.delivery.episodes import make_queue
 from reap.collectors.delivery.steps import break_trajectories, mark_truncated, register_feeder
@@ -32,18 +34,17 @@ from reap.collectors.options.collector import CollectorOptions, warn_of_rounding
 from reap.collectors.parts import Parts
 from reap.collectors.policy_weights import PolicyWeights
 from reap.collectors.schedules.base import Schedule
-from reap.collectors.state import STATE_FORMAT, check_state, checked_rows, checked_seed, policy_state
+from reap.collectors.state import STATE_FORMAT, check_state, checked_seed, policy_state, shares_of_workers
 from reap.collectors.stats import CollectorStats, Meter
 from reap.collectors.worker.commands import GetState, Reset
 from reap.collectors.workers.base import Workers
 from reap.collectors.workers.requests import ask_one, scatter
 from reap.errors import CallOrderError, ClosedError, OptionError, ReapError, in_own_words
 from reap.system.interrupts import deferring_interrupts
-from reap.weights.base import chosen_workers, load_weights
-from reap.workers.base import Call
+from reap.weights.base import load_weights
 
 
-class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
+class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any]):
     """What all collectors share.
 
     Args:
@@ -53,6 +54,9 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         refreshes: whether the policy's weights are sent to the workers before each batch.
         marks: whether the workers mark the last frame of each row truncated.
     """
+
+    worker_idx: int | None = None
+    """The number of this collector among those that something sends weights to; it may be set."""
 
     def __init__(
         self,
@@ -65,8 +69,8 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        self._options, self._workers = options, workers
-        self._closed = False
+        self._options, self._workers, self._receivers = options, workers, {}
+        self._closed, self.worker_idx = False, options.worker_idx
         self._background: Background | None = None
         try:
             self._meter = Meter(workers.group.size)
@@ -78,13 +82,22 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             self._throttle = make_throttle(options, schedule.frames)
             self._delivery = Delivery(options, schedule, self._handover)
             self._supply = Supply(name, parts, schedule, hands_out=not self._delivery.steps, marks=marks)
+            if type(self).rollout is not DataCollectorBase.rollout:
+                self._supply.recorded_by = WeakMethod(self.rollout)
             self._filling = Filling(parts, schedule, self._supply, self._delivery, self._throttle)
             if self._weights.updater is not None:
                 self._weights.updater.register_collector(self)
             warn_of_rounding(options, schedule.frames)
+            self._begin(options)
         except BaseException:
             workers.withdraw()
             raise
+
+    def _begin(self, options: CollectorOptions) -> None:
+        if options.seed is not None:
+            self.set_seed(options.seed)
+        if options.weight_recv_schemes:
+            self.register_scheme_receiver(options.weight_recv_schemes)
 
     # ------------------------------------------------------------------ batches
 
@@ -199,6 +212,10 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             self._workers.recover_all()
             yield
 
+    def _ask_some(self, workers: Sequence[int], command: Any) -> list[Any]:
+        with in_own_words(ReapError), self._between_rollouts():
+            return [ask_one(self._workers.group, worker, command) for worker in workers]
+
     def _ask_all(self, command: Any) -> list[Any]:
         return self._ask_each([command] * self.num_workers)
 
@@ -207,22 +224,19 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
         with in_own_words(ReapError), self._between_rollouts():
             return scatter(self._workers.group, commands)
 
-    def reset(self, index: Any = None) -> None:
+    def reset(self, index: Any = None, *, reset_idx: Any = None, **options: Any) -> None:
         """Begin new episodes with the next batch; rows are counted over all workers.
 
         Args:
             index: a row, a list of rows, or a mask with one bool per row; all if None.
+            reset_idx: a mask with one bool per worker, in place of rows; of a single worker, the same as `index`.
+            **options: none are taken; torchrl's go to the env's `reset`.
 
         Raises:
             OptionError: something else, or a row that is not there.
         """
         self._ensure_open()
-        rows = None if index is None else checked_rows(index)
-        starts, counts = self._workers.starts(), [info.rows for info in self._workers.infos]
-        unknown = [row for row in rows or () if not 0 <= row < sum(counts)]
-        if unknown:
-            raise OptionError(f"reset: expected rows from 0 to {sum(counts) - 1}, got {unknown}")
-        shares = [[row - a for row in rows or () if a <= row < a + n] for a, n in zip(starts, counts, strict=True)]
+        rows, shares = shares_of_workers(index, reset_idx, [info.rows for info in self._workers.infos], options)
         with self._between_rollouts():
             self._handover.drop_recorded()
             self._ask_each([Reset(None if rows is None else share) for share in shares])
@@ -249,31 +263,6 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             following = self._workers.seed(checked, static_seed)
             break_trajectories(self._options.replay_buffer)
         return following
-
-    def update_policy_weights_(self, policy_or_weights: Any = None, *, worker_ids: Any = None) -> None:
-        """Make weights current: those of the policy given at construction, or those given here.
-
-        Args:
-            policy_or_weights: a module or policy, a TensorDict of parameters or a state dict.
-            worker_ids: workers to update; all if None.
-        """
-        self._ensure_open()
-        self._weights.push(policy_or_weights, worker_ids)
-
-    def getattr_env(self, name: str) -> Any:
-        """The value of an attribute of the env; of several workers, or of several envs, a list."""
-        return self._workers.values(self._ask_all(Call("env_attribute", (name,))))
-
-    def getattr_policy(self, name: str) -> Any:
-        """The value of an attribute of the policy; of several workers, a list."""
-        return self._workers.values(self._ask_all(Call("policy_attribute", (name,))))
-
-    def call_env(self, name: str, *args: Any, worker_ids: Any = None) -> Any:
-        """What a method of the env returns; of several workers, or of several envs, a list."""
-        chosen = chosen_workers(worker_ids, range(self.num_workers))
-        with self._between_rollouts():
-            replies = [ask_one(self._workers.group, worker, Call("call_env", (name, *args))) for worker in chosen]
-        return self._workers.values(replies)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a collector needs to continue: counters, ids, generators, the policy's weights, envs that offer their state.
@@ -335,21 +324,34 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
             break_trajectories(self._options.replay_buffer)
             self._handover.restore(state)
 
+    def _take_env(self, given: Any) -> None:
+        """Collect from another env of the same layout from now on; see `CollectorAttributes.env`."""
+        self._ensure_idle()
+        with self._between_rollouts():
+            self._workers.take_env(given)
+            self._handover.drop_recorded()
+            break_trajectories(self._options.replay_buffer)
+
     def stats(self) -> CollectorStats:
         """What was collected so far; the list of finished episodes restarts with each call."""
         return self._meter.read()
 
-    def shutdown(self, timeout: float | None = None, close_env: bool = True) -> None:
+    def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
         """Release everything; a second call does nothing.
 
         Args:
             timeout: seconds to wait for worker processes, and for a rollout that is under way in the background; None for 5,
                 or for the end of the rollout where it is in this process.
             close_env: close the env too; the envs of worker processes are closed in any case.
+            raise_on_error: raise what an env raises while it is closed.
         """
         if self._closed:
             return
         self._closed = True
+        with nullcontext() if raise_on_error else suppress(Exception):
+            self._release(timeout, close_env)
+
+    def _release(self, timeout: float | None, close_env: bool) -> None:
         background = self._background
         if background is None:
             self._workers.close(timeout, close_env)
@@ -374,7 +376,7 @@ class DataCollectorBase(CollectorAttributes, IterableDataset[Any]):
 
     def _ensure_idle(self) -> None:
         self._ensure_open()
-        if self.is_running():
+        if self._background is not None and self._background.is_running and not self._background.is_this_thread:
             raise CallOrderError(
                 f"this {type(self).__name__} is running in the background: its batches go to the replay buffer; "
                 "call async_shutdown(), or sample from the buffer"

@@ -10,6 +10,7 @@ from tensordict.nn import InteractionType
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.delivery.arrangement import Arrangement
 from reap.collectors.options.collector import CollectorOptions, SyncOptions, make_options
+from reap.collectors.options.generations import with_total_frames
 from reap.collectors.options.shown import shows_options
 from reap.collectors.parts import Parts
 from reap.collectors.schedules.together import Together
@@ -40,8 +41,10 @@ class SyncDataCollector(DataCollectorBase):
         [torch.Size([20]), torch.Size([20])]
     """
 
-    def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Unpack[SyncOptions]) -> None:
-        chosen = make_options(options, InteractionType)
+    def __init__(
+        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *total_frames: Any, **options: Unpack[SyncOptions]
+    ) -> None:
+        chosen = make_options(with_total_frames(options, total_frames), InteractionType)
         workers = LocalWorkers(create_env_fn, policy, chosen)
         info = workers.infos[0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Unpack
 
@@ -10,6 +10,7 @@ from tensordict.nn import InteractionType
 
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.options.collector import CollectorOptions
+from reap.collectors.options.generations import with_total_frames
 from reap.collectors.options.multi import MultiOptions, WorkerOptions, make_plan
 from reap.collectors.options.shown import shows_options
 from reap.collectors.schedules.make import as_they_come, together
@@ -36,7 +37,7 @@ class RemoteCollector(DataCollectorBase):
         self,
         create_env_fn: Any,
         policy: Any,
-        options: MultiOptions,
+        options: Mapping[str, Any],
         make_schedule: Callable[..., Any],
         *,
         is_shared: bool,
@@ -66,6 +67,8 @@ class RemoteCollector(DataCollectorBase):
             refreshes=plan.workers.update_at_each_batch,
             marks=any(one.set_truncated for one in plan.each),
         )
+        if policy is not None and any(plan.policy_factories):
+            self.update_policy_weights_()  # those who made theirs begin with the weights of this one
 
     def _add_workers(self, factories: Sequence[Any]) -> None:
         """Launch more workers, which join while others deliver; for collectors whose workers record by themselves."""
@@ -104,8 +107,10 @@ class MultiSyncDataCollector(RemoteCollector):
         [torch.Size([2, 10]), torch.Size([2, 10])]
     """
 
-    def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Unpack[MultiOptions]) -> None:
-        self._compose(create_env_fn, policy, options, together, is_shared=True)
+    def __init__(
+        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *total_frames: Any, **options: Unpack[MultiOptions]
+    ) -> None:
+        self._compose(create_env_fn, policy, with_total_frames(options, total_frames), together, is_shared=True)
 
 
 @SHOWN
@@ -133,8 +138,10 @@ class MultiaSyncDataCollector(RemoteCollector):
         [torch.Size([20]), torch.Size([20]), torch.Size([20])]
     """
 
-    def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Unpack[MultiOptions]) -> None:
-        self._compose(create_env_fn, policy, options, as_they_come, is_shared=False)
+    def __init__(
+        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *total_frames: Any, **options: Unpack[MultiOptions]
+    ) -> None:
+        self._compose(create_env_fn, policy, with_total_frames(options, total_frames), as_they_come, is_shared=False)
 
 
 @SHOWN
@@ -152,8 +159,10 @@ class aSyncDataCollector(MultiaSyncDataCollector):
         [torch.Size([20]), torch.Size([20])]
     """
 
-    def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Unpack[MultiOptions]) -> None:
+    def __init__(
+        self, create_env_fn: Any, policy: Callable[..., Any] | None = None, *total_frames: Any, **options: Unpack[MultiOptions]
+    ) -> None:
         single = create_env_fn if isinstance(create_env_fn, list | tuple) else [create_env_fn]
         if len(single) != 1 or options.get("num_workers") not in (None, 1):
             raise OptionError("aSyncDataCollector has one worker: expected one env; MultiaSyncDataCollector has several")
-        super().__init__(single, policy, **options)
+        super().__init__(single, policy, *total_frames, **options)

@@ -7,10 +7,10 @@ from functools import cached_property
 
 from reap.collectors.counting import count_rollout
 from reap.collectors.delivery.episodes import EpisodeQueue
+from reap.collectors.delivery.random_ends import end_episodes
 from reap.collectors.handover import Handover, Recording
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.policy_weights import PolicyWeights
-from reap.collectors.random_ends import end_episodes
 from reap.collectors.stats import Meter
 from reap.collectors.worker.commands import Collect, Done
 from reap.collectors.workers.base import Workers

@@ -46,6 +46,11 @@ class PolicyWeights:
             self.version += 1
             self._batches = 0
 
+    def increment(self) -> None:
+        """Count one more version; no weights are sent."""
+        with self._lock:
+            self.version += 1
+
     def refresh_after(self, batches: int) -> None:
         """Send the policy's weights before a batch, if that many batches came since they were sent; 0 for never."""
         self._interval = self._batches = batches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -87,3 +87,39 @@ def checked_rows(index: Any) -> list[int]:
     if given.size and given.dtype.kind not in "iu":
         raise OptionError(f"reset: expected a row, a list of rows or a mask with one bool per row, got {index!r}")
     return given.reshape(-1).astype(np.int64).tolist()
+
+
+def shares_of_workers(
+    index: Any, reset_idx: Any, counts: Sequence[int], options: Mapping[str, Any]
+) -> tuple[list[int] | None, list[list[int]]]:
+    """The rows to reset (None: all), and those of each worker, counted from its first.
+
+    Args:
+        index: rows of all workers, or a mask of them; None for all.
+        reset_idx: a mask of the workers, instead.
+        counts: the number of rows of each worker.
+        options: keywords that are not taken.
+
+    Raises:
+        OptionError: both of them, a row or a number of workers that is not there, or any other keyword.
+    """
+    if options:
+        raise OptionError(
+            f"reset: expected no options, got {sorted(options)}: envs are reset when the next batch is collected; set_seed() "
+            "seeds them, and create_env_kwargs or call_env() change them"
+        )
+    if index is not None and reset_idx is not None:
+        raise OptionError("index and reset_idx: expected one of them, got both")
+    starts = [sum(counts[:worker]) for worker in range(len(counts))]
+    if reset_idx is not None and len(counts) > 1:
+        chosen = [bool(one) for one in reset_idx]
+        if len(chosen) != len(counts):
+            raise OptionError(f"reset_idx: expected one bool for each of {len(counts)} workers, got {len(chosen)}")
+        rows = [start + row for start, n, is_it in zip(starts, counts, chosen, strict=True) if is_it for row in range(n)]
+    else:
+        given = index if reset_idx is None else reset_idx
+        rows = None if given is None else checked_rows(given)
+    unknown = [row for row in rows or () if not 0 <= row < sum(counts)]
+    if unknown:
+        raise OptionError(f"reset: expected rows from 0 to {sum(counts) - 1}, got {unknown}")
+    return rows, [[row - a for row in rows or () if a <= row < a + n] for a, n in zip(starts, counts, strict=True)]

@@ -22,11 +22,12 @@ import torch
 
 from reap.envs.adapters.into_torchrl import as_torchrl
 from reap.envs.faces.episodes import finish_reset, finish_step, rollout, with_own_mask
+from reap.envs.faces.moved import moving, require_values
 from reap.envs.faces.rows_as_tensordict import RowsAsTensorDict
 from reap.envs.faces.tensordict_as_rows import OwnCalls, TensorDictAsRows, TensorDictCalls
-from reap.envs.own_policy import as_policy
+from reap.envs.own_policy import as_policy, own_draw
 from reap.envs.row_stepper import Rows, RowStepper, StepperHalf
-from reap.envs.specs import EnvSpecs
+from reap.envs.specs import EnvSpecs, checked_device
 from reap.errors import ClosedError, OptionError
 from reap.keys import Key
 from reap.recording.buffers import Slot, Stage
@@ -70,6 +71,7 @@ class EnvBase(EnvSpecs):
         self.owner: object = None
         """Whose episodes the env is in; a reset or step by TensorDicts takes them away from a collector."""
         self._closed = False
+        self._moves = False
         self._face: TensorDictAsRows | None = None
         self._exclusive: RowsAsTensorDict | None = None
         # The arguments of `send`, for an env that only writes `step_rows`.
@@ -141,7 +143,9 @@ class EnvBase(EnvSpecs):
 
     def _tensordict_calls(self) -> TensorDictCalls:
         """The calls that the array face makes to an env that works on TensorDicts."""
-        return OwnCalls(self, self._reset, self._step)
+        if not self._moves or self.device is None:
+            return OwnCalls(self, self._reset, self._step)
+        return OwnCalls(self, moving(self._reset, self.device), moving(self._step, self.device))
 
     def _bound_face(self) -> TensorDictAsRows:
         if self._face is None:
@@ -154,6 +158,19 @@ class EnvBase(EnvSpecs):
     def set_check(self, check: Check) -> None:
         """Check values so closely from now on: "types", "all" or "first"; collectors say it to each env that they drive."""
         self.check = check
+
+    def set_device(self, device: torch.device) -> None:
+        """Have the env's values on a device from now on; collectors say their `env_device` to each env that they drive.
+
+        What an env on TensorDicts returns is moved there, and so are the actions that it gets. An env on arrays has its values
+        in the memory of the host while it is stepped in a loop, and its own TensorDicts on the device.
+
+        Raises:
+            OptionError: a device that is not there, or that holds no values.
+        """
+        require_values(device)
+        self.device: torch.device | None = checked_device(device)
+        self._moves, self._face, self._exclusive = True, None, None
 
     def let_shapes_change(self) -> None:
         """Observations may have another shape in each frame from now on, for good.
@@ -203,6 +220,11 @@ class EnvBase(EnvSpecs):
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """A TensorDict with random actions, drawn from torch's global generator; an `action_mask` in it is obeyed."""
         return random_actions(self.full_action_spec, self.empty_tensordict() if tensordict is None else tensordict)
+
+    @property
+    def own_draw(self) -> Callable[[TensorDictBase], TensorDictBase] | None:
+        """What draws random actions, where a subclass overrides `rand_action` or `rand_step`; None: they come from specs."""
+        return own_draw(self)
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """A step with a random action."""
@@ -268,6 +290,10 @@ class EnvBase(EnvSpecs):
     def get_attribute(self, name: str) -> Any:
         """The value of an attribute of the env, or a list with one value per env of a batch of envs."""
         return getattr(self, name)
+
+    def own_attribute(self, name: str) -> Any:
+        """The value of the env's own attribute, such as `batch_size`; `get_attribute` finds what envs of reap lack."""
+        return getattr(self, name) if hasattr(EnvBase, name) or name in vars(self) else self.get_attribute(name)
 
     def call(self, name: str, *args: Any) -> Any:
         """Call a method of the env; return its result, or a list with one result per env of a batch of envs."""

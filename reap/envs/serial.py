@@ -98,6 +98,13 @@ class SerialEnv(RowsEnv):
             env.set_check(check)
         self.row = self._merged()
 
+    def set_device(self, device: torch.device) -> None:
+        """Have the values of all envs on a device; see `EnvBase`."""
+        super().set_device(device)
+        for env in self.envs:
+            env.set_device(device)
+        self.row = self._merged()
+
     def let_shapes_change(self) -> None:
         """Let the observations of all envs change their shapes."""
         for env in self.envs:

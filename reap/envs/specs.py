@@ -33,7 +33,7 @@ class EnvSpecs:
 
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Sequence[int] = ()) -> None:
         self.batch_size = torch.Size(batch_size)
-        self.device = None if device is None else _checked_device(device)
+        self.device: torch.device | None = None if device is None else checked_device(device)
         self._observation = Composite(shape=self.batch_size)
         self._action = Composite(shape=self.batch_size)
         self._reward = Composite(reward=Unbounded((1,), dtype=torch.float32)).expand(*self.batch_size)
@@ -196,7 +196,8 @@ class EnvSpecs:
         return spec.expand(*size)
 
 
-def _checked_device(given: torch.device | str) -> torch.device:
+def checked_device(given: torch.device | str) -> torch.device:
+    """A device; OptionError if torch does not find it here."""
     device = torch.device(given)
     backend = getattr(torch, device.type, None)
     is_available = getattr(backend, "is_available", None)

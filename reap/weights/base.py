@@ -49,6 +49,9 @@ class WeightUpdaterBase(ABC):
         """Take the collector whose workers are updated."""
         self._collector = ref(collector)
 
+    def init(self, *args: Any, **kwargs: Any) -> None:  # noqa: B027  for subclasses
+        """Take what `collector.init_updater` was given; for subclasses, nothing by default."""
+
     @property
     def has_hooks(self) -> bool:
         """Whether something is called after each push."""
@@ -100,6 +103,10 @@ class WeightUpdaterBase(ABC):
         self._hand_over(mapped, chosen)
         for hook in self._hooks:
             hook()
+
+    def __call__(self, policy_or_weights: Any = None, worker_ids: Any = None) -> None:
+        """The same as `push_weights`."""
+        self.push_weights(policy_or_weights, worker_ids)
 
 
 def breaking_off(updater: WeightUpdaterBase | None) -> AbstractContextManager[None]:

@@ -28,9 +28,9 @@ from reap.policy.contents.held import held_by
 from reap.tensordicts import make_tensordict
 from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
 from reap.weights.mailbox_protocol import MailboxKind
+from reap.weights.receivers.descriptors import ReceiverDescriptors, distributed, duplicated, send_with_multiprocessing
+from reap.weights.receivers.wakeup import Wakeup, wait_for
 from reap.weights.remote import MultiProcessedWeightUpdater
-from reap.weights.scheme_descriptors import ReceiverDescriptors, distributed, duplicated, send_with_multiprocessing
-from reap.weights.wakeup import Wakeup, wait_for
 from reap.weights.weight_layout import WeightLayout, describe, weights_by_name
 
 STRATEGIES = ("tensordict", "state_dict")
@@ -73,6 +73,7 @@ class WeightSyncScheme:
 
     Attributes:
         mailbox: the kind of mailbox: a class with the methods of `Mailbox` and `MailboxKind`.
+        sends: whether anything is sent at all.
         strategy: as given.
         model_id: the name of the model.
         model: the sender's source of weights, or the receiver's policy.
@@ -80,6 +81,7 @@ class WeightSyncScheme:
     """
 
     mailbox: ClassVar[MailboxKind]
+    sends: ClassVar[bool] = True
 
     def __init__(self, strategy: str = "tensordict", sync: bool = True) -> None:
         if strategy not in STRATEGIES:
@@ -129,6 +131,11 @@ class WeightSyncScheme:
     def initialized_on_receiver(self) -> bool:
         """Whether this is a receiver."""
         return self._role in (Role.RECEIVER, Role.CONNECTED_RECEIVER)
+
+    @property
+    def synchronized_on_receiver(self) -> bool:
+        """Whether this is a receiver that has the first weights."""
+        return self._role is Role.CONNECTED_RECEIVER
 
     # ------------------------------------------------------------------ the sender
 
@@ -208,6 +215,10 @@ class WeightSyncScheme:
         """
         self._require("send", Role.CONNECTED_SENDER)
         self._push(weights, worker_ids)
+
+    def send_async(self, weights: Any = None, worker_ids: int | Sequence[int] | None = None) -> None:
+        """The same as `send`, which waits for no receiver either."""
+        self.send(weights, worker_ids)
 
     def _push(self, weights: Any, worker_ids: Any) -> None:
         self._updater.push_weights(weights, worker_ids)

@@ -63,6 +63,7 @@ class NoWeightSyncScheme(WeightSyncScheme):
     """
 
     mailbox = NoMailbox
+    sends = False
 
     def init_on_sender(self, *, model: Any = None, weights: Any = None, **options: Any) -> None:
         """Make this end the sender, of nothing."""

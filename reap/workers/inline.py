@@ -37,6 +37,10 @@ class InlineGroup:
         self._wakeup = -1
         self._is_stopped = False
 
+    def replace_handler(self, worker: int, handler: Handler) -> None:
+        """Have another handler carry out a worker's commands from now on; that before is not closed."""
+        self._handlers[worker] = handler
+
     def request(self, worker: int, command: Command) -> None:
         """Carry out the command; Ctrl-C may come into it, as into a wait for a worker elsewhere."""
         self._check_open()

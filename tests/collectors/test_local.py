@@ -327,7 +327,7 @@ def test_attributes() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["frames_per_batch", "requested_frames_per_batch", "total_frames", "num_workers", "batch_size", "closed", "policy", "env"],
+    ["frames_per_batch", "requested_frames_per_batch", "total_frames", "num_workers", "batch_size", "closed", "policy"],
 )
 def test_attributes_are_read_only(name: str) -> None:
     collector = SyncDataCollector(Count(3), frames_per_batch=4)

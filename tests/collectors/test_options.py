@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -13,11 +12,13 @@ from tensordict.nn import InteractionType
 
 from reap.collectors import MultiSyncDataCollector, SyncDataCollector
 from reap.collectors.options.collector import SWITCHES, CollectorOptions, SyncOptions, make_options
+from reap.collectors.options.generations import FIXED, RIVALS
 from reap.envs import ExplorationType, GymEnv
 from reap.errors import OptionError
-from reap.testing import Const, Count
+from reap.testing import Count
 
-FIRST_GENERATION = {"devices", "passing_devices", "exploration_mode", "replay_buffer_chunk"}
+OTHER_NAMES = {*RIVALS, *FIXED}
+"""Names of options that are taken, and that are no options of their own."""
 ENV = GymEnv(Count(5))
 CPU = torch.device("cpu")
 
@@ -31,7 +32,7 @@ def collector(**given: Any) -> SyncDataCollector:
 
 
 def test_typed_keywords_and_options_are_the_same_names() -> None:
-    assert set(SyncOptions.__annotations__) - FIRST_GENERATION == {field.name for field in fields(CollectorOptions)}
+    assert set(SyncOptions.__annotations__) - OTHER_NAMES == {field.name for field in fields(CollectorOptions)}
 
 
 def test_every_option_is_described() -> None:
@@ -76,6 +77,10 @@ def test_defaults() -> None:
         "trajs_per_batch": None,
         "traj_format": "padded",
         "max_pending_frames": 1_000_000,
+        "pin_memory": False,
+        "seed": None,
+        "weight_recv_schemes": None,
+        "worker_idx": None,
     }
     assert options().exploration_type is ExplorationType.RANDOM
 
@@ -99,7 +104,7 @@ def test_frames_per_batch_is_required() -> None:
 
 
 @pytest.mark.parametrize("name", ["total_frames", "max_frames_per_traj", "init_random_frames"])
-@pytest.mark.parametrize("value", [True, 1.5, "8", [8]])
+@pytest.mark.parametrize("value", [True, 1.5, float("inf"), "8", [8]])
 def test_numbers_are_integers_or_none(name: str, value: Any) -> None:
     with pytest.raises(OptionError) as caught:
         collector(**{name: value})
@@ -111,6 +116,12 @@ def test_integers_of_other_kinds_are_integers() -> None:
     numbers = (found.frames_per_batch, found.total_frames, found.max_frames_per_traj)
     assert numbers == (8, 16, 3)
     assert [type(number) for number in numbers] == [int, int, int]
+
+
+@pytest.mark.parametrize("name", ["total_frames", "max_frames_per_traj", "init_random_frames"])
+def test_floats_that_are_whole_are_integers(name: str) -> None:
+    found = getattr(options(**{name: 2e6}), name)
+    assert (found, type(found)) == (2_000_000, int)
 
 
 def test_total_frames_of_zero_is_refused() -> None:
@@ -234,57 +245,6 @@ def test_mps_without_mps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError) as caught:
         MultiSyncDataCollector(["CartPole-v1"] * 2, frames_per_batch=8, **{name: ["cpu", "mps"]})
     assert str(caught.value) == expected
-
-
-def deprecated(new: str, **given: Any) -> SyncDataCollector:
-    """A collector of keywords of the first generation, after a look at the warning; its options are its attributes."""
-    (old,) = given
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        made = SyncDataCollector(ENV, Const(), frames_per_batch=4, **given)
-    assert [(warning.category, str(warning.message)) for warning in caught] == [
-        (DeprecationWarning, f"option {old} is deprecated, use {new}")
-    ]
-    assert caught[0].filename == __file__, "the warning points at the line that builds the collector"
-    return made
-
-
-def test_devices_fill_policy_and_env() -> None:
-    assert devices_of(deprecated("policy_device and env_device", devices="cpu")) == [CPU, CPU, None]
-
-
-def test_passing_devices_fill_env_and_storing() -> None:
-    assert devices_of(deprecated("env_device and storing_device", passing_devices="cpu")) == [None, CPU, CPU]
-
-
-@pytest.mark.filterwarnings("ignore:option .* is deprecated:DeprecationWarning")
-def test_both_names_of_the_first_generation() -> None:
-    found = options(devices="meta", passing_devices="cpu")
-    assert devices_of(found) == [torch.device("meta"), CPU, CPU]
-    assert devices_of(options(devices="meta", policy_device="cpu"))[0] == CPU, "the new name comes first"
-
-
-@pytest.mark.parametrize("mode", ["random", "mode", "mean", "median", "deterministic"])
-def test_exploration_mode(mode: str) -> None:
-    found = deprecated("exploration_type", exploration_mode=mode)
-    assert found.exploration_type is ExplorationType[mode.upper()]
-
-
-@pytest.mark.filterwarnings("ignore:option .* is deprecated:DeprecationWarning")
-def test_exploration_mode_that_is_none() -> None:
-    with pytest.raises(OptionError) as caught:
-        options(exploration_mode="greedy")
-    names = ["deterministic", "mean", "median", "mode", "random"]
-    assert str(caught.value) == f"exploration_mode: expected one of {names}, got 'greedy'"
-
-
-@pytest.mark.parametrize("value", [True, False])
-def test_replay_buffer_chunk_is_extend_buffer(value: bool) -> None:
-    assert deprecated("extend_buffer", replay_buffer_chunk=value).extend_buffer is value
-
-
-def test_names_of_the_first_generation_that_are_none_do_nothing() -> None:
-    assert options(**dict.fromkeys(FIRST_GENERATION)) == options()
 
 
 def test_options_are_fixed() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector, aSyncDataCollector
-from reap.collectors.random_ends import end_episodes
+from reap.collectors.delivery.random_ends import end_episodes
 from reap.data import LazyTensorStorage, ReplayBuffer, SliceSampler
 from reap.envs import GymEnv, SerialEnv
 from reap.testing import Const, Count

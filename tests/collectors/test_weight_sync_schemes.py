@@ -90,7 +90,8 @@ def test_async_collectors_take_a_scheme_too() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weight_sync_schemes": {"value": SharedMemWeightSyncScheme()}}, 'expected {"policy": scheme}'),
+        ({"weight_sync_schemes": {3: SharedMemWeightSyncScheme()}}, 'expected {"policy": scheme}'),
+        ({"weight_sync_schemes": {}}, 'expected {"policy": scheme}'),
         ({"weight_sync_schemes": SharedMemWeightSyncScheme()}, 'expected {"policy": scheme}'),
         ({"weight_sync_schemes": {"policy": 3}}, "expected a WeightSyncScheme, got 3"),
         (

@@ -117,7 +117,7 @@ def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:
     """The steps that these options ask for; what is not asked for is absent.
 
     Raises:
-        OptionError: a replay buffer that has no `extend`, or no `add` where columns are written.
+        OptionError: a replay buffer that has no `extend`, or no `add` where columns are written; memory that cannot be pinned.
     """
     steps: list[Step] = []
     if options.set_truncated:
@@ -128,6 +128,9 @@ def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:
         steps.append(options.postproc)
     if options.storing_device is not None and not options.stores_here:
         steps.append(partial(_to_device, options.storing_device))
+    if options.pin_memory:
+        _refuse_to_pin(options)
+        steps.append(_pinned)
     if options.replay_buffer is not None:
         wanted = ("extend",) if options.extend_buffer else ("extend", "add")
         if not all(callable(getattr(options.replay_buffer, name, None)) for name in wanted):
@@ -138,6 +141,20 @@ def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:
         if options.reset_at_each_iter:
             steps.append(lambda _: break_trajectories(options.replay_buffer))
     return tuple(steps)
+
+
+def _refuse_to_pin(options: CollectorOptions) -> None:
+    if not torch.cuda.is_available():
+        raise OptionError("pin_memory: memory is page-locked for CUDA devices, and torch finds none here")
+    if not options.stores_here:
+        raise OptionError(f"pin_memory: expected batches in the host's memory, got storing_device={options.storing_device}")
+    if options.replay_buffer is not None:
+        raise OptionError("pin_memory: batches go to the replay buffer, which has an option pin_memory for its samples")
+
+
+def _pinned(batch: TensorDictBase) -> TensorDictBase:
+    with torch.inference_mode(mode=False):
+        return batch.pin_memory()
 
 
 def _to_device(device: torch.device, batch: TensorDict) -> TensorDictBase:

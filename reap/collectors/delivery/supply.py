@@ -12,11 +12,12 @@ from tensordict import TensorDict, TensorDictBase
 from reap.collectors.delivery.buffer_writes import PendingWrites
 from reap.collectors.delivery.cut import cut
 from reap.collectors.delivery.episodes import EpisodeQueue, next_episodes
+from reap.collectors.delivery.exclusive import ExclusiveCall
 from reap.collectors.delivery.steps import mark_truncated
-from reap.collectors.exclusive import ExclusiveCall
 from reap.collectors.handover import Recording
 from reap.collectors.parts import Parts
 from reap.collectors.schedules.base import Schedule
+from reap.collectors.worker.results import valid_frames
 from reap.system.interrupts import deferring_interrupts
 
 Limit = Callable[[], int | None]
@@ -35,10 +36,15 @@ class Supply:
         schedule: has workers record.
         hands_out: whether a batch is the user's as it is; otherwise it is still to be delivered.
         marks: whether the last frame of each row is marked truncated.
+
+    Attributes:
+        queue: whole episodes wait there, where these are asked for.
+        recorded_by: gives the `rollout()` of a collector's class that has one of its own, which is called for each rollout.
     """
 
     def __init__(self, name: str, parts: Parts, schedule: Schedule, *, hands_out: bool, marks: bool) -> None:
         self.queue = parts.queue
+        self.recorded_by: Callable[[], Callable[[], TensorDictBase] | None] | None = None
         self._parts, self._schedule, self._handover, self._meter = parts, schedule, parts.handover, parts.meter
         self._hands_out, self._marks = hands_out, marks
         self._exclusive = ExclusiveCall(name)
@@ -96,8 +102,28 @@ class Supply:
         most = limit()
         if most == 0:
             return None
+        own = None if self.recorded_by is None else self.recorded_by()
+        if own is not None:
+            return self._of_class(own, most)
         with self._exclusive:
             return self._timed(most, self._schedule.writes)
+
+    def _of_class(self, rollout: Callable[[], TensorDictBase], most: int | None) -> TensorDictBase:
+        """What the collector's own `rollout()` returns; its frames are counted where that has recorded nothing itself."""
+        before = self._meter.frames
+        try:
+            batch = rollout()
+        except BaseException:
+            self._handover.lose(range(self._parts.workers.group.size))  # what it may have been given is not delivered
+            raise
+        if self._meter.frames == before:
+            self._meter.frames += valid_frames(batch)
+            self._meter.batches += 1
+        if most is None or valid_frames(batch) <= most:
+            return batch
+        batch, surplus = cut(batch, most)
+        self._meter.take_back(surplus)
+        return mark_truncated(batch) if self._marks else batch
 
     def _timed(self, most: int | None, writes: PendingWrites | None) -> TensorDictBase:
         self._meter.enter()

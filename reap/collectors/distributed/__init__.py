@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from reap.collectors.distributed.ray import RayCollector
     from reap.collectors.distributed.rpc import RPCDataCollector
+    from reap.collectors.distributed.rpc import RPCDataCollector as RPCCollector
     from reap.collectors.distributed.torch_distributed import DistributedDataCollector, DistributedSyncDataCollector
+    from reap.collectors.distributed.torch_distributed import DistributedDataCollector as DistributedCollector
+    from reap.collectors.distributed.torch_distributed import DistributedSyncDataCollector as DistributedSyncCollector
     from reap.weights.engines.updaters import DistributedWeightUpdater, RPCWeightUpdater
     from reap.workers.launchers.delayed import DEFAULT_SLURM_CONF_MAIN, submitit_delayed_launcher
     from reap.workers.launchers.submitit import DEFAULT_SLURM_CONF
@@ -22,13 +25,22 @@ _HOMES = {
     "reap.workers.launchers.submitit": ("DEFAULT_SLURM_CONF",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
+_TODAY = {
+    "DistributedCollector": "DistributedDataCollector",
+    "DistributedSyncCollector": "DistributedSyncDataCollector",
+    "RPCCollector": "RPCDataCollector",
+}
+"""Names that torchrl has for the same classes since 0.13."""
 
 __all__ = [
     "DEFAULT_SLURM_CONF",
     "DEFAULT_SLURM_CONF_MAIN",
+    "DistributedCollector",
     "DistributedDataCollector",
+    "DistributedSyncCollector",
     "DistributedSyncDataCollector",
     "DistributedWeightUpdater",
+    "RPCCollector",
     "RPCDataCollector",
     "RPCWeightUpdater",
     "RayCollector",
@@ -37,6 +49,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _TODAY:
+        return getattr(importlib.import_module(__name__), _TODAY[name])
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'reap.collectors.distributed' has no attribute {name!r}")

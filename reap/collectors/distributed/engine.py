@@ -58,7 +58,7 @@ class EngineCollector(RemoteCollector):
         self._compose(
             given.create_env_fn,
             policy,
-            given.options,  # pyright: ignore[reportArgumentType]  checked where they are read
+            given.options,
             together if is_sync else as_they_come,
             is_shared=is_sync,
             make_workers=make_workers,

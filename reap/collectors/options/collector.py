@@ -6,11 +6,12 @@ import inspect
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, SupportsIndex, TypedDict
 
 import torch
 
+from reap.collectors.options.generations import todays_options
 from reap.errors import OptionError, callers_level, nearest
 from reap.specs.fits import Check, checked_level
 from reap.weights.base import WeightUpdaterBase
@@ -31,6 +32,11 @@ class SyncOptions(TypedDict, total=False):
     storing_device: Device
     devices: Device
     passing_devices: Device
+    passing_device: Device
+    storing_devices: Device
+    init_with_lag: bool | None
+    pin_memory: bool
+    seed: int | None
     create_env_kwargs: Mapping[str, Any] | None
     max_frames_per_traj: int | None
     init_random_frames: int | None
@@ -55,11 +61,21 @@ class SyncOptions(TypedDict, total=False):
     no_cuda_sync: bool
     weight_updater: Any
     weight_sync_schemes: Mapping[str, Any] | None
+    weight_recv_schemes: Mapping[str, Any] | None
+    worker_idx: int | None
     track_policy_version: bool
     interruptor: Any
     trajs_per_batch: int | None
     traj_format: str
     max_pending_frames: int
+    track_traj_ids: bool | None
+    local_init_rb: bool | None
+    auto_register_policy_transforms: bool | None
+    compact_obs: bool | None
+    trajs_per_write: int | None
+    init_fn: Callable[[], Any] | None
+    pre_collect_hook: Callable[[], Any] | None
+    post_collect_hook: Callable[[Any], Any] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +121,8 @@ class CollectorOptions:
         no_cuda_sync: leave out synchronisation with CUDA devices.
         weight_updater: a `WeightUpdaterBase`, or a constructor of one.
         weight_sync_schemes: `{"policy": scheme}`: the scheme carries weights to policies in other processes. To a policy in
-            this process they are copied, except with a `NoWeightSyncScheme`.
+            this process they are copied, except with a `NoWeightSyncScheme`. Other models are named by their path in a worker,
+            such as `"env.transform[0].module"`: `update_policy_weights_(weights_dict=...)` sends theirs with a command.
         track_policy_version: record the version of the policy with each frame.
         interruptor: its `collection_stopped()` ends a rollout early.
         trajs_per_batch: deliver exactly this number of complete episodes in each batch; the k-th of each row comes before the
@@ -113,6 +130,11 @@ class CollectorOptions:
             or wait for those of other rows, when `total_frames` are recorded are not delivered.
         traj_format: "padded" `[n, T_max]` with a mask, or "cat" `[frames]`; a replay buffer of one dimension gets "cat".
         max_pending_frames: frames of episodes that may wait for their turn.
+        pin_memory: deliver batches in page-locked memory, from which copies to a CUDA device need no wait.
+        seed: given to `set_seed` once the collector is built.
+        weight_recv_schemes: `{"policy": scheme}`, of a collector whose weights another process sends: `receive_weights()` takes
+            them. Each is made a receiver when the collector is built (`register_scheme_receiver`).
+        worker_idx: the number of this collector, where it is a worker of something that sends it weights.
     """
 
     frames_per_batch: int
@@ -129,7 +151,7 @@ class CollectorOptions:
     reset_when_done: bool = True
     postproc: Callable[[Any], Any] | None = None
     split_trajs: bool = False
-    exploration_type: Any = None
+    exploration_type: Any | None = None
     check: Check = "types"
     return_same_td: bool = False
     set_truncated: bool = False
@@ -149,6 +171,10 @@ class CollectorOptions:
     trajs_per_batch: int | None = None
     traj_format: str = "padded"
     max_pending_frames: int = 1_000_000
+    pin_memory: bool = False
+    seed: int | None = None
+    weight_recv_schemes: Mapping[str, Any] | None = None
+    worker_idx: int | None = None
 
     def __post_init__(self) -> None:
         if self.frames_per_batch <= 0:
@@ -195,10 +221,15 @@ class CollectorOptions:
         return max(0, self.init_random_frames or 0)
 
 
-EPISODE_ROLLOUT = 1_000
-"""Frames of a rollout with `trajs_per_batch`, unless they are given."""
-
-NUMBERS = ("frames_per_batch", "total_frames", "max_frames_per_traj", "init_random_frames", "max_frames_ahead")
+NUMBERS = (
+    "frames_per_batch",
+    "total_frames",
+    "max_frames_per_traj",
+    "init_random_frames",
+    "max_frames_ahead",
+    "seed",
+    "worker_idx",
+)
 DEVICES = ("device", "policy_device", "env_device", "storing_device")
 SWITCHES = (
     "reset_at_each_iter",
@@ -210,16 +241,8 @@ SWITCHES = (
     "trust_policy",
     "no_cuda_sync",
     "track_policy_version",
+    "pin_memory",
 )
-OLD_EXPLORATION = {"random": "RANDOM", "mode": "MODE", "mean": "MEAN", "median": "MEDIAN", "deterministic": "DETERMINISTIC"}
-
-
-def complete_options(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]:
-    """The keywords of a collector by their present names, with the size of a rollout where episodes are asked for."""
-    options = rename_options(given, interaction)
-    if options.get("trajs_per_batch") is not None:
-        options.setdefault("frames_per_batch", EPISODE_ROLLOUT)
-    return options
 
 
 def make_options(given: Mapping[str, Any], interaction: Any, here: Sequence[str] = DEVICES) -> CollectorOptions:
@@ -233,20 +256,16 @@ def make_options(given: Mapping[str, Any], interaction: Any, here: Sequence[str]
     Raises:
         OptionError: an unknown keyword (the nearest known one is named), `frames_per_batch` missing, a value out of range.
     """
-    options = complete_options(given, interaction)
+    options = todays_options(given, interaction)
     known = [field.name for field in fields(CollectorOptions)]
     for name in options:
         if name not in known:
             raise OptionError(f"unknown option {name!r}.{nearest(name, [*known, *SyncOptions.__annotations__])}")
     if "frames_per_batch" not in options:
         raise OptionError("frames_per_batch is required: the number of frames of each delivered batch")
-    # None for a switch means its default, as in the interface that this one follows.
-    chosen: dict[str, Any] = {
-        name: value
-        for name, value in options.items()
-        if value is not None or name not in (*SWITCHES, "exploration_type", "check")
-    }
-    exploration = chosen.setdefault("exploration_type", interaction.RANDOM)
+    chosen = without_none(options, CollectorOptions)
+    exploration = chosen.get("exploration_type")
+    exploration = chosen["exploration_type"] = interaction.RANDOM if exploration is None else exploration
     if not isinstance(exploration, interaction):
         raise OptionError(
             f"exploration_type: expected an ExplorationType {[kind.name for kind in interaction]}, got {exploration!r}"
@@ -256,42 +275,29 @@ def make_options(given: Mapping[str, Any], interaction: Any, here: Sequence[str]
     return CollectorOptions(**chosen)
 
 
+def without_none(given: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Keywords without those that are None where that is no value of theirs: None means the default then.
+
+    Args:
+        given: keywords of the kind, and others.
+        kind: a class of options.
+    """
+    types: dict[str, Any] = {field.name: field.type for field in fields(kind) if field.default is not MISSING}
+    return {name: value for name, value in given.items() if value is not None or "None" in types.get(name, "None")}
+
+
 def _integer(name: str, value: Any) -> int | None:
     optional = name != "frames_per_batch"
     if value is None and optional:
         return None
+    if optional and isinstance(value, float) and value.is_integer():
+        return int(value)
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         try:
             return operator.index(value)
         except TypeError:  # a tensor or array of another kind has the method too
             pass
     raise OptionError(f"{name}: expected {'an integer or None' if optional else 'a positive integer'}, got {value!r}")
-
-
-def rename_options(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]:
-    """The keywords under today's names, with a DeprecationWarning for each old one."""
-    options = dict(given)
-    if (mode := options.pop("exploration_mode", None)) is not None:
-        _deprecated("exploration_mode", "exploration_type")
-        if mode not in OLD_EXPLORATION:
-            raise OptionError(f"exploration_mode: expected one of {sorted(OLD_EXPLORATION)}, got {mode!r}")
-        options["exploration_type"] = interaction[OLD_EXPLORATION[mode]]
-    if (chunk := options.pop("replay_buffer_chunk", None)) is not None:
-        _deprecated("replay_buffer_chunk", "extend_buffer")
-        options["extend_buffer"] = bool(chunk)
-    if (devices := options.pop("devices", None)) is not None:
-        _deprecated("devices", "policy_device and env_device")
-        options.setdefault("policy_device", devices)
-        options.setdefault("env_device", devices)
-    if (passing := options.pop("passing_devices", None)) is not None:
-        _deprecated("passing_devices", "env_device and storing_device")
-        options["env_device"] = passing
-        options.setdefault("storing_device", passing)
-    return options
-
-
-def _deprecated(old: str, new: str) -> None:
-    warnings.warn(f"option {old} is deprecated, use {new}", DeprecationWarning, stacklevel=callers_level())
 
 
 def _devices(options: Mapping[str, Any], here: Sequence[str]) -> dict[str, torch.device | None]:
@@ -324,13 +330,13 @@ def made_scheme(schemes: Any, updater: Any) -> WeightSyncScheme | None:
         return None
     if updater is not None:
         raise OptionError("weight_updater and weight_sync_schemes: expected one of them, got both")
-    if not isinstance(schemes, Mapping) or list(schemes) != ["policy"]:
-        raise OptionError(f'weight_sync_schemes: expected {{"policy": scheme}}, got {schemes!r}')
-    given = schemes["policy"]
-    scheme = given() if inspect.isclass(given) else given
-    if not isinstance(scheme, WeightSyncScheme):
-        raise OptionError(f"weight_sync_schemes: expected a WeightSyncScheme, got {scheme!r}")
-    return scheme
+    if not isinstance(schemes, Mapping) or not schemes or not all(isinstance(name, str) for name in schemes):
+        raise OptionError(f'weight_sync_schemes: expected {{"policy": scheme}}, and other models by name, got {schemes!r}')
+    made: dict[str, Any] = {name: given() if inspect.isclass(given) else given for name, given in schemes.items()}
+    wrong = [scheme for scheme in made.values() if not isinstance(scheme, WeightSyncScheme)]
+    if wrong:
+        raise OptionError(f"weight_sync_schemes: expected a WeightSyncScheme, got {wrong[0]!r}")
+    return made.get("policy")
 
 
 def _is_there(device: torch.device) -> bool:

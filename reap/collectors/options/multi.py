@@ -13,10 +13,11 @@ from reap.collectors.options.collector import (
     DEVICES,
     CollectorOptions,
     SyncOptions,
-    complete_options,
     made_scheme,
     make_options,
+    without_none,
 )
+from reap.collectors.options.generations import todays_options
 from reap.errors import OptionError, nearest
 from reap.weights.scheme import WeightSyncScheme
 from reap.weights.schemes import SharedMemWeightSyncScheme
@@ -141,7 +142,7 @@ def make_plan(create_env_fn: Any, given: Mapping[str, Any], interaction: Any, *,
     Raises:
         OptionError: an unknown keyword, a value out of range, a list of another length than there are workers.
     """
-    options = complete_options(given, interaction)
+    options = without_none(todays_options(given, interaction), WorkerOptions)
     own = {field.name for field in fields(WorkerOptions)}
     crew = WorkerOptions(**{name: options.pop(name) for name in own & options.keys()})
     _refuse_unknown(options, own)
@@ -237,6 +238,10 @@ NOT_NESTED = (
     "traj_format",
     "max_pending_frames",
     "return_same_td",
+    "pin_memory",
+    "seed",
+    "weight_recv_schemes",
+    "worker_idx",
 )
 """Options of what comes after a rollout."""
 
@@ -262,4 +267,8 @@ def _of_worker(options: CollectorOptions) -> CollectorOptions:
         weight_sync_schemes=None,
         trajs_per_batch=None,
         return_same_td=False,
+        pin_memory=False,
+        seed=None,
+        weight_recv_schemes=None,
+        worker_idx=None,
     )

@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 C = TypeVar("C", bound=type)
 
+GIVEN_ON = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+"""Kinds of parameters whose place the options take: keywords, and what the first generation gives by position."""
+
 
 class OptionValue:
     """An option, as a read-only attribute of the collector that was built with it.
@@ -43,7 +46,7 @@ def shows_options(**holders: type) -> Callable[[C], C]:
     def show(cls: C) -> C:
         own = [option for options in holders.values() for option in fields(options)]
         init: Any = cls.__init__
-        leading = [one for one in inspect.signature(init).parameters.values() if one.kind is not one.VAR_KEYWORD]
+        leading = [one for one in inspect.signature(init).parameters.values() if one.kind not in GIVEN_ON]
         init.__signature__ = inspect.Signature([*leading, *map(_parameter, own)], return_annotation=None)
         cls.__doc__ = "\n\n".join([inspect.cleandoc(cls.__doc__ or ""), *map(_documentation, holders.values())])
         for holder, options in holders.items():

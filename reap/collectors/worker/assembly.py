@@ -19,7 +19,7 @@ from reap.envs.base import EnvBase
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.policy.actors.halves import join_halves
-from reap.policy.actors.random import RandomActor, RandomPolicy
+from reap.policy.actors.random import OwnDrawActor, RandomActor, RandomPolicy
 from reap.policy.actors.states import read_keys, written_keys
 from reap.policy.base import PolicyActor, RetainedInputs
 from reap.policy.choose import choose_actor
@@ -91,6 +91,8 @@ def assemble(
         leaf: number of the worker, for the ids.
         stops: called after each step; one that returns True ends the rollout, and somebody else records the rest of it.
     """
+    if options.env_device is not None:
+        env.set_device(options.env_device)
     env.leave_to_policy([key for key in read_keys(policy) if after(key) in written_keys(policy)])
     _refuse_rows(env, options)
     env.set_check(options.check)
@@ -100,8 +102,7 @@ def assemble(
     placed = None if policy is None or isinstance(policy, RandomPolicy) else _placed(policy, options)
     actor, kept = (None, None) if placed is None else _actor(placed, env, stage, options)
     held = placed.held if placed else held_by(policy or RandomPolicy(env.action_spec))
-    actions = _random_actions(policy, env) if isinstance(policy, RandomPolicy) else env.full_action_spec
-    random = RandomActor(actions, stage, actor.outputs if actor else None)
+    random = _random_actor(policy, env, stage, actor.outputs if actor else None)
     random.generator.manual_seed(torch.initial_seed())
     columns = -(-options.frames_per_batch // stage.rows)
     pool = SlotPool(
@@ -183,6 +184,14 @@ def _rewards(env: EnvBase) -> list[Key]:
     """The keys of a slot whose sum is an episode's return: the reward at the root, or else all there are."""
     keys = list(env.fields(env.full_reward_spec))
     return [after(REWARD)] if REWARD in keys else [after(key) for key in keys]
+
+
+def _random_actor(policy: Any, env: EnvBase, stage: Stage, outputs: Mapping[Key, Field] | None) -> RandomActor:
+    if isinstance(policy, RandomPolicy):
+        return RandomActor(_random_actions(policy, env), stage, outputs)
+    if env.own_draw is not None:
+        return OwnDrawActor(env.own_draw, env.full_action_spec, stage, outputs, env.device)
+    return RandomActor(env.full_action_spec, stage, outputs)
 
 
 def _random_actions(policy: RandomPolicy, env: EnvBase) -> Composite:

@@ -38,7 +38,12 @@ CLASSES = {
 
 BASE = "reap.collectors:DataCollectorBase"
 
-METHODS = {"env_attribute": "getattr_env", "policy_attribute": "getattr_policy", "call_env": "call_env"}
+METHODS = {
+    "env_attribute": "getattr_env",
+    "policy_attribute": "getattr_policy",
+    "call_env": "call_env",
+    "load_model": "load_model",
+}
 """What a collector calls the questions of `Recorder.call`."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from reap.collectors.state import as_state_dict_gave
+from reap.collectors.worker.attribute_paths import resolve
 from reap.collectors.worker.commands import Collect, Done, WorkerInfo
 from reap.collectors.worker.last_frames import mark_last
 from reap.envs.base import EnvBase
@@ -21,6 +22,7 @@ from reap.recording.buffers import STEP_COUNT, VERSION, Slot
 from reap.recording.layout import Field
 from reap.rollout.loop import Rollout
 from reap.seeds import next_seed
+from reap.weights.base import load_weights
 from reap.workers.progress import LEAVE, STOP
 
 SPECS = ("observation_spec", "action_spec", "reward_spec", "done_spec")
@@ -233,7 +235,21 @@ class RolloutRecorder:
 
     def env_attribute(self, name: str) -> Any:
         """The value of an attribute of the env."""
-        return self.env.get_attribute(name)
+        return self.env.own_attribute(name)
+
+    def load_model(self, path: str, weights: Mapping[str, Any]) -> None:
+        """Copy weights into a model of the env or the policy.
+
+        Args:
+            path: its path of attributes from a collector, such as `env.transform[0].module`.
+            weights: by name.
+        """
+        load_weights(resolve(self, path, self._attribute), weights)
+
+    def _attribute(self, of: Any, name: str) -> Any:
+        if of is self:
+            return self._policy if name == "policy" else self.env if name == "env" else getattr(self, name)
+        return self.env.get_attribute(name) if of is self.env else getattr(of, name)
 
     def call_env(self, name: str, *args: Any) -> Any:
         """What a method of the env returns."""

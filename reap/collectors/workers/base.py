@@ -80,8 +80,21 @@ class Workers(Protocol):
         """Whether weights are sent to this worker, so that its policy can be older than the collector's."""
         ...
 
-    def make_updater(self) -> WeightUpdaterBase | None:
-        """Make the object that sends weights to them; None if there are none."""
+    def make_updater(self, given: Any = None) -> WeightUpdaterBase | None:
+        """Make the object that sends weights to them; None if there are none.
+
+        Args:
+            given: an updater, or a constructor of one, in place of that of the options.
+        """
+        ...
+
+    def take_env(self, given: Any) -> None:
+        """Record from another env of the same layout; the next rollout begins new episodes.
+
+        Raises:
+            OptionError: the envs are not in this process.
+            SpecMismatch: an env of another layout.
+        """
         ...
 
     def prepare_background(self, updater: WeightUpdaterBase | None) -> PendingWeightUpdater | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -14,7 +15,7 @@ from reap.collectors.workers.requests import ask_one
 from reap.envs.base import EnvBase
 from reap.envs.make_env import build_env, is_env
 from reap.envs.own_policy import as_policy
-from reap.errors import OptionError, WorkerError
+from reap.errors import OptionError, SpecMismatch, WorkerError
 from reap.keys import Key
 from reap.policy.contents.held import Held
 from reap.policy.contents.private import private_copy
@@ -68,8 +69,8 @@ class LocalWorkers:
         self._options, self._owns_env = options, not is_env(create_env_fn)
         env = build_env(create_env_fn, options.create_env_kwargs)
         try:
-            made = as_policy(policy) if options.policy_factory is None else made_by(options.policy_factory)
-            self.assembly: Assembly = assemble(env, made, options)
+            self._made = as_policy(policy) if options.policy_factory is None else made_by(options.policy_factory)
+            self.assembly: Assembly = assemble(env, self._made, options)
             layout = self.assembly.pool.layout
             require_shared([layout]) if env.shares_memory else require_private(layout)
         except BaseException:
@@ -113,17 +114,34 @@ class LocalWorkers:
         """Whether the policy has an updater."""
         return self._has_updater
 
-    def make_updater(self) -> WeightUpdaterBase | None:
+    def make_updater(self, given: Any = None) -> WeightUpdaterBase | None:
         """Make the updater of the policy that acts; see `Workers`."""
         options, assembly = self._options, self.assembly
         scheme = made_scheme(options.weight_sync_schemes, options.weight_updater)
-        self._has_updater = options.weight_updater is not None or bool(assembly.held)
-        if options.weight_updater is not None:
-            return made_updater(options.weight_updater)
+        chosen = options.weight_updater if given is None else given
+        self._has_updater = chosen is not None or bool(assembly.held)
+        if chosen is not None:
+            return made_updater(chosen)
         if not assembly.held:
             return None
         held, source = assembly.held, assembly.source
         return VanillaWeightUpdater(held, source) if scheme is None else scheme.updater_here(held, source)
+
+    def take_env(self, given: Any) -> None:
+        """Record from another env with the policy that acts; see `Workers`."""
+        before = self.assembly
+        acting = self._made if before.actor_kind == "random" else before.policy
+        after = assemble(build_env(given), acting, self._options)
+        old, new = self.infos[0], after.recorder.describe()
+        expected, found = (old.fields, old.batch_shape), (new.fields, new.batch_shape)
+        if expected != found:
+            raise SpecMismatch(f"env: expected batches as those of {old.env}, {expected}, found {found}; build a new collector")
+        state = before.recorder.state()
+        after.recorder.load({**state, "rollout": {**state["rollout"], "env": None}})
+        after.recorder.is_in_thread = before.recorder.is_in_thread
+        self.assembly = replace(after, pool=before.pool, source=before.source)
+        self.group.replace_handler(0, self.assembly.handler)
+        self.infos[0] = new
 
     def prepare_background(self, updater: WeightUpdaterBase | None) -> PendingWeightUpdater | None:
         """Act with a private copy of the policy; see `Workers`."""

@@ -54,8 +54,11 @@ class RemoteWorkers:
         joins: Joins | None = None,
         retries: Retries | None = None,
     ) -> None:
-        if policy is not None and any(plan.policy_factories):
-            raise OptionError("policy and policy_factory: expected one of them, got both")
+        if policy is not None and any(plan.policy_factories) and plan.whole.weight_sync_schemes is None:
+            raise OptionError(
+                "policy and policy_factory: expected one of them, got both; with weight_sync_schemes the factory makes what "
+                "acts, and the policy is where its weights come from"
+            )
         if plan.workers.num_threads is not None:
             torch.set_num_threads(plan.workers.num_threads)
         self.policy = as_policy(policy)
@@ -151,9 +154,9 @@ class RemoteWorkers:
         """Whether weights are sent to this worker."""
         return worker in self._own.mailboxes
 
-    def make_updater(self) -> WeightUpdaterBase | None:
+    def make_updater(self, given: Any = None) -> WeightUpdaterBase | None:
         """Make the updater of their mailboxes; see `Workers`."""
-        given, boxes = self._plan.whole.weight_updater, self._own.mailboxes
+        given, boxes = self._plan.whole.weight_updater if given is None else given, self._own.mailboxes
         source = self.policy if self.held else None
         if given is None and not boxes:
             return None
@@ -162,6 +165,10 @@ class RemoteWorkers:
             updater.serve(source, boxes, agreed(info.attributes for info in self.infos))
         self._updater = updater
         return updater
+
+    def take_env(self, given: Any) -> None:
+        """Refuse it: their envs are in other processes."""
+        raise OptionError(f"env: workers have their envs in their processes; build a new collector with {given!r}")
 
     def prepare_background(self, updater: WeightUpdaterBase | None) -> None:
         """Return: their policies are copies in any case."""

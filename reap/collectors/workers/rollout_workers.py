@@ -26,6 +26,7 @@ from reap.collectors.worker.commands import ConnectBuffer, DescribeWorker, Seed,
 from reap.collectors.worker.worker import WorkerSpec, make_worker
 from reap.collectors.workers.joining import Joining
 from reap.collectors.workers.requests import ask_one, described, gather_all, scatter
+from reap.envs.adapters.torchrl import is_torchrl_env
 from reap.envs.gymnasium.registry import registry_entries
 from reap.envs.make_env import refuse_instances
 from reap.errors import OptionError, SpecMismatch, in_own_words
@@ -77,7 +78,7 @@ class RolloutWorkers:
         min_workers: int | None = None,
     ) -> None:
         refuse_lazy(held)
-        refuse_instances(plan.factories, "workers")
+        refuse_instances(sendable(plan.factories), "workers")
         self.slots: list[RemoteSlots] = []
         self.restarts, self.next_leaf = 0, len(plan.factories)
         self._buffers: Sequence[ConnectBuffer] = ()
@@ -226,7 +227,7 @@ class RolloutWorkers:
         Returns:
             Their numbers, and the requests by which they join.
         """
-        refuse_instances(factories, "workers")
+        refuse_instances(sendable(factories), "workers")
         first, added = self._specs[0], list[WorkerSpec]()
         for leaf, factory in enumerate(factories, self.next_leaf):
             seed = successors_seed(successors_seed(first.seed, 0), leaf)  # no successor's: these are numbered from 1
@@ -279,6 +280,11 @@ class RolloutWorkers:
         return np.cumsum([0, *(info.rows for info in self.infos[:-1])]).tolist()
 
 
+def sendable(factories: Sequence[Any]) -> list[Any]:
+    """What makes the envs, without envs of torchrl: each worker gets a copy of these, by pickle."""
+    return [factory for factory in factories if not is_torchrl_env(factory)]
+
+
 def successors_seed(seed: int, number: int = 1) -> int:
     """A seed for what takes the place of something seeded: none of its chain, and the same each time."""
     return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0] >> 1)
@@ -289,7 +295,7 @@ def worker_specs(plan: Plan, held: Held, exchange: Exchange) -> list[WorkerSpec]
     seeds = np.random.SeedSequence(torch.initial_seed() % 2**63).generate_state(len(plan.factories), np.uint64)
     stops_early = plan.workers.preemptive_threshold is not None
     # Once for all: restarted workers begin with these weights too.
-    sent = None if held.policy is None else dumps(on_cpu(held), "policy")
+    sent = None if held.policy is None or all(plan.policy_factories) else dumps(on_cpu(held), "policy")
     makers = [None if maker is None else dumps(maker, "policy_factory") for maker in plan.policy_factories]
     kind = None if plan.workers.collector_class == "single" else plan.workers.collector_class
     return [

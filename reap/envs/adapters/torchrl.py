@@ -9,7 +9,7 @@ ends the episode of its row, which is then reset as a whole.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from reap.envs.adapters.torchrl_specs import composite_from_torchrl
 from reap.envs.base import EnvBase
 from reap.envs.faces.td_access import get_leaf
 from reap.envs.faces.tensordict_as_rows import TensorDictAsRows, TensorDictCalls
+from reap.envs.own_policy import own_draw
 from reap.envs.row_stepper import RowStepper
 from reap.errors import OptionError
 from reap.keys import Key, as_key, plain
@@ -95,6 +96,16 @@ class TorchRLEnv(EnvBase):
             self.observation_spec = _tree(kept, tuple(self.batch_size))
             self._face = None
 
+    def set_device(self, device: torch.device) -> None:
+        """Have the torchrl env on a device, if its specs are not all there; see `EnvBase`."""
+        super().set_device(device)
+        env = self.wrapped
+        specs = (env.full_observation_spec, env.full_action_spec, env.full_reward_spec, env.full_done_spec)
+        devices = {env.device, *(leaf.device for spec in specs for leaf in spec.values(True, True))}
+        if devices - {None, device}:
+            self.wrapped = env.to(device)
+            self._calls = TorchRLCalls(self)
+
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         self._forget()
         if tensordict is None or "_reset" not in tensordict:
@@ -118,9 +129,18 @@ class TorchRLEnv(EnvBase):
         """The torchrl env itself."""
         return self.wrapped
 
+    @property
+    def own_draw(self) -> Callable[[TensorDictBase], TensorDictBase] | None:
+        """The torchrl env's own way of drawing random actions; see `EnvBase`."""
+        return own_draw(self.wrapped)
+
     def get_attribute(self, name: str) -> Any:
         """An attribute of the torchrl env."""
         return getattr(self.wrapped, name)
+
+    def own_attribute(self, name: str) -> Any:
+        """An attribute of the torchrl env, whose specs are torchrl's."""
+        return self.get_attribute(name)
 
     def call(self, name: str, *args: Any) -> Any:
         """Call a method of the torchrl env; return its result."""

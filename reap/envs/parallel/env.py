@@ -204,6 +204,11 @@ class ParallelEnv(RowsEnv):
             self._started().ask("set_check", check)
         super().set_check(check)
 
+    def set_device(self, device: torch.device) -> None:
+        """Have the values of all envs on a device; see `EnvBase`."""
+        super().set_device(device)
+        self._started().ask("set_device", device)
+
     def let_shapes_change(self) -> None:
         """Let the observations of all envs change their shapes."""
         processes = self._started()

@@ -1,16 +1,18 @@
-"""Random actions: `RandomPolicy` for people, `RandomActor` for the loop."""
+"""Random actions: `RandomPolicy` for people, `RandomActor` for the loop, `OwnDrawActor` where an env draws them itself."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from reap.keys import Key, NestedKey, as_key
+from reap.keys import Key, NestedKey, as_key, nested, plain
+from reap.policy.base import StrictWriter
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Field
-from reap.specs import Composite, Spec, mask_keys, random_actions
+from reap.specs import Composite, MultiOneHot, OneHot, Spec, mask_keys, random_actions
+from reap.tensordicts import make_tensordict
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -76,3 +78,43 @@ class RandomActor:
         """Draw the actions of column `t`."""
         for spec, views, mask in self._views:
             views[t].copy_(spec.rand(generator=self.generator, mask=mask))
+
+
+class OwnDrawActor(RandomActor):
+    """Writes the actions that an env draws in a way of its own, from torch's global generator.
+
+    Args:
+        draw: takes a TensorDict of copies of the policy's inputs; the one that it returns holds the actions.
+        actions: specs of the actions.
+        stage: the policy's inputs.
+        outputs: the outputs of the policy, so that all batches have the same keys.
+        device: where the env expects what it is given; None for the memory of the host.
+    """
+
+    def __init__(
+        self,
+        draw: Callable[[TensorDictBase], TensorDictBase],
+        actions: Composite,
+        stage: Stage,
+        outputs: Mapping[Key, Field] | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__(actions, stage, outputs)
+        one_hot = [key for key, spec in self._specs.items() if isinstance(spec, OneHot | MultiOneHot)]
+        own = {key: self.outputs[key] for key in self._specs}
+        name = getattr(draw, "__qualname__", type(draw).__name__)
+        self._writer = StrictWriter(own, stage.batch_shape, one_hot, name)
+        self._draw, self._stage, self._device = draw, stage, device
+
+    def bind(self, slot: Slot) -> None:
+        """Take the slot that following calls write; the outputs of the policy are zero in it."""
+        super().bind(slot)
+        self._writer.bind(slot)
+
+    def act(self, t: int) -> None:
+        """Have the env draw the actions of column `t`."""
+        with torch.inference_mode(mode=False), torch.no_grad():
+            inputs = {key: tensor.clone() for key, tensor in self._stage.tensors.items()}
+            given = make_tensordict(nested(inputs), torch.Size(self._stage.batch_shape))
+            drawn = self._draw(given if self._device is None else given.to(self._device))
+            self._writer.write(t, {key: drawn.get(plain(key)) for key in self._specs})

@@ -15,7 +15,7 @@ from typing import Any
 from weakref import finalize
 
 from reap.errors import OptionError
-from reap.weights.wakeup import close_all
+from reap.weights.receivers.wakeup import close_all
 
 
 class ReceiverDescriptors:

@@ -1,0 +1,274 @@
+"""`CollectorCalls`: what programs ask of a collector's env, policy, weights and buffer, under torchrl's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from reap.collectors.options.collector import CollectorOptions
+from reap.collectors.policy_weights import PolicyWeights
+from reap.collectors.worker.attribute_paths import resolve
+from reap.collectors.workers.base import Workers
+from reap.errors import OptionError
+from reap.keys import nested
+from reap.policy.contents.held import held_by
+from reap.tensordicts import make_tensordict
+from reap.weights.base import WeightUpdaterBase, chosen_workers, load_weights
+from reap.weights.scheme import WeightSyncScheme
+from reap.weights.weight_layout import weights_by_name
+from reap.workers.base import Call
+
+POLICY = "policy"
+"""The name of the model that acts, among the models of a collector."""
+
+
+class CollectorCalls:
+    """Calls that every collector has, each in terms of the collector's parts."""
+
+    _options: CollectorOptions
+    _workers: Workers
+    _weights: PolicyWeights
+    _receivers: dict[str, WeightSyncScheme]
+
+    def _ensure_open(self) -> None:
+        raise NotImplementedError
+
+    def _ensure_idle(self) -> None:
+        raise NotImplementedError
+
+    def _ask_some(self, workers: Sequence[int], command: Any) -> list[Any]:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ env and policy
+
+    def getattr_env(self, name: str) -> Any:
+        """The value of an attribute of the env; of several workers, or of several envs, a list."""
+        return self._ask("env_attribute", name)
+
+    def getattr_policy(self, name: str) -> Any:
+        """The value of an attribute of the policy; of several workers, a list."""
+        return self._ask("policy_attribute", name)
+
+    def call_env(self, name: str, *args: Any, worker_ids: Any = None) -> Any:
+        """What a method of the env returns; of several workers, or of several envs, a list."""
+        return self._ask("call_env", name, *args, worker_ids=worker_ids)
+
+    def _ask(self, call: str, *arguments: Any, worker_ids: Any = None) -> Any:
+        chosen = chosen_workers(worker_ids, range(self._workers.group.size))
+        return self._workers.values(self._ask_some(chosen, Call(call, arguments)))
+
+    def getattr_rb(self, name: str) -> Any:
+        """The value of an attribute of the replay buffer.
+
+        Raises:
+            OptionError: there is no replay buffer.
+        """
+        if self._options.replay_buffer is None:
+            raise OptionError(f"getattr_rb({name!r}): this {type(self).__name__} was built without a replay_buffer")
+        return getattr(self._options.replay_buffer, name)
+
+    def get_distant_attr(self, path: str) -> Any:
+        """What is found at a path of attributes and items, such as `"env.transform[0]"`, from the collector on.
+
+        Raises:
+            OptionError: no path, or there is nothing of that name.
+        """
+        return resolve(self, path)
+
+    def cascade_execute(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        """What the function at a path returns, or the value there if it is none; see `get_distant_attr`.
+
+        Raises:
+            OptionError: no path, nothing of that name, or arguments for something that is no function.
+        """
+        found = resolve(self, path)
+        if callable(found):
+            return found(*args, **kwargs)
+        if args or kwargs:
+            raise OptionError(f"cascade_execute({path!r}): expected a function for the arguments, found {type(found).__name__}")
+        return found
+
+    def frames_per_batch_worker(self, worker_idx: int | None = None) -> int:
+        """Frames of a rollout of a worker, of the first one if None."""
+        return self._workers.infos[worker_idx or 0].frames
+
+    # ------------------------------------------------------------------ weights
+
+    def update_policy_weights_(
+        self,
+        policy_or_weights: Any = None,
+        *,
+        policy: Any = None,
+        weights: Any = None,
+        weights_dict: Mapping[str, Any] | None = None,
+        model_id: str | None = None,
+        worker_ids: Any = None,
+    ) -> None:
+        """Make weights current: those of the policy given at construction, or those given here.
+
+        Args:
+            policy_or_weights: a module or policy, a TensorDict of parameters or a state dict; or a dict with one of these for
+                each number of a worker.
+            policy: the same, if it is a module or policy.
+            weights: the same, if it is a TensorDict or a state dict.
+            weights_dict: the same for several models, by their names in `weight_sync_schemes`.
+            model_id: the name of the model, `"policy"` if None. Others are found in the workers at a path of attributes, such
+                as `"env.transform[0].module"`; their weights arrive between two rollouts, which this call waits for.
+            worker_ids: workers to update; all if None.
+
+        Raises:
+            OptionError: a model that is not known, or weights that were given twice.
+        """
+        self._ensure_open()
+        given = _only({"policy_or_weights": policy_or_weights, "policy": policy, "weights": weights})
+        if weights_dict is not None and (given is not None or model_id is not None):
+            raise OptionError("weights_dict: it holds weights by model; expected neither model_id nor other weights with it")
+        models = {model_id or POLICY: given} if weights_dict is None else dict(weights_dict)
+        for name in models:
+            self._require_model(name)
+        for name, value in models.items():
+            self._send(name, value, worker_ids)
+
+    def _require_model(self, name: str) -> None:
+        known = [POLICY, *(one for one in self._options.weight_sync_schemes or () if one != POLICY)]
+        if name not in known:
+            raise OptionError(f"model_id: expected one of {known}, the models of weight_sync_schemes, got {name!r}")
+
+    def _send(self, name: str, weights: Any, worker_ids: Any) -> None:
+        if name != POLICY:
+            self._send_model(name, weights, worker_ids)
+        elif isinstance(weights, dict) and weights and all(isinstance(worker, int) for worker in weights):
+            if worker_ids is not None:
+                raise OptionError("worker_ids: weights by worker were given, which say for whom they are")
+            for worker, own in weights.items():
+                self._weights.push(own, worker)
+        else:
+            self._weights.push(weights, worker_ids)
+
+    def _send_model(self, name: str, weights: Any, worker_ids: Any) -> None:
+        scheme = (self._options.weight_sync_schemes or {})[name]
+        if not scheme.sends:
+            return
+        if weights is None:
+            raise OptionError(f"model_id={name!r}: expected a module or weights, got None: only the policy's are known here")
+        given = held_by(weights) if callable(weights) else weights
+        values = {key: value.detach().cpu() for key, value in weights_by_name(given).items()}
+        self.load_model(name, values, worker_ids)
+
+    def load_model(self, path: str, weights: Mapping[str, Any], worker_ids: Any = None) -> None:
+        """Copy weights into a model of the workers, between two rollouts.
+
+        Args:
+            path: where it is in a worker: `"policy"`, or a path such as `"env.transform[0].module"`.
+            weights: tensors by name, or a TensorDict.
+            worker_ids: workers to update; all if None.
+        """
+        self._ask("load_model", path, weights, worker_ids=worker_ids)
+
+    def receive_weights(self, policy_or_weights: Any = None, *, policy: Any = None, weights: Any = None) -> None:
+        """Take weights into the collector's policy, and have its workers act with them.
+
+        Args:
+            policy_or_weights: a module or policy, a TensorDict of parameters or a state dict; what the registered receivers
+                have got if None.
+            policy: the same, if it is a module or policy.
+            weights: the same, if it is a TensorDict or a state dict.
+
+        Raises:
+            OptionError: weights were given twice, or with receivers registered.
+        """
+        self._ensure_open()
+        given = _only({"policy_or_weights": policy_or_weights, "policy": policy, "weights": weights})
+        if self._receivers:
+            if given is not None:
+                raise OptionError("receive_weights: expected no weights, for the schemes that are registered receive them")
+            news = [scheme.receive() for scheme in self._receivers.values()]
+            if all(one is None for one in news):
+                return
+        elif given is None:
+            return
+        else:
+            load_weights(self._workers.held, held_by(given) if callable(given) else given)
+        self._weights.push(None, None)
+
+    def register_scheme_receiver(
+        self, weight_recv_schemes: Mapping[str, WeightSyncScheme], *, synchronize_weights: bool = True
+    ) -> None:
+        """Have schemes receive weights for this collector; `receive_weights()` takes them.
+
+        Args:
+            weight_recv_schemes: by the name of the model that they are for; see `get_model`.
+            synchronize_weights: wait for the first weights.
+        """
+        for name, scheme in weight_recv_schemes.items():
+            if not scheme.initialized_on_receiver:
+                scheme.init_on_receiver(model_id=name, model=self.get_model(name), worker_idx=self._options.worker_idx)
+            self._receivers[name] = scheme
+        late = [scheme for scheme in weight_recv_schemes.values() if not scheme.synchronized_on_receiver]
+        if synchronize_weights and late:
+            for scheme in late:
+                scheme.connect()
+            self._weights.push(None, None)
+
+    def get_model(self, model_id: str) -> Any:
+        """A model in this process: the policy, or what is found at a path of attributes of the collector.
+
+        Raises:
+            OptionError: there is none of that name here.
+        """
+        if model_id != POLICY:
+            return resolve(self, model_id)
+        if self._workers.policy is None:
+            raise OptionError("get_model('policy'): there is none in this process: actions are random, or workers made theirs")
+        return self._workers.policy
+
+    def get_cached_weights(self, model_id: str) -> TensorDictBase | None:
+        """The policy's weights in this process, nested by module, sharing its memory; None for another model."""
+        if model_id != POLICY or not self._workers.held:
+            return None
+        found = weights_by_name(self._workers.held)
+        return make_tensordict(nested({tuple(name.split(".")): one.detach() for name, one in found.items()}), torch.Size())
+
+    def increment_version(self) -> None:
+        """Count one more version of the policy, without sending weights."""
+        self._weights.increment()
+
+    def get_policy_version(self) -> int:
+        """Number of weight updates so far; the same as `policy_version`."""
+        return self._weights.version
+
+    def init_updater(self, *args: Any, **kwargs: Any) -> None:
+        """Give arguments to the `init` of the weight updater, if there is an updater."""
+        if self._weights.updater is not None:
+            self._weights.updater.init(*args, **kwargs)
+
+    @property
+    def weight_updater(self) -> WeightUpdaterBase | None:
+        """What `update_policy_weights_` sends weights with; None for a policy without weights.
+
+        It can be set: to an updater, a constructor of one, or None for the collector's own.
+        """
+        return self._weights.updater
+
+    @weight_updater.setter
+    def weight_updater(self, updater: Any) -> None:
+        self._ensure_idle()
+        made = self._workers.make_updater(updater)
+        if made is not None:
+            made.register_collector(self)
+        self._weights.updater = made
+
+
+def _only(given: Mapping[str, Any]) -> Any:
+    """The value that was given under one of several names; None if there is none.
+
+    Raises:
+        OptionError: there are two.
+    """
+    found = {name: value for name, value in given.items() if value is not None}
+    if len(found) > 1:
+        raise OptionError(f"{' and '.join(found)}: expected one of them, got both")
+    return next(iter(found.values()), None)

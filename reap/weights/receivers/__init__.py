@@ -1,0 +1,1 @@
+"""What a receiver of weights is handed: the descriptors of its mailbox, and what wakes it."""
