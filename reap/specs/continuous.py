@@ -131,6 +131,9 @@ class Bounded(_Numbers):
         low, high = change(self.low), change(self.high)
         return type(self)(low, high, low.shape, self._device, self._dtype)
 
+    def _register_batch_size(self, batch_size: torch.Size) -> None:
+        """Called by a Composite of torchrl's that takes the spec in: there equal bounds are stored once from then on."""
+
     def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         return "Bounded", (self.low.clone(), self.high.clone()), {"dtype": self._dtype}
 

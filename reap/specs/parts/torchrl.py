@@ -1,7 +1,8 @@
 """What torchrl's code sees in a spec of reap: one of its own, as they have the same names, arguments and meaning.
 
 Where torchrl has been imported, each class of specs is registered with torchrl's class of the same name, by
-`abc.ABCMeta.register`. `isinstance` then holds, and modules and losses take the specs of reap's envs as they are.
+`abc.ABCMeta.register`, and with its action space's name. `isinstance` then holds, and modules and losses take the specs of
+reap's envs as they are.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Any
 PRESENT = "torchrl.data.tensor_specs"
 """The module of torchrl's specs; it is not imported here."""
 
+ACTION_SPACES = "torchrl.data.utils"
+"""The module of torchrl's table from a class of specs to the name of its action space, `"one_hot"`; it comes after the other."""
+
 KINDS: dict[str, type] = {}
 """The classes of specs under their names."""
 
@@ -20,12 +24,14 @@ _introduced: set[str] = set()
 
 def introduce() -> None:
     """Register the classes with torchrl's, once it has been imported."""
-    if len(_introduced) < len(KINDS) and PRESENT in sys.modules:
-        theirs = sys.modules[PRESENT]
-        for name, kind in KINDS.items():
+    if len(_introduced) < len(KINDS) and ACTION_SPACES in sys.modules:
+        theirs, names = sys.modules[PRESENT], getattr(sys.modules[ACTION_SPACES], "ACTION_SPACE_MAP", {})
+        for name in KINDS.keys() - _introduced:
             known: Any = getattr(theirs, name, None)
             if known is not None:
-                known.register(kind)
+                known.register(KINDS[name])
+            if known in names:
+                names[KINDS[name]] = names[known]
             _introduced.add(name)
 
 
