@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reap.collectors.interruptor import Interruptor
     from reap.collectors.local import SyncDataCollector
     from reap.collectors.multi import MultiaSyncDataCollector, MultiSyncDataCollector, aSyncDataCollector
-    from reap.policy.actors.random import RandomPolicy
+    from reap.specs import RandomPolicy
     from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
     from reap.weights.engines.updaters import RayWeightUpdater, RemoteModuleWeightUpdater
     from reap.weights.remote import MultiProcessedWeightUpdater
@@ -25,7 +25,7 @@ _HOMES = {
     "reap.collectors.interruptor": ("Interruptor",),
     "reap.collectors.local": ("SyncDataCollector",),
     "reap.collectors.multi": ("MultiSyncDataCollector", "MultiaSyncDataCollector", "aSyncDataCollector"),
-    "reap.policy.actors.random": ("RandomPolicy",),
+    "reap.specs": ("RandomPolicy",),
     "reap.weights.base": ("VanillaWeightUpdater", "WeightUpdaterBase"),
     "reap.weights.engines.updaters": ("RayWeightUpdater", "RemoteModuleWeightUpdater"),
     "reap.weights.remote": ("MultiProcessedWeightUpdater",),

@@ -1,11 +1,14 @@
 """Envs: their base class, gymnasium's envs, and batches of envs."""
 
+from reap.envs.adapters.transformed import TransformedEnv
 from reap.envs.base import EnvBase
 from reap.envs.checks.specs import check_env_specs
 from reap.envs.creator import EnvCreator
 from reap.envs.exploration import ExplorationType, exploration_type, set_exploration_type
 from reap.envs.faces.episodes import step_mdp
+from reap.envs.gymnasium.backend import gym_backend, set_gym_backend
 from reap.envs.gymnasium.env import GymEnv, GymWrapper
+from reap.envs.gymnasium.infos import default_info_dict_reader
 from reap.envs.parallel.env import ParallelEnv
 from reap.envs.serial import SerialEnv
 
@@ -17,9 +20,13 @@ __all__ = [
     "GymWrapper",
     "ParallelEnv",
     "SerialEnv",
+    "TransformedEnv",
     "check_env_specs",
+    "default_info_dict_reader",
     "exploration_type",
+    "gym_backend",
     "set_exploration_type",
+    "set_gym_backend",
     "step_mdp",
 ]
 

@@ -15,6 +15,7 @@ from reap.specs.base import Spec
 from reap.specs.faults import Fault, shape_text
 from reap.specs.parts.arguments import Destination, DeviceLike, ShapeLike, as_shape
 from reap.specs.parts.entries import MISSING, Entries
+from reap.specs.parts.from_torchrl import as_own
 from reap.specs.parts.reshaping import Change
 from reap.specs.parts.torchrl import introduce
 from reap.specs.parts.values import encoded_tree
@@ -384,6 +385,7 @@ def _is_key(key: Any) -> bool:
 def _as_spec(name: str, spec: Any, shape: torch.Size, device: torch.device | None) -> Spec | None:
     if spec is None:
         return None
+    spec = as_own(spec)
     if isinstance(spec, Mapping):
         return Composite(cast("Mapping[Any, Any]", spec), shape=shape, device=device)
     if isinstance(spec, Composite) and spec.shape[: len(shape)] != shape:

@@ -14,7 +14,7 @@ PRESENT = "torchrl.data.tensor_specs"
 """The module of torchrl's specs; it is not imported here."""
 
 ACTION_SPACES = "torchrl.data.utils"
-"""The module of torchrl's table from a class of specs to the name of its action space, `"one_hot"`; it comes after the other."""
+"""The module of torchrl's table from classes of specs to the names of action spaces, `"one_hot"`; it imports the other."""
 
 KINDS: dict[str, type] = {}
 """The classes of specs under their names."""
