@@ -1,5 +1,9 @@
 """Envs: their base class, gymnasium's envs, and batches of envs."""
 
+from importlib.util import find_spec
+from typing import Any
+
+from reap.envs import transforms
 from reap.envs.adapters.transformed import TransformedEnv
 from reap.envs.base import EnvBase
 from reap.envs.checks.specs import check_env_specs
@@ -11,6 +15,7 @@ from reap.envs.gymnasium.env import GymEnv, GymWrapper
 from reap.envs.gymnasium.infos import default_info_dict_reader
 from reap.envs.parallel.env import ParallelEnv
 from reap.envs.serial import SerialEnv
+from reap.errors import nearest
 
 __all__ = [
     "EnvBase",
@@ -29,6 +34,15 @@ __all__ = [
     "set_gym_backend",
     "step_mdp",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Torchrl's transforms, under the path where its users look for them: `from reap.envs import StepCounter`."""
+    if name[0].isupper() and find_spec("torchrl") is not None:
+        found = getattr(transforms, name, None)
+        if found is not None:
+            return found
+    raise AttributeError(f"module 'reap.envs' has no attribute {name!r}.{nearest(name, __all__)}")
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from reap.envs.checks.looks import Bounds, NoNaN, number_looks
-from reap.envs.faces.absent import reason_for
+from reap.envs.faces.absent import lacking
 from reap.envs.faces.spec_views import SpecViews
 from reap.errors import OptionError
 from reap.keys import Key, NestedKey, plain
@@ -73,7 +73,7 @@ class EnvSpecs(SpecViews):
         def __getattr__(self, name: str) -> object:
             """Called for missing attributes; an env whose `__init__` was not called has none yet."""
             if "_done" in vars(self):
-                raise AttributeError(reason_for(type(self), name), name=name, obj=self)
+                raise lacking(self, name)
             cls = type(self).__name__
             raise AttributeError(
                 f"{cls!r} object has no attribute {name!r} yet: {cls}.__init__ has to call super().__init__() first, before it "

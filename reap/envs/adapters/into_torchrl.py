@@ -104,4 +104,11 @@ def _wrapper_class() -> Any:
         def __repr__(self) -> str:
             return f"{self.wrapped!r}.as_torchrl()"
 
+    ReapEnv.__qualname__ = "ReapEnv"  # where pickle looks for the class
     return ReapEnv
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ReapEnv":
+        return _wrapper_class()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from reap.optional import load
 
 PRESENT = "torchrl.envs.transforms"
+REAL = "RealTransformedEnv"
 
 
 class _Door(type):
@@ -59,7 +60,14 @@ def _class() -> Any:
             inner = kwargs.pop("base_env", env)
             super().__init__(inner.as_torchrl() if hasattr(inner, "as_torchrl") else inner, transform, **kwargs)
 
+    TransformedEnv.__qualname__ = REAL  # where pickle looks for the class
     return TransformedEnv
+
+
+def __getattr__(name: str) -> Any:
+    if name == REAL:
+        return _class()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,13 +13,14 @@ NO_MODULE = "an env of reap is no nn.Module: it has no parameters, buffers, hook
 NO_LOCK = "specs are locked; change a clone: spec = env.observation_spec.clone(); ...; env.observation_spec = spec"
 NO_HOOK = "values are read into arrays without a call for each; change them in a gymnasium wrapper"
 WHEN_BUILT = "options are given where the env is built: ParallelEnv(num_envs, create_env_fn, ...)"
-IN_TORCHRL = "torchrl's code asks for it; give it env.as_torchrl()"
+PRESENT = "torchrl.envs.common"
 
 ABSENT = {
     "auto_complete_done_specs": "done flags that are left out are completed; add_truncated_keys() adds truncated",
     "auto_specs_": "write the specs, or run check_env_specs(env), which says what differs",
     "base_env": "it is in no transform: it is the base env itself",
     "batch_locked": "the batch size of an env is fixed",
+    "check_env_specs": "write check_env_specs(env), from reap.envs.utils",
     "collector": "an env may be driven by several collectors, one after the other",
     "configure_parallel": WHEN_BUILT,
     "eager": "nothing is compiled",
@@ -43,14 +45,19 @@ ABSENT = {
     **dict.fromkeys(("parameters", "buffers", "children", "modules", "named_parameters", "apply"), NO_MODULE),
     **dict.fromkeys(("forward", "requires_grad_", "zero_grad", "add_module", "register_buffer", "share_memory"), NO_MODULE),
     **dict.fromkeys(("register_forward_hook", "half", "double", "float", "bfloat16", "type", "compile"), NO_MODULE),
-    **dict.fromkeys(("_input_spec", "_output_spec", "_step_mdp", "_simple_done", "_cache", "_set_auto_reset"), IN_TORCHRL),
 }
 
 
-def reason_for(owner: type, name: str) -> str:
-    """The text of the AttributeError for a name that an env lacks."""
-    start = f"{owner.__name__!r} object has no attribute {name!r}"
-    return f"{start}: {ABSENT[name]}" if name in ABSENT else start
+def lacking(env: object, name: str) -> Exception:
+    """The error for a name that an env lacks: AttributeError, but TypeError for a private one of torchrl's envs."""
+    owner = type(env).__name__
+    module = sys.modules.get(PRESENT)
+    is_known = module is not None and hasattr(module.EnvBase, name)
+    if is_known and name.startswith("_") and not name.startswith("__"):
+        return TypeError(f"{env!r} is an env of reap, where an env of torchrl is expected ({name}): give env.as_torchrl()")
+    hint = f": {ABSENT[name]}" if name in ABSENT else ""
+    theirs = "; code of torchrl's takes env.as_torchrl()" if is_known else ""
+    return AttributeError(f"{owner!r} object has no attribute {name!r}{hint}{theirs}", name=name, obj=env)
 
 
 REFUSED = {

@@ -33,7 +33,7 @@ class RowsAsTensorDict:
 
     def __init__(self, env: EnvSpecs, stepper: RowStepper, make_block: Callable[[Layout], Block]) -> None:
         self._env, self._stepper = env, stepper
-        self._is_shared = stepper is env
+        self._is_shared = id(stepper) == id(env)
         batch = tuple(env.batch_size)
         self._stage = Stage(env.fields_of_stage(), batch, make_block)
         self._slot = Slot(env.slot_fields(), batch, 1, make_block)

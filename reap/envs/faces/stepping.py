@@ -174,7 +174,7 @@ class Stepping(EnvSpecs):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Raise TypeError: code that makes envs by factories has been given an env."""
         raise TypeError(
-            f"{self!r} is an env, and is not called: a factory of envs is lambda: {type(self).__name__}(...),"
+            f"{self!r} is an env, and is not called: a factory of envs is lambda: {type(self).__name__}(...); "
             "torchrl's collectors and batched envs take env.as_torchrl(), or lambda: make_env().as_torchrl()."
         )
 

@@ -287,11 +287,11 @@ class GymWrapper(GymEnv):
     Args:
         env: the env, or a vector env.
         categorical_action_encoding: see `GymEnv`.
-        **options: the others of `GymEnv`.
+        **kwargs: the other options of `GymEnv`.
     """
 
-    def __init__(self, env: Env | VectorEnv[Any, Any, Any], categorical_action_encoding: bool = False, **options: Any) -> None:
-        super().__init__(env, categorical_action_encoding=categorical_action_encoding, **options)  # pyright: ignore[reportArgumentType]
+    def __init__(self, env: Env | VectorEnv[Any, Any, Any], categorical_action_encoding: bool = False, **kwargs: Any) -> None:
+        super().__init__(env, categorical_action_encoding=categorical_action_encoding, **kwargs)  # pyright: ignore[reportArgumentType]
 
 
 def _check_dtype(dtype: Any) -> None:
