@@ -50,7 +50,7 @@ class _Indices(ChoiceSpec):
 
     def _from_indices(self, indices: torch.Tensor) -> torch.Tensor:
         lead = indices.shape[: indices.ndim - 1 - len(self._lead)]
-        return indices.reshape(*lead, *self._shape).to(self._dtype)
+        return indices.reshape((*lead, *self._shape)).to(self._dtype)
 
     def _content_fault(self, value: torch.Tensor) -> Fault | None:
         least = torch.zeros((), dtype=torch.int64)
