@@ -10,9 +10,9 @@ from reap.envs.checks.specs import check_env_specs
 from reap.envs.creator import EnvCreator
 from reap.envs.exploration import ExplorationType, exploration_type, set_exploration_type
 from reap.envs.faces.episodes import step_mdp
-from reap.envs.gymnasium.backend import gym_backend, set_gym_backend
 from reap.envs.gymnasium.env import GymEnv, GymWrapper
-from reap.envs.gymnasium.infos import default_info_dict_reader
+from reap.envs.gymnasium.facts.backend import gym_backend, set_gym_backend
+from reap.envs.gymnasium.facts.infos import default_info_dict_reader
 from reap.envs.parallel.env import ParallelEnv
 from reap.envs.serial import SerialEnv
 from reap.errors import nearest

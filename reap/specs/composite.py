@@ -167,10 +167,6 @@ class Composite(Entries, Spec):
         """The entries of this level that have a spec."""
         return [(name, spec) for name, spec in self._specs.items() if spec is not None]
 
-    def zeros(self, shape: ShapeLike = ()) -> TensorDict:
-        """The same as `zero`."""
-        return self.zero(shape)
-
     def project(self, value: Any) -> Any:
         """A shallow copy of a TensorDict or dict, with the nearest valid value under each key of the spec.
 

@@ -42,9 +42,6 @@ def test_a_transformed_env_gives_what_torchrls_own_does() -> None:
         env.set_seed(0)
         torch.manual_seed(0)
         batches.append(env.rollout(60, break_when_any_done=False))
-    assert batches[0].keys(True, True) == batches[1].keys(True, True)
-    ours, own = (batch.select("step_count", ("next", "episode_reward"), "action") for batch in batches)
-    assert ours["action"].shape == own["action"].shape
     assert {key: (value.shape, value.dtype) for key, value in batches[0].items(True, True)} == {
         key: (value.shape, value.dtype) for key, value in batches[1].items(True, True)
     }
@@ -111,8 +108,12 @@ def test_numbers_outside_of_bounds_are_told_through_torchrl_too() -> None:
         assert Wild().as_torchrl().rollout(2)["next", "observation"].flatten().tolist() == [9, 9]
 
 
+COLLECTOR: Any = getattr(collectors, "Collector", None) or collectors.SyncDataCollector
+"""The class has the first name since torchrl 0.13."""
+
+
 def collector_of(create: Any) -> Any:
-    return next(iter(collectors.SyncDataCollector(create, None, frames_per_batch=10, total_frames=10)))
+    return next(iter(COLLECTOR(create, None, frames_per_batch=10, total_frames=10)))
 
 
 EXPECTING: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
@@ -120,7 +121,7 @@ EXPECTING: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
     "a collector": (lambda: collector_of(cartpole()), TypeError),
     "a collector with a factory": (lambda: collector_of(cartpole), TypeError),
     "SerialEnv": (lambda: envs.SerialEnv(2, cartpole).rollout(3), AttributeError),
-    "TransformedEnv": (lambda: envs.TransformedEnv(cartpole(), envs.StepCounter()), TypeError),
+    "TransformedEnv": (lambda: envs.TransformedEnv(cartpole(), envs.StepCounter()).rollout(2), TypeError),
 }
 
 

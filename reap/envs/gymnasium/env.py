@@ -13,8 +13,8 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from reap.envs.base import EnvBase
 from reap.envs.gymnasium.any_shape import with_any_shape
 from reap.envs.gymnasium.calls import Env, GymCalls
-from reap.envs.gymnasium.facts import GymFacts
-from reap.envs.gymnasium.infos import InfoKeys, info_leaf, info_specs
+from reap.envs.gymnasium.facts.infos import InfoKeys, info_leaf, info_specs
+from reap.envs.gymnasium.facts.names import GymFacts
 from reap.envs.gymnasium.make import Wrapping, build
 from reap.envs.gymnasium.row_arrays import RowFormat
 from reap.envs.gymnasium.rows import GymRow, GymRows

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import gymnasium as gym
 
-from reap.envs.gymnasium.infos import default_info_dict_reader, keys_of_reader, specs_of_infos
+from reap.envs.gymnasium.facts.infos import default_info_dict_reader, keys_of_reader, specs_of_infos
 from reap.errors import CallOrderError, OptionError
 
 if TYPE_CHECKING:
