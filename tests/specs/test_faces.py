@@ -267,6 +267,7 @@ def test_specs_of_torchrl_are_taken() -> None:
     assert torch.equal(back["a"].mask, torch.tensor([True, False, True]))
     assert back["n"] is None
     assert type(back["b", "m"]) is theirs.MultiOneHot
+    assert Composite(x=back["a"])["x"] == masked
     for spec in (OneHot(3), Bounded(-1, 1, (2,)), Composite(), Binary(2), MultiCategorical([2]), NonTensor(())):
         assert isinstance(spec, getattr(theirs, type(spec).__name__))
         assert isinstance(spec, theirs.TensorSpec)

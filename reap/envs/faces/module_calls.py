@@ -1,4 +1,4 @@
-"""`ModuleCalls`: the calls of torch's modules that make sense for an env; and the names of torchrl's envs that it lacks."""
+"""`ModuleCalls`: the calls of torch's modules that make sense for an env."""
 
 from __future__ import annotations
 

@@ -77,24 +77,24 @@ def _categorical(spec: Any, shape: tuple[int, ...]) -> Any:
     # torchrl's Categorical(-1) has an unknown number of choices.
     if int(spec.n) < 1:
         return KINDS["Unbounded"](shape, spec.device, spec.dtype)
-    return KINDS["Categorical"](int(spec.n), shape, spec.device, spec.dtype)
+    return KINDS["Categorical"](int(spec.n), shape, spec.device, spec.dtype, spec.mask)
 
 
 def _multi_one_hot(spec: Any, shape: tuple[int, ...]) -> Any:
-    return KINDS["MultiOneHot"]([int(box.n) for box in spec.space], shape, spec.device, spec.dtype)
+    return KINDS["MultiOneHot"]([int(box.n) for box in spec.space], shape, spec.device, spec.dtype, spec.mask)
 
 
 def _multi_categorical(spec: Any, shape: tuple[int, ...]) -> Any:
     counts = spec.nvec
     while counts.ndim > 1 and bool((counts == counts[:1]).all()):
         counts = counts[0]
-    return KINDS["MultiCategorical"](counts, shape, spec.device, spec.dtype)
+    return KINDS["MultiCategorical"](counts, shape, spec.device, spec.dtype, spec.mask)
 
 
 _FROM_TORCHRL: Mapping[str, Callable[[Any, tuple[int, ...]], Any]] = {
     "Bounded": lambda spec, shape: KINDS["Bounded"](spec.low, spec.high, shape, spec.device, spec.dtype),
     "Unbounded": lambda spec, shape: KINDS["Unbounded"](shape, spec.device, spec.dtype),
-    "OneHot": lambda spec, shape: KINDS["OneHot"](int(spec.space.n), shape, spec.device, spec.dtype),
+    "OneHot": lambda spec, shape: KINDS["OneHot"](int(spec.space.n), shape, spec.device, spec.dtype, spec.mask),
     "MultiOneHot": _multi_one_hot,
     "Categorical": _categorical,
     "MultiCategorical": _multi_categorical,
