@@ -259,9 +259,8 @@ def test_specs_of_torchrl_are_taken() -> None:
         theirs: Any = pytest.importorskip("torchrl.data")
     ours = Composite(a=theirs.Bounded(-1, 1, (2,)), b=theirs.Composite(c=theirs.OneHot(3)))
     assert ours == Composite(a=Bounded(-1, 1, (2,)), b=Composite(c=OneHot(3)))
-    whole = Composite(
-        a=OneHot(3, mask=torch.tensor([True, False, True])), n=None, b={"t": NonTensor(()), "m": MultiOneHot([2, 3])}
-    )
+    masked = OneHot(3, mask=torch.tensor([True, False, True]))
+    whole = Composite(a=masked, n=None, b={"t": NonTensor(()), "m": MultiOneHot([2, 3])})
     back = whole.as_torchrl()
     assert isinstance(back, theirs.Composite)
     assert torch.equal(back["a"].mask, torch.tensor([True, False, True]))
