@@ -40,8 +40,8 @@ DOOR = "reap"
 
 TESTING = "testing"
 
-UTILS_DOORS = frozenset({"reap.collectors.utils", "reap.envs.utils"})
-"""The documented import paths that end in `utils`."""
+UTILS_DOORS = frozenset({"reap.collectors.utils", "reap.envs.common", "reap.envs.utils"})
+"""The documented import paths that end in `utils` or `common`."""
 
 LOOP_CODE: dict[str, tuple[str, ...]] = {
     "reap.rollout.loop": ("Rollout.fill",),
@@ -270,7 +270,7 @@ def no_type_questions_in_the_loop(source: Source) -> list[str]:
 
 def names_that_say_something(source: Source) -> list[str]:
     last = source.name.split(".")[-1]
-    is_vague = last in {"helper", "helpers", "common", "misc"} or (last == "utils" and source.name not in UTILS_DOORS)
+    is_vague = last in {"helper", "helpers", "common", "misc", "utils"} and source.name not in UTILS_DOORS
     return [f"{source.name}: a module is named after what is in it"] if is_vague else []
 
 

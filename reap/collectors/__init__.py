@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reap.collectors.multi import MultiaSyncDataCollector as MultiAsyncCollector
     from reap.collectors.multi import MultiSyncDataCollector as MultiSyncCollector
     from reap.collectors.multi import aSyncDataCollector as AsyncCollector
-    from reap.policy.actors.random import RandomPolicy
+    from reap.specs import RandomPolicy
     from reap.weights.base import VanillaWeightUpdater, WeightUpdaterBase
     from reap.weights.engines.updaters import RayWeightUpdater, RemoteModuleWeightUpdater
     from reap.weights.remote import MultiProcessedWeightUpdater
@@ -31,7 +31,7 @@ _HOMES = {
     "reap.collectors.interruptor": ("Interruptor",),
     "reap.collectors.local": ("SyncDataCollector",),
     "reap.collectors.multi": ("MultiSyncDataCollector", "MultiaSyncDataCollector", "aSyncDataCollector"),
-    "reap.policy.actors.random": ("RandomPolicy",),
+    "reap.specs": ("RandomPolicy",),
     "reap.weights.base": ("VanillaWeightUpdater", "WeightUpdaterBase"),
     "reap.weights.engines.updaters": ("RayWeightUpdater", "RemoteModuleWeightUpdater"),
     "reap.weights.remote": ("MultiProcessedWeightUpdater",),

@@ -5,7 +5,7 @@ from reap.collectors.dispatch import Collector, MultiCollector
 from reap.collectors.interruptor import Interruptor
 from reap.collectors.local import SyncDataCollector
 from reap.collectors.multi import MultiaSyncDataCollector, MultiSyncDataCollector, aSyncDataCollector
-from reap.policy.actors.random import RandomPolicy
+from reap.specs import RandomPolicy
 
 BaseCollector = DataCollectorBase
 MultiSyncCollector = MultiSyncDataCollector

@@ -1,5 +1,8 @@
 """Replay buffers, specs of data, and functions for batches."""
 
+from typing import Any
+
+from reap.data import tensor_specs
 from reap.data.buffers.ensemble import ReplayBufferEnsemble
 from reap.data.buffers.ray_buffer import RayReplayBuffer
 from reap.data.buffers.replay import ReplayBuffer
@@ -61,6 +64,13 @@ __all__ = [
     "TensorDictRoundRobinWriter",
     "Unbounded",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The other names of `reap.data.tensor_specs`, those of before torchrl 0.6 among them."""
+    if name in tensor_specs.__all__:
+        return getattr(tensor_specs, name)
+    raise AttributeError(f"module 'reap.data' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

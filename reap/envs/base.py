@@ -20,32 +20,39 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from reap.envs.adapters.into_torchrl import as_torchrl
-from reap.envs.faces.episodes import finish_reset, finish_step, rollout, with_own_mask
+from reap.envs.faces.absent import checked_options
+from reap.envs.faces.episodes import finish_reset, finish_step, with_own_mask
+from reap.envs.faces.module_calls import ModuleCalls
 from reap.envs.faces.moved import moving, require_values
+from reap.envs.faces.results import check_values
 from reap.envs.faces.rows_as_tensordict import RowsAsTensorDict
+from reap.envs.faces.stepping import Stepping
 from reap.envs.faces.tensordict_as_rows import OwnCalls, TensorDictAsRows, TensorDictCalls
-from reap.envs.own_policy import as_policy, own_draw
 from reap.envs.row_stepper import Rows, RowStepper, StepperHalf
-from reap.envs.specs import EnvSpecs, checked_device
 from reap.errors import ClosedError, OptionError
 from reap.keys import Key
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Block, Layout
 from reap.seeds import next_seed
-from reap.specs import random_actions
 from reap.specs.fits import Check
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
 
-class EnvBase(EnvSpecs):
+class EnvBase(Stepping, ModuleCalls):
     """An environment, or a batch of them: rows that are reset and stepped together.
 
     Args:
         device: where the env's TensorDicts live; None leaves them where they are made.
         batch_size: leading dimensions of everything the env reads and writes; empty for a single env.
+        allow_done_after_reset: let `_reset` return done flags that are set; otherwise that is an error where the env is reset
+            by hand, and at its first reset in a loop. A loop takes the row for one that goes on, either way.
+        **options: those of torchrl's class: `run_type_checks=True` is `check="all"`; others are accepted with torchrl's
+            default value.
+
+    Raises:
+        OptionError: a device that there is not, or an option of torchrl's that cannot be had.
 
     Example:
         A subclass by TensorDicts sets specs and writes three methods; see `docs/basics.md` for a complete one.
@@ -66,8 +73,17 @@ class EnvBase(EnvSpecs):
     shares_memory: bool = False
     """Whether other processes write the rows: stage and slot are then made in memory that can be shared, by `make_block`."""
 
-    def __init__(self, *, device: torch.device | str | None = None, batch_size: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        device: torch.device | str | None = None,
+        batch_size: Sequence[int] = (),
+        allow_done_after_reset: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(device=device, batch_size=batch_size)
+        self.allow_done_after_reset = allow_done_after_reset
+        self.check = checked_options(type(self).__name__, options)
         self.owner: object = None
         """Whose episodes the env is in; a reset or step by TensorDicts takes them away from a collector."""
         self._closed = False
@@ -169,8 +185,8 @@ class EnvBase(EnvSpecs):
             OptionError: a device that is not there, or that holds no values.
         """
         require_values(device)
-        self.device: torch.device | None = checked_device(device)
-        self._moves, self._face, self._exclusive = True, None, None
+        self.to(device)
+        self._moves = True
 
     def let_shapes_change(self) -> None:
         """Observations may have another shape in each frame from now on, for good.
@@ -195,8 +211,12 @@ class EnvBase(EnvSpecs):
 
     def _own_arrays(self) -> RowsAsTensorDict:
         if self._exclusive is None:
-            self._exclusive = RowsAsTensorDict(self, self, self.make_block)
+            self._exclusive = RowsAsTensorDict(self, self._stepper_by_hand(), self.make_block)
         return self._exclusive
+
+    def _stepper_by_hand(self) -> RowStepper:
+        """The array face for resets and steps by TensorDicts: the env, or an object that nothing else binds."""
+        return self
 
     def reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Begin new episodes and return their first observations and cleared done flags `[*batch_size]`.
@@ -213,71 +233,19 @@ class EnvBase(EnvSpecs):
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Apply the action; the results are returned under `"next"` of the same TensorDict."""
+        return tensordict.set("next", self.results_of_step(tensordict))
+
+    def results_of_step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Apply the action; the results are at the root of a TensorDict of their own."""
         self.ensure_open()
         self.owner = None
-        return finish_step(self, tensordict, self._step(tensordict))
-
-    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """A TensorDict with random actions, drawn from torch's global generator; an `action_mask` in it is obeyed."""
-        return random_actions(self.full_action_spec, self.empty_tensordict() if tensordict is None else tensordict)
-
-    @property
-    def own_draw(self) -> Callable[[TensorDictBase], TensorDictBase] | None:
-        """What draws random actions, where a subclass overrides `rand_action` or `rand_step`; None: they come from specs."""
-        return own_draw(self)
-
-    def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """A step with a random action."""
-        return self.step(self.rand_action(tensordict))
-
-    def rollout(
-        self,
-        max_steps: int,
-        policy: Callable[[TensorDictBase], TensorDictBase | None] | None = None,
-        *,
-        break_when_any_done: bool = True,
-        auto_reset: bool = True,
-        tensordict: TensorDictBase | None = None,
-        set_truncated: bool = False,
-    ) -> TensorDictBase:
-        """Steps of a policy, stacked along a last dimension `"time"`: `[*batch_size, T]` with `T <= max_steps`.
-
-        Args:
-            max_steps: number of steps at the most.
-            policy: takes and returns a TensorDict; random actions where None.
-            break_when_any_done: stop when any row is done; otherwise rows that are done are reset and go on.
-            auto_reset: reset before the first step; otherwise `tensordict` is where the rollout starts.
-            tensordict: the starting point with `auto_reset=False`, or the argument of the reset.
-            set_truncated: mark the last step truncated and done.
-        """
-        self.ensure_open()
-        start = self.reset(tensordict) if auto_reset else tensordict
-        act = as_policy(policy) or self.rand_action
-        return rollout(
-            self,
-            self.reset,
-            self.step,
-            act,
-            start,
-            max_steps,
-            break_when_any_done=break_when_any_done,
-            set_truncated=set_truncated,
-        )
-
-    def as_torchrl(self) -> Any:
-        """The env as an instance of `torchrl.envs.EnvBase`, so that torchrl's transforms can be put around it.
-
-        Raises:
-            ImportError: torchrl is not installed.
-
-        Example:
-            >>> from reap.envs import GymEnv
-            >>> from torchrl.envs import StepCounter, TransformedEnv
-            >>> env = TransformedEnv(GymEnv("CartPole-v1").as_torchrl(), StepCounter())
-            >>> env.rollout(3)["next", "step_count"].flatten().tolist()
-            [1, 2, 3]
-        """
-        return as_torchrl(self)
+        result = self._step(tensordict)
+        if self._is_by_tensordict:
+            return finish_step(self, tensordict, result)
+        # Flags that are read from arrays are complete, and of their shape.
+        if self._exclusive is None or not self._exclusive.is_plainly_fine():
+            check_values(self, result, "_step", f"{type(self).__name__}._step", by_hand=True)
+        return result
 
     # ------------------------------------------------------------------ life
 
@@ -339,8 +307,14 @@ class EnvBase(EnvSpecs):
         if self._closed:
             raise ClosedError(f"{type(self).__name__} is closed; build a new one")
 
-    def close(self) -> None:
-        """Release the env's resources; a second call does nothing."""
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """Release the env's resources.
+
+        Args:
+            raise_if_closed: a second call raises ClosedError; otherwise it does nothing.
+        """
+        if raise_if_closed:
+            self.ensure_open()
         self._closed = True
 
     def __enter__(self) -> Self:

@@ -7,6 +7,7 @@ from typing import Any
 
 from reap.envs.base import EnvBase
 from reap.envs.make_env import build_env
+from reap.errors import OptionError
 
 
 class EnvCreator:
@@ -15,15 +16,29 @@ class EnvCreator:
     Args:
         create_env_fn: an env factory or a gymnasium id.
         create_env_kwargs: keywords for it.
+        share_memory: without effect, as an env has no memory to share; accepted as torchrl has it.
+        **kwargs: further keywords for it.
 
     Example:
         >>> EnvCreator("CartPole-v1")()
         GymEnv(CartPole-v1)
     """
 
-    def __init__(self, create_env_fn: Callable[..., Any] | str, create_env_kwargs: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        create_env_fn: Callable[..., Any] | str,
+        create_env_kwargs: Mapping[str, Any] | None = None,
+        share_memory: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if share_memory is not True:
+            raise OptionError("EnvCreator: share_memory: expected True, as in torchrl: an env of reap has no memory to share")
         self.create_env_fn = create_env_fn
-        self.create_env_kwargs = dict(create_env_kwargs or {})
+        self.create_env_kwargs = {**(create_env_kwargs or {}), **kwargs}
+
+    def make_variant(self, **kwargs: Any) -> EnvCreator:
+        """A creator of the same envs with further keywords; those given here come before those of this one."""
+        return EnvCreator(self.create_env_fn, {**self.create_env_kwargs, **kwargs})
 
     def __call__(self, **kwargs: Any) -> EnvBase:
         """A new env; keywords given here come before those of the creator."""

@@ -14,7 +14,8 @@ from reap.envs.gymnasium.rows import GymRow, GymRows, name_env
 from reap.envs.make_env import build_env, is_env
 from reap.envs.row_stepper import Rows, RowStepper, StepRows
 from reap.envs.rows import RowsEnv
-from reap.errors import OptionError, SpecMismatch, add_note
+from reap.envs.transport import merged_kwargs, warn_of
+from reap.errors import CallOrderError, OptionError, SpecMismatch, add_note
 from reap.recording.buffers import Slot, Stage
 from reap.specs.fits import Check
 
@@ -32,9 +33,11 @@ class SerialEnv(RowsEnv):
         create_env_fn: an env factory, a gymnasium id, or a list of one per env.
         create_env_kwargs: keywords for the factory, or a list of one dict per env.
         device: device of the env's TensorDicts.
+        **transport: options of torchrl's class for the transport of data: accepted, with a warning where they differ from
+            torchrl's defaults, and without effect.
 
     Raises:
-        OptionError: a number of envs below 1, a list of another length, a factory that returns no env.
+        OptionError: a number of envs below 1, a list of another length, a factory that returns no env, an unknown option.
         SpecMismatch: envs of different specs.
 
     Example:
@@ -50,7 +53,9 @@ class SerialEnv(RowsEnv):
         *,
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         device: torch.device | str | None = None,
+        **transport: Any,
     ) -> None:
+        warn_of(type(self).__name__, transport, ("create_env_kwargs", "device"))
         factories = each_of(num_workers, create_env_fn, "create_env_fn")
         kwargs = each_of(num_workers, create_env_kwargs, "create_env_kwargs")
         self._recipe = (num_workers, create_env_fn, create_env_kwargs, device)
@@ -119,6 +124,31 @@ class SerialEnv(RowsEnv):
             seed = env.set_seed(seed, static_seed)
         return seed
 
+    @property
+    def num_workers(self) -> int:
+        """The number of envs."""
+        return len(self.envs)
+
+    def start(self) -> None:
+        """Nothing: the envs are built when the batch is."""
+
+    def update_kwargs(self, kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Build all envs again with further keywords for their factories.
+
+        Args:
+            kwargs: keywords for all, or a list of one dict per env.
+
+        Raises:
+            CallOrderError: a collector drives the envs.
+        """
+        if self.owner is not None:
+            raise CallOrderError(f"{self!r}.update_kwargs: expected it before a collector drives the envs")
+        count, create, before, device = self._recipe
+        given = merged_kwargs(each_of(count, before, "create_env_kwargs"), each_of(count, kwargs, "kwargs"))
+        for env in self.envs:
+            env.close()
+        type(self).__init__(self, count, create, create_env_kwargs=given, device=device)
+
     def get_attribute(self, name: str) -> list[Any]:
         """The attribute of each env."""
         return [env.get_attribute(name) for env in self.envs]
@@ -147,12 +177,12 @@ class SerialEnv(RowsEnv):
         for env, own in zip(self.envs, state["envs"], strict=True):
             env.load_loop_state(own)
 
-    def close(self) -> None:
-        """Close all envs; a second call does nothing."""
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """Close all envs; a second call does nothing, or raises ClosedError with `raise_if_closed`."""
+        super().close(raise_if_closed=raise_if_closed)
         with ExitStack() as all_of_them:
             for env in reversed(self.envs):
                 all_of_them.callback(env.close)
-            super().close()
 
     def another(self) -> EnvBase:
         """A new batch of envs from the same factories."""

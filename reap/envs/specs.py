@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from reap.envs.checks.looks import Bounds, NoNaN, number_looks
+from reap.envs.faces.absent import lacking
+from reap.envs.faces.spec_views import SpecViews
 from reap.errors import OptionError
 from reap.keys import Key, NestedKey, plain
 from reap.optional import tensordict as load_tensordict
@@ -15,12 +17,14 @@ from reap.recording.buffers import FLAGS, after
 from reap.recording.layout import OBJECT, Field
 from reap.specs import Categorical, Composite, Spec, Unbounded
 from reap.specs.fits import Check
+from reap.specs.parts.from_torchrl import as_own
+from reap.specs.parts.torchrl import introduce
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
 
-class EnvSpecs:
+class EnvSpecs(SpecViews):
     """Specs with their batch dimensions: every leaf's shape starts with `batch_size`.
 
     Args:
@@ -41,9 +45,21 @@ class EnvSpecs:
         self._done = Composite(done=flag, terminated=flag).expand(*self.batch_size)
         self.check: Check = "types"
         """How closely values are checked."""
+        self.allow_done_after_reset = False
+        """Whether `_reset` may return done flags that are set."""
         self.left_bounds: set[Key] = set()
         """Keys for which a warning about numbers outside their bounds was given."""
+        self._result_specs: dict[str, tuple[Composite, Composite, list[tuple[Key, Spec]]]] = {}
         self._looks: dict[Key, tuple[Spec, tuple[NoNaN | None, Bounds | None]]] = {}
+
+    def specs_of_result(self, call: str) -> list[tuple[Key, Spec]]:
+        """The specs of the values in a result of `_reset` or `_step`, flags left out."""
+        known = self._result_specs.get(call)
+        sources = (self._observation, self._reward)
+        if known is None or known[0] is not sources[0] or known[1] is not sources[1]:
+            observed, rewards = list(self._observation.leaves()), list(self._reward.leaves())
+            known = self._result_specs[call] = (*sources, [*observed, *rewards] if call == "_step" else observed)
+        return known[2]
 
     def looks_of(self, key: Key, spec: Spec) -> tuple[NoNaN | None, Bounds | None]:
         """The checks of the numbers of one of the env's specs."""
@@ -57,7 +73,7 @@ class EnvSpecs:
         def __getattr__(self, name: str) -> object:
             """Called for missing attributes; an env whose `__init__` was not called has none yet."""
             if "_done" in vars(self):
-                return object.__getattribute__(self, name)  # raises the same error again
+                raise lacking(self, name)
             cls = type(self).__name__
             raise AttributeError(
                 f"{cls!r} object has no attribute {name!r} yet: {cls}.__init__ has to call super().__init__() first, before it "
@@ -71,10 +87,12 @@ class EnvSpecs:
     @property
     def observation_spec(self) -> Composite:
         """The values that `reset` and `step` return besides reward and done."""
+        introduce()
         return self._observation
 
     @observation_spec.setter
     def observation_spec(self, spec: Spec) -> None:
+        spec = as_own(spec)
         if not isinstance(spec, Composite):
             raise OptionError(
                 f"observation_spec of {type(self).__name__}: expected a Composite, got {type(spec).__name__}; "
@@ -90,11 +108,13 @@ class EnvSpecs:
     @property
     def full_action_spec(self) -> Composite:
         """The actions under their keys."""
+        introduce()
         return self._action
 
     @property
     def action_spec(self) -> Spec:
         """The action's spec, or the Composite of all where there are several."""
+        introduce()
         return _only_leaf(self._action)
 
     @action_spec.setter
@@ -127,6 +147,7 @@ class EnvSpecs:
 
     @done_spec.setter
     def done_spec(self, spec: Spec) -> None:
+        spec = as_own(spec)
         given = spec if isinstance(spec, Composite) else Composite(done=spec, terminated=spec)
         self._done = self._with_batch(given)
 
@@ -134,7 +155,7 @@ class EnvSpecs:
         """Give the env a `truncated` flag beside each `done`; returns the env."""
         for key, leaf in tuple(self._done.leaves()):
             if key[-1] == "done" and (*key[:-1], "truncated") not in self._done:
-                self._done = self._done.with_((*key[:-1], "truncated"), leaf)
+                self._done = self._done.with_((*key[:-1], "truncated"), leaf).lock_()
         return self
 
     # ------------------------------------------------------------------ keys
@@ -158,11 +179,6 @@ class EnvSpecs:
     def reward_key(self) -> NestedKey:
         """Key of the only reward."""
         return _only_key(self._reward, "reward")
-
-    @property
-    def done_keys(self) -> list[NestedKey]:
-        """Keys of the flags that end an episode, without `terminated` and `truncated`."""
-        return [key for key in _keys(self._done) if (key if isinstance(key, str) else key[-1]) == "done"]
 
     def fields(self, spec: Composite) -> dict[Key, Field]:
         """Shape and dtype of one row's values under each key of one of the env's specs."""
@@ -188,16 +204,24 @@ class EnvSpecs:
         return load_tensordict().TensorDict({}, self.batch_size, device=self.device)
 
     def _with_batch(self, spec: Composite) -> Composite:
+        """A locked copy of a spec, with the batch dimensions."""
         size, lead = tuple(self.batch_size), len(self.batch_size)
+        unknown = [key for key in spec.keys(True, True) if spec[key] is None]
+        if unknown:
+            raise OptionError(f"specs of {type(self).__name__}: expected a spec under each key, found None under {unknown}")
         if tuple(spec.shape[:lead]) == size:
-            return spec
+            return spec.clone().lock_()
         if all(tuple(leaf.shape[:lead]) == size for _, leaf in spec.leaves()):
-            return Composite(dict(spec.items()), shape=self.batch_size)
-        return spec.expand(*size)
+            return Composite(dict(spec.clone().items()), shape=self.batch_size).lock_()
+        return spec.expand(*size).lock_()
 
 
-def checked_device(given: torch.device | str) -> torch.device:
-    """A device; OptionError if torch does not find it here."""
+def checked_device(given: torch.device | str | int) -> torch.device:
+    """A device that there is.
+
+    Raises:
+        OptionError: torch finds none of its kind.
+    """
     device = torch.device(given)
     backend = getattr(torch, device.type, None)
     is_available = getattr(backend, "is_available", None)
@@ -211,6 +235,7 @@ def _field(spec: Spec, lead: int) -> Field:
 
 
 def _composite(spec: Spec, name: str) -> Composite:
+    spec = as_own(spec)
     return spec if isinstance(spec, Composite) else Composite({name: spec})
 
 

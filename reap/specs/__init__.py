@@ -9,7 +9,8 @@
         ├── OneHot, MultiOneHot               choices as one-hot vectors
         └── Binary                            bits
 
-Names and arguments are torchrl's. A spec is immutable; `expand`, `to` and `Composite.with_` derive a changed one.
+Names and arguments are torchrl's. A spec is immutable, but for its mask and for the entries of a Composite that is not locked;
+`expand`, `to` and `Composite.with_` derive a changed one.
 """
 
 from reap.specs.base import Spec, TensorSpec
@@ -18,7 +19,7 @@ from reap.specs.composite import Composite
 from reap.specs.continuous import Bounded, Unbounded
 from reap.specs.conversion import spec_from_space
 from reap.specs.indices import Categorical, MultiCategorical
-from reap.specs.masks import mask_keys, random_actions
+from reap.specs.masks import RandomPolicy, mask_keys, random_actions
 from reap.specs.nontensor import NonTensor
 from reap.specs.onehot import MultiOneHot, OneHot
 
@@ -31,6 +32,7 @@ __all__ = [
     "MultiOneHot",
     "NonTensor",
     "OneHot",
+    "RandomPolicy",
     "Spec",
     "TensorSpec",
     "Unbounded",

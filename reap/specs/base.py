@@ -3,31 +3,57 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self, cast
 
-import numpy as np
 import torch
 
 from reap.errors import OptionError, SpecMismatch
+from reap.optional import load
 from reap.specs.faults import Fault, dtype_name, layout_text, message, shape_text
+from reap.specs.parts.arguments import (
+    Destination,
+    DeviceLike,
+    DTypeLike,
+    ShapeLike,
+    as_device,
+    as_dtype,
+    as_shape,
+    as_sizes,
+    as_tensor,
+)
+from reap.specs.parts.reshaping import Change, Reshaping
+from reap.specs.parts.torchrl import KINDS, introduce, reason_for
+from reap.specs.parts.values import Values, as_array, encoded
 
 if TYPE_CHECKING:
     from reap.keys import NestedKey
 
-ShapeLike = SupportsIndex | Iterable[SupportsIndex]
-DeviceLike = torch.device | str | int
-DTypeLike = torch.dtype | str
-Destination = torch.device | torch.dtype | str | int
 
-
-class Spec(ABC):
+class Spec(Reshaping, Values, ABC):
     """Shape, dtype and range of the values under a key. Immutable.
 
-    `expand` and `to` give changed specs; a value of a spec may have batch dimensions in front of `shape`.
+    `expand`, `to` and the calls that change a tensor's shape give changed specs; a value of a spec may have batch dimensions in
+    front of `shape`.
     """
 
     _shape: torch.Size
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not cls.__name__.startswith("_"):
+            KINDS.setdefault(cls.__name__, cls)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(reason_for(type(self), name), name=name, obj=self)
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            if func is torch.stack:
+                return stacked(*args, **(kwargs or {}))
+            return NotImplemented
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(
@@ -42,11 +68,6 @@ class Spec(ABC):
     def shape(self) -> torch.Size:
         """The shape of one value; of a Composite: the shape that all its leaves start with."""
         return self._shape
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions of `shape`."""
-        return len(self._shape)
 
     @property
     @abstractmethod
@@ -143,6 +164,26 @@ class Spec(ABC):
             return self._rebuilt(dtype=dest)
         return self._rebuilt(device=torch.device(dest))
 
+    def as_torchrl(self) -> Any:
+        """The spec as one of torchrl's classes, of the same shape, dtype, device and range.
+
+        torchrl's modules and losses take reap's specs as they are; this is for code that asks for the class itself.
+
+        Raises:
+            ImportError: torchrl is not installed.
+
+        Example:
+            >>> Bounded(-1, 1, shape=2).as_torchrl().space.high
+            tensor([1., 1.])
+        """
+        data = load("torchrl.data", "spec.as_torchrl()")
+        name, arguments, options = self._torchrl_call()
+        return getattr(data, name)(*arguments, shape=self._shape, device=self.device, **options)
+
+    @abstractmethod
+    def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """The name of torchrl's class, and the arguments for it besides shape and device."""
+
     @abstractmethod
     def _fault(self, value: Any, *, batched: bool) -> Fault | None:
         """The fault of a value, if it has one."""
@@ -188,6 +229,7 @@ class TensorSpec(Spec):
     _device: torch.device
 
     def __init__(self, shape: ShapeLike, device: DeviceLike | None, dtype: DTypeLike | None) -> None:
+        introduce()
         self._assign(_shape=as_shape(shape), _device=as_device(device), _dtype=as_dtype(dtype))
 
     @property
@@ -234,6 +276,42 @@ class TensorSpec(Spec):
         if tensor.dtype.is_floating_point:
             tensor = tensor.nan_to_num(0.0, torch.inf, -torch.inf)
         return self._projected(tensor)
+
+    def one(self, shape: ShapeLike = ()) -> torch.Tensor:
+        """Ones of shape `(*shape, *self.shape)`: a filler that need not be in the spec."""
+        return torch.ones((*as_shape(shape), *self._shape), dtype=self._dtype, device=self._device)
+
+    @property
+    def domain(self) -> str:
+        """`"discrete"` for choices and whole numbers, else `"continuous"`."""
+        return "continuous" if self._dtype.is_floating_point else "discrete"
+
+    def type_check(self, value: Any, key: NestedKey = "") -> None:
+        """Raise SpecMismatch unless the value is a tensor of the spec's dtype."""
+        tensor = as_tensor(value)
+        if tensor is None or tensor.dtype != self._dtype:
+            found = f"a {type(value).__name__}" if tensor is None else f"dtype {dtype_name(tensor.dtype)}"
+            raise SpecMismatch(message(Fault(f"dtype {dtype_name(self._dtype)}", found), key, ""))
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> torch.Tensor:
+        """Numbers or an array as a tensor of the spec's dtype and device; see `Values`."""
+        return encoded(val, self._shape, self._dtype, None if ignore_device else self._device, type(self).__name__)
+
+    def to_numpy(self, val: torch.Tensor, safe: bool | None = None) -> Any:
+        """A tensor as an array on the host; see `Values`."""
+        if safe:
+            self.assert_is_in(val)
+        return as_array(val)
+
+    def _twin(self) -> Self:
+        return self._rebuilt()
+
+    def _mapped(self, change: Change) -> Self:
+        shape = change(torch.empty(self._shape, device="meta")).shape
+        return self._like(shape, self._device, self._dtype)
+
+    def __getitem__(self, index: Any) -> Self:
+        return self._part(index)
 
     @abstractmethod
     def _like(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Self:
@@ -295,56 +373,19 @@ class TensorSpec(Spec):
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
-def as_shape(shape: ShapeLike) -> torch.Size:
-    """A shape from a number or several.
-
-    Example:
-        >>> as_shape(3), as_shape([2, 3])
-        (torch.Size([3]), torch.Size([2, 3]))
-    """
-    # Tuples and lists first: isinstance of the protocol takes ten times as long.
-    if not isinstance(shape, tuple | list) and isinstance(shape, SupportsIndex):
-        shape = (shape,)
-    sizes = tuple(int(size) for size in shape)
-    if any(size < 0 for size in sizes):
-        raise OptionError(f"shape: expected sizes of 0 or more, found {sizes}.")
-    return torch.Size(sizes)
-
-
-def as_sizes(shape: tuple[int | Iterable[int], ...]) -> tuple[int, ...]:
-    """The arguments of `expand` as numbers: `expand(2, 3)` and `expand((2, 3))` mean the same."""
-    if len(shape) == 1 and isinstance(shape[0], Iterable):
-        return tuple(int(size) for size in shape[0])
-    return tuple(int(cast("int", size)) for size in shape)
-
-
-def as_device(device: DeviceLike | None) -> torch.device:
-    """A device; None is torch's default."""
-    return torch.get_default_device() if device is None else torch.device(device)
-
-
-def as_dtype(dtype: DTypeLike | None) -> torch.dtype:
-    """A dtype, given as such or by its name; None is torch's default.
+def stacked(specs: Sequence[Spec], dim: int = 0) -> Spec:
+    """The spec of equal specs' values stacked along a new dimension.
 
     Raises:
-        OptionError: there is no dtype of that name.
-
-    Example:
-        >>> as_dtype("int64"), as_dtype(None)
-        (torch.int64, torch.float32)
+        OptionError: they are not equal.
     """
-    if dtype is None:
-        return torch.get_default_dtype()
-    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype):
-        raise OptionError(f"dtype: expected a torch.dtype or the name of one, found {dtype!r}.")
-    return found
-
-
-def as_tensor(value: Any) -> torch.Tensor | None:
-    """A tensor from a tensor, numpy array or numpy number; None for anything else."""
-    if isinstance(value, torch.Tensor):
-        return value
-    if isinstance(value, np.ndarray | np.generic) and np.asarray(value).dtype.kind in "biuf":
-        return torch.from_numpy(np.array(value))
-    return None
+    first = specs[0]
+    for number, spec in enumerate(specs):
+        if spec != first:
+            raise OptionError(
+                f"torch.stack: expected equal specs, found {first!r} first and {spec!r} at place {number}. Pad values "
+                "to one shape, or put them under keys of their own."
+            )
+    one = first.unsqueeze(dim)
+    place = range(one.ndim)[dim]
+    return one.expand(*(len(specs) if number == place else -1 for number in range(one.ndim)))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from reap.errors import OptionError
-from reap.specs.base import DeviceLike, DTypeLike, ShapeLike, TensorSpec, as_shape
+from reap.specs.base import TensorSpec
 from reap.specs.choices import require_last
 from reap.specs.drawing import draw
 from reap.specs.faults import Fault, comparable, range_fault, whole_fault
+from reap.specs.parts.arguments import DeviceLike, DTypeLike, ShapeLike, as_shape
 from reap.specs.spaces import CategoricalBox
 
 
@@ -64,6 +65,14 @@ class Binary(TensorSpec):
         size = (*as_shape(shape), *self._shape)
         return draw((2,), size, device=self._device, generator=generator, mask=None).squeeze(-1).to(self._dtype)
 
+    def cardinality(self) -> int:
+        """2: the number of values of an element."""
+        return 2
+
+    def enumerate(self, use_mask: bool = False) -> torch.Tensor:
+        """Zeros, and ones: `[2, *shape]`."""
+        return torch.stack([self.zero(), self.one()])
+
     def _projected(self, value: torch.Tensor) -> torch.Tensor:
         numbers = value.round() if value.dtype.is_floating_point else comparable(value)
         return numbers.clamp(0, 1).to(self._dtype)
@@ -74,6 +83,9 @@ class Binary(TensorSpec):
 
     def _like(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Self:
         return type(self)(None, shape, device, dtype)
+
+    def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        return "Binary", (self._shape[-1] if self._shape else 1,), {"dtype": self._dtype}
 
     def __repr__(self) -> str:
         return self._text()

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Iterable, Iterator, Mapping
+from math import prod
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 import torch
 
 from reap.errors import OptionError, nearest
 from reap.keys import Key, NestedKey, as_key, plain
 from reap.optional import tensordict
-from reap.specs.base import Destination, DeviceLike, ShapeLike, Spec, as_shape
+from reap.specs.base import Spec
 from reap.specs.faults import Fault, shape_text
+from reap.specs.parts.arguments import Destination, DeviceLike, ShapeLike, as_shape
+from reap.specs.parts.entries import MISSING, Entries
+from reap.specs.parts.from_torchrl import as_own
+from reap.specs.parts.reshaping import Change
+from reap.specs.parts.torchrl import introduce
+from reap.specs.parts.values import encoded_tree
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
 
-class Composite(Spec):
+class Composite(Entries, Spec):
     """Specs under names, nested ones included; its values are TensorDicts of batch size `shape`.
 
     Args:
-        specs: name or tuple of names → spec, or → a mapping of such.
+        specs: name or tuple of names → spec, or → a mapping of such; None in place of a spec: no values are made for the name.
         shape: the batch size: the dimensions that every leaf starts with.
         device: moves all leaves there; None: they stay where they are.
+        batch_size: another name of `shape`.
         kwargs: further specs, by name.
 
     Raises:
         OptionError: a leaf does not start with `shape`, or a value is no spec.
 
-    A Composite is immutable, as all specs are: `with_` derives a changed one.
+    Entries can be set and taken out until the Composite is locked, as those of envs are. `with_` derives a changed one.
 
     Example:
         >>> from reap.specs import Bounded, OneHot
@@ -42,7 +50,7 @@ class Composite(Spec):
         torch.Size([5, 3])
     """
 
-    _specs: dict[str, Spec]
+    _specs: dict[str, Any]
     _device: torch.device | None
 
     def __init__(
@@ -52,11 +60,18 @@ class Composite(Spec):
         *,
         shape: ShapeLike = (),
         device: DeviceLike | None = None,
+        batch_size: ShapeLike | None = None,
         **kwargs: Any,
     ) -> None:
-        size = as_shape(shape)
+        introduce()
+        size = as_shape(shape if batch_size is None else batch_size)
         place = None if device is None else torch.device(device)
-        self._assign(_shape=size, _device=place, _specs=_as_tree({**(specs or {}), **kwargs}, size, place))
+        self._assign(_shape=size, _device=place, _locked=False, _specs={})
+        given = {**dict((specs or {}).items()), **kwargs}
+        self._specs.update(self._entries(given))
+
+    def _entries(self, given: dict[Any, Any]) -> dict[str, Any]:
+        return _as_tree(given, self._shape, self._device)
 
     @property
     def dtype(self) -> None:
@@ -91,24 +106,25 @@ class Composite(Spec):
             if (include_nested or len(key) == 1) and not (leaves_only and isinstance(spec, Composite))
         ]
 
-    def values(self) -> list[Spec]:
-        """The specs under the names of this level."""
-        return list(self._specs.values())
+    def values(self, include_nested: bool = False, leaves_only: bool = False) -> list[Any]:
+        """The specs under the keys that `keys` returns."""
+        return [self[key] for key in self.keys(include_nested, leaves_only)]
 
-    def items(self) -> list[tuple[str, Spec]]:
-        """The names of this level with their specs."""
-        return list(self._specs.items())
+    def items(self, include_nested: bool = False, leaves_only: bool = False) -> list[tuple[Any, Any]]:
+        """The keys that `keys` returns, with their specs."""
+        return [(key, self[key]) for key in self.keys(include_nested, leaves_only)]
 
     def leaves(self) -> Iterator[tuple[Key, Spec]]:
         """Every spec that is no Composite, with its full key as a tuple."""
-        return ((key, spec) for key, spec in self._walk() if not isinstance(spec, Composite))
+        return ((key, spec) for key, spec in self._walk() if not isinstance(spec, Composite | None))
 
-    def get(self, key: NestedKey, default: Spec | None = None) -> Spec | None:
+    def get(self, key: NestedKey, default: Any = None) -> Any:
         """The spec under a key, or the default."""
-        found: Spec | None = self
-        for name in as_key(key):
-            found = found._specs.get(name) if isinstance(found, Composite) else None
-        return default if found is None else found
+        return self._found(as_key(key), default)
+
+    def _found(self, key: Key, default: Any) -> Any:
+        holder = self._holder(key)
+        return default if holder is None else holder._specs.get(key[-1], default)
 
     def with_(self, key: NestedKey, spec: Spec | Mapping[Any, Any]) -> Self:
         """A copy with one spec added or replaced; nested Composites are made where the key needs them.
@@ -137,15 +153,19 @@ class Composite(Spec):
             OptionError: a mask; it belongs to one leaf.
         """
         self._refuse(mask)
-        return self._made({name: spec.rand(shape, generator=generator) for name, spec in self._specs.items()}, shape)
+        return self._made({name: spec.rand(shape, generator=generator) for name, spec in self._known()}, shape)
 
     def zero(self, shape: ShapeLike = ()) -> TensorDict:
         """A TensorDict of batch size `(*shape, *self.shape)` with zeros under each key."""
-        return self._made({name: spec.zero(shape) for name, spec in self._specs.items()}, shape)
+        return self._made({name: spec.zero(shape) for name, spec in self._known()}, shape)
 
-    def zeros(self, shape: ShapeLike = ()) -> TensorDict:
-        """The same as `zero`."""
-        return self.zero(shape)
+    def one(self, shape: ShapeLike = ()) -> TensorDict:
+        """A TensorDict of batch size `(*shape, *self.shape)` with ones under each key."""
+        return self._made({name: spec.one(shape) for name, spec in self._known()}, shape)
+
+    def _known(self) -> list[tuple[str, Spec]]:
+        """The entries of this level that have a spec."""
+        return [(name, spec) for name, spec in self._specs.items() if spec is not None]
 
     def project(self, value: Any) -> Any:
         """A shallow copy of a TensorDict or dict, with the nearest valid value under each key of the spec.
@@ -155,9 +175,74 @@ class Composite(Spec):
             SpecMismatch: a value's shape does not end with its spec's.
         """
         copy = value.copy()
-        for name, spec in self._specs.items():
+        for name, spec in self._known():
             copy[name] = spec.project(value[name])
         return copy
+
+    @property
+    def domain(self) -> str:
+        """`"composite"`."""
+        return "composite"
+
+    def type_check(self, value: Any, key: NestedKey | Iterable[NestedKey] | None = None) -> None:
+        """Raise SpecMismatch unless the values in a TensorDict or dict have the dtypes of their specs.
+
+        Args:
+            value: the TensorDict or dict.
+            key: the names to look at, one or several; None: all that are there.
+        """
+        names = {key} if isinstance(key, str) else None if key is None else set(key)
+        for name, spec in self._known():
+            if name in value.keys() and (names is None or name in names):
+                spec.type_check(value[name], name)
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> TensorDict:
+        """A dict of a simulator's values as a TensorDict; see `Values`."""
+        values = encoded_tree(self._specs, val, "Composite", ignore_device=ignore_device)
+        return tensordict().TensorDict(values, self._shape, device=None if ignore_device else self._device)
+
+    def to_numpy(self, val: Any, safe: bool | None = None) -> dict[str, Any]:
+        """A TensorDict as a dict of arrays, and of dicts where it is nested; see `Values`."""
+        return {name: spec.to_numpy(val[name], safe) for name, spec in self._known() if name in val.keys()}
+
+    def cardinality(self) -> int | float:
+        """The number of combinations of the values of all leaves."""
+        return prod(leaf.cardinality() for _, leaf in self.leaves())
+
+    def enumerate(self, use_mask: bool = False) -> TensorDict:
+        """All combinations of the values of all leaves, a TensorDict `[cardinality, *shape]`; see `Values`."""
+        every = [(plain(key), leaf.enumerate(use_mask)) for key, leaf in self.leaves()]
+        counts = torch.cartesian_prod(*(torch.arange(len(values)) for _, values in every)).reshape(-1, len(every))
+        made = tensordict().TensorDict({}, (len(counts), *self._shape), device=self._device)
+        for (key, values), column in zip(every, counts.unbind(-1), strict=True):
+            made.set(key, values[column.to(values.device)])
+        return made
+
+    def empty(self) -> Self:
+        """A Composite of the same shape and device without entries."""
+        return type(self)(shape=self._shape, device=self._device)
+
+    def clear_device_(self) -> Self:
+        """Forget the device that new entries are moved to, here and below; returns the Composite itself."""
+        self._require_unlocked("clear_device_")
+        self._assign(_device=None)
+        for spec in self._specs.values():
+            if isinstance(spec, Composite):
+                spec.clear_device_()
+        return self
+
+    def _twin(self) -> Self:
+        twins = {name: spec.clone() if isinstance(spec, Composite) else spec for name, spec in self._specs.items()}
+        return type(self)(twins, shape=self._shape, device=self._device)
+
+    def _mapped(self, change: Change) -> Self:
+        parts = {name: spec if spec is None else spec._mapped(change) for name, spec in self._specs.items()}
+        shape = change(torch.empty(self._shape, device="meta")).shape
+        return type(self)(parts, shape=shape, device=self._device)
+
+    def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        entries = {name: spec if spec is None else spec.as_torchrl() for name, spec in self._specs.items()}
+        return "Composite", (entries,), {}
 
     def to(self, dest: Destination) -> Self:
         """On another device, or with another float dtype: leaves that are no floats keep theirs."""
@@ -166,7 +251,7 @@ class Composite(Spec):
         return self._rebuilt(device=torch.device(dest))
 
     def _fault(self, value: Any, *, batched: bool) -> Fault | None:
-        for name, spec in self._specs.items():
+        for name, spec in self._known():
             try:
                 part = value[name]
             except (KeyError, IndexError, TypeError):
@@ -192,7 +277,9 @@ class Composite(Spec):
     ) -> Self:
         size = tuple(self._shape) if shape is None else shape
         specs = {
-            name: spec._rebuilt(shape=(*size, *spec.shape[self.ndim :]), device=device, dtype=_dtype_for(spec, dtype))
+            name: None
+            if spec is None
+            else spec._rebuilt(shape=(*size, *spec.shape[self.ndim :]), device=device, dtype=_dtype_for(spec, dtype))
             for name, spec in self._specs.items()
         }
         return type(self)(specs, shape=size, device=device or self._device)
@@ -200,28 +287,31 @@ class Composite(Spec):
     def _made(self, values: dict[str, Any], shape: ShapeLike) -> TensorDict:
         return tensordict().TensorDict(values, (*as_shape(shape), *self._shape), device=self._device)
 
-    def _walk(self) -> Iterator[tuple[Key, Spec]]:
+    def _walk(self) -> Iterator[tuple[Key, Any]]:
         for name, spec in self._specs.items():
             yield (name,), spec
             if isinstance(spec, Composite):
                 yield from (((name, *key), leaf) for key, leaf in spec._walk())
 
-    def __getitem__(self, key: NestedKey) -> Spec:
-        found = self.get(key)
-        if found is None:
+    @overload
+    def __getitem__(self, key: str | tuple[str, ...]) -> Any: ...
+    @overload
+    def __getitem__(self, key: Any) -> Self: ...
+    def __getitem__(self, key: Any) -> Any:
+        if not _is_key(key):
+            return self._part(key)
+        found = self._found(as_key(key), MISSING)
+        if found is MISSING:
             known = self.keys(include_nested=True)
             near = nearest(as_key(key)[-1], [as_key(name)[-1] for name in known])
             raise KeyError(f"Composite: expected one of the keys {known}, found {key!r}.{near}")
         return found
 
-    def __setitem__(self, key: NestedKey, spec: object) -> None:
-        raise TypeError(
-            f"Composite: expected no assignment to key {key!r}, as specs are immutable. "
-            f"Write spec = spec.with_({key!r}, ...), or give all keys to Composite(...) at once."
-        )
+    def __copy__(self) -> Self:
+        return self.clone()
 
     def __contains__(self, key: NestedKey) -> bool:
-        return self.get(key) is not None
+        return self._found(as_key(key), MISSING) is not MISSING
 
     def __len__(self) -> int:
         return len(self._specs)
@@ -235,7 +325,7 @@ class Composite(Spec):
         return (self._shape, self._device, self._specs) == (other._shape, other._device, other._specs)
 
     def __hash__(self) -> int:
-        return hash((Composite, self._shape, frozenset(self._specs)))
+        return hash((Composite, self._shape))
 
     def __repr__(self) -> str:
         lines = [f"{name}={spec!r}".replace("\n", "\n    ") for name, spec in self._specs.items()]
@@ -252,7 +342,7 @@ def _dtype_for(spec: Spec, dtype: torch.dtype | None) -> torch.dtype | None:
     return dtype if is_float or isinstance(spec, Composite) else None
 
 
-def _as_tree(given: dict[Any, Any], shape: torch.Size, device: torch.device | None) -> dict[str, Spec]:
+def _as_tree(given: dict[Any, Any], shape: torch.Size, device: torch.device | None) -> dict[str, Any]:
     """The specs of one level: mappings become Composites, leaves are checked and moved."""
     tree: dict[str, Any] = {}
     for key, spec in given.items():
@@ -280,11 +370,18 @@ def _nest(level: Mapping[str, Any], path: Key, spec: Any) -> dict[str, Any]:
         raise OptionError(
             f"Composite: expected key {path!r} to lead through Composites, found a {type(held).__name__} under {name!r}."
         )
-    inner = cast("Mapping[str, Any]", held)
+    inner = cast("Mapping[Any, Any]", held)
     return {name: {**inner, **_nest(inner, rest, spec)}}
 
 
-def _as_spec(name: str, spec: Any, shape: torch.Size, device: torch.device | None) -> Spec:
+def _is_key(key: Any) -> bool:
+    return isinstance(key, str) or (isinstance(key, tuple) and bool(key) and all(isinstance(part, str) for part in key))  # pyright: ignore[reportUnknownVariableType]
+
+
+def _as_spec(name: str, spec: Any, shape: torch.Size, device: torch.device | None) -> Spec | None:
+    if spec is None:
+        return None
+    spec = as_own(spec)
     if isinstance(spec, Mapping):
         return Composite(cast("Mapping[Any, Any]", spec), shape=shape, device=device)
     if isinstance(spec, Composite) and spec.shape[: len(shape)] != shape:

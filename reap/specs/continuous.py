@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 
 from reap.errors import OptionError
-from reap.specs.base import DeviceLike, DTypeLike, ShapeLike, TensorSpec, as_dtype, as_shape
+from reap.specs.base import TensorSpec
 from reap.specs.drawing import uniform_floats, uniform_integers
 from reap.specs.faults import Fault, comparable, dtype_name, first_index, range_fault, shape_text
+from reap.specs.parts.arguments import DeviceLike, DTypeLike, ShapeLike, as_dtype, as_shape
+from reap.specs.parts.reshaping import Change
 from reap.specs.spaces import ContinuousBox
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class Bounded(_Numbers):
         shape: the shape of a value; None: that of the bounds.
         device: where values are made.
         dtype: torch.float32 by default, whatever the dtype of the bounds.
+        domain: `"continuous"` or `"discrete"`, to say which one the dtype must be of; None: as the dtype is.
 
     Raises:
         OptionError: a bound is missing, NaN, or cannot be held by the dtype; `low` is above `high`; the shape is
@@ -103,8 +106,11 @@ class Bounded(_Numbers):
         shape: ShapeLike | None = None,
         device: DeviceLike | None = None,
         dtype: DTypeLike | None = None,
+        *,
+        domain: str | None = None,
     ) -> None:
         kind = as_dtype(dtype)
+        _require_domain(domain, kind, "Bounded")
         least, most = _bound(low, "low", kind), _bound(high, "high", kind)
         size = _common_shape(least, most, shape)
         super().__init__(size, device, kind)
@@ -121,6 +127,16 @@ class Bounded(_Numbers):
     def _like(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Self:
         return type(self)(self.low, self.high, shape, device, dtype)
 
+    def _mapped(self, change: Change) -> Self:
+        low, high = change(self.low), change(self.high)
+        return type(self)(low, high, low.shape, self._device, self._dtype)
+
+    def _register_batch_size(self, batch_size: torch.Size) -> None:
+        """Called by a Composite of torchrl's that takes the spec in: there equal bounds are stored once from then on."""
+
+    def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        return "Bounded", (self.low.clone(), self.high.clone()), {"dtype": self._dtype}
+
     def __repr__(self) -> str:
         return self._text(f"low={_shown(self.low)}", f"high={_shown(self.high)}")
 
@@ -132,6 +148,7 @@ class Unbounded(_Numbers):
         shape: the shape of a value.
         device: where values are made.
         dtype: torch.float32 by default.
+        domain: `"continuous"` or `"discrete"`, to say which one the dtype must be of; None: as the dtype is.
 
     Example:
         >>> Unbounded((2, 3)).zero((4,)).shape
@@ -140,8 +157,16 @@ class Unbounded(_Numbers):
         tensor([255, 255, 255], dtype=torch.uint8)
     """
 
-    def __init__(self, shape: ShapeLike = (1,), device: DeviceLike | None = None, dtype: DTypeLike | None = None) -> None:
+    def __init__(
+        self,
+        shape: ShapeLike = (1,),
+        device: DeviceLike | None = None,
+        dtype: DTypeLike | None = None,
+        *,
+        domain: str | None = None,
+    ) -> None:
         super().__init__(shape, device, dtype)
+        _require_domain(domain, self._dtype, "Unbounded")
         low, high = _limits(self._dtype)
         ends = [torch.tensor(end, dtype=self._dtype, device=self._device).expand(self._shape) for end in (low, high)]
         self._assign(_space=ContinuousBox(*ends))
@@ -149,8 +174,19 @@ class Unbounded(_Numbers):
     def _like(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Self:
         return type(self)(shape, device, dtype)
 
+    def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        return "Unbounded", (), {"dtype": self._dtype}
+
     def __repr__(self) -> str:
         return self._text()
+
+
+def _require_domain(domain: str | None, dtype: torch.dtype, owner: str) -> None:
+    own = "continuous" if dtype.is_floating_point else "discrete"
+    if domain not in {None, own}:
+        raise OptionError(
+            f"{owner}: expected domain {own!r} for dtype {dtype_name(dtype)}, found {domain!r}. Give another dtype."
+        )
 
 
 def _limits(dtype: torch.dtype) -> tuple[float, float] | tuple[int, int]:

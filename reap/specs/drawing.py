@@ -36,7 +36,7 @@ def draw(
     if mask is None:
         columns = [torch.randint(size, lead, generator=generator, device=source) for size in sizes]
     else:
-        blocks = _as_flags(mask, (*lead, sum(sizes))).to(source).split(sizes, -1)
+        blocks = as_flags(mask, (*lead, sum(sizes))).to(source).split(sizes, -1)
         _require_some(blocks)
         columns = [_pick(block, generator) for block in blocks]
     return torch.stack(columns, -1).to(device)
@@ -99,7 +99,12 @@ def _pick(allowed: torch.Tensor, generator: torch.Generator | None) -> torch.Ten
     return (allowed.cumsum(-1) <= rank.unsqueeze(-1)).sum(-1)
 
 
-def _as_flags(mask: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+def as_flags(mask: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """A mask as bool of a shape that it broadcasts to.
+
+    Raises:
+        SpecMismatch: it does not broadcast, or holds floats.
+    """
     if mask.dtype.is_floating_point:
         raise SpecMismatch(
             f"action mask: expected dtype bool, found {dtype_name(mask.dtype)}. Give True where an action is allowed."

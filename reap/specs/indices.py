@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from reap.errors import OptionError
-from reap.specs.base import DeviceLike, DTypeLike, ShapeLike, as_dtype
 from reap.specs.choices import ChoiceSpec, Sizes, as_counts, checked_sizes, with_kept_end
 from reap.specs.faults import Fault, comparable, range_fault, shape_text, whole_fault
+from reap.specs.parts.arguments import DeviceLike, DTypeLike, ShapeLike, as_dtype
 from reap.specs.spaces import BoxList, CategoricalBox
 
 
@@ -41,11 +41,20 @@ class _Indices(ChoiceSpec):
     def _projected(self, value: torch.Tensor) -> torch.Tensor:
         most = (self._counts - 1).to(value.device)
         numbers = value.round() if value.dtype.is_floating_point else comparable(value)
-        return torch.minimum(numbers.clamp(min=0), most.to(numbers.dtype)).to(self._dtype)
+        nearest = torch.minimum(numbers.clamp(min=0), most.to(numbers.dtype))
+        return nearest.to(self._dtype) if self._mask is None else self._from_indices(self._with_allowed(self._indices(nearest)))
+
+    def _indices(self, value: torch.Tensor) -> torch.Tensor:
+        lead = value.shape[: value.ndim - self.ndim] + torch.Size(self._lead)
+        return value.to(torch.int64).reshape(*lead, len(self._sizes))
+
+    def _from_indices(self, indices: torch.Tensor) -> torch.Tensor:
+        lead = indices.shape[: indices.ndim - 1 - len(self._lead)]
+        return indices.reshape((*lead, *self._shape)).to(self._dtype)
 
     def _content_fault(self, value: torch.Tensor) -> Fault | None:
         least = torch.zeros((), dtype=torch.int64)
-        return range_fault(value, least, self._counts - 1) or whole_fault(value)
+        return range_fault(value, least, self._counts - 1) or whole_fault(value) or self._mask_fault(value)
 
     def _layout_advice(self, value: torch.Tensor) -> str:
         width = sum(self._sizes)
@@ -65,6 +74,7 @@ class Categorical(_Indices):
         shape: the shape of a value; None: a single index, `()`.
         device: where values are made.
         dtype: torch.int64 by default.
+        mask: which choices are allowed, `[*shape, n]`; see `update_mask`.
 
     Example:
         >>> spec = Categorical(4)
@@ -81,10 +91,12 @@ class Categorical(_Indices):
         shape: ShapeLike | None = None,
         device: DeviceLike | None = None,
         dtype: DTypeLike | None = torch.int64,
+        mask: torch.Tensor | None = None,
     ) -> None:
         (n,) = checked_sizes((n,), type(self).__name__)
         super().__init__(() if shape is None else shape, device, _int64_unless(dtype))
         self._assign(_sizes=(n,), _counts=torch.tensor(n))
+        self._with_mask(mask)
 
     @property
     def n(self) -> int:
@@ -103,6 +115,9 @@ class Categorical(_Indices):
     def _like(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Self:
         return type(self)(self.n, shape, device, dtype)
 
+    def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        return "Categorical", (self.n,), {"dtype": self._dtype, "mask": self._mask}
+
     def __repr__(self) -> str:
         return self._text(f"n={self.n}")
 
@@ -115,6 +130,7 @@ class MultiCategorical(_Indices):
         shape: the shape of a value, ending with that of nvec; None: just that.
         device: where values are made.
         dtype: torch.int64 by default.
+        mask: which choices are allowed; see `update_mask`.
 
     A mask for `rand` holds the flags of all choices side by side, in the order of `nvec.flatten()`.
 
@@ -132,6 +148,7 @@ class MultiCategorical(_Indices):
         shape: ShapeLike | None = None,
         device: DeviceLike | None = None,
         dtype: DTypeLike | None = torch.int64,
+        mask: torch.Tensor | None = None,
     ) -> None:
         counts = as_counts(nvec, type(self).__name__)
         super().__init__(counts.shape if shape is None else shape, device, _int64_unless(dtype))
@@ -141,6 +158,11 @@ class MultiCategorical(_Indices):
                 f"found {shape_text(self._shape)}."
             )
         self._assign(_sizes=tuple(counts.flatten().tolist()), _counts=counts)
+        self._with_mask(mask)
+
+    @property
+    def _is_several(self) -> bool:
+        return True
 
     @property
     def nvec(self) -> torch.Tensor:
@@ -161,6 +183,9 @@ class MultiCategorical(_Indices):
 
     def _like(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Self:
         return type(self)(self._counts, shape, device, dtype)
+
+    def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        return "MultiCategorical", (self.nvec.clone(),), {"dtype": self._dtype, "mask": self._mask}
 
     def __repr__(self) -> str:
         return self._text(f"nvec={self._counts.tolist()}")

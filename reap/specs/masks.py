@@ -1,15 +1,17 @@
-"""Action masks, and random actions that obey them."""
+"""Action masks, and random actions that obey them: `random_actions`, and `RandomPolicy` for people."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from reap.keys import Key, as_key, plain
+from reap.errors import OptionError
+from reap.keys import Key, NestedKey, as_key, plain
 from reap.specs.base import Spec
 from reap.specs.composite import Composite
 from reap.specs.indices import Categorical, MultiCategorical
 from reap.specs.onehot import MultiOneHot, OneHot
+from reap.specs.parts.from_torchrl import as_own
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -56,3 +58,39 @@ def random_actions(actions: Composite, tensordict: TensorDictBase) -> TensorDict
         mask = tensordict.get(plain(masks[key])) if key in masks else None
         drawn.set(plain(key), spec.rand(mask=mask))
     return tensordict.update(drawn)
+
+
+class RandomPolicy:
+    """Draws actions from a spec.
+
+    Args:
+        action_spec: spec of the action with its batch dimensions, or a Composite of several actions; torchrl's do too.
+        action_key: where the action goes, if the spec is not a Composite.
+
+    Raises:
+        OptionError: it is no spec.
+
+    Example:
+        >>> from reap.envs import GymEnv
+        >>> policy = RandomPolicy(GymEnv("CartPole-v1").action_spec)
+    """
+
+    def __init__(self, action_spec: Any, action_key: NestedKey = "action") -> None:
+        spec = as_own(action_spec)
+        if not isinstance(spec, Spec):
+            raise OptionError(f"RandomPolicy: expected the spec of an action, env.action_spec, got {action_spec!r}")
+        self.action_spec: Spec = spec
+        self.action_key = action_key
+
+    @property
+    def actions(self) -> Composite:
+        """The specs of the actions under their keys."""
+        given = self.action_spec
+        return given if isinstance(given, Composite) else Composite().with_(as_key(self.action_key), given)
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write random actions into the TensorDict, from torch's global generator; an `action_mask` in it is obeyed."""
+        return random_actions(self.actions, tensordict)
+
+    def __repr__(self) -> str:
+        return f"RandomPolicy({self.action_spec})"

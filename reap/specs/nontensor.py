@@ -6,9 +6,13 @@ from typing import Any, Self
 
 import torch
 
+from reap.keys import NestedKey
 from reap.optional import tensordict
-from reap.specs.base import DeviceLike, DTypeLike, ShapeLike, Spec, as_shape
+from reap.specs.base import Spec
 from reap.specs.faults import Fault, shape_text
+from reap.specs.parts.arguments import DeviceLike, DTypeLike, ShapeLike, as_shape
+from reap.specs.parts.reshaping import Change
+from reap.specs.parts.torchrl import introduce
 
 
 class NonTensor(Spec):
@@ -36,6 +40,7 @@ class NonTensor(Spec):
         dtype: DTypeLike | None = None,
         example_data: Any = None,
     ) -> None:
+        introduce()
         place = None if device is None else torch.device(device)
         self._assign(_shape=as_shape(shape), _device=place, _example=example_data)
 
@@ -77,6 +82,38 @@ class NonTensor(Spec):
     def project(self, value: Any) -> Any:
         """The value itself."""
         return value
+
+    @property
+    def domain(self) -> None:
+        """None: there are no tensors."""
+        return
+
+    def one(self, shape: ShapeLike = ()) -> Any:
+        """The same as `rand`: there is no one of an object."""
+        return self.zero(shape)
+
+    def type_check(self, value: Any, key: NestedKey = "") -> None:
+        """Any object is of the right type."""
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+        """The object as tensordict's NonTensorData."""
+        return val if hasattr(val, "batch_size") else tensordict().NonTensorData(data=val, batch_size=self._shape)
+
+    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+        """The object in a NonTensorData, or the list of those in a NonTensorStack."""
+        return val.tolist() if hasattr(val, "tolist") else val
+
+    def _twin(self) -> Self:
+        return self._rebuilt()
+
+    def _mapped(self, change: Change) -> Self:
+        return self._rebuilt(shape=change(torch.empty(self._shape, device="meta")).shape)
+
+    def __getitem__(self, index: Any) -> Self:
+        return self._part(index)
+
+    def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        return "NonTensor", (), {"example_data": self._example}
 
     def _fault(self, value: Any, *, batched: bool) -> Fault | None:
         return None

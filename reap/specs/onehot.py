@@ -6,10 +6,11 @@ from typing import Any, Self
 
 import torch
 
-from reap.specs.base import DeviceLike, DTypeLike, ShapeLike
 from reap.specs.choices import ChoiceSpec, Sizes, as_counts, checked_sizes, require_last, with_kept_end
 from reap.specs.drawing import encode
 from reap.specs.faults import Fault, comparable, first_index
+from reap.specs.parts.arguments import DeviceLike, DTypeLike, ShapeLike
+from reap.specs.parts.values import as_array
 from reap.specs.spaces import BoxList, CategoricalBox
 
 ONE_HOT = "exactly one 1 and else zeros"
@@ -48,9 +49,33 @@ class _OneHots(ChoiceSpec):
         return encode(indices, self._sizes, self._dtype).reshape(size)
 
     def _projected(self, value: torch.Tensor) -> torch.Tensor:
+        return self._from_indices(self._with_allowed(self._indices(value)))
+
+    def _indices(self, value: torch.Tensor) -> torch.Tensor:
         numbers = value if value.dtype.is_floating_point else comparable(value)
-        hottest = [block.argmax(-1) for block in numbers.split(self._sizes, -1)]
-        return encode(torch.stack(hottest, -1), self._sizes, self._dtype)
+        return torch.stack([block.argmax(-1) for block in numbers.split(self._sizes, -1)], -1)
+
+    def _from_indices(self, indices: torch.Tensor) -> torch.Tensor:
+        return encode(indices, self._sizes, self._dtype).reshape(*indices.shape[:-1], self._shape[-1])
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> torch.Tensor:
+        """Indices, or vectors of the spec's length, as one-hot vectors; see `Values`.
+
+        Example:
+            >>> OneHot(3).encode(1)
+            tensor([False,  True, False])
+        """
+        given = torch.as_tensor(val)
+        if given.shape[max(given.ndim - self.ndim, 0) :] == self._shape:
+            return super().encode(given, ignore_device=ignore_device)
+        kind = self.to_categorical_spec()
+        indices = kind.encode(given, ignore_device=ignore_device)
+        kind.assert_is_in(indices)
+        return self._from_indices(indices.reshape(*indices.shape[: indices.ndim - kind.ndim], *self._lead, len(self._sizes)))
+
+    def to_numpy(self, val: torch.Tensor, safe: bool | None = None) -> Any:
+        """The indices of the choices, as an array on the host; see `Values`."""
+        return as_array(self.to_categorical(val, safe))
 
     def _content_fault(self, value: torch.Tensor) -> Fault | None:
         numbers = value if value.dtype.is_floating_point else comparable(value)
@@ -61,7 +86,7 @@ class _OneHots(ChoiceSpec):
                 at = f" at index {index}" if index else ""
                 many = f" in each of the blocks {self._sizes}" if len(self._sizes) > 1 else ""
                 return Fault(f"{ONE_HOT}{many}", f"{block[index].tolist()}{at}")
-        return None
+        return self._mask_fault(value)
 
     def _layout_advice(self, value: torch.Tensor) -> str:
         index_shape = self._lead if len(self._sizes) == 1 else (*self._lead, len(self._sizes))
@@ -85,6 +110,7 @@ class OneHot(_OneHots):
         shape: the shape of a value, ending with n; None: `(n,)`.
         device: where values are made.
         dtype: torch.bool by default; `spec_from_space` uses torch.int64.
+        mask: which choices are allowed; see `update_mask`.
 
     Example:
         >>> spec = OneHot(3, dtype=torch.int64)
@@ -100,11 +126,13 @@ class OneHot(_OneHots):
         shape: ShapeLike | None = None,
         device: DeviceLike | None = None,
         dtype: DTypeLike | None = torch.bool,
+        mask: torch.Tensor | None = None,
     ) -> None:
         sizes = checked_sizes((n,), type(self).__name__)
         super().__init__(sizes if shape is None else shape, device, torch.bool if dtype is None else dtype)
         self._assign(_sizes=sizes)
         require_last(self._shape, sum(sizes), type(self).__name__, "n")
+        self._with_mask(mask)
 
     @property
     def n(self) -> int:
@@ -119,6 +147,9 @@ class OneHot(_OneHots):
     def _like(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Self:
         return type(self)(self.n, shape, device, dtype)
 
+    def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        return "OneHot", (self.n,), {"dtype": self._dtype, "mask": self._mask}
+
     def __repr__(self) -> str:
         return self._text(f"n={self.n}")
 
@@ -131,6 +162,7 @@ class MultiOneHot(_OneHots):
         shape: the shape of a value, ending with the sum of nvec; None: just that.
         device: where values are made.
         dtype: torch.bool by default; `spec_from_space` uses torch.int64.
+        mask: which choices are allowed; see `update_mask`.
 
     Example:
         >>> spec = MultiOneHot([2, 3], dtype=torch.int64)
@@ -146,12 +178,18 @@ class MultiOneHot(_OneHots):
         shape: ShapeLike | None = None,
         device: DeviceLike | None = None,
         dtype: DTypeLike | None = torch.bool,
+        mask: torch.Tensor | None = None,
     ) -> None:
         counts = as_counts(nvec, type(self).__name__).flatten()
         width = int(counts.sum())
         super().__init__((width,) if shape is None else shape, device, torch.bool if dtype is None else dtype)
         self._assign(_sizes=tuple(counts.tolist()))
         require_last(self._shape, width, type(self).__name__, "the sum of nvec")
+        self._with_mask(mask)
+
+    @property
+    def _is_several(self) -> bool:
+        return True
 
     @property
     def nvec(self) -> torch.Tensor:
@@ -165,6 +203,9 @@ class MultiOneHot(_OneHots):
 
     def _like(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Self:
         return type(self)(self._sizes, shape, device, dtype)
+
+    def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        return "MultiOneHot", (list(self._sizes),), {"dtype": self._dtype, "mask": self._mask}
 
     def __repr__(self) -> str:
         return self._text(f"nvec={list(self._sizes)}")

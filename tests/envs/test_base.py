@@ -294,7 +294,7 @@ def test_default_specs_have_the_batch_dimensions(shape: tuple[int, ...]) -> None
     assert {name: spec.shape for name, spec in env.full_done_spec.items()} == dict.fromkeys(
         ("done", "terminated", "truncated"), (*shape, 1)
     )
-    assert (env.action_keys, env.reward_keys, env.done_keys) == (["action"], ["reward"], ["done"])
+    assert (env.action_keys, env.reward_keys, env.done_key) == (["action"], ["reward"], "done")
     assert env.rollout(2, break_when_any_done=False)["next", "reward"].shape == (*shape, 2, 1)
 
 

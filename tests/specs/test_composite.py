@@ -119,7 +119,6 @@ def test_a_nested_composite_takes_the_shape_of_its_parent():
     ("given", "text"),
     [
         ({"a": 3}, "expected a spec or a mapping under 'a', found a int"),
-        ({"a": None}, "expected a spec or a mapping under 'a', found a NoneType"),
         ({3: OneHot(3)}, "strings or tuples of strings, found 3"),
         ({("a", 3): OneHot(3)}, "strings or tuples of strings, found ('a', 3)"),
         ({(): OneHot(3)}, "strings or tuples of strings, found ()"),
@@ -153,9 +152,7 @@ def test_with_derives_a_changed_copy(spec):
         spec.with_(("d", "x"), Unbounded(2))
 
 
-def test_immutable(spec):
-    with pytest.raises(TypeError, match=r"Write spec = spec.with_\('d', ...\)"):
-        spec["d"] = Categorical(3)
+def test_attributes_cannot_be_set(spec):
     with pytest.raises(AttributeError, match="specs are immutable"):
         spec.shape = (2,)
 

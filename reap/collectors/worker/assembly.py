@@ -19,7 +19,7 @@ from reap.envs.base import EnvBase
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.policy.actors.halves import join_halves
-from reap.policy.actors.random import OwnDrawActor, RandomActor, RandomPolicy
+from reap.policy.actors.random import OwnDrawActor, RandomActor
 from reap.policy.actors.states import read_keys, written_keys
 from reap.policy.base import PolicyActor, RetainedInputs
 from reap.policy.choose import choose_actor
@@ -31,7 +31,7 @@ from reap.recording.pool import SlotPool
 from reap.recording.trajectories import TrajectoryTracker
 from reap.rollout.halves import Overlap
 from reap.rollout.loop import Hook, Rollout
-from reap.specs import Composite, Spec
+from reap.specs import Composite, RandomPolicy, Spec
 
 
 @dataclass(frozen=True)

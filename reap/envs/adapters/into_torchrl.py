@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reap.envs.adapters.torchrl_specs import spec_to_torchrl
 from reap.optional import load
 
 if TYPE_CHECKING:
@@ -45,8 +44,8 @@ class WrappedEnv(Protocol):
         """Begin new episodes."""
         ...
 
-    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Apply the actions; the results are under `"next"`."""
+    def results_of_step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Apply the actions; the results are at the root of a TensorDict of their own."""
         ...
 
     def set_seed(self, seed: int) -> int:
@@ -77,10 +76,10 @@ def _wrapper_class() -> Any:
         def __init__(self, env: WrappedEnv) -> None:
             super().__init__(device=env.device, batch_size=env.batch_size)
             self.wrapped = env
-            self.observation_spec = spec_to_torchrl(env.observation_spec)
-            self.action_spec = spec_to_torchrl(env.full_action_spec)
-            self.reward_spec = spec_to_torchrl(env.full_reward_spec)
-            self.done_spec = spec_to_torchrl(env.full_done_spec)
+            self.observation_spec = env.observation_spec.as_torchrl()
+            self.action_spec = env.full_action_spec.as_torchrl()
+            self.reward_spec = env.full_reward_spec.as_torchrl()
+            self.done_spec = env.full_done_spec.as_torchrl()
             self.is_closed = False
 
         def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
@@ -88,7 +87,7 @@ def _wrapper_class() -> Any:
             return begun.select(*self.full_observation_spec.keys(True, True), *self.full_done_spec.keys(True, True))
 
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-            return self.wrapped.step(tensordict.exclude("next")).get("next")
+            return self.wrapped.results_of_step(tensordict.exclude("next") if "next" in tensordict else tensordict)
 
         def _set_seed(self, seed: int | None) -> None:
             if seed is not None:
@@ -105,4 +104,11 @@ def _wrapper_class() -> Any:
         def __repr__(self) -> str:
             return f"{self.wrapped!r}.as_torchrl()"
 
+    ReapEnv.__qualname__ = "ReapEnv"  # where pickle looks for the class
     return ReapEnv
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ReapEnv":
+        return _wrapper_class()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from reap.envs.adapters.torchrl_specs import composite_from_torchrl
 from reap.envs.base import EnvBase
 from reap.envs.faces.td_access import get_leaf
 from reap.envs.faces.tensordict_as_rows import TensorDictAsRows, TensorDictCalls
@@ -24,6 +23,7 @@ from reap.errors import OptionError
 from reap.keys import Key, as_key, plain
 from reap.recording.buffers import FLAGS, Slot, Stage, after
 from reap.specs import Composite
+from reap.specs.parts.from_torchrl import composite_from_torchrl
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -146,10 +146,10 @@ class TorchRLEnv(EnvBase):
         """Call a method of the torchrl env; return its result."""
         return getattr(self.wrapped, name)(*args)
 
-    def close(self) -> None:
-        """Close the env; a second call does nothing."""
-        if not self.closed:
-            super().close()
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """Close the env; a second call does nothing, or raises ClosedError with `raise_if_closed`."""
+        if not self.closed or raise_if_closed:
+            super().close(raise_if_closed=raise_if_closed)
             if not self.wrapped.is_closed:
                 self.wrapped.close()
 

@@ -148,3 +148,30 @@ def _completed(key: Key, given: Mapping[Key, torch.Tensor], none: torch.Tensor) 
         return none
     other = truncated if key[-1] == "terminated" else terminated
     return done if other is None else done & ~other
+
+
+def require_not_done(env: EnvSpecs, begun: TensorDictBase, mask: torch.Tensor | None) -> None:
+    """Raise unless the rows that a reset began go on, or the env allows others.
+
+    Args:
+        env: the env.
+        begun: the result of `_reset`.
+        mask: the rows `[*batch_size, 1]` that were reset; None for all.
+
+    Raises:
+        SpecMismatch: a done flag is set.
+    """
+    if env.allow_done_after_reset:
+        return
+    for key, spec in env.full_done_spec.leaves():
+        flag = begun.get(plain(key), None)
+        if flag is not None and bool(flag.any()):
+            flags = flag.reshape(spec.shape)
+            chosen = (
+                flags if mask is None else flags & mask.reshape(*mask.shape, *(1,) * (flags.ndim - mask.ndim)).to(flags.device)
+            )
+            if bool(chosen.any()):
+                raise SpecMismatch(
+                    f"{type(env).__name__}._reset: {plain(key)!r}: expected no episode to end with its reset, found a flag "
+                    "that is set; leave flags out, or allow it: super().__init__(allow_done_after_reset=True)"
+                )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from reap.envs.faces.done_flags import DoneFlags, complete_flags
+from reap.envs.faces.done_flags import DoneFlags, complete_flags, require_not_done
 from reap.envs.faces.results import check_result, clear_flags, merge_rows
-from reap.errors import SpecMismatch
+from reap.errors import OptionError, SpecMismatch
 from reap.keys import NestedKey
 from reap.optional import tensordict as load_tensordict
 from reap.recording.buffers import after
@@ -71,17 +71,28 @@ def rollout(
     start: TensorDictBase | None,
     max_steps: int,
     *,
+    callback: Callable[[Any, TensorDictBase], Any] | None,
     break_when_any_done: bool,
     set_truncated: bool,
+    is_lazy: bool,
+    device: torch.device | str | None,
 ) -> TensorDictBase:
-    """Stack up to `max_steps` steps along a last dimension named `"time"`; see `EnvBase.rollout`."""
+    """Stack up to `max_steps` steps along a last dimension named `"time"`; see `EnvBase.rollout`.
+
+    Raises:
+        OptionError: there is no step to take.
+    """
+    if max_steps < 1:
+        raise OptionError(f"rollout: expected one step or more, got {max_steps}")
     current = env.empty_tensordict() if start is None else start
     steps: list[TensorDictBase] = []
     flags = DoneFlags(env)
     while len(steps) < max_steps:
         acted = policy(current)
         stepped = step(current if acted is None else acted)
-        steps.append(stepped.copy())
+        steps.append(stepped.copy() if device is None else stepped.copy().to(device))
+        if callback is not None:
+            callback(env, stepped)
         ended = flags.read(stepped.get("next"))
         if len(steps) == max_steps or (break_when_any_done and ended is not None):
             break
@@ -89,7 +100,8 @@ def rollout(
         if ended is not None:
             done = torch.from_numpy(ended[0] | ended[1])
             current = reset(current.set("_reset", done.view(*env.batch_size, 1)))
-    stacked = load_tensordict().stack(steps, len(env.batch_size))
+    made, lead = load_tensordict(), len(env.batch_size)
+    stacked = made.LazyStackedTensorDict.lazy_stack(steps, lead) if is_lazy else made.stack(steps, lead)
     stacked.refine_names(..., "time")
     if set_truncated:
         last = (*(slice(None),) * len(env.batch_size), -1)
@@ -136,6 +148,7 @@ def finish_reset(
     result.pop("_reset", None)
     if begun is not None:
         check_result(env, begun, "_reset", by_hand=True)
+        require_not_done(env, begun, mask)
         new = env.empty_tensordict().update(begun)
         new.pop("_reset", None)
         clear_flags(env, new)
@@ -145,7 +158,7 @@ def finish_reset(
 
 
 def finish_step(env: EnvSpecs, given: TensorDictBase, result: TensorDictBase) -> TensorDictBase:
-    """Put the results of a step under `"next"`, with all done flags of the env.
+    """The results of a step, with all done flags of the env.
 
     Raises:
         SpecMismatch: the result of `_step` does not fit the specs.
@@ -154,4 +167,4 @@ def finish_step(env: EnvSpecs, given: TensorDictBase, result: TensorDictBase) ->
     if result is given:
         result = result.copy()
     complete_flags(env, result)
-    return given.set("next", result)
+    return result

@@ -11,6 +11,7 @@ import torch
 from reap.envs.checks.looks import as_numpy
 from reap.envs.checks.rounding import without_rounding
 from reap.envs.faces.done_flags import shape_flags
+from reap.envs.faces.td_access import get_leaf
 from reap.errors import BoundsWarning, SpecMismatch, callers_level
 from reap.keys import Key, plain
 from reap.optional import tensordict as load_tensordict
@@ -68,11 +69,17 @@ def check_result(env: EnvSpecs, td: Any, call: str, *, by_hand: bool = False) ->
     if not isinstance(td, load_tensordict().TensorDictBase):
         hint = "; does it lack a return?" if td is None else ""
         raise SpecMismatch(f"{where}: expected a TensorDict, found {type(td).__name__}{hint}")
-    specs = dict(env.observation_spec.leaves())
-    if call == "_step":
-        specs.update(env.full_reward_spec.leaves())
-    for key, spec in specs.items():
-        value = td.get(plain(key), None)
+    check_values(env, td, call, where, by_hand=by_hand)
+    shape_flags(env, td, call)
+    if call == "_step" and not _has_flags(env, td):
+        wanted = [plain(key) for key, _ in env.full_done_spec.leaves()]
+        raise SpecMismatch(f"{where}: expected one of the done flags {wanted}, found {sorted(map(str, td.keys(True, True)))}")
+
+
+def check_values(env: EnvSpecs, td: TensorDictBase, call: str, where: str, *, by_hand: bool) -> None:
+    """The part of `check_result` that looks at observations and rewards."""
+    for key, spec in env.specs_of_result(call):
+        value = get_leaf(td, plain(key))
         if value is None:
             found = sorted(map(str, td.keys(True, True)))
             hint = "; _step returns its values at the root, not under 'next'" if "next" in td.keys() else ""
@@ -81,16 +88,14 @@ def check_result(env: EnvSpecs, td: Any, call: str, *, by_hand: bool = False) ->
         _check_value(env, spec, fitting, key, where, by_hand)
         if by_hand and fitting is not value:
             td.set(plain(key), fitting)
-    shape_flags(env, td, call)
-    if call == "_step" and not _has_flags(env, td):
-        wanted = [plain(key) for key, _ in env.full_done_spec.leaves()]
-        raise SpecMismatch(f"{where}: expected one of the done flags {wanted}, found {sorted(map(str, td.keys(True, True)))}")
 
 
 def _check_value(env: EnvSpecs, spec: Spec, value: Any, key: Key, where: str, by_hand: bool) -> None:
     """Raise SpecMismatch unless a value is in its spec; numbers outside of their bounds are told once, by hand."""
     numbers, bounds = env.looks_of(key, spec)
     has_layout = isinstance(value, torch.Tensor) and (value.shape, value.dtype) == (spec.shape, spec.dtype)
+    if bounds is None and numbers is not None and has_layout and numbers.is_fine(as_numpy(value)):
+        return
     if bounds is None or not has_layout or env.check == "first":
         spec.validate(without_rounding(value, spec), key=plain(key), where=where)
         return
@@ -108,5 +113,7 @@ def _check_value(env: EnvSpecs, spec: Spec, value: Any, key: Key, where: str, by
 
 
 def _has_flags(env: EnvSpecs, td: TensorDictBase) -> bool:
+    if get_leaf(td, "done") is not None:
+        return True
     known = {key for key, _ in env.full_done_spec.leaves()} | set(FLAGS)
     return any(td.get(plain(key), None) is not None for key in known)

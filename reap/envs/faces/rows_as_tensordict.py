@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from reap.envs.faces.td_access import get_leaf, made_of
 from reap.keys import plain
-from reap.recording.buffers import FLAGS, TERMINATED, TRUNCATED, Slot, Stage, after
+from reap.recording.buffers import TERMINATED, TRUNCATED, Slot, Stage, after
 from reap.recording.objects import copies_of, stacked, unstacked
 from reap.specs.tensor_fits import TensorFits
 
@@ -26,18 +27,40 @@ class RowsAsTensorDict:
 
     Args:
         env: the env's specs.
-        stepper: its array face.
+        stepper: its array face, which others may bind to arrays too if it is the env itself.
         make_block: makes the memory of the stage and the slot.
     """
 
     def __init__(self, env: EnvSpecs, stepper: RowStepper, make_block: Callable[[Layout], Block]) -> None:
         self._env, self._stepper = env, stepper
+        self._is_shared = id(stepper) == id(env)
         batch = tuple(env.batch_size)
         self._stage = Stage(env.fields_of_stage(), batch, make_block)
         self._slot = Slot(env.slot_fields(), batch, 1, make_block)
         self._objects = [key for key, field in self._stage.fields.items() if field.is_object]
-        # Flags of every slot that are not in the env's specs.
-        self._unknown = [flag[0] for flag in FLAGS if flag not in env.full_done_spec]
+        actions = env.fields(env.full_action_spec)
+        shapes = [torch.Size((*batch, *field.shape)) for field in actions.values()]
+        self._actions = [plain(key) for key in actions]
+        self._fits = TensorFits(self._actions, shapes, [field.dtype for field in actions.values()])
+        self._taken = [self._slot.views(key)[0] for key in actions]
+        results = [*self._stage.tensors, *env.fields(env.full_reward_spec)]
+        views = [(plain(key), self._slot.views(after(key))[0]) for key in results]
+        self._results = [(key, view) for key, view in views if isinstance(key, str)]
+        self._nested = [(key, view) for key, view in views if not isinstance(key, str)]
+        # Flags of every slot that are not in the env's specs are left out.
+        self._flags = [
+            (flag[0], self._slot.views(after(flag))[0], flag in env.full_done_spec) for flag in (TERMINATED, TRUNCATED)
+        ]
+        found = {key: env.looks_of(key, spec) for key, spec in env.specs_of_result("_step")}
+        self._has_looks = all(numbers or bounds for numbers, bounds in found.values())
+        arrays = {key: self._slot.by_column(after(key))[0] for key in found}
+        self._looks = [(look, arrays[key]) for key, pair in found.items() for look in pair if look is not None]
+
+        self._stepper.bind(self._stage, self._slot)
+
+    def _bind(self) -> None:
+        if self._is_shared:
+            self._stepper.bind(self._stage, self._slot)
 
     def reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         """Reset all rows, or those of the mask `"_reset"`; return the observations of all rows."""
@@ -52,7 +75,7 @@ class RowsAsTensorDict:
                 if (held := tensordict.get(plain(key), None)) is not None:
                     array = self._stage.arrays[key]
                     array[...] = unstacked(held, self._stage.batch_shape).reshape(array.shape)
-        self._stepper.bind(self._stage, self._slot)
+        self._bind()
         if rows is None or rows:
             self._stepper.reset_rows(rows, 0)
         td = env.empty_tensordict()
@@ -70,18 +93,23 @@ class RowsAsTensorDict:
         """Step all rows with the action in a TensorDict; the results are at the root of a new one."""
         env, slot = self._env, self._slot
         slot.clear_flags()
-        actions = env.fields(env.full_action_spec)
-        shapes = [torch.Size((*env.batch_size, *field.shape)) for field in actions.values()]
-        fits = TensorFits([plain(key) for key in actions], shapes, [field.dtype for field in actions.values()])
-        given = fits.take([tensordict.get(plain(key), None) for key in actions], type(env).__name__, "step")
-        for key, value in zip(actions, given, strict=True):
-            slot.views(key)[0].copy_(value)
-        self._stepper.bind(self._stage, slot)
+        given = self._fits.take([get_leaf(tensordict, key) for key in self._actions], type(env).__name__, "step")
+        for view, value in zip(self._taken, given, strict=True):
+            view.copy_(value)
+        self._bind()
         self._stepper.step_rows(None, 0)
-        td = env.empty_tensordict()
-        for key in (*self._stage.tensors, *env.fields(env.full_reward_spec), TERMINATED, TRUNCATED):
-            td.set(plain(key), slot.views(after(key))[0].clone())
+        values = {key: view.clone() for key, view in self._results}
+        (_, terminated, _), (_, truncated, _) = self._flags
+        values["done"] = terminated | truncated
+        values.update({name: view.clone() for name, view, is_known in self._flags if is_known})
+        is_near = env.device is None or env.device.type == "cpu"
+        td = made_of(values, env.batch_size, env.device) if is_near else env.empty_tensordict().update(values)
+        for key, view in self._nested:
+            td.set(key, view.clone())
         for key in self._objects:
             td.set(plain(key), self._stacked(slot.by_column(after(key))[0]))
-        td.set("done", td.get("terminated") | td.get("truncated"))
-        return td.exclude(*self._unknown) if self._unknown else td
+        return td
+
+    def is_plainly_fine(self) -> bool:
+        """Whether all numbers of the last step are between their bounds; False where there are choices or objects."""
+        return self._has_looks and all(look.is_fine(array) for look, array in self._looks)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from reap.envs.checks.looks import Look, choice_look
-from reap.envs.faces.done_flags import DoneFlags, Flags, complete_flags, shape_flags
+from reap.envs.faces.done_flags import DoneFlags, Flags, complete_flags, require_not_done, shape_flags
 from reap.envs.faces.results import check_result, clear_flags, merge_rows
 from reap.envs.faces.td_access import get_leaf, set_leaf
 from reap.errors import SpecMismatch
@@ -82,7 +82,12 @@ class OwnCalls:
 
     def begin(self) -> TensorDictBase:
         """Reset all rows."""
-        return self._begun(self._reset(None))
+        result = self._reset(None)
+        is_first = not self._checked_reset
+        begun = self._begun(result)
+        if is_first:
+            require_not_done(self._env, begun, None)
+        return begun
 
     def begin_rows(self, current: TensorDictBase, mask: torch.Tensor) -> TensorDictBase:
         """Reset the rows of a mask, by the key `"_reset"`."""

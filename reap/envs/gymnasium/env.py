@@ -7,34 +7,35 @@ from functools import partial
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from reap.envs.base import EnvBase
 from reap.envs.gymnasium.any_shape import with_any_shape
 from reap.envs.gymnasium.calls import Env, GymCalls
+from reap.envs.gymnasium.facts.infos import InfoKeys, info_leaf, info_specs
+from reap.envs.gymnasium.facts.names import GymFacts
 from reap.envs.gymnasium.make import Wrapping, build
 from reap.envs.gymnasium.row_arrays import RowFormat
 from reap.envs.gymnasium.rows import GymRow, GymRows
 from reap.envs.gymnasium.state import env_state, load_env_state
-from reap.envs.gymnasium.values import ObservationLeaf, action_leaves, cell, observation_leaves
+from reap.envs.gymnasium.values import action_leaves, observation_leaves
 from reap.envs.gymnasium.vector import VectorRows
 from reap.envs.gymnasium.vector_calls import VectorCalls
 from reap.envs.gymnasium.vector_kinds import VectorKind, count_rows, is_vector_env, kind_of, layers, single_spaces
 from reap.envs.gymnasium.vector_values import batched_format
+from reap.envs.row_stepper import RowStepper
 from reap.envs.rows import RowsEnv
-from reap.errors import OptionError, SpecMismatch
+from reap.errors import OptionError
 from reap.keys import Key
 from reap.seeds import seed_chain
 from reap.specs import Composite, Spec, Unbounded, spec_from_space
 from reap.specs.fits import Check
 
 RESERVED = frozenset({"action", "reward", "done", "terminated", "truncated", "next", "collector", "is_init", "step_count"})
-InfoKeys = Sequence[str] | Mapping[str, Spec]
 
 
-class GymEnv(RowsEnv):
+class GymEnv(RowsEnv, GymFacts):
     """A gymnasium env, or a vector env: gymnasium's, or EnvPool's made with `env_type="gymnasium"`.
 
     Observations: Box as they are; Discrete one-hot int64, or indices int64 with `categorical_action_encoding`;
@@ -48,7 +49,7 @@ class GymEnv(RowsEnv):
     (mask False, id -1, not counted), and rows cannot be limited or reset alone. `repr` of the env names the way.
 
     Args:
-        env: an id, or an env or vector env that is used as it is.
+        env_name: an id, or an env or vector env that is used as it is.
         categorical_action_encoding: discrete actions and observations as indices, not one-hot.
         dtype: dtype for float observations, which MuJoCo has as float64; cast when they are written.
         info_keys: values of `info` kept as observations: names (scalars, float32), or name to spec; zeros where absent or None.
@@ -56,6 +57,9 @@ class GymEnv(RowsEnv):
         pixels_only: with `from_pixels`, leave out the env's own observation.
         frame_skip: times that each action is repeated; rewards are summed.
         device: device of the env's TensorDicts.
+        batch_size: what the batch size is expected to be: `[n]` for a vector env, else `[]`; None: whatever it is.
+        convert_actions_to_numpy: give the env its actions as arrays and numbers; otherwise as tensors, to single envs only.
+        allow_done_after_reset: without effect, as no gymnasium env ends with its reset.
         num_envs: with an id, a vector env of this many: a `SyncVectorEnv`, with the same data as a `SerialEnv` of the same
             envs. `vectorization_mode="async"` steps each in its own process, `"vector_entry_point"` is the vector env
             that the id may have; `vector_kwargs` go to the vector env. 0: a single env.
@@ -79,7 +83,7 @@ class GymEnv(RowsEnv):
 
     def __init__(
         self,
-        env: str | Env | VectorEnv[Any, Any, Any],
+        env_name: str | Env | VectorEnv[Any, Any, Any],
         *,
         categorical_action_encoding: bool = False,
         dtype: torch.dtype | None = None,
@@ -88,6 +92,9 @@ class GymEnv(RowsEnv):
         pixels_only: bool = True,
         frame_skip: int | None = None,
         device: torch.device | str | None = None,
+        batch_size: Sequence[int] | None = None,
+        convert_actions_to_numpy: bool = True,
+        allow_done_after_reset: bool = False,
         num_envs: int = 0,
         **kwargs: Any,
     ) -> None:
@@ -100,20 +107,32 @@ class GymEnv(RowsEnv):
             "pixels_only": pixels_only,
             "frame_skip": frame_skip,
             "device": device,
+            "batch_size": batch_size,
+            "convert_actions_to_numpy": convert_actions_to_numpy,
             "num_envs": num_envs,
         }
-        self._recipe = (env, {**options, **kwargs})
-        wrapping = Wrapping(from_pixels, pixels_only, frame_skip)
-        self.wrapped: Any = build(env, num_envs, wrapping, kwargs)
+        self._recipe = (env_name, {**options, **kwargs})
+        wrapping = Wrapping(from_pixels, pixels_only, frame_skip, convert_actions_to_numpy)
+        self.wrapped: Any = build(env_name, num_envs, wrapping, kwargs)
         self._is_vector = is_vector_env(self.wrapped)
         kind = kind_of(self.wrapped) if self._is_vector and type(self.wrapped) is not SyncVectorEnv else None
-        super().__init__(device=device, batch_size=(count_rows(self.wrapped),) if self._is_vector else ())
+        size = (count_rows(self.wrapped),) if self._is_vector else ()
+        super().__init__(device=device, batch_size=size, allow_done_after_reset=allow_done_after_reset)
+        self._require_batch_size(batch_size)
         name = "pixels" if from_pixels and pixels_only else "observation"
         spaces = single_spaces(self.wrapped)
-        self._make_form = partial(_row_format, name=name, categorical=categorical_action_encoding, infos=_info_specs(info_keys))
+        self._make_form = partial(_row_format, name=name, categorical=categorical_action_encoding, infos=info_specs(info_keys))
         self.form = self._make_form(self.wrapped, *spaces)
         self._set_specs(categorical_action_encoding, dtype, info_keys)
         self.row: GymRow | GymRows | VectorRows = self._make_rows(kind, name, info_keys, categorical_action_encoding)
+
+    def _require_batch_size(self, given: Sequence[int] | None) -> None:
+        if given is not None and torch.Size(given) != self.batch_size:
+            self.wrapped.close()
+            raise OptionError(
+                f"batch_size: expected {list(self.batch_size)}, the size of this env, got {list(given)}; GymEnv(env_name, "
+                "num_envs=n) has batch size [n]"
+            )
 
     def _make_rows(
         self, kind: VectorKind | None, name: str, info_keys: InfoKeys | None, categorical: bool
@@ -127,15 +146,36 @@ class GymEnv(RowsEnv):
         self.resets_rows, self.steps_rows, self.resets_itself = kind.takes_mask, kind.takes_ids, kind.resets_itself
         space, _ = single_spaces(env)
         count = self.batch_size.numel()
-        every = batched_format(form, name, space, _info_specs(info_keys), categorical=categorical, count=count)
+        every = batched_format(form, name, space, info_specs(info_keys), categorical=categorical, count=count)
         return VectorRows(VectorCalls(env, kind), every, form)
+
+    def _stepper_by_hand(self) -> RowStepper:
+        if not isinstance(self.row, GymRow):
+            return self
+        row = GymRow(self.row.calls, self.form)
+        row.check = self.check
+        return row
 
     def set_check(self, check: Check) -> None:
         """Check values so closely from now on; see `EnvBase`."""
         super().set_check(check)
         self.row.check = check
+        self._exclusive = None
         for calls in [self.row.calls] if isinstance(self.row, VectorRows) else self._calls():
             calls.refuses_bounds = check != "types"
+
+    def _use_infos(self, infos: dict[str, Spec]) -> None:
+        _, options = self._recipe
+        self._make_form = partial(self._make_form, infos=infos)
+        self.form = self._make_form(self.wrapped, *single_spaces(self.wrapped))
+        self._set_specs(options["categorical_action_encoding"], options["dtype"], infos)
+        self._set_rows([GymRow(one, self.form) for one in self._calls()])
+
+    def _set_rows(self, rows: list[GymRow]) -> None:
+        """Take rows of another format, for envs that are reset and stepped alone."""
+        self.row = GymRows(rows) if self._is_vector else rows[0]
+        self._exclusive = None
+        self.set_check(self.check)
 
     def let_shapes_change(self) -> None:
         """Let observations of Box spaces, but action masks, take any shape: each becomes an object, a tensor of its own.
@@ -156,15 +196,13 @@ class GymEnv(RowsEnv):
         self._set_specs(options["categorical_action_encoding"], options["dtype"], options["info_keys"])
         for one in calls:
             one.expect(space)
-        rows = [GymRow(one, self.form) for one in calls]
-        self.row = GymRows(rows) if self._is_vector else rows[0]
-        self.set_check(self.check)
+        self._set_rows([GymRow(one, self.form) for one in calls])
 
     def _set_specs(self, categorical: bool, dtype: torch.dtype | None, info_keys: InfoKeys | None) -> None:
         found: dict[Key, Spec] = {}
         for leaf in self.form.observations:
             found[leaf.key] = spec_from_space(leaf.space, categorical=categorical, dtype=dtype)
-        infos = _info_specs(info_keys)
+        infos = info_specs(info_keys)
         _refuse_twice({key[0] for key in found}, infos)
         found.update({(name,): spec for name, spec in infos.items()})
         _refuse_reserved(found, self.wrapped)
@@ -218,11 +256,11 @@ class GymEnv(RowsEnv):
         row = self.row
         return row.calls if isinstance(row, GymRows) else [row.calls] if isinstance(row, GymRow) else ()
 
-    def close(self) -> None:
-        """Close the gymnasium env; a second call does nothing."""
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """Close the gymnasium env; a second call does nothing, or raises ClosedError with `raise_if_closed`."""
         if not self.closed:
             self.wrapped.close()
-        super().close()
+        super().close(raise_if_closed=raise_if_closed)
 
     def another(self) -> EnvBase:
         """A new env of the same id and options; an env that was given as an object cannot be built again."""
@@ -244,7 +282,16 @@ class GymEnv(RowsEnv):
 
 
 class GymWrapper(GymEnv):
-    """A gymnasium env that exists already; the options are those of `GymEnv`."""
+    """A gymnasium env that exists already.
+
+    Args:
+        env: the env, or a vector env.
+        categorical_action_encoding: see `GymEnv`.
+        **kwargs: the other options of `GymEnv`.
+    """
+
+    def __init__(self, env: Env | VectorEnv[Any, Any, Any], categorical_action_encoding: bool = False, **kwargs: Any) -> None:
+        super().__init__(env, categorical_action_encoding=categorical_action_encoding, **kwargs)  # pyright: ignore[reportArgumentType]
 
 
 def _check_dtype(dtype: Any) -> None:
@@ -254,41 +301,6 @@ def _check_dtype(dtype: Any) -> None:
 
 def _rebuild(cls: type[GymEnv], env: Any, options: dict[str, Any]) -> GymEnv:
     return cls(env, **options)
-
-
-def _info_specs(info_keys: InfoKeys | None) -> dict[str, Spec]:
-    if info_keys is None:
-        return {}
-    if isinstance(info_keys, str):
-        raise OptionError(f"info_keys: expected a list of names or a dict of specs, got the string {info_keys!r}")
-    if isinstance(info_keys, Mapping):
-        return dict(info_keys)
-    return {name: Unbounded((), dtype=torch.float32) for name in info_keys}
-
-
-def _info_leaf(name: str, spec: Spec) -> ObservationLeaf:
-    if spec.dtype is None:
-        return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cell(_info_value(info, name)), is_checked=True)
-    zero: Any = spec.zero().numpy()
-
-    def read(info: Any) -> Any:
-        value = _info_value(info, name)
-        if value is None:
-            return zero
-        # A number is one, in whatever array it is.
-        return np.reshape(value, zero.shape) if zero.size == 1 == np.size(value) else value
-
-    return ObservationLeaf((name,), gym.spaces.Space(), read)
-
-
-def _info_value(info: Any, name: str) -> Any:
-    try:
-        return info.get(name)
-    except AttributeError:
-        raise SpecMismatch(
-            f"info_keys: {name!r} is looked for in the info of each reset and step: expected a dict, found "
-            f"{type(info).__name__}: {info!r}; let the env return {{}} where it has nothing to tell"
-        ) from None
 
 
 def _row_format(
@@ -302,7 +314,7 @@ def _row_format(
 ) -> RowFormat:
     form = RowFormat(
         observations=tuple(observation_leaves(observation_space, (name,), categorical=categorical)),
-        infos=tuple(_info_leaf(key, spec) for key, spec in infos.items()),
+        infos=tuple(info_leaf(key, spec) for key, spec in infos.items()),
         actions=tuple(action_leaves(action_space, ("action",), categorical=categorical)),
         action_space=action_space,
     )

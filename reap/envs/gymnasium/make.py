@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import gymnasium as gym
+import torch
 from gymnasium import error as gym_error
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import AddRenderObservation
@@ -38,6 +39,20 @@ class FrameSkip(gym.Wrapper[Any, Any, Any, Any]):
         return observation, total, terminated, truncated, info  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
+class TensorActions(gym.ActionWrapper[Any, Any, Any]):
+    """Gives an env its actions as tensors."""
+
+    stateless = True
+
+    def action(self, action: Any) -> Any:
+        """The action as a tensor, or a dict or tuple of such."""
+        if isinstance(action, dict):
+            return {name: self.action(part) for name, part in action.items()}
+        if isinstance(action, tuple):
+            return tuple(self.action(part) for part in action)
+        return torch.as_tensor(action)
+
+
 @dataclass(frozen=True)
 class Wrapping:
     """The wrappers that the options of `GymEnv` put around a single env.
@@ -46,11 +61,13 @@ class Wrapping:
         from_pixels: render each step.
         pixels_only: leave out the env's own observation.
         frame_skip: times that each action is repeated.
+        convert_actions_to_numpy: give the env arrays and numbers; otherwise tensors.
     """
 
     from_pixels: bool
     pixels_only: bool
     frame_skip: Any
+    convert_actions_to_numpy: bool = True
 
     def __post_init__(self) -> None:
         skip = self.frame_skip
@@ -64,6 +81,8 @@ class Wrapping:
 
     def __call__(self, env: Env) -> Env:
         """The env in its wrappers."""
+        if not self.convert_actions_to_numpy:
+            env = TensorActions(env)
         if self.frame_skip is not None:
             env = FrameSkip(env, self.frame_skip)
         if not self.from_pixels:
@@ -75,9 +94,12 @@ class Wrapping:
 
     def refuse(self, given: str) -> None:
         """Raise OptionError if there are wrappers for single envs, since `given` is not one."""
-        asked = [
-            name for name, given in (("from_pixels", self.from_pixels), ("frame_skip", self.frame_skip is not None)) if given
-        ]
+        options = {
+            "from_pixels": self.from_pixels,
+            "frame_skip": self.frame_skip is not None,
+            "convert_actions_to_numpy": not self.convert_actions_to_numpy,
+        }
+        asked = [name for name, given in options.items() if given]
         if asked:
             raise OptionError(
                 f"{asked}: wrappers go around single envs, and {given} is a whole; give these options where it is made"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import count
@@ -25,34 +24,15 @@ from reap.envs.parallel.processes import Processes
 from reap.envs.parallel.rows import ByBoard, ByChannel, ProcessRows
 from reap.envs.row_stepper import RowStepper, StepperHalf
 from reap.envs.rows import RowsEnv
-from reap.envs.serial import each_of, require_equal
-from reap.errors import OptionError, SpecMismatch, nearest
+from reap.envs.serial import SerialEnv, each_of, require_equal
+from reap.envs.transport import merged_kwargs, warn_of
+from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.recording.buffers import Slot, Stage
 from reap.specs.fits import Check
 
 Factory = Callable[..., Any]
 
-TRANSPORT = (
-    "allow_step_when_done",
-    "consolidate",
-    "daemon",
-    "memmap",
-    "metadata_from_workers",
-    "mp_start_method",
-    "non_blocking",
-    "num_sub_threads",
-    "num_threads",
-    "pin_memory",
-    "policy_proof",
-    "serial_for_single",
-    "share_individual_td",
-    "shared_memory",
-    "shutdown_timeout",
-    "use_buffers",
-)
-"""Options of torchrl's class for the transport of data, which is not needed here."""
-
-OWN = ("create_env_kwargs", "num_processes", "device", "overlap", "stall_after")
+OWN = ("create_env_kwargs", "num_processes", "device", "overlap", "serial_for_single", "stall_after")
 
 _FROM_PROCESSES = frozenset({"batch_size", "_observation", "_action", "_reward", "_done"})
 
@@ -79,7 +59,9 @@ class ParallelEnv(RowsEnv):
             an env in another one (`SerialEnv`, transforms), are stepped as without it.
         stall_after: seconds of waiting after which a warning names the process that makes no progress, and its activity
             since then; None for never. It has no other effect.
-        **transport: options of torchrl's class for the transport of data are accepted with a warning, and have no effect.
+        serial_for_single: with one env, return a SerialEnv, which starts no process.
+        **transport: options of torchrl's class for the transport of data: accepted, with a warning where they differ from
+            torchrl's defaults, and without effect.
 
     Raises:
         OptionError: a wrong number of envs or processes, or one with no halves, an unknown option, an env that exists in this
@@ -96,6 +78,21 @@ class ParallelEnv(RowsEnv):
 
     shares_memory = True
 
+    def __new__(
+        cls,
+        num_workers: int,
+        create_env_fn: Factory | str | Sequence[Factory | str],
+        *,
+        serial_for_single: bool = False,
+        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        device: torch.device | str | None = None,
+        **_: Any,
+    ) -> Any:
+        """The batch, or with `serial_for_single` and one env a SerialEnv."""
+        if serial_for_single and num_workers == 1:
+            return SerialEnv(1, create_env_fn, create_env_kwargs=create_env_kwargs, device=device)
+        return super().__new__(cls)
+
     def __init__(
         self,
         num_workers: int,
@@ -106,9 +103,10 @@ class ParallelEnv(RowsEnv):
         device: torch.device | str | None = None,
         overlap: bool = False,
         stall_after: float | None = 60.0,
+        serial_for_single: bool = False,
         **transport: Any,
     ) -> None:
-        _warn_of(transport)
+        warn_of(type(self).__name__, transport, OWN)
         self._factories = each_of(num_workers, create_env_fn, "create_env_fn")
         self._kwargs = each_of(num_workers, create_env_kwargs, "create_env_kwargs")
         refuse_instances(self._factories, "processes")
@@ -136,7 +134,7 @@ class ParallelEnv(RowsEnv):
 
         def __getattr__(self, name: str) -> Any:
             if name not in _FROM_PROCESSES or "_processes" not in self.__dict__:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+                return super().__getattr__(name)
             self._started()
             return self.__dict__[name]
 
@@ -185,10 +183,10 @@ class ParallelEnv(RowsEnv):
         """Specs of the batch, from the facts that the processes report about one env each."""
         first = processes.facts[0]
         size = self.batch_size = torch.Size((len(self._factories), *first.batch_shape))
-        self._observation = first.observation_spec.expand(*size)
-        self._action = first.full_action_spec.expand(*size)
-        self._reward = first.full_reward_spec.expand(*size)
-        self._done = first.full_done_spec.expand(*size)
+        self._observation = first.observation_spec.expand(*size).lock_()
+        self._action = first.full_action_spec.expand(*size).lock_()
+        self._reward = first.full_reward_spec.expand(*size).lock_()
+        self._done = first.full_done_spec.expand(*size).lock_()
         has_objects = any(field.is_object for field in self.fields_of_stage().values())
         carrier = ByChannel(processes) if has_objects else ByBoard(processes)
         self.row = ProcessRows(carrier, [facts.rows for facts in processes.facts])
@@ -242,6 +240,29 @@ class ParallelEnv(RowsEnv):
 
     # Life
 
+    @property
+    def num_workers(self) -> int:
+        """The number of envs."""
+        return len(self._factories)
+
+    def start(self) -> None:
+        """Start the processes, which otherwise start when something is asked of the envs."""
+        self._started()
+
+    def update_kwargs(self, kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Further keywords for the factories of the envs, as long as the processes have not started.
+
+        Args:
+            kwargs: keywords for all, or a list of one dict per env.
+
+        Raises:
+            CallOrderError: the processes have started.
+        """
+        if self._processes is not None:
+            raise CallOrderError(f"{self!r}.update_kwargs: expected it before the processes start; build another ParallelEnv")
+        self._kwargs = merged_kwargs(self._kwargs, each_of(len(self._factories), kwargs, "kwargs"))
+        self._build_again = partial(self._build_again, create_env_kwargs=self._kwargs)
+
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Give each env the next seed of the chain; return the one after the last."""
         self.ensure_open()
@@ -288,8 +309,10 @@ class ParallelEnv(RowsEnv):
         if self._processes is not None:
             self._processes.check()
 
-    def close(self) -> None:
-        """Close all envs and end the processes; a second call does nothing."""
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """Close all envs and end the processes; a second call does nothing, or raises ClosedError with `raise_if_closed`."""
+        if raise_if_closed:
+            super().ensure_open()
         if self._processes is not None:
             self._processes.close()
         super().close()
@@ -309,19 +332,6 @@ class ParallelEnv(RowsEnv):
 
 def _joined(lists: Sequence[Sequence[Any]]) -> list[Any]:
     return [value for values in lists for value in values]
-
-
-def _warn_of(transport: Mapping[str, Any]) -> None:
-    for name in transport:
-        if name not in TRANSPORT:
-            raise OptionError(f"ParallelEnv: unknown option {name!r}.{nearest(name, (*OWN, *TRANSPORT))}")
-    if transport:
-        warnings.warn(
-            f"ParallelEnv: options {sorted(transport)} say how data travels, and have no effect: processes write straight into "
-            "the collector's memory",
-            DeprecationWarning,
-            stacklevel=3,
-        )
 
 
 def _require_another(factories: Sequence[Any]) -> None:

@@ -1,4 +1,7 @@
-"""Random actions: `RandomPolicy` for people, `RandomActor` for the loop, `OwnDrawActor` where an env draws them itself."""
+"""`RandomActor`: random actions for the loop; `OwnDrawActor`: those that an env draws itself.
+
+The `RandomPolicy` that people give to collectors is in `reap.specs`.
+"""
 
 from __future__ import annotations
 
@@ -7,45 +10,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from reap.keys import Key, NestedKey, as_key, nested, plain
+from reap.keys import Key, nested, plain
 from reap.policy.base import StrictWriter
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Field
-from reap.specs import Composite, MultiOneHot, OneHot, Spec, mask_keys, random_actions
+from reap.specs import Composite, MultiOneHot, OneHot, Spec, mask_keys
 from reap.tensordicts import make_tensordict
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
-
-
-class RandomPolicy:
-    """Draws actions from a spec.
-
-    Args:
-        action_spec: spec of the action with its batch dimensions, or a Composite of several actions.
-        action_key: where the action goes, if the spec is not a Composite.
-
-    Example:
-        >>> from reap.envs import GymEnv
-        >>> policy = RandomPolicy(GymEnv("CartPole-v1").action_spec)
-    """
-
-    def __init__(self, action_spec: Spec, action_key: NestedKey = "action") -> None:
-        self.action_spec = action_spec
-        self.action_key = action_key
-
-    @property
-    def actions(self) -> Composite:
-        """The specs of the actions under their keys."""
-        given = self.action_spec
-        return given if isinstance(given, Composite) else Composite().with_(as_key(self.action_key), given)
-
-    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write random actions into the TensorDict, from torch's global generator; an `action_mask` in it is obeyed."""
-        return random_actions(self.actions, tensordict)
-
-    def __repr__(self) -> str:
-        return f"RandomPolicy({self.action_spec})"
 
 
 class RandomActor:

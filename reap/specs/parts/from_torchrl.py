@@ -1,0 +1,103 @@
+"""Specs of torchrl as specs of reap.
+
+torchrl's classes are told by their names, so that translating from them imports nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from reap.errors import OptionError
+from reap.keys import Key, as_key, plain
+from reap.specs.parts.torchrl import KINDS
+
+
+def is_torchrl_spec(given: Any) -> bool:
+    """Whether an object is a spec of torchrl's; torchrl is not imported for that."""
+    return any(cls.__name__ == "TensorSpec" and cls.__module__.startswith("torchrl.") for cls in type(given).__mro__)
+
+
+def as_own(given: Any) -> Any:
+    """A spec of torchrl's as one of reap's; anything else as it is.
+
+    Raises:
+        OptionError: it has no equal among reap's.
+    """
+    if not is_torchrl_spec(given):
+        return given
+    if any(cls.__name__ == "Composite" for cls in type(given).__mro__):
+        return composite_from_torchrl(given, tuple(given.shape))
+    return spec_from_torchrl(given, ())
+
+
+def composite_from_torchrl(spec: Any, shape: tuple[int, ...]) -> Any:
+    """A torchrl Composite as a reap Composite, with all leaves starting with `shape`.
+
+    Raises:
+        OptionError: a leaf is of a class that is not known, or parts of it have different shapes.
+    """
+    result: Any = KINDS["Composite"](shape=shape)
+    for key, leaf in spec.items(include_nested=True, leaves_only=True):
+        name = as_key(key)
+        changes = any(size < 0 for size in leaf.shape)
+        if changes and any(_is_stack(spec[name[:end]]) for end in range(1, len(name))):
+            raise OptionError(
+                f"{plain(name)!r}: expected equal shapes in all parts of a stack, found {tuple(leaf.shape)}; pad them in a "
+                "transform of the env, or put the parts under keys of their own"
+            )
+        result = result.with_(name, KINDS["NonTensor"](shape) if changes else spec_from_torchrl(leaf, name))
+    return result
+
+
+def _is_stack(spec: Any) -> bool:
+    return any(cls.__name__ == "StackedComposite" for cls in type(spec).__mro__)
+
+
+def spec_from_torchrl(spec: Any, key: Key) -> Any:
+    """A leaf of a torchrl Composite, or a lone spec, as a spec of reap.
+
+    Args:
+        spec: torchrl's spec.
+        key: its key, for the error; empty for a lone one.
+
+    Raises:
+        OptionError: it is of a class that is not known.
+    """
+    shape = tuple(spec.shape)
+    names = [cls.__name__ for cls in type(spec).__mro__]
+    name = next((name for name in names if name in _FROM_TORCHRL), None)
+    if name is None:
+        lead = f"{plain(key)!r}: " if key else ""
+        raise OptionError(f"{lead}expected one of torchrl's specs {sorted(_FROM_TORCHRL)}, found {names[0]}: {spec}")
+    return _FROM_TORCHRL[name](spec, shape)
+
+
+def _categorical(spec: Any, shape: tuple[int, ...]) -> Any:
+    # torchrl's Categorical(-1) has an unknown number of choices.
+    if int(spec.n) < 1:
+        return KINDS["Unbounded"](shape, spec.device, spec.dtype)
+    return KINDS["Categorical"](int(spec.n), shape, spec.device, spec.dtype, spec.mask)
+
+
+def _multi_one_hot(spec: Any, shape: tuple[int, ...]) -> Any:
+    return KINDS["MultiOneHot"]([int(box.n) for box in spec.space], shape, spec.device, spec.dtype, spec.mask)
+
+
+def _multi_categorical(spec: Any, shape: tuple[int, ...]) -> Any:
+    counts = spec.nvec
+    while counts.ndim > 1 and bool((counts == counts[:1]).all()):
+        counts = counts[0]
+    return KINDS["MultiCategorical"](counts, shape, spec.device, spec.dtype, spec.mask)
+
+
+_FROM_TORCHRL: Mapping[str, Callable[[Any, tuple[int, ...]], Any]] = {
+    "Bounded": lambda spec, shape: KINDS["Bounded"](spec.low, spec.high, shape, spec.device, spec.dtype),
+    "Unbounded": lambda spec, shape: KINDS["Unbounded"](shape, spec.device, spec.dtype),
+    "OneHot": lambda spec, shape: KINDS["OneHot"](int(spec.space.n), shape, spec.device, spec.dtype, spec.mask),
+    "MultiOneHot": _multi_one_hot,
+    "Categorical": _categorical,
+    "MultiCategorical": _multi_categorical,
+    "Binary": lambda spec, shape: KINDS["Binary"](None, shape, spec.device, spec.dtype),
+    "NonTensor": lambda spec, shape: KINDS["NonTensor"](shape, spec.device, None, getattr(spec, "example_data", None)),
+}
