@@ -23,7 +23,7 @@ from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
 from reap.data.saving import checkpoint, folders
-from reap.data.saving.checkpoint import REST
+from reap.data.saving.rest import REST
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from tests import warm

@@ -21,7 +21,7 @@ from reap.data.buffers.ensemble import ReplayBufferEnsemble
 from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.slices import SliceSampler
 from reap.data.saving import checkpoint, folders, reading
-from reap.data.saving.checkpoint import REST
+from reap.data.saving.rest import REST
 from reap.data.saving.manifest import MANIFEST
 from reap.data.storages import LazyTensorStorage
 from reap.errors import CallOrderError, OptionError, SpecMismatch

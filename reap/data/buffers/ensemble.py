@@ -26,11 +26,11 @@ from reap.data.buffers.replay import ReplayBuffer
 from reap.data.buffers.tensordict_buffers import by_item
 from reap.data.numeric_options import positive
 from reap.data.samplers.prioritized import PrioritizedSampler
-from reap.data.saving.checkpoint import REST, read_rest, read_state, write_rest
 from reap.data.saving.folders import real, replaced
 from reap.data.saving.manifest import MANIFEST, check
 from reap.data.saving.plain import decoded, encoded
 from reap.data.saving.reading import SavedFolder, whole
+from reap.data.saving.rest import REST, read_rest, read_state, write_rest
 from reap.data.storages.base import Storage
 from reap.data.storages.lists import ListStorage, collated
 from reap.data.transforms import on_samples

@@ -25,7 +25,8 @@ from reap.data.numeric_options import positive
 from reap.data.rows import checked_time, time_last, valid_rows
 from reap.data.samplers.base import Sampler
 from reap.data.saving.checkpoint import BufferParts, Checkpointed
-from reap.data.storages.base import Storage, require_dims
+from reap.data.storages.base import Storage
+from reap.data.storages.core import require_dims
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError

@@ -22,7 +22,7 @@ from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
 from reap.data.storages.leaf import indexable
-from reap.data.storages.tensors import TensorStorage
+from reap.data.storages.tensors import TensorRing
 from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, NestedKey, as_key, plain
 
@@ -173,7 +173,7 @@ class SliceSampler(Sampler):
         return index
 
     def _new_index(self, storage: Storage) -> EpisodeIndex:
-        if not isinstance(storage, TensorStorage):
+        if not isinstance(storage, TensorRing):
             raise OptionError(f"slices: expected a storage of tensors, got a {type(storage).__name__}; use a LazyTensorStorage")
         if not storage.is_initialised or not storage.ring.claimed:
             raise CallOrderError(EMPTY)
