@@ -33,6 +33,19 @@ INSTEAD: Mapping[str, str] = {
 }
 """What to use for names of torchrl that reap does not have."""
 
+DOORS = (
+    "reap",
+    "reap.collectors",
+    "reap.data",
+    "reap.envs",
+    "reap.collectors.distributed",
+    "reap.weight_update",
+    "reap.envs.utils",
+    "reap.errors",
+    "reap.testing",
+)
+"""Where names of reap are documented, the first place first."""
+
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 
 
@@ -59,6 +72,9 @@ def missing_name(module: str, name: str, known: Iterable[str]) -> Exception:
 
 
 def _advice(module: str, name: str, known: Iterable[str]) -> str:
+    own = next((door for door in DOORS if name in _all_of(door)), None)
+    if own is not None:
+        return f" It is in another module: from {own} import {name}"
     home = torchrl_home(module, name)
     if home is None:
         return nearest(name, known)
@@ -83,16 +99,30 @@ def torchrl_home(module: str, name: str) -> str | None:
 
 
 @cache
+def _all_of(module: str) -> frozenset[str]:
+    """The `__all__` of a module of reap, which is a list of strings, from its source."""
+    lists = (node.value for node in _body(Path(__file__).parent, module) if isinstance(node, ast.Assign) and _is_all(node))
+    return frozenset(name for names in lists for name in ast.literal_eval(names))
+
+
+def _is_all(node: ast.Assign) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
+
+
+def _body(package: Path, module: str) -> list[ast.stmt]:
+    """The statements of a module in the folder of its package; none if there is no such module."""
+    path = package.joinpath(*module.split(".")[1:])
+    source = next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
+    return [] if source is None else ast.parse(source.read_text(encoding="utf-8")).body
+
+
+@cache
 def _exported(module: str) -> frozenset[str]:
     """The names that a module of torchrl exports, from its source."""
     package = importlib.util.find_spec("torchrl")
     if package is None or not package.submodule_search_locations:
         return frozenset()
-    path = Path(package.submodule_search_locations[0]).joinpath(*module.split(".")[1:])
-    source = next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
-    if source is None:
-        return frozenset()
-    body = ast.parse(source.read_text(encoding="utf-8")).body
+    body = _body(Path(package.submodule_search_locations[0]), module)
     imported = {name.asname or name.name for node in body if isinstance(node, ast.ImportFrom) for name in node.names}
     defined = {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     return frozenset(name for name in imported | defined if not name.startswith("_"))

@@ -25,6 +25,7 @@ from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.buffers.replay import ReplayBuffer
 from reap.data.buffers.tensordict_buffers import by_item
 from reap.data.numeric_options import positive
+from reap.data.peers import conversion
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.saving.folders import real, replaced
 from reap.data.saving.manifest import MANIFEST, check
@@ -34,7 +35,7 @@ from reap.data.saving.rest import REST, read_rest, read_state, write_rest
 from reap.data.storages.base import Storage
 from reap.data.storages.lists import ListStorage, collated
 from reap.data.transforms import on_samples
-from reap.errors import CallOrderError, OptionError, SpecMismatch
+from reap.errors import CallOrderError, OptionError, SpecMismatch, shown
 
 
 class ReplayBufferEnsemble:
@@ -366,7 +367,8 @@ def _as_buffer(given: Any) -> ReplayBuffer:
     if isinstance(given, ReplayBuffer):
         return given
     raise OptionError(
-        f"ReplayBufferEnsemble: expected buffers or storages of reap.data, got {type(given).__name__}: {given!r:.100}"
+        f"ReplayBufferEnsemble: expected buffers or storages of reap.data, got {type(given).__name__}: {shown(given):.100}"
+        f"{conversion(given)}"
     )
 
 

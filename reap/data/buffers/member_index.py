@@ -50,8 +50,9 @@ def inner_of(index: tuple[Any, ...]) -> Any:
     return index[1] if len(index) == 2 else index[1:]
 
 
-def index_of(number: int, index: Tensor) -> TensorDict:
+def index_of(number: int, index: Tensor | tuple[Tensor, ...]) -> TensorDict:
     """Which buffer frames are of, and which of its frames."""
+    index = torch.stack(index, -1) if isinstance(index, tuple) else index
     ids = torch.full(index.shape[:1], number)
     return TensorDict({"buffer_ids": ids, "index": index}, index.shape[:1])
 

@@ -49,8 +49,11 @@ class TensorDictReplayBuffer(ReplayBuffer):
     """
 
     def __init__(self, *, priority_key: NestedKey = "td_error", writer: Any = None, **options: Any) -> None:
-        super().__init__(writer=TensorDictRoundRobinWriter if writer is None else writer, **options)
         self._priority_key = as_key(priority_key)
+        super().__init__(writer=TensorDictRoundRobinWriter if writer is None else writer, **options)
+
+    def _build(self, **options: Any) -> None:
+        super()._build(**options)
         self._sampler.read_priorities(self._priority_key)
 
     @property
@@ -58,10 +61,36 @@ class TensorDictReplayBuffer(ReplayBuffer):
         """The key of a frame's priority."""
         return plain(self._priority_key)
 
-    def set_sampler(self, sampler: Sampler) -> None:
-        """Choose frames with another sampler from now on."""
-        super().set_sampler(sampler)
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Choose frames with another sampler from now on. Returns the old one."""
+        before = super().set_sampler(sampler)
         self._sampler.read_priorities(self._priority_key)
+        return before
+
+    def extend(self, data: Any, *, update_priority: bool | None = None) -> Index:
+        """Write several items along the time dimension; see `ReplayBuffer.extend`.
+
+        Args:
+            data: TensorDicts, or dicts that make such.
+            update_priority: False lets them begin with the largest priority so far, whatever is under `priority_key`.
+        """
+        if update_priority is False and isinstance(self._sampler, PrioritizedSampler):
+            with self._lock:
+                return self._sampler.begin_alike(self._storage, lambda: self._extend(data))
+        return self._extend(data)
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False, include_info: bool | None = None) -> Any:
+        """A sample with `"index"` and the sampler's information about each frame; see `ReplayBuffer.sample`.
+
+        Args:
+            batch_size: frames in it; that of the buffer if None.
+            return_info: also return a dictionary of the information.
+            include_info: False leaves the information out of the sample.
+        """
+        data, info = super().sample(batch_size, return_info=True)
+        if include_info is False and isinstance(data, TensorDictBase):
+            data = data.exclude(*info)
+        return (data, info) if return_info else data
 
     def update_tensordict_priority(self, data: TensorDictBase | list[TensorDictBase]) -> None:
         """Set the priorities of frames to the values under `priority_key`; only samplers with priorities use them.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from reap.data.samplers.served import Served
 from reap.data.samplers.sum_tree import Places, SumTree, Values
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
+from reap.data.storages.items import checked_device
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
 
@@ -71,6 +72,7 @@ class PrioritizedSampler(Sampler):
         reduction: combines several priorities of a frame: `"max"`, `"min"`, `"mean"` or `"median"`.
         max_priority_within_buffer: new frames get the largest priority of those that the buffer holds, instead of the largest
             that there ever was; finding it takes time in proportion to the buffer.
+        device: None or "cpu", where priorities are kept; index and priority may be on any device.
 
     Raises:
         OptionError: an argument that cannot work.
@@ -94,7 +96,10 @@ class PrioritizedSampler(Sampler):
         dtype: torch.dtype = torch.float,
         reduction: str = "max",
         max_priority_within_buffer: bool = False,
+        device: Any = None,
     ) -> None:
+        if device is not None and checked_device(device).type != "cpu":
+            raise OptionError(f"device: expected 'cpu', where priorities are kept, got {str(device)!r}; leave it out")
         self.max_capacity = positive(max_capacity, "max_capacity")
         if dtype not in (torch.float32, torch.float64):
             raise OptionError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
@@ -105,6 +110,21 @@ class PrioritizedSampler(Sampler):
         self._priority_key: Key | None = None
         self._buffer = Served()
         self._forget()
+
+    @property
+    def max_size(self) -> int:
+        """Frames of the buffer at the most."""
+        return self.max_capacity
+
+    @property
+    def device(self) -> torch.device:
+        """Where priorities are kept: the CPU."""
+        return torch.device("cpu")
+
+    @property
+    def default_priority(self) -> float:
+        """The priority of new frames: the largest so far, or 1."""
+        return max(0.0, self._largest ** (1 / self._exponent) - self.eps) if self._exponent else FIRST_PRIORITY
 
     @property
     def alpha(self) -> float:
@@ -215,6 +235,29 @@ class PrioritizedSampler(Sampler):
             at = np.unique(at[at != NOT_KEPT])
             _set_valid(tree, at, self._powers_of_new(at, storage), storage)
 
+    def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
+        """Give the frames at these indices the priority of new ones; see `Sampler`."""
+        with self._buffer.lock:
+            held_by = self._buffer.storage if storage is None else storage
+            self.replaced(held_by.as_places(index), held_by)
+
+    def begin_alike(self, storage: Storage, write: Callable[[], Any]) -> Any:
+        """Write frames that begin with the largest priority so far, whatever priorities the data have.
+
+        Args:
+            storage: where they are written.
+            write: does so, and returns their indices.
+        """
+        if storage.is_initialised:
+            self._catch_up(storage)
+        largest = self._largest
+        index = write()
+        if storage.is_initialised:
+            tree, places = self._catch_up(storage), storage.as_places(index).numpy()
+            _set_valid(tree, places[places != NOT_KEPT], largest, storage)
+            self._largest = largest
+        return index
+
     def read_priorities(self, key: Key) -> None:
         """Use the values under this key, if there are any, as priorities of new frames."""
         self._priority_key = key
@@ -279,7 +322,7 @@ class PrioritizedSampler(Sampler):
         if not storage.is_initialised:
             raise CallOrderError(EMPTY)
         size = storage.rows * storage.ring.capacity
-        if size > self.max_capacity:
+        if size > self.max_capacity and storage.max_size > self.max_capacity:
             raise OptionError(
                 f"max_capacity={self.max_capacity}: expected room for all frames of the buffer, which holds {size}; "
                 f"use PrioritizedSampler({size}, ...)"

@@ -108,7 +108,8 @@ class Checkpointed:
         with self._at_rest() as parts, room(target, lambda: nbytes, "replay buffer: a save"), replaced(target, REST) as folder:
             with _taken(parts) as (state, frames):
                 nbytes = sum(frame.nbytes for frame in frames.values())
-                files, checksums = write_frames(folder, frames, parts.storage.ndim)
+                written = parts.storage.checkpointer.before_save(frames, parts.storage.ndim, folder)
+                files, checksums = write_frames(folder, *written)
             write_rest(folder, {**state, "files": files}, checksums)
 
     def loads(self, path: str | Path, verify: bool = True) -> None:
@@ -129,9 +130,11 @@ class Checkpointed:
         with refused(str(folder)):
             state = whole(folder, REST, partial(read_state, verify=verify))
         with deferring_interrupts(), self._at_rest() as parts, refused(str(folder)):
-            self.set_rng(_restored(parts, state))
+            frames = parts.storage.checkpointer.after_load(state["frames"], parts.storage.ndim)
+            self.set_rng(_restored(parts, {**state, "frames": frames}))
 
-    save, load = dumps, loads
+    save = dump = dumps
+    load = loads
 
 
 @contextmanager

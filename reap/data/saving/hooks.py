@@ -22,9 +22,9 @@ from reap.tensordicts import make_tensordict
 class StorageCheckpointerBase:
     """Saves a storage in a folder, and loads it from there.
 
-    A save hook is called as `hook(frames, path=folder)`, a load hook as `hook(frames, out=None)`, with a TensorDict `[*rows, time]`
-    whose memory is the storage's, or the files'. Each returns the TensorDict that is written, or loaded. `buffer.dumps` and
-    `buffer.loads` use the hooks of `buffer.storage.checkpointer` too.
+    A save hook is called as `hook(frames, path=folder)`, a load hook as `hook(frames, out=None)`, with a TensorDict
+    `[*rows, time]` whose memory is the storage's, or the files'. Each returns the TensorDict that is written, or loaded.
+    `buffer.dumps` and `buffer.loads` use the hooks of `buffer.storage.checkpointer` too.
 
     Example:
         >>> from reap.data import LazyTensorStorage

@@ -67,7 +67,7 @@ def fitted(storage: EditedStore, places: Tensor, data: Any) -> Any:
             f"replay buffer: expected a {name_of(schema.kind)}, as it holds, got a {name_of(kind)}; nothing was changed"
         )
     dims = _batch_dims(data, leaves, schema)
-    given = {key: _spread(key, value, dims, places, schema.fields.get(key)) for key, value in leaves.items()}
+    given = {key: _spread(key, value, data.shape, dims, places, schema.fields.get(key)) for key, value in leaves.items()}
     if schema.kind is TensorDict:
         new = {key: field for key, field in fields_of(given, 1).items() if key not in schema.fields}
         if new:
@@ -92,23 +92,23 @@ def _batch_dims(data: Any, leaves: Leaves, schema: Schema) -> int:
     return max(0, data.ndim - item) if leaves else 0
 
 
-def _spread(key: Key, value: Any, dims: int, places: Tensor, field: Field | None) -> Any:
+def _spread(key: Key, value: Any, shape: Any, dims: int, places: Tensor, field: Field | None) -> Any:
     """The values for all places, `[B, *item]`, with the dtype that the storage keeps."""
     batch = tuple(places.shape)
     if not isinstance(value, Tensor) or (field is not None and field.is_object):
         if tuple(value.shape[: len(batch)]) != batch:
-            raise _misfit(batch, value)
+            raise _misfit(batch, shape)
         return value.flatten(0, len(batch) - 1) if len(batch) > 1 else value
     lead, own = tuple(value.shape[:dims]), tuple(value.shape[dims:])
     item = own if field is None else tuple(field.shape)
     while len(own) > len(item) and own[0] == 1:
         own = own[1:]
     if len(own) > len(item) or len(lead) > len(batch):
-        raise _misfit(batch, value)
+        raise _misfit(batch, shape)
     try:
         spread = value.reshape(*lead, *[1] * (len(item) - len(own)), *own).expand(*batch, *item)
     except RuntimeError as error:
-        raise _misfit(batch, value) from error
+        raise _misfit(batch, shape) from error
     flat = spread.reshape(places.numel(), *item)
     if field is None or field.dtype == flat.dtype:
         return flat
@@ -119,10 +119,8 @@ def _spread(key: Key, value: Any, dims: int, places: Tensor, field: Field | None
     return flat.to(field.dtype)
 
 
-def _misfit(batch: tuple[int, ...], value: Any) -> SpecMismatch:
-    return SpecMismatch(
-        f"replay buffer: expected data {list(batch)} for this index, got {list(value.shape)}; nothing was changed"
-    )
+def _misfit(batch: tuple[int, ...], shape: Any) -> SpecMismatch:
+    return SpecMismatch(f"replay buffer: expected data {list(batch)} for this index, got {list(shape)}; nothing was changed")
 
 
 def _completed(storage: EditedStore, schema: Schema, places: Tensor, given: Leaves) -> Leaves:

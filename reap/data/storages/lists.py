@@ -163,7 +163,7 @@ class ListStorage(Storage):
         return self._items[int(places)] if not places.ndim else self.collate(self.copies(places.reshape(-1)))
 
     def get(self, index: Any) -> Any:
-        """The item at a number; a list of those at any other kind of index that a tensor takes, which `buffer[index]` stacks."""
+        """The item at a number; a list of those at any other kind of index, which `buffer[index]` stacks."""
         places = self.places_at(index)
         return self._items[int(places)] if not places.ndim else self.copies(places.reshape(-1))
 
