@@ -46,6 +46,8 @@ DOORS = (
 )
 """Where names of reap are documented, the first place first."""
 
+_ABOVE = tuple(f"torchrl.{name}" for name in ("data", "envs", "collectors", "modules", "objectives", "trainers"))
+
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 
 
@@ -94,7 +96,7 @@ def torchrl_home(module: str, name: str) -> str | None:
     """
     parts = ["torchrl", *module.split(".")[1:]]
     homes = (".".join(parts[:length]) for length in range(len(parts), 1, -1))
-    above = ("torchrl.data", "torchrl.envs", "torchrl.collectors") if len(parts) == 1 else ()
+    above = _ABOVE if len(parts) == 1 else ()
     return next((home for home in (*homes, *above) if name in _exported(home)), None)
 
 

@@ -78,10 +78,11 @@ class Writer(SavedPart):
     """Where new items go.
 
     Args:
-        compilable: accepted; compiled code calls a buffer as it is, outside of its graphs.
+        compilable: its buffer is compilable unless told otherwise; see `ReplayBuffer`.
     """
 
     def __init__(self, compilable: bool = False) -> None:
+        self.compilable = compilable
         self.streams = Streams()
         self._registered: Callable[[], Storage | None] = _nowhere
 

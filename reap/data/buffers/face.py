@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from threading import RLock
 from typing import Any, Self
 
+import torch
 from tensordict import TensorDict, TensorDictBase
 
 from reap.data.buffers.parts import checkpointed, sampler_of, storage_of, writer_of
@@ -19,6 +20,9 @@ from reap.data.transforms import Transforms
 from reap.data.writers import Writer
 from reap.errors import OptionError
 from reap.system.sending import SharedWhenSent
+
+BETWEEN_GRAPHS = ("add", "extend", "sample", "update_priority", "update_tensordict_priority")
+"""Calls that code under `torch.compile` makes as they are."""
 
 _building = RLock()
 
@@ -40,6 +44,9 @@ class BufferFace(Checkpointed, SharedWhenSent):
     _prefetcher: Prefetcher | None
     _iterator: Iterator[Any] | None = None
 
+    compilable = False
+    """Whether code under `torch.compile` may call it."""
+
     # ------------------------------------------------------------------ parts
 
     def _build(self, **options: Any) -> None:
@@ -59,6 +66,14 @@ class BufferFace(Checkpointed, SharedWhenSent):
                     self._unbuilt = options
                     raise
         return getattr(self, name)
+
+    def _leave_graphs(self, wanted: bool) -> None:
+        """Let `torch.compile` make calls as they are, if that is wanted: torch's compiler is imported for that alone."""
+        self.compilable = wanted
+        if wanted:
+            for name in BETWEEN_GRAPHS:
+                if hasattr(type(self), name):
+                    setattr(self, name, torch.compiler.disable(getattr(self, name)))
 
     @property
     def initialized(self) -> bool:

@@ -17,7 +17,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from reap.data.buffers.face import BufferFace
+from reap.data.buffers.face import BETWEEN_GRAPHS, BufferFace
 from reap.data.buffers.feeders import Feeders
 from reap.data.buffers.parts import sampler_of, storage_of, writer_of
 from reap.data.buffers.prefetch import Prefetcher, Sample
@@ -58,7 +58,8 @@ class ReplayBuffer(BufferFace):
         generator: the source of random numbers; torch's own unless given.
         transform_factory: a function that makes the transform, in the process that uses the buffer first.
         checkpointer: saves the storage, and holds the hooks of saves; a `TensorStorageCheckpointer` unless given.
-        compilable: accepted; compiled code calls a buffer as it is, outside of its graphs (`fullgraph=True` cannot hold one).
+        compilable: code under `torch.compile` may write to it, sample from it and set priorities: these calls are made as they
+            are, between its graphs (`fullgraph=True` cannot hold them). As the storage or the writer says unless given.
         delayed_init: make storage, sampler, writer and transform at the first use; with a `transform_factory` unless given.
 
     Raises:
@@ -113,6 +114,7 @@ class ReplayBuffer(BufferFace):
             "checkpointer": checkpointer,
             "dim_extend": dim_extend,
             "shared": shared,
+            "compilable": compilable,
         }
         if transform_factory is not None if delayed_init is None else delayed_init:
             self._unbuilt = parts
@@ -134,6 +136,8 @@ class ReplayBuffer(BufferFace):
         self._sampler.serve(self._storage, self._lock)
         count_as_torchrls(Sampler, "Sampler")
         self._prefetcher = self._make_prefetcher()
+        wanted, implied = options["compilable"], self._storage.compilable or self._writer.compilable
+        self._leave_graphs(implied if wanted is None else wanted)
         if options["shared"]:
             self.share()
 
@@ -379,7 +383,8 @@ class ReplayBuffer(BufferFace):
             return vars(self)
         with self._at_rest() as parts:
             ahead = None if self._storage.control.is_shared else parts.prefetcher.made()
-        return {**vars(self), "_prefetcher": ahead, "_lock": None, "_iterator": None}
+        own = {name: value for name, value in vars(self).items() if name not in BETWEEN_GRAPHS}
+        return {**own, "_prefetcher": ahead, "_lock": None, "_iterator": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -390,6 +395,7 @@ class ReplayBuffer(BufferFace):
         self._writer.register_storage(self._storage)
         self._sampler.serve(self._storage, self._lock)
         self._prefetcher = self._make_prefetcher()
+        self._leave_graphs(self.compilable)
         if ahead is not None:
             with self._at_rest() as parts:
                 parts.prefetcher.put(*ahead)

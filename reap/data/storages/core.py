@@ -53,6 +53,8 @@ class StorageCore(SharedWhenSent):
         self.identity = uuid4().hex
         self.rows = 1
         """Rows, once something was written."""
+        self.compilable = False
+        """Whether a buffer is compilable unless it is told otherwise."""
         self.takes_keys = False
         """Whether samples can have keys that the frames have not."""
         self.validity: Validity | None = None
@@ -210,7 +212,8 @@ class StorageCore(SharedWhenSent):
         """
         ring = self.ring  # before the rows: it maps the first write of another process
         columns = ring.whole() if whole is None else whole
-        places = np.arange(self.rows * ring.capacity).reshape(self.rows, -1)[:, columns]
+        numbers = np.arange(columns.start, columns.stop) if isinstance(columns, slice) else columns
+        places = np.arange(self.rows)[:, None] * ring.capacity + numbers
         return torch.from_numpy(places).reshape(*self.row_shape, -1)
 
     def places_at(self, index: Any) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from reap.data.storages.items import WHOLE, Leaves, fields_of, is_same_kind, kind_of, leaves_of, name_of
+from reap.data.storages.items import WHOLE, Leaves, fields_of, is_same_kind, kind_of, leaves_of, name_of, words_of
 from reap.data.storages.schema import Schema
 from reap.data.storages.trees import Form, Tree
 from reap.errors import SpecMismatch
@@ -103,20 +103,23 @@ def _spread(key: Key, value: Any, shape: Any, dims: int, places: Tensor, field: 
     item = own if field is None else tuple(field.shape)
     while len(own) > len(item) and own[0] == 1:
         own = own[1:]
-    if len(own) > len(item) or len(lead) > len(batch):
+    if not _fits(lead, batch):
         raise _misfit(batch, shape)
-    try:
-        spread = value.reshape(*lead, *[1] * (len(item) - len(own)), *own).expand(*batch, *item)
-    except RuntimeError as error:
-        raise _misfit(batch, shape) from error
-    flat = spread.reshape(places.numel(), *item)
-    if field is None or field.dtype == flat.dtype:
-        return flat
-    if not torch.can_cast(flat.dtype, field.dtype):
+    dtype = value.dtype if field is None else field.dtype
+    if not _fits(own, item) or not torch.can_cast(value.dtype, dtype):
         raise SpecMismatch(
-            f"replay buffer: {plain(key)!r}: expected {field.dtype}, as it holds, got {flat.dtype}; nothing was changed"
+            f"replay buffer: {plain(key)!r}: expected {words_of(Field(item, dtype))} for each item, as in the first write, got "
+            f"{words_of(Field(own, value.dtype))}; nothing was changed"
         )
-    return flat.to(field.dtype)
+    spread = value.reshape(*lead, *[1] * (len(item) - len(own)), *own).expand(*batch, *item)
+    return spread.reshape(places.numel(), *item).to(dtype)
+
+
+def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Whether something of this shape can be broadcast to another."""
+    return len(shape) <= len(whole) and all(
+        one in {1, other} for one, other in zip(reversed(shape), reversed(whole), strict=False)
+    )
 
 
 def _misfit(batch: tuple[int, ...], shape: Any) -> SpecMismatch:

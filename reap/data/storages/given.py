@@ -29,12 +29,13 @@ class TensorStorage(TensorRing):
         max_size: its first dimension, if given.
         device: the device of the tensors; "auto" or theirs.
         ndim: batch dimensions that are kept apart, time last.
-        compilable: accepted; compiled code calls a buffer as it is, outside of its graphs.
+        compilable: its buffer is compilable unless told otherwise; see `ReplayBuffer`.
 
     Raises:
         OptionError: no data, or of another size or device.
 
     Example:
+        >>> import torch
         >>> storage = TensorStorage(torch.arange(3))
         >>> storage[1:], len(storage)
         (tensor([1, 2]), 3)
@@ -58,7 +59,7 @@ class TensorStorage(TensorRing):
         if max_size is not None and max_size != shape[0]:
             raise OptionError(f"TensorStorage: expected max_size={shape[0]}, as the data have, got max_size={max_size}")
         self._start(int(np.prod(shape)), ndim=ndim, device=device)
-        self._given = leaves_of(data)
+        self.compilable, self._given = compilable, leaves_of(data)
         streams = self.ring.new_streams(1)
         origins = np.full(shape[-1], 2 * streams, np.int32)
         origins[0] |= 1

@@ -47,7 +47,7 @@ class LazyTensorStorage(TensorStorage):
         ndim: batch dimensions that are kept apart, time last.
         observations_once: store values under `"next"` only where they differ from the root of the following frame.
             Samples are the same; views of the contents are copies. Frames of one env must follow each other in time.
-        compilable: accepted; compiled code calls a buffer as it is, outside of its graphs.
+        compilable: its buffer is compilable unless told otherwise; see `ReplayBuffer`.
         consolidated: accepted; on the CPU all keys lie in one piece of memory in any case.
         shared_init: share it at once, so that any process that gets it can make the first write.
         cleanup_memmap: True; shared memory leaves no files, so that False is refused.
@@ -74,6 +74,7 @@ class LazyTensorStorage(TensorStorage):
         cleanup_memmap: bool = True,
     ) -> None:
         self._start(max_size, ndim=ndim, device=device, observations_once=observations_once)
+        self.compilable = compilable
         if not cleanup_memmap:
             raise OptionError("cleanup_memmap: expected True, got False: shared memory leaves no files that could be kept")
         if self.device.type == "cuda" and not torch.cuda.is_available():
@@ -208,6 +209,7 @@ class LazyMemmapStorage(TensorStorage):
         self._start(max_size, ndim=ndim, device="cpu" if device == "auto" else device, observations_once=observations_once)
         if self.device.type != "cpu":
             raise OptionError(f"LazyMemmapStorage: files are read into RAM: expected device='cpu', got {str(self.device)!r}")
+        self.compilable = compilable
         _forked.add(self)
         self._scratch = Scratch(scratch_dir, replaces=existsok, is_removed=auto_cleanup)
         self._files: dict[Key, Path] = {}

@@ -40,7 +40,7 @@ class ListStorage(Storage):
         max_size: items that there is room for; no limit unless given.
         ndim: 1; items in a list have one dimension.
         device: where tensors are moved when they are written; they stay on theirs unless given.
-        compilable: accepted; compiled code calls a buffer as it is, outside of its graphs.
+        compilable: its buffer is compilable unless told otherwise; see `ReplayBuffer`.
 
     Raises:
         OptionError: no such size or number of dimensions.
@@ -62,6 +62,7 @@ class ListStorage(Storage):
         if ndim != 1:
             raise OptionError(f"ListStorage: expected ndim=1, got {ndim}; use a LazyTensorStorage to keep rows apart")
         self.device = None if device is None else checked_device(device)
+        self.compilable = compilable
         self._items: list[Any] = []
 
     def _make_room(self, columns: int) -> None:
