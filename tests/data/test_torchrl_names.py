@@ -195,15 +195,11 @@ def classes() -> list[str]:
 
 def arguments(cls: Any) -> set[str]:
     """The names of a constructor's arguments, those that it hands to the constructor of its base class included."""
-    found: set[str] = set()
-    for kind in cls.__mro__:
-        if "__init__" not in vars(kind) or kind is object:
-            continue
-        parameters = inspect.signature(kind.__init__).parameters.values()
-        found |= {one.name for one in parameters if one.name != "self" and one.kind is not one.VAR_KEYWORD}
-        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
-            break
-    return found
+    own = inspect.signature(cls.__init__).parameters.values()
+    hands_over = any(one.kind is one.VAR_KEYWORD for one in own)
+    made_by = [kind for kind in cls.__mro__ if "__init__" in vars(kind) and kind is not object]
+    found = {name for kind in (made_by if hands_over else made_by[:1]) for name in own_arguments(kind)}
+    return found - {"options"}
 
 
 def public(cls: Any) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any, Self
@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from reap.data.buffers.one_by_one import OneByOne
 from reap.data.buffers.parts import checkpointed, sampler_of, storage_of, writer_of
 from reap.data.buffers.prefetch import Prefetcher
 from reap.data.peers import count_as_torchrls, torchrl_class
@@ -27,7 +28,7 @@ BETWEEN_GRAPHS = ("add", "extend", "sample", "update_priority", "update_tensordi
 _building = RLock()
 
 
-class BufferFace(Checkpointed, SharedWhenSent):
+class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
     """Access to the parts of a buffer, and calls that follow from the others.
 
     Attributes:
@@ -42,7 +43,6 @@ class BufferFace(Checkpointed, SharedWhenSent):
     _time: int
     _lock: Any
     _prefetcher: Prefetcher | None
-    _iterator: Iterator[Any] | None = None
 
     compilable = False
     """Whether code under `torch.compile` may call it."""
@@ -176,14 +176,20 @@ class BufferFace(Checkpointed, SharedWhenSent):
 
     # ------------------------------------------------------------------ what follows from the other calls
 
-    def next(self) -> Any:
-        """The next sample of an iteration over the buffer; None once after the last one of an epoch."""
-        if self._iterator is None:
-            self._iterator = iter(self)
-        sample = next(self._iterator, None)
-        if sample is None:
-            self._iterator = None
-        return sample
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Forget all frames; memory is kept.
+
+        Args:
+            empty_write_count: let `write_count` begin at 0 again.
+        """
+        with self._without_prefetched():
+            self._storage.ring.empty(forget_written=empty_write_count)
+            self._sampler.empty()
+            self._writer.empty()
+
+    def break_trajectories(self) -> None:
+        """Let no trajectory continue over the next write of this process, because frames in between were lost."""
+        self._writer.streams.restart()
 
     def can_sample(self, batch_size: int | None = None) -> bool:
         """Whether `sample` finds something to sample from.
@@ -247,9 +253,6 @@ class BufferFace(Checkpointed, SharedWhenSent):
         raise NotImplementedError
 
     def __len__(self) -> int:
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError
 
     # ------------------------------------------------------------------ saving

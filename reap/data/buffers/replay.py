@@ -196,10 +196,6 @@ class ReplayBuffer(BufferFace):
             self._note_replaced(places)
         return storage.as_index(places)
 
-    def break_trajectories(self) -> None:
-        """Let no trajectory continue over the next write of this process, because frames in between were lost."""
-        self._writer.streams.restart()
-
     def _note_replaced(self, places: Tensor) -> None:
         with self._lock:
             self._sampler.replaced(places, self._storage)
@@ -323,17 +319,6 @@ class ReplayBuffer(BufferFace):
         places = storage.places_at(index)
         written = self._edited(storage.at_places(places, data), max(1, places.ndim))
         self._note_replaced(storage.put_at(places, written))
-
-    def empty(self, empty_write_count: bool = True) -> None:
-        """Forget all frames; memory is kept.
-
-        Args:
-            empty_write_count: let `write_count` begin at 0 again.
-        """
-        with self._without_prefetched():
-            self._storage.ring.empty(forget_written=empty_write_count)
-            self._sampler.empty()
-            self._writer.empty()
 
     # ------------------------------------------------------------------ processes
 
