@@ -23,7 +23,6 @@ from reap.data.buffers.parts import sampler_of, storage_of, writer_of
 from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.consistent_sample import pinned, spread, take_sample
 from reap.data.numeric_options import positive
-from reap.data.peers import count_as_torchrls
 from reap.data.rows import checked_time, time_last, valid_rows
 from reap.data.samplers.base import Sampler, require_size
 from reap.data.saving.checkpoint import BufferParts
@@ -134,7 +133,6 @@ class ReplayBuffer(BufferFace):
         self._transforms = Transforms(options["transform"] if factory is None else factory(), options["write_transform"])
         self._lock = _forked.add(RLock())
         self._sampler.serve(self._storage, self._lock)
-        count_as_torchrls(Sampler, "Sampler")
         self._prefetcher = self._make_prefetcher()
         wanted, implied = options["compilable"], self._storage.compilable or self._writer.compilable
         self._leave_graphs(implied if wanted is None else wanted)

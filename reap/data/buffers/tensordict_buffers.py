@@ -124,7 +124,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         return found
 
     def _prepared(self, data: Any) -> Any:
-        return self._checked(super()._prepared(_as_tensordict(data)), self._storage.ndim)
+        written = super()._prepared(_as_tensordict(data))
+        return None if written is None else self._checked(written, self._storage.ndim)
 
     def _edited(self, data: Any, dims: int) -> Any:
         return self._checked(super()._edited(_as_tensordict(data), dims), dims)

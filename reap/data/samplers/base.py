@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from reap.data.numeric_options import positive
-from reap.data.peers import conversion
+from reap.data.peers import conversion, count_as_torchrls
 from reap.data.saving.part import SavedPart
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
@@ -50,6 +50,11 @@ class Draw(NamedTuple):
 
 class Sampler(SavedPart):
     """Chooses frames."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """A sampler that torchrl's checks take for one of theirs."""
+        count_as_torchrls(Sampler, "Sampler")
+        return super().__new__(cls)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
         """Choose frames of a storage, without a buffer.

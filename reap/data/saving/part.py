@@ -39,7 +39,7 @@ class SavedPart:
             OptionError: something else is at the path.
             DiskFull: there is no room for it.
         """
-        with self._saved() as (state, frames, dims):
+        with self._to_save() as (state, frames, dims):
             save_part(path, {**state, "kind": type(self).__name__}, frames, dims)
 
     def loads(self, path: str | Path) -> None:
@@ -51,14 +51,14 @@ class SavedPart:
         """
         state = load_part(path)
         with refused(str(path)):
-            self._load_saved(state)
+            self._from_save(state)
 
     @contextmanager
-    def _saved(self) -> Generator[tuple[dict[str, Any], Mapping[Key, Tensor], int]]:
+    def _to_save(self) -> Generator[tuple[dict[str, Any], Mapping[Key, Tensor], int]]:
         """A context with the state, the frames in it, and how many of their dimensions are the batch's."""
         yield {"state": self.state_dict()}, NO_FRAMES, 0
 
-    def _load_saved(self, state: Mapping[str, Any]) -> None:
+    def _from_save(self, state: Mapping[str, Any]) -> None:
         self.load_state_dict(state["state"])
 
 

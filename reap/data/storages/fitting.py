@@ -101,8 +101,7 @@ def _spread(key: Key, value: Any, shape: Any, dims: int, places: Tensor, field: 
         return value.flatten(0, len(batch) - 1) if len(batch) > 1 else value
     lead, own = tuple(value.shape[:dims]), tuple(value.shape[dims:])
     item = own if field is None else tuple(field.shape)
-    while len(own) > len(item) and own[0] == 1:
-        own = own[1:]
+    lead, own = _without_ones(lead, len(batch)), _without_ones(own, len(item))
     if not _fits(lead, batch):
         raise _misfit(batch, shape)
     dtype = value.dtype if field is None else field.dtype
@@ -111,8 +110,15 @@ def _spread(key: Key, value: Any, shape: Any, dims: int, places: Tensor, field: 
             f"replay buffer: {plain(key)!r}: expected {words_of(Field(item, dtype))} for each item, as in the first write, got "
             f"{words_of(Field(own, value.dtype))}; nothing was changed"
         )
-    spread = value.reshape(*lead, *[1] * (len(item) - len(own)), *own).expand(*batch, *item)
-    return spread.reshape(places.numel(), *item).to(dtype)
+    spread = value.reshape((*lead, *[1] * (len(item) - len(own)), *own)).expand((*batch, *item))
+    return spread.reshape((places.numel(), *item)).to(dtype)
+
+
+def _without_ones(shape: tuple[int, ...], dims: int) -> tuple[int, ...]:
+    """A shape without first dimensions of 1 beyond this number of dimensions."""
+    while len(shape) > dims and shape[0] == 1:
+        shape = shape[1:]
+    return shape
 
 
 def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
