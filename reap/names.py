@@ -66,7 +66,7 @@ def missing_name(module: str, name: str, known: Iterable[str]) -> Exception:
         >>> print(missing_name("reap.data", "ReplayBufer", ["ReplayBuffer", "ListStorage"]))
         module 'reap.data' has no attribute 'ReplayBufer'. Did you mean 'ReplayBuffer'?
     """
-    asking = sys._getframe(2)
+    asking = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  of the standard library
     advice = "" if name.startswith("__") else _advice(module, name, known)
     if asking.f_lasti >= 0 and asking.f_code.co_code[asking.f_lasti] == _IMPORT_FROM:
         return ImportError(f"cannot import name {name!r} from {module!r}.{advice}", name=module)

@@ -14,7 +14,7 @@ from reap.data.peers import conversion
 from reap.data.rows import valid_rows
 from reap.data.saving.part import SavedPart
 from reap.data.storages.base import Storage
-from reap.data.storages.core import StorageCore, require_dims
+from reap.data.storages.core import require_dims
 from reap.errors import CallOrderError, OptionError, shown
 from reap.system.forks import Forked
 
@@ -86,13 +86,13 @@ class Writer(SavedPart):
         self.streams = Streams()
         self._registered: Callable[[], Storage | None] = _nowhere
 
-    def register_storage(self, storage: Storage) -> None:
+    def register_storage(self, storage: Any) -> None:
         """Write to this storage, which is not kept alive; a buffer does this with its own.
 
         Raises:
             OptionError: it cannot write to that.
         """
-        if not isinstance(storage, StorageCore):
+        if not isinstance(storage, Storage):
             raise OptionError(
                 f"writer: expected a storage of reap.data, got {type(storage).__name__}: {shown(storage):.100}"
                 f"{conversion(storage)}"

@@ -51,7 +51,7 @@ def shown(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return str(value.dtype), value.tolist()
     if isinstance(value, Pair):
-        return "Pair", shown(value.to_tensordict())
+        return "Pair", shown(value.to_tensordict())  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(value, dict):
         return {key: shown(item) for key, item in value.items()}
     return [shown(item) for item in value] if isinstance(value, list | tuple) else value
@@ -139,7 +139,7 @@ def tensors_and_trees(data: Any) -> Any:
 @program
 def tensorclasses(data: Any) -> Any:
     buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(6), batch_size=2)
-    buffer.extend(Pair(a=torch.arange(4), b=torch.ones(4, 2), batch_size=[4]))
+    buffer.extend(Pair(a=torch.arange(4), b=torch.ones(4, 2), batch_size=[4]))  # pyright: ignore[reportCallIssue]
     return type(buffer.sample()).__name__, buffer[:].a, buffer[3].b
 
 

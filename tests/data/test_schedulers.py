@@ -68,7 +68,7 @@ def test_several(schedulers: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("cls", [PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer])
-def test_buffers(schedulers: ModuleType, cls: type[ReplayBuffer]) -> None:
+def test_buffers(schedulers: ModuleType, cls: Any) -> None:
     buffer = cls(alpha=0.5, beta=0.4, batch_size=2)
     made = schedulers.LinearScheduler(buffer, "beta", final_value=1.0, num_steps=2)
     assert values(made, buffer.sampler, "beta", 2) == [0.7, 1.0]

@@ -88,7 +88,9 @@ def test_shared_before_the_first_write(tmp_path: Path) -> None:
 def test_files_that_go_with_the_storage(tmp_path: Path) -> None:
     kept, removed = LazyMemmapStorage(5, scratch_dir=tmp_path / "kept"), None
     removed = LazyMemmapStorage(5, scratch_dir=tmp_path / "removed", auto_cleanup=True)
-    filled(kept), filled(removed)
+    for storage in (kept, removed):
+        filled(storage)
+    del storage
     assert (tmp_path / "removed" / "a.memmap").exists()
     del kept, removed
     assert (tmp_path / "kept" / "a.memmap").exists()
@@ -369,7 +371,9 @@ def test_samplers_by_themselves(made: Callable[[], Sampler], tmp_path: Path) -> 
     index, info = sampler.sample(storage, 2)
     assert index.shape == (2,)
     assert all(len(value) == 2 for value in info.values())
-    sampler.extend(index), sampler.add(0), sampler.mark_update(index, storage=storage)
+    sampler.extend(index)
+    sampler.add(0)
+    sampler.mark_update(index, storage=storage)
     assert sampler.default_priority == 1.0
     sampler.dumps(tmp_path / "sampler")
     other = made()
@@ -408,7 +412,8 @@ def test_a_writer_by_itself(tmp_path: Path) -> None:
         writer.extend(torch.arange(2))
     with pytest.raises(CallOrderError):
         pickle.loads(pickle.dumps(writer)).extend(frames(2))
-    writer.dumps(tmp_path / "writer"), writer.loads(tmp_path / "writer")
+    writer.dumps(tmp_path / "writer")
+    writer.loads(tmp_path / "writer")
     with pytest.raises(OptionError, match="expected a storage with ndim=1, got ndim=2"):
         TensorDictMaxValueWriter().register_storage(storage)
 

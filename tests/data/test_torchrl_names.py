@@ -52,7 +52,7 @@ SLICE_ARGUMENTS = {
     **dict.fromkeys(("end_keys", "step_key", "fragmented", "init_key"), NEWER_KEYS),
     "pad_output": PADDED,
 }
-SLICE_NAMES = dict.fromkeys(("step_key", "fragmented"), NEWER_KEYS)
+SLICE_NAMES: dict[str, str] = dict.fromkeys(("step_key", "fragmented"), NEWER_KEYS)
 WRITER_ARGUMENTS = {"track_generations": GENERATIONS, "kwargs": "all are named"}
 WRITER_NAMES = {
     **dict.fromkeys(("generations_of", "tracks_generations"), GENERATIONS),

@@ -17,6 +17,7 @@ from reap.data.peers import count_as_torchrls, torchrl_class
 from reap.data.samplers.base import Sampler, require_size
 from reap.data.saving.checkpoint import Checkpointed
 from reap.data.storages.base import Storage
+from reap.data.storages.fitting import under_key
 from reap.data.transforms import Transforms
 from reap.data.writers import Writer
 from reap.errors import OptionError
@@ -233,12 +234,12 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
 
     def set_(self, key: Any, value: Any) -> Self:
         """Overwrite the values of all frames under a key. Returns the buffer."""
-        self[:] = TensorDict({key: value}, self[:].batch_size)
+        self[key] = value
         return self
 
     def set_at_(self, key: Any, value: Any, index: Any) -> Self:
         """Overwrite the values of the frames at an index under a key. Returns the buffer."""
-        self[index] = TensorDict({key: value}, self[index].batch_size)
+        self[index] = under_key(key, value, self[index].batch_size)
         return self
 
     def update_(self, data: Mapping[Any, Any] | TensorDictBase) -> Self:

@@ -14,7 +14,7 @@ from threading import RLock
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from reap.data.buffers.face import BETWEEN_GRAPHS, BufferFace
@@ -28,6 +28,7 @@ from reap.data.samplers.base import Sampler, require_size
 from reap.data.saving.checkpoint import BufferParts
 from reap.data.storages.base import Storage
 from reap.data.storages.core import require_dims
+from reap.data.storages.fitting import under_key
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
@@ -312,7 +313,7 @@ class ReplayBuffer(BufferFace):
         """
         self.feeders.check()
         if is_key(index):
-            data, index = TensorDict({index: data}, self[:].batch_size), slice(None)
+            data, index = under_key(index, data, self[:].batch_size), slice(None)
         storage = self._storage
         places = storage.places_at(index)
         written = self._edited(storage.at_places(places, data), max(1, places.ndim))

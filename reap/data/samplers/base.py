@@ -15,7 +15,6 @@ from reap.data.peers import conversion, count_as_torchrls
 from reap.data.saving.part import SavedPart
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
-from reap.data.storages.core import StorageCore
 from reap.data.storages.items import Leaves
 from reap.data.storages.ring.reading import Reading
 from reap.errors import CallOrderError, OptionError, ReapError, shown
@@ -56,7 +55,7 @@ class Sampler(SavedPart):
         count_as_torchrls(Sampler, "Sampler")
         return super().__new__(cls)
 
-    def sample(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
+    def sample(self, storage: Any, batch_size: int) -> tuple[Any, dict[Any, Any]]:
         """Choose frames of a storage, without a buffer.
 
         Args:
@@ -70,7 +69,7 @@ class Sampler(SavedPart):
             OptionError: no storage of reap.
             CallOrderError: there are not enough frames.
         """
-        if not isinstance(storage, StorageCore):
+        if not isinstance(storage, Storage):
             raise OptionError(
                 f"sampler: expected a storage of reap.data, got {type(storage).__name__}: {shown(storage):.100}"
                 f"{conversion(storage)}"

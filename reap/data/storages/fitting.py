@@ -16,7 +16,7 @@ from reap.data.storages.items import WHOLE, Leaves, fields_of, is_same_kind, kin
 from reap.data.storages.schema import Schema
 from reap.data.storages.trees import Form, Tree
 from reap.errors import SpecMismatch
-from reap.keys import Key, plain
+from reap.keys import Key, NestedKey, plain
 from reap.recording.layout import Field
 from reap.recording.objects import stacked
 
@@ -82,6 +82,12 @@ def fitted(storage: EditedStore, places: Tensor, data: Any) -> Any:
     if isinstance(data, Tree):
         return Tree(data.form, given, 1)
     return schema.rebuilt(given, torch.Size((places.numel(),)))
+
+
+def under_key(key: NestedKey, value: Any, batch_size: torch.Size) -> TensorDict:
+    """Values of frames under one key, or one value for all of them."""
+    shape = tuple(getattr(value, "shape", ()))
+    return TensorDict({key: value}, batch_size if shape[: len(batch_size)] == tuple(batch_size) else [])
 
 
 def _batch_dims(data: Any, leaves: Leaves, schema: Schema) -> int:

@@ -81,7 +81,7 @@ class TensorStorage(TensorRing):
     def _sparse(self, start: int, nbytes: int) -> Sparse:
         return Sparse(nbytes, available_memory, None, start)
 
-    def flatten(self) -> TensorRing:
+    def flatten(self) -> TensorStorage:
         """A storage of one dimension over the same frames; itself if it has one already.
 
         Raises:

@@ -207,8 +207,7 @@ class ListStorage(Storage):
             self._items[:columns] = items
             self._restore(state["control"])
 
-    @staticmethod
-    def collate(items: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  a function in both
+    def collate(self, items: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  a function in both
         """A sample of items; see `collated`."""
         return collated(items)
 
@@ -249,7 +248,7 @@ class LazyStackStorage(ListStorage):
         """The item at a number; a lazy stack of those at any other kind of index that a tensor takes."""
         return self.at(index)
 
-    def collate(self, items: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  a method here
+    def collate(self, items: list[Any]) -> Any:
         """A lazy stack of items.
 
         Raises:

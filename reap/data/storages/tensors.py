@@ -20,7 +20,7 @@ from reap.data.storages.memory import TensorMemory
 from reap.data.storages.positions import by_position, index_of, places_of
 from reap.data.storages.ring.columns import Pieces
 from reap.data.storages.ring.ring import Claim
-from reap.data.storages.schema import objects_of, schema_from, schema_of
+from reap.data.storages.schema import Schema, objects_of, schema_from, schema_of
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.recording.layout import Array
@@ -30,6 +30,8 @@ from reap.system.memory import readable
 
 class TensorRing(TensorMemory):
     """A storage of tensors, whose memory is up to subclasses."""
+
+    schema: Schema | None
 
     # ------------------------------------------------------------------ frames
 
