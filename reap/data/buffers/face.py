@@ -17,7 +17,7 @@ from reap.data.peers import count_as_torchrls, torchrl_class
 from reap.data.samplers.base import Sampler, require_size
 from reap.data.saving.checkpoint import Checkpointed
 from reap.data.storages.base import Storage
-from reap.data.storages.fitting import under_key
+from reap.data.storages.edits.fitting import under_key
 from reap.data.transforms import Transforms
 from reap.data.writers import Writer
 from reap.errors import OptionError

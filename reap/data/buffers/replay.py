@@ -28,7 +28,7 @@ from reap.data.samplers.base import Sampler, require_size
 from reap.data.saving.checkpoint import BufferParts
 from reap.data.storages.base import Storage
 from reap.data.storages.core import require_dims
-from reap.data.storages.fitting import under_key
+from reap.data.storages.edits.fitting import under_key
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError

@@ -13,11 +13,10 @@ priorities: frames that are new to it get the largest priority so far, frames th
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,8 @@ from torch import Tensor
 
 from reap.data.numeric_options import not_negative, positive
 from reap.data.reductions import REDUCTIONS, checked_reduction
-from reap.data.samplers.base import EMPTY, HIDDEN, Draw, Sampler, unbroken
+from reap.data.samplers.base import EMPTY, Draw, Sampler, unbroken
+from reap.data.samplers.seen import Seen, columns_of_writes, drawn_places, places_of_columns, set_valid
 from reap.data.samplers.served import Served
 from reap.data.samplers.sum_tree import Places, SumTree, Values
 from reap.data.storages.base import Storage
@@ -39,20 +39,6 @@ NOT_KEPT = -1
 
 FIRST_PRIORITY = 1.0
 """The priority of new frames before any other is known."""
-
-
-class Seen(NamedTuple):
-    """How far the ring was when the sampler looked at it last.
-
-    Attributes:
-        oldest: the oldest column that held something.
-        claimed: the first column that was not claimed.
-        writing: first column and number of columns of each write that was not published.
-    """
-
-    oldest: int = 0
-    claimed: int = 0
-    writing: tuple[tuple[int, int], ...] = ()
 
 
 class PrioritizedSampler(Sampler):
@@ -166,14 +152,14 @@ class PrioritizedSampler(Sampler):
             CallOrderError: there are none whose writing has ended, or all have priority 0.
         """
         tree = self._catch_up(storage)
-        return self._weighted(tree, _places(tree, storage, size, generator))
+        return self._weighted(tree, drawn_places(tree, storage, size, generator))
 
     def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
         """Choose others for those that were being written; see `Sampler`."""
         tree = self._catch_up(storage)
         places = draw.places.numpy().copy()
         gone = bad | (tree.values[places] == 0)
-        places[gone] = _places(tree, storage, int(gone.sum()), generator)
+        places[gone] = drawn_places(tree, storage, int(gone.sum()), generator)
         return self._weighted(tree, places)
 
     def _weighted(self, tree: SumTree, places: Places) -> Draw:
@@ -220,7 +206,7 @@ class PrioritizedSampler(Sampler):
         tree = self._catch_up(storage)
         if (held := self._held(at, storage)) is not None:
             at, values = at[held], values[held]
-        _set_valid(tree, at, values, storage)
+        set_valid(tree, at, values, storage)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
     def repair(self) -> None:
@@ -233,7 +219,7 @@ class PrioritizedSampler(Sampler):
         if self._tree is not None:
             tree, at = self._catch_up(storage), places.cpu().numpy()
             at = np.unique(at[at != NOT_KEPT])
-            _set_valid(tree, at, self._powers_of_new(at, storage), storage)
+            set_valid(tree, at, self._powers_of_new(at, storage), storage)
 
     def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
         """Give the frames at these indices the priority of new ones; see `Sampler`."""
@@ -254,7 +240,7 @@ class PrioritizedSampler(Sampler):
         index = write()
         if storage.is_initialised:
             tree, places = self._catch_up(storage), storage.as_places(index).numpy()
-            _set_valid(tree, places[places != NOT_KEPT], largest, storage)
+            set_valid(tree, places[places != NOT_KEPT], largest, storage)
             self._largest = largest
         return index
 
@@ -283,7 +269,7 @@ class PrioritizedSampler(Sampler):
         if claimed - oldest == capacity and not writing and places.min(initial=0) != NOT_KEPT:
             return None
         columns = claimed - 1 - (claimed - 1 - places) % capacity
-        return (places != NOT_KEPT) & (columns >= oldest) & ~np.isin(columns, _columns(writing, oldest, claimed))
+        return (places != NOT_KEPT) & (columns >= oldest) & ~np.isin(columns, columns_of_writes(writing, oldest, claimed))
 
     def _powers(self, priority: Tensor, name: str) -> Values:
         """The values of the tree for priorities `[n]`."""
@@ -333,14 +319,14 @@ class PrioritizedSampler(Sampler):
         """Give new frames their priority, and none to those that are being written."""
         oldest, claimed, writing = seen
         before = (self._seen.claimed, claimed - self._seen.claimed)
-        hidden = _columns(writing, oldest, claimed)
-        changed = _columns((before, *self._seen.writing), oldest, claimed)
-        places = _places_of(changed[~np.isin(changed, hidden)], storage)
-        tree.set(_places_of(hidden, storage), 0.0)
+        hidden = columns_of_writes(writing, oldest, claimed)
+        changed = columns_of_writes((before, *self._seen.writing), oldest, claimed)
+        places = places_of_columns(changed[~np.isin(changed, hidden)], storage)
+        tree.set(places_of_columns(hidden, storage), 0.0)
         if self.max_priority_within_buffer:
             tree.set(places, 0.0)
             self._largest = tree.highest or self._first_power
-        _set_valid(tree, places, self._powers_of_new(places, storage), storage)
+        set_valid(tree, places, self._powers_of_new(places, storage), storage)
         self._seen = seen
 
     def _powers_of_new(self, places: Places, storage: Storage) -> Values | float:
@@ -406,33 +392,3 @@ class PrioritizedSampler(Sampler):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(alpha={self._alpha}, beta={self._beta}, eps={self.eps}, reduction={self.reduction!r})"
-
-
-def _set_valid(tree: SumTree, places: Places, values: Values | float, storage: Storage) -> None:
-    """Set the values of frames in the tree, with 0 for invalid frames."""
-    valid = None if storage.validity is None else storage.validity.of(places)
-    tree.set(places, values if valid is None else np.where(valid, values, 0.0))
-
-
-def _places(tree: SumTree, storage: Storage, size: int, generator: torch.Generator | None) -> Places:
-    if math.isinf(tree.lowest):
-        raise CallOrderError(
-            EMPTY
-            if not storage.columns_in_use
-            else HIDDEN
-            if not storage.ring.readable
-            else "replay buffer: expected a frame with a priority above 0, found 0 for all; give some another priority, or eps"
-        )
-    return tree.draw(torch.rand(size, dtype=torch.float64, generator=generator).numpy())
-
-
-def _columns(writes: Iterable[tuple[int, int]], oldest: int, end: int) -> Places:
-    """The columns of these writes, given as first column and number, from `oldest` to `end`."""
-    parts = [np.arange(max(start, oldest), min(start + count, end)) for start, count in writes]
-    return np.concatenate([np.empty(0, np.int64), *parts])
-
-
-def _places_of(columns: Places, storage: Storage) -> Places:
-    """The places of these columns in all rows."""
-    capacity = storage.ring.capacity
-    return (np.arange(storage.rows)[:, None] * capacity + columns % capacity).reshape(-1)

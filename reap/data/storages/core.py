@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reap.data.numeric_options import positive
+from reap.data.storages.files.room import refuse_many
 from reap.data.storages.items import Leaves, as_given, kind_of, together, whole
 from reap.data.storages.positions import by_position
 from reap.data.storages.ring.control import Control, checked_state
 from reap.data.storages.ring.ring import Ring
-from reap.data.storages.room import refuse_many
 from reap.data.storages.validity import Validity
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key

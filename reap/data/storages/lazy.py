@@ -17,13 +17,13 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from reap.data.storages.files.room import refuse_beyond
+from reap.data.storages.files.scratch import ONCE_FILE, Scratch
 from reap.data.storages.given import TensorStorage
 from reap.data.storages.next_values.side_store import Sparse
 from reap.data.storages.next_values.store import StoreNext
 from reap.data.storages.ring.control import RESERVED
 from reap.data.storages.ring.ring import Ring
-from reap.data.storages.room import refuse_beyond
-from reap.data.storages.scratch import ONCE_FILE, Scratch
 from reap.errors import DiskFull, OptionError, SpecMismatch
 from reap.keys import Key, nested, plain
 from reap.recording.layout import Block, Layout

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reap.data.storages.core import Mark, require_dims
-from reap.data.storages.fitting import fitted
-from reap.data.storages.frame_identity import replaced_places
+from reap.data.storages.edits.fitting import fitted
+from reap.data.storages.edits.frame_identity import replaced_places
 from reap.data.storages.items import Leaves, device_of, kind_of, leaves_of, require_device
 from reap.data.storages.leaf import Leaf, indexable
 from reap.data.storages.memory import TensorMemory
