@@ -121,6 +121,13 @@ def test_leaving_out_the_last_needs_a_size(sampler: Any) -> None:
     assert ReplayBuffer(sampler=sampler, batch_size=4).sampler is sampler
 
 
+def test_a_sampler_for_a_buffer_that_makes_its_own() -> None:
+    assert PrioritizedReplayBuffer(alpha=0.5, beta=0.5, sampler=None).sampler.default_priority == 1.0
+    wrong: Any = RandomSampler()
+    with pytest.raises(OptionError, match=r"makes its own sampler, got RandomSampler\(\); use ReplayBuffer\(sampler=...\)"):
+        PrioritizedReplayBuffer(alpha=0.5, beta=0.5, sampler=wrong)
+
+
 def test_parts_are_returned_when_they_are_replaced() -> None:
     buffer = ReplayBuffer(batch_size=2)
     storage, sampler, writer = buffer.storage, buffer.sampler, buffer.writer

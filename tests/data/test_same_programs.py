@@ -189,6 +189,13 @@ def lists_without_a_size(data: Any) -> Any:
 
 
 @program
+def lists_where_a_function_joins_items(data: Any) -> Any:
+    buffer = data.ReplayBuffer(collate_fn=torch.stack, batch_size=5)
+    buffer.extend(list(torch.arange(3)))
+    return buffer.sample().shape, buffer[[0, 2]]
+
+
+@program
 def items_of_any_kind(data: Any) -> Any:
     buffer = data.ReplayBuffer(storage=data.ListStorage(4), collate_fn=lambda items: items, batch_size=2)
     return buffer.extend(["a", 1, None]), buffer.extend([{"b": 2}, "e"]), buffer[:], buffer[1]

@@ -165,7 +165,7 @@ NOT_THERE = {
             "TED2Nested",
             "find_start_stop_traj",
         ),
-        "a save is one file per key; torchrl's converters work as hooks of it",
+        "a save is one file per key, which TensorDict.load_memmap reads; the converters ask for torchrl's storage",
     ),
     **dict.fromkeys(("CompressedListStorage", "CompressedListStorageCheckpointer", "StoreStorage"), "newer than torchrl 0.10"),
     **dict.fromkeys(("HERReplayBuffer", "HindsightStrategy"), "newer than torchrl 0.10"),

@@ -15,13 +15,17 @@ from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError, shown
 
 
-def storage_of(given: Storage | Callable[[], Storage] | None) -> Storage:
-    """The storage that was given, or that the function given makes; a `LazyTensorStorage(1_000)` for None.
+def storage_of(given: Storage | Callable[[], Storage] | None, default: Callable[[int], Storage] = LazyTensorStorage) -> Storage:
+    """The storage that was given, or that the function given makes; one of 1,000 frames for None.
+
+    Args:
+        given: the storage, or a function.
+        default: the kind of storage for None.
 
     Raises:
         OptionError: something else.
     """
-    return _made(given, Storage, "storage", lambda: LazyTensorStorage(1_000))
+    return _made(given, Storage, "storage", lambda: default(1_000))
 
 
 def sampler_of(given: Sampler | Callable[[], Sampler] | None) -> Sampler:

@@ -29,6 +29,8 @@ from reap.data.saving.checkpoint import BufferParts
 from reap.data.storages.base import Storage
 from reap.data.storages.core import require_dims
 from reap.data.storages.edits.fitting import under_key
+from reap.data.storages.lazy import LazyTensorStorage
+from reap.data.storages.lists import ListStorage
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
@@ -44,7 +46,7 @@ class ReplayBuffer(BufferFace):
     """Frames in a ring, and samples of them.
 
     Args:
-        storage: holds the frames; a `LazyTensorStorage(1_000)` unless given.
+        storage: holds the frames; a `LazyTensorStorage(1_000)` unless given, or a `ListStorage(1_000)` for a `collate_fn`.
         sampler: chooses the frames of a sample; a `RandomSampler` unless given.
         writer: decides where new frames go; a `RoundRobinWriter` unless given.
         transform: changes samples, data that are written, or both; see `Transforms`.
@@ -122,7 +124,7 @@ class ReplayBuffer(BufferFace):
             self._build(**parts)
 
     def _build(self, **options: Any) -> None:
-        self._storage = storage_of(options["storage"])
+        self._storage = storage_of(options["storage"], LazyTensorStorage if self._collate is None else ListStorage)
         self._set_checkpointer(options["checkpointer"])
         self._sampler = sampler_of(options["sampler"])
         require_size(self._sampler, self.batch_size)

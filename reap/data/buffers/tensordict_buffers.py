@@ -22,7 +22,7 @@ from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.storages.items import Items
 from reap.data.storages.trees import Tree, holds_tensors_only, tree_of
 from reap.data.writers import TensorDictRoundRobinWriter
-from reap.errors import SpecMismatch
+from reap.errors import OptionError, SpecMismatch
 from reap.keys import NestedKey, as_key, plain
 
 
@@ -232,7 +232,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         beta: exponent of the weights.
         eps: added to each priority before the exponent.
         dtype: float32 or float64, as in torchrl.
-        options: those of a `ReplayBuffer`.
+        sampler: None: the buffer makes its own.
+        options: the others of a `ReplayBuffer`.
 
     Raises:
         OptionError: an argument that cannot work.
@@ -247,8 +248,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     def __init__(
-        self, *, alpha: float, beta: float, eps: float = 1e-8, dtype: torch.dtype = torch.float, **options: Any
+        self,
+        *,
+        alpha: float,
+        beta: float,
+        eps: float = 1e-8,
+        dtype: torch.dtype = torch.float,
+        sampler: None = None,
+        **options: Any,
     ) -> None:
+        if sampler is not None:
+            raise OptionError(f"PrioritizedReplayBuffer: makes its own sampler, got {sampler!r}; use ReplayBuffer(sampler=...)")
         super().__init__(sampler=lambda: PrioritizedSampler(self._storage.max_size, alpha, beta, eps, dtype), **options)
 
 
