@@ -175,7 +175,7 @@ NOT_THERE = {
         ("checkpointers", "her", "offline_to_online", "query", "ray_buffer", "replay_buffers", "sample_units", "samplers"),
         "a module",
     ),
-    **dict.fromkeys(("storages", "utils", "writers", "annotations"), "a module"),
+    **dict.fromkeys(("scheduler", "storages", "utils", "writers", "annotations"), "a module"),
 }
 """Names of torchrl's module that reap's does not have, and why."""
 
