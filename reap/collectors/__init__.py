@@ -10,6 +10,8 @@ import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from reap.names import missing_name
+
 if TYPE_CHECKING:
     from reap.collectors.base import DataCollectorBase
     from reap.collectors.base import DataCollectorBase as BaseCollector
@@ -73,7 +75,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(__name__), _TODAY[name])
     home = _HOME.get(name)
     if home is None:
-        raise AttributeError(f"module 'reap.collectors' has no attribute {name!r}")
+        raise missing_name(__name__, name, __all__)
     if home == _WITH_PROCESSES:
         # Where it cannot start, the collector says why when it is built.
         with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ from reap.envs.gymnasium.facts.backend import gym_backend, set_gym_backend
 from reap.envs.gymnasium.facts.infos import default_info_dict_reader
 from reap.envs.parallel.env import ParallelEnv
 from reap.envs.serial import SerialEnv
-from reap.errors import nearest
+from reap.names import missing_name
 
 __all__ = [
     "EnvBase",
@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
         found = getattr(transforms, name, None)
         if found is not None:
             return found
-    raise AttributeError(f"module 'reap.envs' has no attribute {name!r}.{nearest(name, __all__)}")
+    raise missing_name(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -15,6 +15,8 @@ import importlib.util
 from collections.abc import Sequence
 from functools import cache
 
+from reap.names import INSTEAD
+
 OWN, PEER = "reap", "torchrl"
 
 _FAMILIES = {
@@ -25,18 +27,8 @@ _FAMILIES = {
 }
 """torchrl's packages: their level, and the doors that may have what torchrl defines deep inside."""
 
-_SPECS = "reap.specs"
-"""Where specs are. torchrl has them in its package of buffers; they belong to the third level all the same."""
-
-_INSTEAD = {
-    "AsyncBatchedCollector": "MultiaSyncDataCollector, each worker with a batch of envs",
-    "AsyncEnvPool": "ParallelEnv, or MultiaSyncDataCollector, which takes rollouts as they come",
-    "Evaluator": "reap.evaluate",
-    "MultiThreadedEnv": "GymEnv over a vector env of envpool",
-    "RayEvalWorker": "reap.evaluate",
-    "default_info_dict_reader": "nothing: infos are keys of what an env returns",
-}
-"""What does the work of a name that `reap` does not have."""
+_SPECS = "reap.data.tensor_specs"
+"""The door of specs. torchrl has them in its package of buffers; they belong to the third level all the same."""
 
 _NEAR = 0.85
 """How alike names are of which one may be meant by the other."""
@@ -91,8 +83,8 @@ def door_of(module: str, name: str) -> str | None:
 
 def advice(module: str, name: str) -> str:
     """What to do about a name that `reap` does not have."""
-    if name in _INSTEAD:
-        return f"use {_INSTEAD[name]}"
+    if name in INSTEAD:
+        return f"use {INSTEAD[name]}"
     near = difflib.get_close_matches(name, _names(same_module(module)), n=1, cutoff=_NEAR)
     return f"stays torchrl's; the nearest name in reap is {near[0]}" if near else "stays torchrl's"
 

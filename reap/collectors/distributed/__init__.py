@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from reap.names import missing_name
+
 if TYPE_CHECKING:
     from reap.collectors.distributed.ray import RayCollector
     from reap.collectors.distributed.rpc import RPCDataCollector
@@ -53,7 +55,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(__name__), _TODAY[name])
     home = _HOME.get(name)
     if home is None:
-        raise AttributeError(f"module 'reap.collectors.distributed' has no attribute {name!r}")
+        raise missing_name(__name__, name, __all__)
     value = globals()[name] = getattr(importlib.import_module(home), name)
     return value
 
