@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from reap.keys import Key, nested
+from reap.keys import Key, Sizes, nested
 from reap.recording.buffers import SMALL, Slot, slot_layout
-from reap.recording.layout import Block, Field, Layout
+from reap.recording.layout import Block, Field, Layout, sizes_of
 from reap.recording.objects import copies_of, stacked
 from reap.system.endings import Numbered, numbered
 from reap.tensordicts import make_tensordict
@@ -70,7 +70,7 @@ class SlotPool:
         self._own: list[Numbered[Slot]] = []
         self._leases: dict[int, Numbered[Any]] = {}
         self._sources: list[dict[Key, torch.Tensor]] = []  # per slot, the fields that are cloned
-        self.fields, self.columns = dict(fields), columns
+        self.fields, self.columns, self._sizes = dict(fields), columns, sizes_of(fields)
         self._batch_shape, self._device = batch_shape, device
         tensors = {key: field for key, field in fields.items() if not field.is_object}
         self._small = [key for key, field in tensors.items() if field.nbytes <= SMALL]
@@ -163,18 +163,20 @@ class SlotPool:
         return nodes[0][0]
 
     def _tensordict(self, leaves: Mapping[Key, Any]) -> TensorDict:
-        return as_batch(leaves, (*self._batch_shape, self.columns), self._device)
+        return as_batch(leaves, (*self._batch_shape, self.columns), self._device, self._sizes)
 
 
-def as_batch(leaves: Mapping[Key, Any], shape: Shape, device: torch.device | None) -> TensorDict:
+def as_batch(leaves: Mapping[Key, Any], shape: Shape, device: torch.device | None, sizes: Sizes) -> TensorDict:
     """The batch of leaves `[*batch_shape, T, *value]`.
 
     Args:
         leaves: values by key.
         shape: `[*batch_shape, T]`.
         device: the device of the batch, or None.
+        sizes: the batch dimensions that nested TensorDicts have after these.
     """
-    return make_tensordict(nested(leaves), torch.Size(shape), names=[*[None] * (len(shape) - 1), "time"], device=device)
+    names = [*[None] * (len(shape) - 1), "time"]
+    return make_tensordict(nested(leaves, sizes), torch.Size(shape), names=names, device=device)
 
 
 def objects_of(slot: Slot, key: Key) -> Any:

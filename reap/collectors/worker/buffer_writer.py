@@ -24,6 +24,7 @@ from reap.collectors.delivery.steps import break_trajectories, delivery_steps, t
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.worker.commands import ConnectBuffer
 from reap.recording.buffers import Slot
+from reap.recording.layout import sizes_of
 from reap.recording.pool import as_batch
 from reap.workers.pickling import dumps
 
@@ -70,4 +71,5 @@ def write_to(options: CollectorOptions, buffer: Any, postproc: Any) -> ConnectBu
 
 def views_of(slot: Slot, device: torch.device | None) -> TensorDict:
     """What is recorded in a slot, `[*batch_shape, T]`, in the slot's memory."""
-    return as_batch({key: slot.tensor(key) for key in slot.fields}, (*slot.batch_shape, slot.columns), device)
+    shape = (*slot.batch_shape, slot.columns)
+    return as_batch({key: slot.tensor(key) for key in slot.fields}, shape, device, sizes_of(slot.fields))

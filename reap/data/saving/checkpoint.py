@@ -114,7 +114,7 @@ class Checkpointed:
         with self._at_rest() as parts, room(target, lambda: nbytes, "replay buffer: a save"), replaced(target, REST) as folder:
             with _taken(parts) as (state, frames):
                 nbytes = sum(frame.nbytes for frame in frames.values())
-                files, checksums = write_frames(folder, frames, parts.storage.ndim)
+                files, checksums = write_frames(folder, frames, parts.storage.ndim, parts.storage.sizes)
             write_rest(folder, {**state, "files": files}, checksums)
 
     def loads(self, path: str | Path, verify: bool = True) -> None:

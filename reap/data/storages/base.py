@@ -20,7 +20,7 @@ from reap.data.storages.ring.ring import Ring
 from reap.data.storages.room import refuse_many
 from reap.data.storages.validity import Validity
 from reap.errors import OptionError, SpecMismatch
-from reap.keys import Key
+from reap.keys import NO_SIZES, Key, Sizes
 from reap.system.sending import SharedWhenSent
 
 Mark = Callable[[Leaves], None]
@@ -236,6 +236,11 @@ class Storage(SharedWhenSent):
     def frames(self) -> dict[Key, Tensor]:
         """The tensors under each key that are in use, `[*rows, columns, *item]`: views of its memory."""
         return {}
+
+    @property
+    def sizes(self) -> Sizes:
+        """The batch dimensions of items, and of the TensorDicts nested in them."""
+        return NO_SIZES
 
     def state(self) -> dict[str, Any]:
         """All but the `frames` as plain data; with the ring's lock held.

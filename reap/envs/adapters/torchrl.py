@@ -22,7 +22,7 @@ from reap.envs.row_stepper import RowStepper
 from reap.errors import OptionError
 from reap.keys import Key, as_key, plain
 from reap.recording.buffers import FLAGS, Slot, Stage, after
-from reap.specs import Composite
+from reap.specs import Composite, Spec
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -90,9 +90,8 @@ class TorchRLEnv(EnvBase):
 
     def leave_to_policy(self, keys: Sequence[Key]) -> None:
         """Leave the keys that a `TensorDictPrimer` adds for a policy's recurrent state out of the observations."""
-        kept = {key: spec for key, spec in self.observation_spec.leaves() if key not in keys}
-        if len(kept) < len(list(self.observation_spec.leaves())):
-            self.observation_spec = _tree(kept, tuple(self.batch_size))
+        if any(key in keys for key, _ in self.observation_spec.leaves()):
+            self.observation_spec = _without(self.observation_spec, keys)
             self._face = None
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
@@ -216,8 +215,14 @@ def _is_transformed(env: Any) -> bool:
     return any(cls.__name__ == "TransformedEnv" for cls in type(env).__mro__)
 
 
-def _tree(leaves: dict[Key, Any], shape: tuple[int, ...]) -> Composite:
-    tree = Composite(shape=shape)
-    for key, leaf in leaves.items():
-        tree = tree.with_(key, leaf)
-    return tree
+def _without(spec: Composite, keys: Sequence[Key], path: Key = ()) -> Composite:
+    """A Composite without these leaves, and without the Composites that would be empty."""
+    kept: dict[str, Spec] = {}
+    for name, part in spec.items():
+        key = (*path, name)
+        if isinstance(part, Composite):
+            inner = _without(part, keys, key)
+            kept.update({name: inner} if len(inner) else {})
+        elif key not in keys:
+            kept[name] = part
+    return Composite(kept, shape=spec.shape)

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from reap.keys import plain
-from reap.recording.buffers import FLAGS, TERMINATED, TRUNCATED, Slot, Stage, after
+from reap.keys import Key, nested, plain
+from reap.recording.buffers import DONE, FLAGS, TERMINATED, TRUNCATED, Slot, Stage, after
+from reap.recording.layout import sizes_of
 from reap.recording.objects import copies_of, stacked, unstacked
 from reap.specs.tensor_fits import TensorFits
+from reap.tensordicts import make_tensordict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tensordict import TensorDictBase
 
@@ -37,12 +39,12 @@ class RowsAsTensorDict:
         self._slot = Slot(env.slot_fields(), batch, 1, make_block)
         self._objects = [key for key, field in self._stage.fields.items() if field.is_object]
         # Flags of every slot that are not in the env's specs.
-        self._unknown = [flag[0] for flag in FLAGS if flag not in env.full_done_spec]
+        self._unknown = [flag for flag in FLAGS if flag not in env.full_done_spec]
+        self._sizes = sizes_of({**self._stage.fields, **env.fields(env.full_reward_spec)})
 
     def reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         """Reset all rows, or those of the mask `"_reset"`; return the observations of all rows."""
         rows = None
-        env = self._env
         if tensordict is not None and "_reset" in tensordict:
             mask = tensordict.get("_reset").reshape(-1)
             rows = None if bool(mask.all()) else torch.nonzero(mask).flatten().tolist()
@@ -55,12 +57,15 @@ class RowsAsTensorDict:
         self._stepper.bind(self._stage, self._slot)
         if rows is None or rows:
             self._stepper.reset_rows(rows, 0)
-        td = env.empty_tensordict()
-        for key, view in self._stage.tensors.items():
-            td.set(plain(key), view.clone())
-        for key in self._objects:
-            td.set(plain(key), self._stacked(self._stage.arrays[key]))
-        return td
+        leaves: dict[Key, Any] = {key: view.clone() for key, view in self._stage.tensors.items()}
+        leaves.update({key: self._stacked(self._stage.arrays[key]) for key in self._objects})
+        return self._tensordict(leaves)
+
+    def _tensordict(self, leaves: Mapping[Key, Any]) -> TensorDictBase:
+        device = self._env.device
+        if device is not None:
+            leaves = {key: value.to(device) for key, value in leaves.items()}
+        return make_tensordict(nested(leaves, self._sizes), self._env.batch_size, device=device)
 
     def _stacked(self, column: Array) -> Any:
         """Copies of one column of objects, since the stage will be overwritten."""
@@ -78,10 +83,8 @@ class RowsAsTensorDict:
             slot.views(key)[0].copy_(value)
         self._stepper.bind(self._stage, slot)
         self._stepper.step_rows(None, 0)
-        td = env.empty_tensordict()
-        for key in (*self._stage.tensors, *env.fields(env.full_reward_spec), TERMINATED, TRUNCATED):
-            td.set(plain(key), slot.views(after(key))[0].clone())
-        for key in self._objects:
-            td.set(plain(key), self._stacked(slot.by_column(after(key))[0]))
-        td.set("done", td.get("terminated") | td.get("truncated"))
-        return td.exclude(*self._unknown) if self._unknown else td
+        keys = (*self._stage.tensors, *env.fields(env.full_reward_spec), TERMINATED, TRUNCATED)
+        leaves: dict[Key, Any] = {key: slot.views(after(key))[0].clone() for key in keys}
+        leaves.update({key: self._stacked(slot.by_column(after(key))[0]) for key in self._objects})
+        leaves[DONE] = leaves[TERMINATED] | leaves[TRUNCATED]
+        return self._tensordict({key: value for key, value in leaves.items() if key not in self._unknown})

@@ -9,7 +9,7 @@ import torch
 
 from reap.keys import Key, NestedKey, as_key
 from reap.recording.buffers import Slot, Stage
-from reap.recording.layout import Field
+from reap.recording.layout import Field, field_of
 from reap.specs import Composite, Spec, mask_keys, random_actions
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RandomActor:
     def __init__(self, actions: Composite, stage: Stage, outputs: Mapping[Key, Field] | None = None) -> None:
         self._specs = dict(actions.leaves())
         lead = len(stage.batch_shape)
-        own = {key: Field(tuple(s.shape[lead:]), s.dtype or torch.float32) for key, s in self._specs.items()}
+        own = {key: field_of(actions, key, lead) for key in self._specs}
         self.outputs: Mapping[Key, Field] = {**own, **(outputs or {})}
         self._zeros = tuple(key for key in self.outputs if key not in self._specs)
         masks = mask_keys(self._specs, stage.tensors)
