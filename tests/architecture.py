@@ -18,8 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "keys", "optional", "seeds", "tensordicts"),
-    ("system",),
+    ("errors", "keys", "optional", "seeds"),
+    ("system", "tensordicts"),
     ("specs", "workers"),
     ("recording",),
     ("data",),

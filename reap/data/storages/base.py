@@ -18,6 +18,7 @@ from reap.data.storages.positions import by_position
 from reap.data.storages.ring.control import Control, checked_state
 from reap.data.storages.ring.ring import Ring
 from reap.data.storages.room import refuse_many
+from reap.data.storages.schema import Schema
 from reap.data.storages.validity import Validity
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import NO_SIZES, Key, Sizes
@@ -49,6 +50,8 @@ class Storage(SharedWhenSent):
         self.identity = uuid4().hex
         self.rows = 1
         """Rows, once something was written."""
+        self.schema: Schema | None = None
+        """The form of its items, where they have one and something was written."""
         self.takes_keys = False
         """Whether samples can have keys that the frames have not."""
         self.validity: Validity | None = None
@@ -240,7 +243,7 @@ class Storage(SharedWhenSent):
     @property
     def sizes(self) -> Sizes:
         """The batch dimensions of items, and of the TensorDicts nested in them."""
-        return NO_SIZES
+        return self.schema.sizes if self.schema else NO_SIZES
 
     def state(self) -> dict[str, Any]:
         """All but the `frames` as plain data; with the ring's lock held.

@@ -28,7 +28,7 @@ from reap.data.storages.ring.ring import Claim, Ring
 from reap.data.storages.schema import Schema, objects_of, schema_from, schema_of
 from reap.data.storages.validity import validity_in
 from reap.errors import CallOrderError, OptionError, SpecMismatch
-from reap.keys import NO_SIZES, Key, Sizes, plain
+from reap.keys import Key, plain
 from reap.recording.layout import Array, Layout
 from reap.recording.objects import stacked, to_state, unstacked
 from reap.system.memory import readable
@@ -355,11 +355,6 @@ class TensorStorage(Storage):
 
     def _frames(self, columns: int) -> dict[Key, Tensor]:
         return {key: leaf.values.narrow(self.ndim - 1, 0, columns) for key, leaf in self._leaves.items()}
-
-    @property
-    def sizes(self) -> Sizes:
-        """The batch dimensions of items, and of the TensorDicts nested in them."""
-        return self.schema.sizes if self.schema else NO_SIZES
 
     def state(self) -> dict[str, Any]:
         """All but the `frames`; see `Storage`."""
