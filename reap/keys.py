@@ -32,6 +32,16 @@ def plain(key: Key) -> NestedKey:
     return key[0] if len(key) == 1 else key
 
 
+def is_private(key: Key) -> bool:
+    """Whether a value is left out of batches: a name of its key begins with an underscore.
+
+    Example:
+        >>> is_private(("agents", "_hidden")), is_private(("observation",))
+        (True, False)
+    """
+    return any(name.startswith("_") for name in key)
+
+
 class Branch(dict[str, Any]):
     """Values and further branches by name, as a nested TensorDict holds them.
 

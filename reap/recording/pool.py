@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from reap.keys import Key, Sizes, nested
+from reap.keys import Key, Sizes, is_private, nested
 from reap.recording.buffers import SMALL, Slot, slot_layout
 from reap.recording.layout import Block, Field, Layout, sizes_of
 from reap.recording.objects import copies_of, stacked
@@ -33,7 +33,7 @@ Shape = tuple[int, ...]
 
 
 class SlotPool:
-    """Slots of one layout, made as they are needed.
+    """Slots of one layout, made as they are needed. Batches hold all fields but those that are private.
 
     Args:
         fields: shape and dtype of one frame's value under each key, in the order of delivery.
@@ -72,10 +72,11 @@ class SlotPool:
         self._sources: list[dict[Key, torch.Tensor]] = []  # per slot, the fields that are cloned
         self.fields, self.columns, self._sizes = dict(fields), columns, sizes_of(fields)
         self._batch_shape, self._device = batch_shape, device
-        tensors = {key: field for key, field in fields.items() if not field.is_object}
+        self._shown = [key for key in fields if not is_private(key)]
+        tensors = {key: fields[key] for key in self._shown if not fields[key].is_object}
         self._small = [key for key, field in tensors.items() if field.nbytes <= SMALL]
         self._large = [key for key, field in tensors.items() if field.nbytes > SMALL]
-        self._objects = [key for key in fields if key not in tensors]
+        self._objects = [key for key in self._shown if key not in tensors]
 
     @property
     def lent(self) -> int:
@@ -144,14 +145,14 @@ class SlotPool:
             leaves.update({key: slot.tensor(key, lease) for key in self._large})
         else:
             self.give_back(index)
-        return self._tensordict({key: leaves[key] for key in self.fields})
+        return self._tensordict({key: leaves[key] for key in self._shown})
 
     def _deliver_same(self, index: int) -> TensorDict:
         self.give_back(index)
         nodes = self._same.get(index)
         if nodes is None:
             slot = self.slots[index]
-            tensors = {key: slot.tensor(key) for key in self.fields if key not in self._objects}
+            tensors = {key: slot.tensor(key) for key in self._shown if key not in self._objects}
             nodes = self._same[index] = _nodes(self._tensordict(tensors))
         for node, entries in nodes:
             # Entries that the user replaced or added belong to the last batch.
