@@ -7,6 +7,8 @@ from reap.envs.exploration import ExplorationType, exploration_type, set_explora
 from reap.envs.faces.episodes import step_mdp
 from reap.envs.gymnasium.env import GymEnv, GymWrapper
 from reap.envs.parallel.env import ParallelEnv
+from reap.envs.pettingzoo.env import PettingZooEnv, PettingZooWrapper
+from reap.envs.pettingzoo.group_map import MarlGroupMapType
 from reap.envs.serial import SerialEnv
 
 __all__ = [
@@ -15,7 +17,10 @@ __all__ = [
     "ExplorationType",
     "GymEnv",
     "GymWrapper",
+    "MarlGroupMapType",
     "ParallelEnv",
+    "PettingZooEnv",
+    "PettingZooWrapper",
     "SerialEnv",
     "check_env_specs",
     "exploration_type",
