@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -133,7 +134,10 @@ def make_task(task: str, *, parallel: bool, keywords: Mapping[str, Any]) -> Any:
         ImportError: PettingZoo, or something that the task needs, is not installed.
         OptionError: there is no such task.
     """
-    module = importlib.import_module(_module_of(task))
+    with warnings.catch_warnings():
+        # PettingZoo 1.27 announces a registry, which 1.24 has not, and the packages that its envs have moved to neither.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        module = importlib.import_module(_module_of(task))
     if not parallel:
         return module.env(**keywords)
     if hasattr(module, "parallel_env"):

@@ -53,8 +53,8 @@ class PettingZooWrapper(EnvBase):
             that leaves agents out.
 
     Example:
-        >>> from pettingzoo.classic import rps_v2
-        >>> env = PettingZooWrapper(rps_v2.parallel_env(), use_mask=True)
+        >>> from pettingzoo.classic.rps.rps import parallel_env
+        >>> env = PettingZooWrapper(parallel_env(), use_mask=True)
         >>> env.group_map
         {'player': ['player_0', 'player_1']}
         >>> env.rollout(3)["next", "player", "reward"].shape
