@@ -17,6 +17,7 @@ from reap.recording.buffers import Stage
 from reap.recording.layout import Field, field_of, sizes_of
 from reap.specs import Bounded, Categorical, Composite, MultiOneHot, OneHot, Spec
 from reap.specs.faults import dtype_name, layout_text
+from reap.specs.tensor_fits import as_spec
 
 
 @contextmanager
@@ -179,6 +180,8 @@ def checked_action(action: torch.Tensor, spec: Spec, key: Key, where: str) -> to
         )
     if isinstance(spec, OneHot | MultiOneHot) and action.shape == spec.shape and bool(((action == 0) | (action == 1)).all()):
         action = action.to(spec.dtype)
+    elif spec.dtype is not None and not spec.dtype.is_floating_point:
+        action = as_spec(action, spec.shape, spec.dtype)
     spec.validate(action, key=str(plain(key)), where=where)
     return action
 
