@@ -253,6 +253,11 @@ def test_a_task_of_turns_where_all_can_act_at_once() -> None:
         (lambda: PettingZooEnv("rps_v2", parallel=False), "act in turns, so that use_mask=True is necessary"),
         (lambda: PettingZooEnv("none_v1", parallel=True), "expected a task of an installed package.*got 'none_v1'"),
         (lambda: PettingZooEnv("mine/none_v1", parallel=True), "got 'mine/none_v1'"),
+        (
+            lambda: SyncDataCollector(Walkers(), None, frames_per_batch=4),
+            r"is wrapped: PettingZooWrapper\(env\), from reap.envs",
+        ),  # type: ignore[arg-type]
+        (lambda: SyncDataCollector(Walkers, None, frames_per_batch=4), r"is wrapped: PettingZooWrapper\(env\), from reap.envs"),
         (lambda: PettingZooWrapper(3), "expected a pettingzoo.ParallelEnv or AECEnv, got int: 3"),
     ],
 )

@@ -10,12 +10,14 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
+from torchrl.data import NonTensor as NonTensorOfTorchRL
+from torchrl.data import Unbounded as UnboundedOfTorchRL
 
 from reap import SerialEnv, SyncDataCollector, split_trajectories
 from reap.data import LazyMemmapStorage, LazyTensorStorage, ListStorage, MultiStep, TensorDictReplayBuffer
 from reap.envs import EnvBase
 from reap.envs.adapters.torchrl import TorchRLEnv
-from reap.errors import SpecMismatch
+from reap.errors import OptionError, SpecMismatch
 from reap.keys import nested
 from reap.recording.layout import OBJECT, Field, field_of, sizes_of
 from reap.specs import Bounded, Composite, NonTensor, Unbounded
@@ -212,6 +214,39 @@ def test_specs_make_them() -> None:
     assert sizes(spec.rand()) == sizes(spec.zero()) == {"agents": (2, 3)}
     assert sizes(spec.expand(4, 2).rand()) == {"agents": (4, 2, 3)}
     assert Composite(agents=Composite(name=NonTensor((2,)), shape=(2,))).rand()["agents"].batch_size == (2,)
+
+
+class Named(Team):
+    """A team whose agents have names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec["agents", "name"] = NonTensorOfTorchRL((self.n,))
+
+
+def test_an_object_for_each_agent_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"observations \[\('agents', 'name'\)\] are objects for each agent of a group"):
+        TorchRLEnv(Named())
+
+
+class Ragged(Team):
+    """A team whose agents have words, which change their number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec["agents", "words"] = UnboundedOfTorchRL((self.n, -1))
+
+    def _observed(self) -> TensorDictBase:
+        result = super()._observed()
+        result["agents", "words"] = torch.zeros(self.n, 1 + int(self.steps))
+        return result
+
+
+def test_values_whose_shape_changes_are_objects_of_the_whole_group() -> None:
+    with SyncDataCollector(Ragged(), None, frames_per_batch=3) as collector:
+        batch = collector.next()
+    assert [tuple(words.shape) for words in batch["agents", "words"]] == [(3, 1), (3, 2), (3, 3)]
+    assert batch["agents"].batch_size == (3,)  # what an object and the agents' tensors have in common
 
 
 # ---------------------------------------------------------------------- buffers

@@ -66,6 +66,12 @@ class TorchRLEnv(EnvBase):
         objects = [plain(key) for key, spec in self.full_action_spec.leaves() if spec.dtype is None]
         if objects:
             raise OptionError(f"{type(env).__name__}: expected actions that are tensors, found {objects} which are objects")
+        each = [plain(key) for key, spec in self.observation_spec.leaves() if spec.dtype is None and _is_each(env, key)]
+        if each:
+            raise OptionError(
+                f"{type(env).__name__}: observations {each} are objects for each agent of a group; expected one for each "
+                "row: put them into one, or under a key outside of the group"
+            )
         taken = [plain(key) for key in self.fields_of_stage() if key[0] in {"next", "collector"} or key in FLAGS]
         if taken:
             raise OptionError(f"{type(env).__name__}: observations {taken} have names that batches use; rename them")
@@ -196,6 +202,12 @@ def _input_keys(env: Any) -> list[Key]:
         names = [*(getattr(part, "in_keys", None) or ()), *(getattr(part, "in_keys_inv", None) or ())]
         found += [as_key(key) for key in names if isinstance(key, str | tuple)]
     return list(dict.fromkeys(found))
+
+
+def _is_each(env: Any, key: Key) -> bool:
+    """Whether there is an object for each agent of a group."""
+    spec = env.full_observation_spec[key]
+    return type(spec).__name__ == "NonTensor" and len(key) > 1 and tuple(spec.shape) != tuple(env.batch_size)
 
 
 def _transforms(env: Any) -> Iterator[Any]:

@@ -48,7 +48,7 @@ def composite_from_torchrl(spec: Any, shape: tuple[int, ...], path: Key = ()) ->
         if changes and _is_stack(spec):
             raise OptionError(
                 f"{plain(key)!r}: expected equal shapes in all parts of a stack, found {tuple(part.shape)}; pad them in a "
-                "transform of the env, or put the parts under keys of their own"
+                "transform of the env, or put the parts under keys of their own, a group for each agent"
             )
         parts[name] = NonTensor(shape) if changes else spec_from_torchrl(part, key)
     return Composite(parts, shape=shape)
