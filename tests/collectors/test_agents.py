@@ -23,6 +23,7 @@ from reap import (
     ReplayBuffer,
     SyncDataCollector,
 )
+from reap.collectors.distributed import DistributedSyncDataCollector
 from reap.data import SamplerWithoutReplacement
 from reap.envs import PettingZooWrapper
 from reap.envs.adapters.torchrl import TorchRLEnv
@@ -132,6 +133,13 @@ def test_batches_of_several_workers() -> None:
     unequal = [partial(Team, (2,)), partial(Team, (3,))]
     with MultiSyncDataCollector(unequal, act, frames_per_batch=24) as collector:
         assert sizes(collector.next()) == expected(2, 3, 6)
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_batches_of_workers_that_share_no_memory() -> None:
+    with DistributedSyncDataCollector([Team, Team], act, frames_per_batch=16, total_frames=16, launcher="mp") as collector:
+        assert sizes(collector.next()) == expected(2, 8)
 
 
 @pytest.mark.timeout(120)
