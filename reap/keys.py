@@ -32,19 +32,59 @@ def plain(key: Key) -> NestedKey:
     return key[0] if len(key) == 1 else key
 
 
-def nested(values: Mapping[Key, Any]) -> dict[str, Any]:
+def is_private(key: Key) -> bool:
+    """Whether a value is left out of batches: a name of its key begins with an underscore.
+
+    Example:
+        >>> is_private(("agents", "_hidden")), is_private(("observation",))
+        (True, False)
+    """
+    return any(name.startswith("_") for name in key)
+
+
+class Branch(dict[str, Any]):
+    """Values and further branches by name, as a nested TensorDict holds them.
+
+    Attributes:
+        size: the batch dimensions of its own, after those that all values have.
+    """
+
+    size: tuple[int, ...] = ()
+
+
+Sizes = Mapping[Key, tuple[int, ...]]
+"""TensorDicts by their key, `()` for the root, with the batch dimensions of their own."""
+
+NO_SIZES: Sizes = {}
+
+
+def nested(values: Mapping[Key, Any], sizes: Sizes = NO_SIZES) -> Branch:
     """A tree of dictionaries from values under tuple keys, in the order given.
+
+    Args:
+        values: the values.
+        sizes: the branches that have batch dimensions of their own.
 
     Example:
         >>> nested({("a",): 1, ("next", "a"): 2, ("next", "b"): 3})
         {'a': 1, 'next': {'a': 2, 'b': 3}}
+        >>> nested({("agents", "reward"): 1}, {("agents",): (3,)})["agents"].size
+        (3,)
     """
-    tree: dict[str, Any] = {}
+    tree = Branch()
     for key, value in values.items():
         node = tree
         for name in key[:-1]:
-            node = node.setdefault(name, {})
+            node = node.setdefault(name, Branch())
         node[key[-1]] = value
+    for key, size in sizes.items():
+        node = tree
+        for name in key:
+            node = node.get(name)
+            if node is None:
+                break
+        else:
+            node.size = size
     return tree
 
 

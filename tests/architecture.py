@@ -18,8 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "keys", "optional", "seeds", "tensordicts"),
-    ("names", "system"),
+    ("errors", "keys", "optional", "seeds"),
+    ("names", "system", "tensordicts"),
     ("specs", "workers"),
     ("recording",),
     ("data",),

@@ -14,6 +14,8 @@ from reap.envs.gymnasium.env import GymEnv, GymWrapper
 from reap.envs.gymnasium.facts.backend import gym_backend, set_gym_backend
 from reap.envs.gymnasium.facts.infos import default_info_dict_reader
 from reap.envs.parallel.env import ParallelEnv
+from reap.envs.pettingzoo.env import PettingZooEnv, PettingZooWrapper
+from reap.envs.pettingzoo.group_map import MarlGroupMapType
 from reap.envs.serial import SerialEnv
 from reap.names import missing_name
 
@@ -23,7 +25,10 @@ __all__ = [
     "ExplorationType",
     "GymEnv",
     "GymWrapper",
+    "MarlGroupMapType",
     "ParallelEnv",
+    "PettingZooEnv",
+    "PettingZooWrapper",
     "SerialEnv",
     "TransformedEnv",
     "check_env_specs",

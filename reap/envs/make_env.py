@@ -65,7 +65,7 @@ def build_env(given: Any, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
         add_note(error, f"reap: raised by create_env_fn {name}" + (f" with {shown(keywords)}" if keywords else ""))
         raise
     if not is_env(made):
-        hint = "; does it lack a return?" if made is None else "; does it lack a call?" if isclass(made) else ""
+        hint = "; does it lack a return?" if made is None else "; does it lack a call?" if isclass(made) else _hint(made)
         raise OptionError(f"create_env_fn {name}: expected it to return an env, got {type(made).__name__}: {shown(made)}{hint}")
     return _as_env(made)
 
@@ -76,6 +76,8 @@ def _hint(given: Any) -> str:
     if isinstance(given, list | tuple):
         several = f"SerialEnv({len(given)}, [...])"
         return f"; several envs are a {several}, or in a process each a MultiSyncDataCollector([...], ...)"
+    if any(cls.__module__.startswith("pettingzoo.") for cls in type(given).__mro__):
+        return "; an env of PettingZoo is wrapped: PettingZooWrapper(env), from reap.envs"
     return ""
 
 

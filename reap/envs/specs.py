@@ -14,7 +14,7 @@ from reap.errors import OptionError
 from reap.keys import Key, NestedKey, plain
 from reap.optional import tensordict as load_tensordict
 from reap.recording.buffers import FLAGS, after
-from reap.recording.layout import OBJECT, Field
+from reap.recording.layout import Field, field_of
 from reap.specs import Categorical, Composite, Spec, Unbounded
 from reap.specs.fits import Check
 from reap.specs.parts.from_torchrl import as_own
@@ -183,7 +183,7 @@ class EnvSpecs(SpecViews):
     def fields(self, spec: Composite) -> dict[Key, Field]:
         """Shape and dtype of one row's values under each key of one of the env's specs."""
         lead = len(self.batch_size)
-        return {key: _field(leaf, lead) for key, leaf in spec.leaves()}
+        return {key: field_of(spec, key, lead) for key, _ in spec.leaves()}
 
     def fields_of_flags(self) -> dict[Key, Field]:
         """The done flags besides those of every batch: nested ones, and those of other names. They are recorded as they are."""
@@ -228,10 +228,6 @@ def checked_device(given: torch.device | str | int) -> torch.device:
     if is_available is not None and not is_available():
         raise OptionError(f"device={str(given)!r}: torch finds no {device.type.upper()} device here")
     return device
-
-
-def _field(spec: Spec, lead: int) -> Field:
-    return OBJECT if spec.dtype is None else Field(tuple(spec.shape[lead:]), spec.dtype)
 
 
 def _composite(spec: Spec, name: str) -> Composite:

@@ -98,14 +98,20 @@ class StrictWriter(OutputWriter):
         batch_shape: batch dimensions of the rows.
         one_hot: keys of choices that may come in any dtype, as exact zeros and ones.
         policy: the name of the policy in errors.
+        whole: keys of whole numbers that may come in any dtype of such.
     """
 
     def __init__(
-        self, outputs: Mapping[Key, Field], batch_shape: tuple[int, ...], one_hot: Collection[Key], policy: str
+        self,
+        outputs: Mapping[Key, Field],
+        batch_shape: tuple[int, ...],
+        one_hot: Collection[Key],
+        policy: str,
+        whole: Collection[Key] = (),
     ) -> None:
         super().__init__(outputs)
         self.forms = [(torch.Size((*batch_shape, *field.shape)), field.dtype) for field in outputs.values()]
-        self._one_hot, self._policy = frozenset(one_hot), policy
+        self._one_hot, self._whole, self._policy = frozenset(one_hot), frozenset(whole), policy
 
     def write(self, t: int, values: Outputs) -> None:
         """Write column `t`.
@@ -137,8 +143,8 @@ class StrictWriter(OutputWriter):
             text = f"{self._policy}: output {plain(key)!r}: expected {expected}, found {type(value).__name__}"
             raise SpecMismatch(text).at(f"column {t}") from None
         is_same = tensor.dtype == dtype or (key in self._one_hot and bool(((tensor == 0) | (tensor == 1)).all()))
-        if isinstance(value, bool | int | float):  # which have no dtype of their own
-            is_same = tensor_as_dtype(tensor, dtype) is not None
+        if key in self._whole or isinstance(value, bool | int | float):  # these have no dtype of their own
+            is_same |= tensor_as_dtype(tensor, dtype) is not None
         if tensor.shape == shape and is_same:
             return tensor
         text = f"{self._policy}: output {plain(key)!r}: expected {expected}, found {layout_text(tensor.shape, tensor.dtype)}"

@@ -139,7 +139,8 @@ def _writer(outputs: Mapping[Key, Field], actions: Composite, stage: Stage, wher
     if check == "first":
         return OutputWriter(outputs)
     one_hot = [key for key, spec in actions.leaves() if isinstance(spec, OneHot | MultiOneHot)]
-    return StrictWriter(outputs, stage.batch_shape, one_hot, where)
+    whole = [key for key, spec in actions.leaves() if spec.dtype is not None and not spec.dtype.is_floating_point]
+    return StrictWriter(outputs, stage.batch_shape, one_hot, where, whole)
 
 
 def _agrees(plan: StepPlan, trial: Trial, held: Held, stage: Stage) -> bool:

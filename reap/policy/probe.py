@@ -10,13 +10,14 @@ import torch
 from torch import nn
 
 from reap.errors import SpecMismatch, add_note, telling, text_of
-from reap.keys import Key, plain
+from reap.keys import Key, Sizes, plain
 from reap.policy.base import Outputs
 from reap.policy.contents.held import Held
 from reap.recording.buffers import Stage
-from reap.recording.layout import Field
+from reap.recording.layout import Field, field_of, sizes_of
 from reap.specs import Bounded, Categorical, Composite, MultiOneHot, OneHot, Spec
 from reap.specs.faults import dtype_name, layout_text
+from reap.specs.tensor_fits import as_spec
 
 
 @contextmanager
@@ -106,12 +107,15 @@ def output_fields(outputs: Outputs, actions: Composite, stage: Stage, where: str
         found = [plain(key) for key in outputs]
         raise SpecMismatch(f"{where}: expected the action under {missing}, found outputs {found}")
     fields: dict[Key, Field] = {}
+    lead = len(stage.batch_shape)
+    sizes = sizes_of({**stage.fields, **{key: field_of(actions, key, lead) for key in specs}})
     for key, value in outputs.items():
         tensor = _tensor(value, key, where)
         try:
             if key in specs:
                 tensor = checked_action(tensor, specs[key], key, where)
-            fields[key] = _field(tensor, stage.batch_shape, key, where)
+            fields[key] = field_of(actions, key, lead) if key in specs else _field(tensor, stage.batch_shape, key, where)
+            _check_sizes(fields[key], sizes, key, where)
         except SpecMismatch as error:
             if tuple(tensor.shape[: len(stage.batch_shape)]) == stage.batch_shape:
                 raise
@@ -147,6 +151,17 @@ def _field(tensor: torch.Tensor, batch_shape: tuple[int, ...], key: Key, where: 
     return Field(tuple(tensor.shape[lead:]), tensor.dtype)
 
 
+def _check_sizes(field: Field, sizes: Sizes, key: Key, where: str) -> None:
+    """Raise SpecMismatch for an output in a nested TensorDict whose batch dimensions it lacks."""
+    for end in range(1, len(key)):
+        size = sizes.get(key[:end], ())
+        if field.shape[: len(size)] != size:
+            raise SpecMismatch(
+                f"{where}: output {plain(key)!r}: expected a shape that goes on with {size} after the env's batch size, as "
+                f"all values in {plain(key[:end])!r} do, found {field.shape}; give it a key outside of {plain(key[:end])!r}"
+            )
+
+
 def checked_action(action: torch.Tensor, spec: Spec, key: Key, where: str) -> torch.Tensor:
     """An action that fits its spec, with its dtype; bounds of continuous actions are the env's own affair.
 
@@ -165,6 +180,8 @@ def checked_action(action: torch.Tensor, spec: Spec, key: Key, where: str) -> to
         )
     if isinstance(spec, OneHot | MultiOneHot) and action.shape == spec.shape and bool(((action == 0) | (action == 1)).all()):
         action = action.to(spec.dtype)
+    elif spec.dtype is not None and not spec.dtype.is_floating_point:
+        action = as_spec(action, spec.shape, spec.dtype)
     spec.validate(action, key=str(plain(key)), where=where)
     return action
 

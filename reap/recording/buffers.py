@@ -30,6 +30,8 @@ SMALL = 256
 
 DONE, TERMINATED, TRUNCATED = ("done",), ("terminated",), ("truncated",)
 FLAGS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED)
+MARKED = ("done", "truncated")
+"""The names of the flags that are set where a trajectory is cut, at the root and below it."""
 REWARD: Key = ("reward",)
 IDS: Key = ("collector", "traj_ids")
 MASK: Key = ("collector", "mask")

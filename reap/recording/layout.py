@@ -14,14 +14,17 @@ import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reap.keys import Key
+from reap.keys import NO_SIZES, Key, Sizes
+from reap.specs import Composite
 from reap.system.endings import at_end
 from reap.system.memory import Bytes, physical_memory, readable, require_memory, shared_memory
 
@@ -40,11 +43,14 @@ class Field:
         shape: its shape.
         dtype: its dtype.
         is_object: the value is a Python object, kept in an array of objects beside the block; shape and dtype mean nothing.
+        batch_dims: for each TensorDict that the value is in, the innermost first: how many of the value's first dimensions
+            are batch dimensions of that TensorDict. No part of equality: the memory is the same whatever it is.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     is_object: bool = False
+    batch_dims: tuple[int, ...] = dataclass_field(default=(), compare=False)
 
     @property
     def nbytes(self) -> int:
@@ -53,7 +59,7 @@ class Field:
 
     def lead(self, *shape: int) -> Field:
         """The field of an array of such values: `shape` comes before the value's own."""
-        return Field((*shape, *self.shape), self.dtype, self.is_object)
+        return Field((*shape, *self.shape), self.dtype, self.is_object, self.batch_dims)
 
 
 OBJECT = Field((1,), torch.uint8, is_object=True)
@@ -72,6 +78,64 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
         return torch.zeros((), dtype=dtype).numpy().dtype
     except TypeError:
         return np.dtype(f"u{dtype.itemsize}")
+
+
+def field_of(spec: Composite, key: Key, lead: int) -> Field:
+    """The field of one row's value under a key of a Composite.
+
+    Args:
+        spec: specs whose shapes start with the batch dimensions of the rows.
+        key: the key of a leaf.
+        lead: the number of these dimensions.
+
+    Example:
+        >>> from reap.specs import Unbounded
+        >>> agents = Composite(reward=Unbounded((4, 3, 1)), shape=(4, 3))
+        >>> field_of(Composite(agents=agents, shape=4), ("agents", "reward"), 1).batch_dims
+        (1,)
+    """
+    leaf = spec[key]
+    if leaf.dtype is None:
+        return OBJECT
+    batch_dims = tuple(spec[key[:end]].ndim - lead for end in range(len(key) - 1, 0, -1))
+    return Field(tuple(leaf.shape[lead:]), leaf.dtype, batch_dims=batch_dims)
+
+
+def sizes_of(fields: Mapping[Key, Field], lead: int = 0) -> Sizes:
+    """The TensorDicts that values of these fields make, with the batch dimensions that each has after those in front.
+
+    One that lies in another starts with the dimensions of that one. Where values have fewer dimensions in common than
+    their fields say, the TensorDict has these.
+
+    Args:
+        fields: the fields.
+        lead: the number of dimensions in front, where the fields are those of arrays of values.
+
+    Example:
+        >>> reward = Field((3, 1), torch.float32, batch_dims=(1,))
+        >>> sizes_of({("agents", "reward"): reward, ("agents", "action"): Field((3, 2), torch.float32)})
+        {('agents',): (3,)}
+    """
+    sizes: dict[Key, tuple[int, ...]] = {}
+    for key, one in fields.items():
+        for up, dims in enumerate(one.batch_dims, start=1):
+            if dims > len(sizes.get(key[:-up], ())):
+                sizes[key[:-up]] = one.shape[lead : lead + dims]
+    if not sizes:
+        return NO_SIZES
+    nodes = dict.fromkeys(key[:end] for key in fields for end in range(len(key)))
+    for node in sorted(nodes, key=len):
+        sizes[node] = max(sizes.get(node, ()), sizes.get(node[:-1], ()), key=len)
+    for key, one in fields.items():
+        shape = () if one.is_object else one.shape[lead:]
+        for end in range(len(key)):
+            sizes[key[:end]] = _in_common(sizes[key[:end]], shape)
+    return {node: size for node, size in sizes.items() if size}
+
+
+def _in_common(size: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The first dimensions that two shapes have in common."""
+    return tuple(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(size, shape, strict=False)))
 
 
 class Layout(Mapping[Key, Field]):

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from reap.keys import Key, nested
+from reap.keys import Key, Sizes, is_private, nested
 from reap.recording.buffers import SMALL, Slot, slot_layout
-from reap.recording.layout import Block, Field, Layout
+from reap.recording.layout import Block, Field, Layout, sizes_of
 from reap.recording.objects import copies_of, stacked
 from reap.system.endings import Numbered, numbered
 from reap.tensordicts import make_tensordict
@@ -33,7 +33,7 @@ Shape = tuple[int, ...]
 
 
 class SlotPool:
-    """Slots of one layout, made as they are needed.
+    """Slots of one layout, made as they are needed. Batches hold all fields but those that are private.
 
     Args:
         fields: shape and dtype of one frame's value under each key, in the order of delivery.
@@ -70,12 +70,13 @@ class SlotPool:
         self._own: list[Numbered[Slot]] = []
         self._leases: dict[int, Numbered[Any]] = {}
         self._sources: list[dict[Key, torch.Tensor]] = []  # per slot, the fields that are cloned
-        self.fields, self.columns = dict(fields), columns
+        self.fields, self.columns, self._sizes = dict(fields), columns, sizes_of(fields)
         self._batch_shape, self._device = batch_shape, device
-        tensors = {key: field for key, field in fields.items() if not field.is_object}
+        self._shown = [key for key in fields if not is_private(key)]
+        tensors = {key: fields[key] for key in self._shown if not fields[key].is_object}
         self._small = [key for key, field in tensors.items() if field.nbytes <= SMALL]
         self._large = [key for key, field in tensors.items() if field.nbytes > SMALL]
-        self._objects = [key for key in fields if key not in tensors]
+        self._objects = [key for key in self._shown if key not in tensors]
 
     @property
     def lent(self) -> int:
@@ -144,14 +145,14 @@ class SlotPool:
             leaves.update({key: slot.tensor(key, lease) for key in self._large})
         else:
             self.give_back(index)
-        return self._tensordict({key: leaves[key] for key in self.fields})
+        return self._tensordict({key: leaves[key] for key in self._shown})
 
     def _deliver_same(self, index: int) -> TensorDict:
         self.give_back(index)
         nodes = self._same.get(index)
         if nodes is None:
             slot = self.slots[index]
-            tensors = {key: slot.tensor(key) for key in self.fields if key not in self._objects}
+            tensors = {key: slot.tensor(key) for key in self._shown if key not in self._objects}
             nodes = self._same[index] = _nodes(self._tensordict(tensors))
         for node, entries in nodes:
             # Entries that the user replaced or added belong to the last batch.
@@ -163,18 +164,20 @@ class SlotPool:
         return nodes[0][0]
 
     def _tensordict(self, leaves: Mapping[Key, Any]) -> TensorDict:
-        return as_batch(leaves, (*self._batch_shape, self.columns), self._device)
+        return as_batch(leaves, (*self._batch_shape, self.columns), self._device, self._sizes)
 
 
-def as_batch(leaves: Mapping[Key, Any], shape: Shape, device: torch.device | None) -> TensorDict:
+def as_batch(leaves: Mapping[Key, Any], shape: Shape, device: torch.device | None, sizes: Sizes) -> TensorDict:
     """The batch of leaves `[*batch_shape, T, *value]`.
 
     Args:
         leaves: values by key.
         shape: `[*batch_shape, T]`.
         device: the device of the batch, or None.
+        sizes: the batch dimensions that nested TensorDicts have after these.
     """
-    return make_tensordict(nested(leaves), torch.Size(shape), names=[*[None] * (len(shape) - 1), "time"], device=device)
+    names = [*[None] * (len(shape) - 1), "time"]
+    return make_tensordict(nested(leaves, sizes), torch.Size(shape), names=names, device=device)
 
 
 def objects_of(slot: Slot, key: Key) -> Any:

@@ -48,6 +48,11 @@ OTHER_SHAPES = (
     "info_keys={name: NonTensor(())}"
 )
 
+OTHER_REWARDS = (
+    "an env whose rewards are several numbers says so by reward_space, a Box of their shape (not for vector envs: use a "
+    "SerialEnv), or a wrapper makes one number of them"
+)
+
 _pack_float32 = float32_format(1).pack
 
 
@@ -212,7 +217,8 @@ def one_number(value: Any, name: str = "reward") -> float:
     """
     array = as_array(value)
     if array is None or array.size != 1 or array.dtype.kind not in NUMBERS:
-        raise SpecMismatch(f"env.step: {name}: expected one number, found {describe(value)}")
+        hint = "" if array is None or array.size < 2 else f"; {OTHER_REWARDS}"
+        raise SpecMismatch(f"env.step: {name}: expected one number, found {describe(value)}{hint}")
     number = float(array.item())
     try:
         _pack_float32(number)

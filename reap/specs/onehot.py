@@ -93,8 +93,8 @@ class _OneHots(ChoiceSpec):
         is_index = tuple(value.shape) == index_shape or (len(self._sizes) == 1 and tuple(value.shape) == (*index_shape, 1))
         if is_index and value.shape != self._shape:
             return (
-                "It looks like an index where one-hot is due: build the env with categorical_action_encoding=True, "
-                "or encode it with torch.nn.functional.one_hot."
+                "It looks like an index where one-hot is due: GymEnv(env, categorical_action_encoding=True) takes indices, "
+                "of gymnasium's vector envs too; or encode it with torch.nn.functional.one_hot."
             )
         return super()._layout_advice(value)
 

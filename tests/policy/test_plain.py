@@ -308,3 +308,26 @@ def test_trust_policy() -> None:
     collector = SyncDataCollector(Count(9), untold, frames_per_batch=3, trust_policy=True)
     assert "(tensordict)" in repr(collector)
     assert collector.next()["action"].flatten().tolist() == [1, 2, 3]
+
+
+# ---------------------------------------------------------------------- several outputs
+
+
+class Pair(nn.Module):
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return observation[..., :1] * 0, observation.sum(-1), observation[..., :1] > 0
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_the_first_of_several_tensors_is_the_action(rows: int) -> None:
+    env = SerialEnv(rows, lambda: Count(9)) if rows else GymEnv(Count(9))
+    with SyncDataCollector(env, Pair(), frames_per_batch=4) as collector:
+        batch = collector.next()
+    assert torch.equal(batch["output1"], batch["observation"].sum(-1))
+    assert torch.equal(batch["output2"], batch["observation"][..., :1] > 0)
+    assert not batch["action"].any()
+
+
+def test_a_tuple_of_one_tensor_is_the_action() -> None:
+    with SyncDataCollector(GymEnv(Count(9)), lambda observation: (torch.zeros(1),), frames_per_batch=4) as collector:
+        assert "output1" not in collector.next().keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import count
 from typing import Any
 
 import gymnasium as gym
@@ -91,8 +92,8 @@ def test_outputs_without_the_batch_dimensions() -> None:
 
 
 INDEX = (
-    "It looks like an index where one-hot is due: build the env with categorical_action_encoding=True, or encode it with "
-    "torch.nn.functional.one_hot."
+    "It looks like an index where one-hot is due: GymEnv(env, categorical_action_encoding=True) takes indices, of gymnasium's "
+    "vector envs too; or encode it with torch.nn.functional.one_hot."
 )
 
 
@@ -363,3 +364,33 @@ def test_a_scripted_module_goes_on_after_the_first_rollout() -> None:
     with probe(torch.jit.script(policy)) as scripted, probe(policy) as plain:
         for _ in range(3):
             assert torch.equal(scripted.next()["action"], plain.next()["action"])
+
+
+# ---------------------------------------------------------------------- dtypes of choices
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int64])
+def test_indices_come_in_any_dtype_of_whole_numbers(dtype: torch.dtype) -> None:
+    calls = count()
+    env = GymEnv(DiscreteCount(9), categorical_action_encoding=True)
+    with SyncDataCollector(env, lambda x: torch.tensor(next(calls) % 5, dtype=dtype), frames_per_batch=5) as collector:
+        action = collector.next()["action"]
+    assert action.dtype == torch.int64
+    assert sorted(action.tolist()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.0, "found shape () and dtype float32"), (1.5, "expected a choice of 5, dtype torch.int64")]
+)
+def test_an_index_is_no_float(value: float, text: str) -> None:
+    env = GymEnv(DiscreteCount(9), categorical_action_encoding=True)
+    assert text in message(lambda x: torch.tensor(value), env)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.int8, torch.float32])
+def test_one_hot_comes_in_any_dtype(dtype: torch.dtype) -> None:
+    row = torch.tensor([0, 0, 1, 0, 0]).to(dtype)
+    with SyncDataCollector(GymEnv(DiscreteCount(9)), lambda x: row, frames_per_batch=3) as collector:
+        action = collector.next()["action"]
+    assert action.dtype == torch.int64
+    assert action.tolist() == [[0, 0, 1, 0, 0]] * 3

@@ -193,8 +193,8 @@ def test_one_hot_contains_exactly_the_unit_vectors():
             torch.tensor(1),
             (
                 "expected shape (3,) and dtype int64, found shape () and dtype int64. "
-                "It looks like an index where one-hot is due: build the env with "
-                "categorical_action_encoding=True, or encode it with torch.nn.functional.one_hot."
+                "It looks like an index where one-hot is due: GymEnv(env, categorical_action_encoding=True) takes "
+                "indices, of gymnasium's vector envs too; or encode it with torch.nn.functional.one_hot."
             ),
         ),
         (
@@ -202,8 +202,8 @@ def test_one_hot_contains_exactly_the_unit_vectors():
             torch.tensor([[1], [2]]),
             (
                 "expected shape (2, 3) and dtype int64, found shape (2, 1) and dtype int64. "
-                "It looks like an index where one-hot is due: build the env with "
-                "categorical_action_encoding=True, or encode it with torch.nn.functional.one_hot."
+                "It looks like an index where one-hot is due: GymEnv(env, categorical_action_encoding=True) takes "
+                "indices, of gymnasium's vector envs too; or encode it with torch.nn.functional.one_hot."
             ),
         ),
         (
@@ -211,8 +211,8 @@ def test_one_hot_contains_exactly_the_unit_vectors():
             torch.tensor([1, 2]),
             (
                 "expected shape (5,) and dtype bool, found shape (2,) and dtype int64. "
-                "It looks like an index where one-hot is due: build the env with "
-                "categorical_action_encoding=True, or encode it with torch.nn.functional.one_hot."
+                "It looks like an index where one-hot is due: GymEnv(env, categorical_action_encoding=True) takes "
+                "indices, of gymnasium's vector envs too; or encode it with torch.nn.functional.one_hot."
             ),
         ),
         (

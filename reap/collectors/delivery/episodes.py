@@ -24,10 +24,12 @@ from reap.collectors.delivery.steps import ndim_of
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.state import as_state_dict_gave
 from reap.errors import OptionError
+from reap.keys import as_key, nested
 from reap.recording.buffers import DONE, IDS, after
 from reap.recording.split import split_trajectories
 from reap.recording.trajectories import NO_ID
 from reap.system.interrupts import deferring_interrupts
+from reap.tensordicts import make_tensordict, sizes_in
 
 FORMATS = ("padded", "cat")
 
@@ -151,7 +153,15 @@ class EpisodeQueue:
             leaves = frames.items(include_nested=True, leaves_only=True)
             chunks[number] = [(key, value.clone()) for key, value in leaves]
         rows = [{"id": row.id, "open": list(row.open), "complete": list(row.complete)} for row in self._rows]
-        return {"turn": self._turn, "number": self._number, "pending": self.pending_frames, "rows": rows, "chunks": chunks}
+        sizes = {key: size for frames in self._chunks.values() for key, size in sizes_in(frames, 1).items()}
+        return {
+            "turn": self._turn,
+            "number": self._number,
+            "pending": self.pending_frames,
+            "rows": rows,
+            "chunks": chunks,
+            "sizes": [(key, list(size)) for key, size in sizes.items()],
+        }
 
     @as_state_dict_gave()
     def read(self, state: Mapping[str, Any] | None) -> tuple[EpisodeQueue, bool]:
@@ -163,11 +173,10 @@ class EpisodeQueue:
             Row() for _ in self._rows
         ]
         made._chunks = {}
+        sizes = {as_key(key): tuple(size) for key, size in given.get("sizes", ())}
         for number, leaves in given["chunks"].items():
-            chunk = TensorDict({}, batch_size=[leaves[0][1].shape[0]])
-            for key, value in leaves:
-                chunk.set(key, value.clone())
-            made._chunks[number] = chunk
+            tree = nested({as_key(key): value.clone() for key, value in leaves}, sizes)
+            made._chunks[number] = make_tensordict(tree, leaves[0][1].shape[:1])
         spans = [span for row in made._rows for episode in (*row.complete, row.open) for span in episode]
         made._uses = dict(Counter(chunk for chunk, _, _ in spans))
         if not made._uses.keys() <= made._chunks.keys():

@@ -16,9 +16,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
 from reap.errors import OptionError
+from reap.keys import Key, as_key, nested
 from reap.recording.buffers import IDS, MASK
 from reap.recording.objects import stacked, unstacked
 from reap.recording.trajectories import NO_ID
+from reap.tensordicts import make_tensordict, sizes_in
 
 Shape = tuple[int, ...]
 
@@ -87,14 +89,16 @@ def _joined(dim: int, results: Sequence[TensorDictBase]) -> TensorDictBase:
 
 
 def _padded(shape: Shape, results: Sequence[TensorDictBase]) -> TensorDictBase:
-    batch: Any = TensorDict({}, batch_size=shape)
-    batch.names = [*[None] * (len(shape) - 1), "time"]
     keys = list(results[0].keys(include_nested=True, leaves_only=True, is_leaf=lambda kind: not issubclass(kind, TensorDict)))
     places = [(w, *map(slice, result.shape)) for w, result in enumerate(results)]
+    leaves: dict[Key, Any] = {}
     for key in keys:
         values = [result.get(key) for result in results]
         pad = _pad_objects if is_non_tensor(values[0]) else _pad_tensors
-        batch.set(key, pad(shape, places, values))
+        leaves[as_key(key)] = pad(shape, places, values)
+    names = [*[None] * (len(shape) - 1), "time"]
+    tree = nested(leaves, sizes_in(results[0], results[0].ndim))
+    batch: Any = make_tensordict(tree, torch.Size(shape), names=names)
     is_valid = torch.zeros(shape, dtype=torch.bool)
     for place, result in zip(places, results, strict=True):
         is_valid[place] = result.get(MASK, torch.ones(result.shape, dtype=torch.bool))

@@ -11,7 +11,8 @@ from tensordict import TensorDict, TensorDictBase
 
 from reap.collectors.options.collector import CollectorOptions
 from reap.errors import OptionError
-from reap.recording.buffers import DONE, MASK, TRUNCATED, after
+from reap.keys import as_key
+from reap.recording.buffers import DONE, MARKED, MASK, after
 from reap.recording.split import split_trajectories
 
 Step = Callable[[TensorDictBase], Any]
@@ -30,17 +31,18 @@ class Extendable(Protocol):
 
 
 def mark_truncated(batch: TensorDictBase) -> TensorDictBase:
-    """Mark the last valid frame of each row truncated and done; flags that are set stay."""
-    truncated, done = batch.get(after(TRUNCATED)), batch.get(after(DONE))
+    """Mark the last valid frame of each row truncated and done, those flags below the root too; flags that are set stay."""
     mask = batch.get(MASK, None)
+    last = torch.zeros(batch.shape, dtype=torch.bool, device=batch.get(after(DONE)).device)
     if mask is None:
-        truncated[..., -1, :] = True
-        done[..., -1, :] = True
-        return batch
-    valid_from_here = mask.flip(-1).cumsum(-1).flip(-1)
-    last = (mask & (valid_from_here == 1)).unsqueeze(-1)
-    truncated.logical_or_(last)
-    done.logical_or_(last)
+        last[..., -1] = True
+    else:
+        last |= mask & (mask.flip(-1).cumsum(-1).flip(-1) == 1)
+    following = batch.get("next")
+    for key in following.keys(include_nested=True, leaves_only=True):
+        flag = following.get(key)
+        if as_key(key)[-1] in MARKED and flag.dtype is torch.bool:
+            flag.logical_or_(last.view(*last.shape, *[1] * (flag.ndim - last.ndim)))
     return batch
 
 

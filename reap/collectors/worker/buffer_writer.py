@@ -23,7 +23,9 @@ from tensordict import TensorDict
 from reap.collectors.delivery.steps import break_trajectories, delivery_steps, take
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.worker.commands import ConnectBuffer
+from reap.keys import is_private
 from reap.recording.buffers import Slot
+from reap.recording.layout import sizes_of
 from reap.recording.pool import as_batch
 from reap.workers.pickling import dumps
 
@@ -69,5 +71,7 @@ def write_to(options: CollectorOptions, buffer: Any, postproc: Any) -> ConnectBu
 
 
 def views_of(slot: Slot, device: torch.device | None) -> TensorDict:
-    """What is recorded in a slot, `[*batch_shape, T]`, in the slot's memory."""
-    return as_batch({key: slot.tensor(key) for key in slot.fields}, (*slot.batch_shape, slot.columns), device)
+    """What is recorded in a slot, `[*batch_shape, T]`, in the slot's memory, without values that are private."""
+    shape = (*slot.batch_shape, slot.columns)
+    leaves = {key: slot.tensor(key) for key in slot.fields if not is_private(key)}
+    return as_batch(leaves, shape, device, sizes_of(slot.fields))

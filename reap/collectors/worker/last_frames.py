@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
-from reap.recording.buffers import DONE, MASK, TRUNCATED, Slot, after
+from reap.recording.buffers import MARKED, MASK, Slot
 from reap.recording.layout import Array
 
 
@@ -25,8 +26,9 @@ def last_frames(rows: int, columns: int, mask: Array | None) -> tuple[Array, Arr
 
 
 def mark_last(slot: Slot) -> None:
-    """Mark the last valid frame of each row truncated and done; flags that are set stay."""
+    """Mark the last valid frame of each row truncated and done, those flags below the root too; flags that are set stay."""
     mask = slot.by_row(MASK) if MASK in slot.fields else None
     rows, last = last_frames(slot.rows, slot.columns, mask)
-    for flag in (TRUNCATED, DONE):
-        slot.by_row(after(flag))[rows, last] = True
+    for key, field in slot.fields.items():
+        if key[0] == "next" and key[-1] in MARKED and field.dtype is torch.bool:
+            slot.by_row(key)[rows, last] = True

@@ -10,9 +10,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
 from reap.collectors.worker.commands import Done
+from reap.keys import Key, as_key, nested
 from reap.recording.buffers import MASK
 from reap.recording.objects import fill, stacked, to_states, unstacked
 from reap.recording.trajectories import Episode
+from reap.tensordicts import make_tensordict, sizes_in
 
 NUMBERS = ("frames", "version", "env_seconds", "policy_seconds", "columns")
 
@@ -33,20 +35,19 @@ def batch_state(batch: TensorDictBase) -> dict[str, Any]:
             objects += [] if states is None else [(key, states)]
         elif isinstance(value, torch.Tensor):
             tensors.append((key, value.clone()))
-    return {"leaves": tensors, "objects": objects, "shape": list(batch.shape), "names": list(batch.names)}
+    sizes = [(key, list(size)) for key, size in sizes_in(batch, batch.ndim).items()]
+    return {"leaves": tensors, "objects": objects, "shape": list(batch.shape), "names": list(batch.names), "sizes": sizes}
 
 
 def batch_from(state: Mapping[str, Any]) -> TensorDict:
     """The batch that `batch_state` was given."""
-    batch = TensorDict({}, batch_size=state["shape"])
-    for key, value in state["leaves"]:
-        batch.set(key, value.clone())
+    leaves: dict[Key, Any] = {as_key(key): value.clone() for key, value in state["leaves"]}
     for key, states in state["objects"]:
         objects = np.empty(tuple(state["shape"]), object)
         fill(objects, states)
-        batch.set(key, stacked(objects))
-    batch.names = state["names"]
-    return batch
+        leaves[as_key(key)] = stacked(objects)
+    sizes = {as_key(key): tuple(size) for key, size in state.get("sizes", ())}
+    return make_tensordict(nested(leaves, sizes), torch.Size(state["shape"]), names=state["names"])
 
 
 def done_state(done: Done) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class Checkpointed:
             with _taken(parts) as (state, frames):
                 nbytes = sum(frame.nbytes for frame in frames.values())
                 written = parts.storage.checkpointer.before_save(frames, parts.storage.ndim, folder)
-                files, checksums = write_frames(folder, *written)
+                files, checksums = write_frames(folder, *written, parts.storage.sizes)
             write_rest(folder, {**state, "files": files}, checksums)
 
     def loads(self, path: str | Path, verify: bool = True) -> None:

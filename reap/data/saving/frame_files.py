@@ -15,7 +15,7 @@ from torch import Tensor
 from reap.data.dtypes import dtype_named
 from reap.data.saving.reading import PIECE, SavedFolder
 from reap.errors import SpecMismatch
-from reap.keys import Key, nested
+from reap.keys import Key, Sizes, nested
 from reap.system.disk import require_length, reserve
 from reap.tensordicts import make_tensordict
 
@@ -32,7 +32,7 @@ class Written(NamedTuple):
     checksums: dict[str, int]
 
 
-def write_frames(folder: Path, frames: Mapping[Key, Tensor], dims: int) -> Written:
+def write_frames(folder: Path, frames: Mapping[Key, Tensor], dims: int, sizes: Sizes) -> Written:
     """Write tensors `[*batch, *item]` to files.
 
     All files have their place on the disk before anything is written, and are written by calls that can fail, not through
@@ -42,6 +42,7 @@ def write_frames(folder: Path, frames: Mapping[Key, Tensor], dims: int) -> Writt
         folder: where to.
         frames: the tensors.
         dims: how many dimensions are the batch's.
+        sizes: the batch dimensions of items, and of the TensorDicts nested in them.
 
     Raises:
         DiskFull: there is no room.
@@ -51,7 +52,7 @@ def write_frames(folder: Path, frames: Mapping[Key, Tensor], dims: int) -> Writt
     if math.prod(batch_size) and frames:
         require_length(folder, max(frame.nbytes for frame in frames.values()))
         blanks = {key: torch.zeros((), dtype=frame.dtype).expand(frame.shape) for key, frame in frames.items()}
-        made = make_tensordict(nested(blanks), batch_size).memmap_like(str(folder))
+        made = make_tensordict(nested(blanks, sizes), batch_size).memmap_like(str(folder))
         leaves = {key: made.get(key, None) for key in frames}  # None for tensors without bytes, with tensordict 0.10
         files = {
             key: str(Path(leaf.filename).relative_to(folder))

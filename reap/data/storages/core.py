@@ -18,9 +18,10 @@ from reap.data.storages.items import Leaves, as_given, kind_of, together, whole
 from reap.data.storages.positions import by_position
 from reap.data.storages.ring.control import Control, checked_state
 from reap.data.storages.ring.ring import Ring
+from reap.data.storages.schema import Schema
 from reap.data.storages.validity import Validity
 from reap.errors import OptionError, SpecMismatch
-from reap.keys import Key
+from reap.keys import NO_SIZES, Key, Sizes
 from reap.system.sending import SharedWhenSent
 
 Mark = Callable[[Leaves], None]
@@ -53,6 +54,8 @@ class StorageCore(SharedWhenSent):
         self.identity = uuid4().hex
         self.rows = 1
         """Rows, once something was written."""
+        self.schema: Schema | None = None
+        """The form of its items, where they have one and something was written."""
         self.compilable = False
         """Whether a buffer is compilable unless it is told otherwise."""
         self.takes_keys = False
@@ -248,6 +251,11 @@ class StorageCore(SharedWhenSent):
     def frames(self) -> dict[Key, Tensor]:
         """The tensors under each key that are in use, `[*rows, columns, *item]`: views of its memory."""
         return {}
+
+    @property
+    def sizes(self) -> Sizes:
+        """The batch dimensions of items, and of the TensorDicts nested in them."""
+        return self.schema.sizes if self.schema else NO_SIZES
 
     def state(self) -> dict[str, Any]:
         """All but the `frames` as plain data; with the ring's lock held.

@@ -26,7 +26,7 @@ from reap.data.storages.ring.control import RESERVED
 from reap.data.storages.ring.ring import Ring
 from reap.errors import DiskFull, OptionError, SpecMismatch
 from reap.keys import Key, nested, plain
-from reap.recording.layout import Block, Layout
+from reap.recording.layout import Block, Layout, sizes_of
 from reap.system.disk import free_space, give_back, reserve, room
 from reap.system.endings import at_end
 from reap.system.forks import Forked
@@ -242,7 +242,8 @@ class LazyMemmapStorage(TensorStorage):
         blanks = {key: torch.zeros((), dtype=field.dtype).expand(field.shape) for key, field in layout.items()}
         try:
             with room(self.folder, layout.nbytes, "replay buffer: its files"):
-                make_tensordict(nested(blanks), torch.Size(lead)).memmap_like(str(self.folder))
+                tree = nested(blanks, sizes_of(layout, len(lead)))
+                make_tensordict(tree, torch.Size(lead)).memmap_like(str(self.folder))
         except BaseException:
             self._scratch.remove_files()
             raise

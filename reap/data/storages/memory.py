@@ -39,7 +39,6 @@ class TensorMemory(Storage):
         self._takes_first_device = device == "auto"
         self.device = torch.device("cpu") if self._takes_first_device else checked_device(device)
         self._nexts: StoreNext = RebuildNext() if observations_once else StoreNext()
-        self.schema: Schema | None = None
         self._accepted: Any = None
         self._leaves: dict[Key, Leaf] = {}
         self._objects: dict[Key, Array] = {}

@@ -7,7 +7,7 @@ import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -20,10 +20,10 @@ from reap.data.dtypes import dtype_named
 from reap.data.storages.items import WHOLE, Leaves, fields_of, is_same_kind, kind_of, name_of, words_of
 from reap.data.storages.trees import Form, Tree, form_from
 from reap.errors import SpecMismatch
-from reap.keys import Key, nested, plain
-from reap.recording.layout import OBJECT, Array, Field
+from reap.keys import Key, Sizes, nested, plain
+from reap.recording.layout import OBJECT, Array, Field, sizes_of
 from reap.recording.objects import fill
-from reap.tensordicts import make_tensordict
+from reap.tensordicts import make_tensordict, sizes_in
 from reap.workers.pickling import pickled
 
 
@@ -45,13 +45,18 @@ class Schema:
     item: tuple[int, ...] = ()
     device: torch.device | None = None
 
+    @cached_property
+    def sizes(self) -> Sizes:
+        """The batch dimensions of an item, and those of the TensorDicts nested in it."""
+        return sizes_of(self.fields)
+
     def rebuilt(self, leaves: Mapping[Key, Any], batch_size: torch.Size) -> Any:
         """Data of this kind from leaves `[*batch_size, *item, ...]`."""
         if self.kind is Tensor:
             return leaves[WHOLE]
         if isinstance(self.kind, Form):
             return self.kind.joined(leaves)
-        data = make_tensordict(nested(leaves), torch.Size((*batch_size, *self.item)), device=self.device)
+        data = make_tensordict(nested(leaves, self.sizes), batch_size, device=self.device)
         return data if self.kind is TensorDict else self.kind.from_tensordict(data)
 
     def at(self, leaves: Mapping[Key, Any], batch_size: torch.Size, index: Any) -> Any:
@@ -83,7 +88,10 @@ class Schema:
         """It as plain data; see `schema_from`."""
         return {
             "kind": self.kind.state() if isinstance(self.kind, Form) else self.kind.__name__,
-            "fields": {key: [list(field.shape), str(field.dtype), field.is_object] for key, field in self.fields.items()},
+            "fields": {
+                key: [list(field.shape), str(field.dtype), field.is_object, list(field.batch_dims)]
+                for key, field in self.fields.items()
+            },
             "rows": list(self.rows),
             "item": list(self.item),
             "has_device": self.device is not None,
@@ -183,6 +191,10 @@ def schema_of(data: Any, leaves: Leaves, dims: int) -> Schema:
             f"replay buffer: expected items without batch dimensions where they hold Python objects ({objects}), got items "
             f"{list(item)}; write frames one by one (reshape(-1), or ndim={dims + len(item)}), or use a ListStorage"
         )
+    sizes = sizes_in(data, dims)
+    for key, field in found.items():
+        batch_dims = tuple(len(sizes.get(key[:end], ())) for end in range(len(key) - 1, -1, -1))
+        found[key] = replace(field, batch_dims=batch_dims if any(batch_dims) else ())
     return Schema(kind, found, rows, item, data.device)
 
 
@@ -203,8 +215,8 @@ def schema_from(state: Mapping[str, Any], known: Mapping[str, Any], device: torc
     else:
         kind = form_from(noted, partial(known_class, known=known, what="named tuple"))
     fields = {
-        key: OBJECT if is_object else Field(tuple(shape), dtype_named(dtype))
-        for key, (shape, dtype, is_object) in state["fields"].items()
+        key: OBJECT if is_object else Field(tuple(shape), dtype_named(dtype), batch_dims=tuple(*batch_dims))
+        for key, (shape, dtype, is_object, *batch_dims) in state["fields"].items()
     }
     rows, item = tuple(state["rows"]), tuple(state["item"])
     return Schema(kind, fields, rows, item, device if state["has_device"] else None)

@@ -22,7 +22,7 @@ from reap.envs.row_stepper import RowStepper
 from reap.errors import OptionError
 from reap.keys import Key, as_key, plain
 from reap.recording.buffers import FLAGS, Slot, Stage, after
-from reap.specs import Composite
+from reap.specs import Composite, Spec
 from reap.specs.parts.from_torchrl import composite_from_torchrl
 
 if TYPE_CHECKING:
@@ -67,6 +67,12 @@ class TorchRLEnv(EnvBase):
         objects = [plain(key) for key, spec in self.full_action_spec.leaves() if spec.dtype is None]
         if objects:
             raise OptionError(f"{type(env).__name__}: expected actions that are tensors, found {objects} which are objects")
+        each = [plain(key) for key, spec in self.observation_spec.leaves() if spec.dtype is None and _is_each(env, key)]
+        if each:
+            raise OptionError(
+                f"{type(env).__name__}: observations {each} are objects for each agent of a group; expected one for each "
+                "row: put them into one, or under a key outside of the group"
+            )
         taken = [plain(key) for key in self.fields_of_stage() if key[0] in {"next", "collector"} or key in FLAGS]
         if taken:
             raise OptionError(f"{type(env).__name__}: observations {taken} have names that batches use; rename them")
@@ -91,9 +97,8 @@ class TorchRLEnv(EnvBase):
 
     def leave_to_policy(self, keys: Sequence[Key]) -> None:
         """Leave the keys that a `TensorDictPrimer` adds for a policy's recurrent state out of the observations."""
-        kept = {key: spec for key, spec in self.observation_spec.leaves() if key not in keys}
-        if len(kept) < len(list(self.observation_spec.leaves())):
-            self.observation_spec = _tree(kept, tuple(self.batch_size))
+        if any(key in keys for key, _ in self.observation_spec.leaves()):
+            self.observation_spec = _without(self.observation_spec, keys)
             self._face = None
 
     def set_device(self, device: torch.device) -> None:
@@ -219,6 +224,12 @@ def _input_keys(env: Any) -> list[Key]:
     return list(dict.fromkeys(found))
 
 
+def _is_each(env: Any, key: Key) -> bool:
+    """Whether there is an object for each agent of a group."""
+    spec = env.full_observation_spec[key]
+    return type(spec).__name__ == "NonTensor" and len(key) > 1 and tuple(spec.shape) != tuple(env.batch_size)
+
+
 def _transforms(env: Any) -> Iterator[Any]:
     """The transforms of a TransformedEnv, one by one, and of the envs within it."""
     while _is_transformed(env):
@@ -236,8 +247,14 @@ def _is_transformed(env: Any) -> bool:
     return any(cls.__name__ == "TransformedEnv" for cls in type(env).__mro__)
 
 
-def _tree(leaves: dict[Key, Any], shape: tuple[int, ...]) -> Composite:
-    tree = Composite(shape=shape)
-    for key, leaf in leaves.items():
-        tree = tree.with_(key, leaf)
-    return tree
+def _without(spec: Composite, keys: Sequence[Key], path: Key = ()) -> Composite:
+    """A Composite without these leaves, and without the Composites that would be empty."""
+    kept: dict[str, Spec] = {}
+    for name, part in spec.items():
+        key = (*path, name)
+        if isinstance(part, Composite):
+            inner = _without(part, keys, key)
+            kept.update({name: inner} if len(inner) else {})
+        elif key not in keys:
+            kept[name] = part
+    return Composite(kept, shape=spec.shape)

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from reap.envs.faces.td_access import get_leaf, made_of
-from reap.keys import plain
-from reap.recording.buffers import TERMINATED, TRUNCATED, Slot, Stage, after
+from reap.envs.faces.td_access import get_leaf
+from reap.keys import Key, nested, plain
+from reap.recording.buffers import DONE, TERMINATED, TRUNCATED, Slot, Stage, after
+from reap.recording.layout import sizes_of
 from reap.recording.objects import copies_of, stacked, unstacked
 from reap.specs.tensor_fits import TensorFits
+from reap.tensordicts import make_tensordict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tensordict import TensorDictBase
 
@@ -44,12 +46,11 @@ class RowsAsTensorDict:
         self._fits = TensorFits(self._actions, shapes, [field.dtype for field in actions.values()])
         self._taken = [self._slot.views(key)[0] for key in actions]
         results = [*self._stage.tensors, *env.fields(env.full_reward_spec)]
-        views = [(plain(key), self._slot.views(after(key))[0]) for key in results]
-        self._results = [(key, view) for key, view in views if isinstance(key, str)]
-        self._nested = [(key, view) for key, view in views if not isinstance(key, str)]
+        self._results = [(key, self._slot.views(after(key))[0]) for key in results]
+        self._sizes = sizes_of({**self._stage.fields, **env.fields(env.full_reward_spec)})
         # Flags of every slot that are not in the env's specs are left out.
         self._flags = [
-            (flag[0], self._slot.views(after(flag))[0], flag in env.full_done_spec) for flag in (TERMINATED, TRUNCATED)
+            (flag, self._slot.views(after(flag))[0], flag in env.full_done_spec) for flag in (TERMINATED, TRUNCATED)
         ]
         found = {key: env.looks_of(key, spec) for key, spec in env.specs_of_result("_step")}
         self._has_looks = all(numbers or bounds for numbers, bounds in found.values())
@@ -65,7 +66,6 @@ class RowsAsTensorDict:
     def reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         """Reset all rows, or those of the mask `"_reset"`; return the observations of all rows."""
         rows = None
-        env = self._env
         if tensordict is not None and "_reset" in tensordict:
             mask = tensordict.get("_reset").reshape(-1)
             rows = None if bool(mask.all()) else torch.nonzero(mask).flatten().tolist()
@@ -78,12 +78,15 @@ class RowsAsTensorDict:
         self._bind()
         if rows is None or rows:
             self._stepper.reset_rows(rows, 0)
-        td = env.empty_tensordict()
-        for key, view in self._stage.tensors.items():
-            td.set(plain(key), view.clone())
-        for key in self._objects:
-            td.set(plain(key), self._stacked(self._stage.arrays[key]))
-        return td
+        leaves: dict[Key, Any] = {key: view.clone() for key, view in self._stage.tensors.items()}
+        leaves.update({key: self._stacked(self._stage.arrays[key]) for key in self._objects})
+        return self._tensordict(leaves)
+
+    def _tensordict(self, leaves: Mapping[Key, Any]) -> TensorDictBase:
+        device = self._env.device
+        if device is not None and device.type != "cpu":
+            leaves = {key: value.to(device) for key, value in leaves.items()}
+        return make_tensordict(nested(leaves, self._sizes), self._env.batch_size, device=device)
 
     def _stacked(self, column: Array) -> Any:
         """Copies of one column of objects, since the stage will be overwritten."""
@@ -98,17 +101,12 @@ class RowsAsTensorDict:
             view.copy_(value)
         self._bind()
         self._stepper.step_rows(None, 0)
-        values = {key: view.clone() for key, view in self._results}
+        leaves = {key: view.clone() for key, view in self._results}
         (_, terminated, _), (_, truncated, _) = self._flags
-        values["done"] = terminated | truncated
-        values.update({name: view.clone() for name, view, is_known in self._flags if is_known})
-        is_near = env.device is None or env.device.type == "cpu"
-        td = made_of(values, env.batch_size, env.device) if is_near else env.empty_tensordict().update(values)
-        for key, view in self._nested:
-            td.set(key, view.clone())
-        for key in self._objects:
-            td.set(plain(key), self._stacked(slot.by_column(after(key))[0]))
-        return td
+        leaves[DONE] = terminated | truncated
+        leaves.update({flag: view.clone() for flag, view, is_known in self._flags if is_known})
+        leaves.update({key: self._stacked(slot.by_column(after(key))[0]) for key in self._objects})
+        return self._tensordict(leaves)
 
     def is_plainly_fine(self) -> bool:
         """Whether all numbers of the last step are between their bounds; False where there are choices or objects."""

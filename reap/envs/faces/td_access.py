@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reap.keys import NestedKey
-from reap.optional import tensordict
 
 if TYPE_CHECKING:
     import torch
@@ -18,12 +17,6 @@ def set_leaf(td: TensorDictBase, key: NestedKey, value: torch.Tensor) -> None:
         td._set_str(key, value, inplace=False, validated=True, non_blocking=False)  # pyright: ignore[reportPrivateUsage]
     else:
         td.set(key, value)
-
-
-def made_of(values: dict[str, Any], batch_size: torch.Size, device: torch.device | None) -> TensorDictBase:
-    """A TensorDict of values that are known to fit, under names, at a tenth of the cost of making one."""
-    make = tensordict().TensorDict._new_unsafe
-    return make(source=values, batch_size=batch_size, device=device, names=None)
 
 
 def get_leaf(td: TensorDictBase, key: NestedKey) -> Any:

@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 
 from reap.envs.checks.looks import Look, choice_look
 from reap.envs.faces.done_flags import DoneFlags, Flags, complete_flags, require_not_done, shape_flags
 from reap.envs.faces.results import check_result, clear_flags, merge_rows
 from reap.envs.faces.td_access import get_leaf, set_leaf
 from reap.errors import SpecMismatch
-from reap.keys import Key, NestedKey, plain
+from reap.keys import Key, NestedKey, as_key, nested, plain
 from reap.recording.buffers import TERMINATED, TRUNCATED, Slot, Stage, after
-from reap.recording.layout import Field
+from reap.recording.layout import Field, sizes_of
 from reap.recording.objects import copies_of, unstacked
 from reap.specs.tensor_fits import LooseTensorFits, TensorFits
+from reap.tensordicts import make_tensordict, sizes_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -135,7 +137,12 @@ class TensorDictAsRows:
         self._current: TensorDictBase = env.empty_tensordict()
         self._observed = env.fields_of_stage()
         self._following = {**self._observed, **env.fields(env.full_reward_spec)}
-        self._acted = list(env.fields(env.full_action_spec))
+        acted = env.fields(env.full_action_spec)
+        self._acted = list(acted)
+        # Nested TensorDicts of actions alone, with batch dimensions of their own: the env returns none of them.
+        sizes = sizes_of({**acted, **self._following})
+        shown = {key[:end] for key in self._observed for end in range(len(key))}
+        self._bare = [(plain(key), torch.Size((*env.batch_size, *size))) for key, size in sizes.items() if key not in shown]
         self._fresh: set[int] = set()
         self._rows: Sequence[int] | None = None
         self._t = 0
@@ -175,13 +182,14 @@ class TensorDictAsRows:
         """The tensors from which the next step starts, under their keys, and the rows that were reset already."""
         leaves = self._current.items(include_nested=True, leaves_only=True)
         tensors = [(key, value.clone()) for key, value in leaves if isinstance(value, torch.Tensor)]
-        return {"tensors": tensors, "fresh": sorted(self._fresh)}
+        sizes = [(key, list(size)) for key, size in sizes_in(self._current, self._lead).items()]
+        return {"tensors": tensors, "fresh": sorted(self._fresh), "sizes": sizes}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Start the next step from a `state`."""
-        self._current = self._env.empty_tensordict()
-        for key, value in state["tensors"]:
-            self._current.set(key, value.clone())
+        leaves = {as_key(key): value.clone() for key, value in state["tensors"]}
+        sizes = {as_key(key): tuple(size) for key, size in state.get("sizes", ())}
+        self._current = make_tensordict(nested(leaves, sizes), self._env.batch_size, device=self._env.device)
         self._fresh = set(state["fresh"])
 
     def reset_rows(self, rows: Sequence[int] | None, t: int) -> None:
@@ -244,6 +252,8 @@ class TensorDictAsRows:
         with inference_mode(False):
             set_grad_enabled(False)
             current = self._current
+            for key, size in self._bare:
+                current.set(key, TensorDict({}, size, device=self._env.device))
             for key, views in self._actions:
                 set_leaf(current, key, self._own(views[t]))
             following, self._current = self._calls.step(current)

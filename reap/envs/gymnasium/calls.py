@@ -23,6 +23,7 @@ class GymCalls:
         env: the env.
         reset: begins an episode.
         step: takes an action.
+        take_reward: checks a reward and gives it as it can be written.
         refuses_bounds: numbers outside of the bounds of a Box are an error in the first reset and the first step.
     """
 
@@ -32,6 +33,7 @@ class GymCalls:
         self.step: Callable[[Any], Any] = self._first_step
         self._space = env.observation_space
         self._checked = False
+        self.take_reward: Callable[[Any], Any] = one_number
         self.refuses_bounds = False
         self._seed: int | None = None
 
@@ -58,15 +60,15 @@ class GymCalls:
 
     def _first_step(self, action: Any) -> Any:
         result = self.env.step(action)
-        has_numbers = check_step(result, self._space, bounds=self.refuses_bounds)
+        has_numbers = check_step(result, self._space, self.take_reward, bounds=self.refuses_bounds)
         self.step = self.env.step if has_numbers else self._flat_step
-        return result if has_numbers else _flat(result)
+        return result if has_numbers else self._flat(result)
 
     def _flat_step(self, action: Any) -> Any:
-        return _flat(self.env.step(action))
+        return self._flat(self.env.step(action))
 
-
-def _flat(result: Any) -> Any:
-    """The result of a step whose reward or flags are arrays of one element, with numbers in their place."""
-    observation, reward, terminated, truncated, info = result
-    return observation, one_number(reward), one_flag(terminated, "terminated"), one_flag(truncated, "truncated"), info
+    def _flat(self, result: Any) -> Any:
+        """The result of a step whose reward or flags are arrays of one element, with numbers in their place."""
+        observation, reward, terminated, truncated, info = result
+        terminated, truncated = one_flag(terminated, "terminated"), one_flag(truncated, "truncated")
+        return observation, self.take_reward(reward), terminated, truncated, info

@@ -16,7 +16,7 @@ from reap.envs.gymnasium.calls import Env, GymCalls
 from reap.envs.gymnasium.facts.infos import InfoKeys, info_leaf, info_specs
 from reap.envs.gymnasium.facts.names import GymFacts
 from reap.envs.gymnasium.make import Wrapping, build
-from reap.envs.gymnasium.row_arrays import RowFormat
+from reap.envs.gymnasium.row_arrays import ONE_REWARD, RowFormat
 from reap.envs.gymnasium.rows import GymRow, GymRows
 from reap.envs.gymnasium.state import env_state, load_env_state
 from reap.envs.gymnasium.values import action_leaves, observation_leaves
@@ -211,7 +211,7 @@ class GymEnv(RowsEnv, GymFacts):
         self.observation_spec = _tree(found).expand(*size)
         actions = {leaf.key: spec_from_space(leaf.space, categorical=categorical) for leaf in self.form.actions}
         self.action_spec = _tree(actions).expand(*size)
-        self.reward_spec = Composite(reward=Unbounded((1,), dtype=torch.float32)).expand(*size)
+        self.reward_spec = Composite(reward=Unbounded(self.form.reward_shape, dtype=torch.float32)).expand(*size)
         self.add_truncated_keys()
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
@@ -317,12 +317,22 @@ def _row_format(
         infos=tuple(info_leaf(key, spec) for key, spec in infos.items()),
         actions=tuple(action_leaves(action_space, ("action",), categorical=categorical)),
         action_space=action_space,
+        reward_shape=_reward_shape(env),
     )
     if not form.observations and not form.infos:
         raise OptionError(f"{env}: expected an observation space that holds something, got {observation_space}")
     if not form.actions:
         raise OptionError(f"{env}: expected an action space that holds something, got {action_space}")
     return form
+
+
+def _reward_shape(env: Any) -> tuple[int, ...]:
+    """The shape of a reward: one number, unless an env that is stepped alone tells another shape by `reward_space`, a Box."""
+    single = env.envs[0] if isinstance(env, SyncVectorEnv) else env
+    if not (isinstance(single, gym.Env) and single.has_wrapper_attr("reward_space")):
+        return ONE_REWARD
+    space = single.get_wrapper_attr("reward_space")
+    return space.shape if isinstance(space, gym.spaces.Box) and space.shape else ONE_REWARD
 
 
 def _tree(leaves: Mapping[Key, Spec]) -> Composite:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -23,8 +24,16 @@ def check_reset(result: Any, space: gym.Space[Any], *, bounds: bool = True) -> N
     check_observation(result[0], space, "env.reset", bounds=bounds)
 
 
-def check_step(result: Any, space: gym.Space[Any], *, bounds: bool = True) -> bool:
+def check_step(
+    result: Any, space: gym.Space[Any], take_reward: Callable[[Any], Any] = one_number, *, bounds: bool = True
+) -> bool:
     """Raise SpecMismatch unless the result of a step has gymnasium's form.
+
+    Args:
+        result: what the step returned.
+        space: the space of its observation.
+        take_reward: checks its reward.
+        bounds: whether numbers have to be within the bounds of a Box.
 
     Returns:
         Whether reward and flags are numbers as they are; otherwise they are arrays of one element each.
@@ -32,7 +41,7 @@ def check_step(result: Any, space: gym.Space[Any], *, bounds: bool = True) -> bo
     check_values(result, "env.step", STEP_VALUES)
     check_observation(result[0], space, "env.step", bounds=bounds)
     _, reward, terminated, truncated, _ = result
-    one_number(reward)
+    take_reward(reward)
     one_flag(terminated, "terminated")
     one_flag(truncated, "truncated")
     return all(np.ndim(value) == 0 for value in (reward, terminated, truncated))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,23 +12,36 @@ from gymnasium import spaces
 
 from reap.envs.gymnasium.values import ActionLeaf, ObservationLeaf, identity
 from reap.recording.buffers import REWARD, TERMINATED, TRUNCATED, Slot, Stage, after
-from reap.specs.fits import Check, Fit, LooseFit
+from reap.specs.fits import Check, Fit, LooseFit, one_number
+
+ONE_REWARD = (1,)
 
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How one kind of env is written into rows: leaves of observations, infos and actions, and the action space."""
+    """How one kind of env is written into rows: leaves of observations, infos and actions, the action space, the reward."""
 
     observations: tuple[ObservationLeaf, ...]
     infos: tuple[ObservationLeaf, ...]
     actions: tuple[ActionLeaf, ...]
     action_space: gym.Space[Any]
+    reward_shape: tuple[int, ...] = ONE_REWARD
 
     @property
     def is_array(self) -> bool:
-        """Whether an observation is one array that is written as it is, and an action is one array."""
+        """Whether an observation is one array that is written as it is, an action is one array, and a reward one number."""
         plain_observation = len(self.observations) == 1 and self.observations[0].read is identity
-        return plain_observation and not self.infos and not isinstance(self.action_space, spaces.Dict | spaces.Tuple)
+        is_plain = plain_observation and not self.infos and self.has_one_reward
+        return is_plain and not isinstance(self.action_space, spaces.Dict | spaces.Tuple)
+
+    @property
+    def has_one_reward(self) -> bool:
+        """Whether a reward is one number."""
+        return self.reward_shape == ONE_REWARD
+
+    def take_reward(self) -> Callable[[Any], Any]:
+        """What checks a reward and gives it as it can be written."""
+        return one_number if self.has_one_reward else Fit(REWARD, self.reward_shape, np.dtype(np.float32)).take
 
     def values(self, observation: Any, info: Any) -> list[Any]:
         """The values for the row: the leaves of the observation, then those of the info."""
@@ -52,7 +65,8 @@ class RowArrays:
         self.stage = [stage.arrays[leaf.key] for leaf in leaves]
         self.next = [slot.by_column(after(leaf.key)) for leaf in leaves]
         self.actions = [slot.by_column(leaf.key) for leaf in form.actions]
-        self.reward = slot.by_column(after(REWARD))[..., 0]
+        reward = slot.by_column(after(REWARD))
+        self.reward = reward[..., 0] if form.has_one_reward else reward
         self.terminated = slot.by_column(after(TERMINATED))[..., 0]
         self.truncated = slot.by_column(after(TRUNCATED))[..., 0]
         kind = LooseFit if check == "first" else Fit

@@ -37,6 +37,8 @@ class GymRow:
         self.form = form
         self.check: Check = "types"
         self.step_rows: StepRows = self._step_array if form.is_array else self._step_tree
+        self._write_reward = self._pack_reward if form.has_one_reward else self._copy_reward
+        self._take_reward = calls.take_reward = form.take_reward()
         self._pending: tuple[Rows | None, int] = (None, 0)
         self._decode = form.actions[0].one
 
@@ -46,7 +48,7 @@ class GymRow:
         self._next, self._actions, fit = arrays.next[0], arrays.actions[0], arrays.fits[0]
         self._dtype, self._shape, self._take = fit.dtype, fit.shape, fit.take
         self._reward, self._terminated, self._truncated = arrays.reward, arrays.terminated, arrays.truncated
-        self._rewards = arrays.reward.data.cast("B")
+        self._rewards = (arrays.reward if self.form.has_one_reward else NO_ARRAY).data.cast("B")
 
     def seed(self, seeds: Sequence[int]) -> None:
         """Give the env its seed at its next reset."""
@@ -78,13 +80,19 @@ class GymRow:
             parts = [leaf.one(array[t]) for leaf, array in zip(form.actions, arrays.actions, strict=True)]
             observation, reward, terminated, truncated, info = self.calls.step(assemble(form.action_space, parts))
             arrays.write((t, ...), form.values(observation, info))
-            try:
-                pack_reward(self._rewards, 4 * t, reward)
-            except NO_NUMBER:
-                self._reward[t] = one_number(reward)
+            self._write_reward(t, reward)
             return self._end(t, terminated, truncated)
         except SpecMismatch as error:
             raise error.at(f"column {t}") from error.__cause__
+
+    def _pack_reward(self, t: int, reward: Any) -> None:
+        try:
+            pack_reward(self._rewards, 4 * t, reward)
+        except NO_NUMBER:
+            self._reward[t] = one_number(reward)
+
+    def _copy_reward(self, t: int, reward: Any) -> None:
+        self._reward[t] = self._take_reward(reward)
 
     def _end(self, t: int, terminated: Any, truncated: Any) -> Rows | None:
         terminated, truncated = one_flag(terminated, "terminated"), one_flag(truncated, "truncated")
@@ -112,6 +120,7 @@ def name_env(error: Exception, number: int, total: int) -> None:
 
 FIRST_ROW: Rows = (0,)
 ndarray = np.ndarray
+NO_ARRAY = np.zeros(0, np.float32)
 pack_reward = float32_format(1).pack_into
 
 
@@ -129,7 +138,9 @@ class GymRows:
         self.check: Check = rows[0].check
         self._form = form = rows[0].form
         self._every_row = range(len(rows))
-        self._rewards: list[Any] = [0.0] * len(rows)
+        self._take_reward = form.take_reward()
+        self._write_rewards = self._pack_rewards if form.has_one_reward else self._copy_rewards
+        self._rewards: list[Any] = [0.0 if form.has_one_reward else np.zeros(form.reward_shape, np.float32)] * len(rows)
         self._packed = np.zeros(len(rows), np.float32)
         self._pack = partial(float32_format(len(rows)).pack_into, self._packed.data.cast("B"), 0)
         self._decode = form.actions[0].many
@@ -224,7 +235,16 @@ class GymRows:
             self._terminated[t, b], self._truncated[t, b] = terminated, truncated
             ended.append(b)
 
-    def _write_rewards(self, t: int) -> None:
+    def _copy_rewards(self, t: int) -> None:
+        b = 0
+        try:
+            for b, reward in enumerate(self._rewards):
+                self._reward[t, b] = self._take_reward(reward)
+        except SpecMismatch as error:
+            self._name_env(error, b, t)
+            raise
+
+    def _pack_rewards(self, t: int) -> None:
         rewards, b = self._rewards, 0
         try:
             self._pack(*rewards)

@@ -64,8 +64,14 @@ def observation_leaves(
         encoder: from a space without parts, `categorical` and the key to the encoding of its values, which is the value
             itself or fits; one row's by default.
     """
-    root = () if isinstance(space, spaces.Dict) else key
-    return _leaves(space, root, identity, lambda space, key: (encoder or _encoder)(space, categorical, key))
+    return space_leaves(space, () if isinstance(space, spaces.Dict) else key, categorical=categorical, encoder=encoder)
+
+
+def space_leaves(
+    space: gym.Space[Any], key: Key, *, categorical: bool, encoder: Callable[[gym.Space[Any], bool, Key], Read] | None = None
+) -> list[ObservationLeaf]:
+    """The same with the entries of a Dict under `key` too."""
+    return _leaves(space, key, identity, lambda space, key: (encoder or _encoder)(space, categorical, key))
 
 
 def _leaves(

@@ -84,8 +84,15 @@ class PlainActor:
 
 
 def as_outputs(result: Any, action: Key) -> Outputs:
-    """The outputs of a policy by key: the action under its key, or a dict of outputs."""
-    return _flat(result) if isinstance(result, Mapping) else {action: result}
+    """The outputs of a policy by key: the action under its key, or a dict of outputs.
+
+    Of several tensors the first is the action, and the others are `"output1"`, `"output2"`, and so on.
+    """
+    if isinstance(result, Mapping):
+        return _flat(result)
+    if isinstance(result, tuple) and result and all(isinstance(part, torch.Tensor) for part in result):
+        return {action: result[0], **{(f"output{place}",): part for place, part in enumerate(result[1:], start=1)}}
+    return {action: result}
 
 
 def _check_names(tree: Mapping[Any, Any], policy: str) -> None:

@@ -18,7 +18,7 @@ from reap.policy.actors.plain import as_outputs
 from reap.policy.actors.states import read_keys
 from reap.policy.base import Outputs, OutputWriter
 from reap.recording.buffers import Slot, Stage
-from reap.recording.layout import Field
+from reap.recording.layout import Field, sizes_of
 from reap.recording.objects import copied, copies_of, stacked
 from reap.tensordicts import make_tensordict
 
@@ -95,11 +95,11 @@ def reads_objects(policy: Callable[..., Any], stage: Stage) -> bool:
 
 def object_inputs(stage: Stage, device: torch.device | None) -> Callable[[], TensorDictBase]:
     """A function that makes the TensorDict of a column: tensors, and objects as `NonTensorData` or `NonTensorStack`."""
-    shape = torch.Size(stage.batch_shape)
+    shape, sizes = torch.Size(stage.batch_shape), sizes_of(stage.fields)
     objects = {key: array[..., 0].reshape(stage.batch_shape) for key, array in stage.arrays.items() if key not in stage.tensors}
 
     def make() -> TensorDictBase:
         found = {key: stacked(copies_of(array)) for key, array in objects.items()}
-        return make_tensordict(nested({**stage.tensors, **found}), shape, device=device)
+        return make_tensordict(nested({**stage.tensors, **found}, sizes), shape, device=device)
 
     return make

@@ -13,7 +13,7 @@ import torch
 from reap.keys import Key, nested, plain
 from reap.policy.base import StrictWriter
 from reap.recording.buffers import Slot, Stage
-from reap.recording.layout import Field
+from reap.recording.layout import Field, field_of, sizes_of
 from reap.specs import Composite, MultiOneHot, OneHot, Spec, mask_keys
 from reap.tensordicts import make_tensordict
 
@@ -33,7 +33,7 @@ class RandomActor:
     def __init__(self, actions: Composite, stage: Stage, outputs: Mapping[Key, Field] | None = None) -> None:
         self._specs = dict(actions.leaves())
         lead = len(stage.batch_shape)
-        own = {key: Field(tuple(s.shape[lead:]), s.dtype or torch.float32) for key, s in self._specs.items()}
+        own = {key: field_of(actions, key, lead) for key in self._specs}
         self.outputs: Mapping[Key, Field] = {**own, **(outputs or {})}
         self._zeros = tuple(key for key in self.outputs if key not in self._specs)
         masks = mask_keys(self._specs, stage.tensors)
@@ -88,6 +88,6 @@ class OwnDrawActor(RandomActor):
         """Have the env draw the actions of column `t`."""
         with torch.inference_mode(mode=False), torch.no_grad():
             inputs = {key: tensor.clone() for key, tensor in self._stage.tensors.items()}
-            given = make_tensordict(nested(inputs), torch.Size(self._stage.batch_shape))
+            given = make_tensordict(nested(inputs, sizes_of(self._stage.fields)), torch.Size(self._stage.batch_shape))
             drawn = self._draw(given if self._device is None else given.to(self._device))
             self._writer.write(t, {key: drawn.get(plain(key)) for key in self._specs})

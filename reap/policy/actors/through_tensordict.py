@@ -14,7 +14,7 @@ from reap.keys import Key, as_key, nested
 from reap.policy.actors.plain import name_of
 from reap.policy.base import Outputs, OutputWriter, StrictWriter
 from reap.recording.buffers import Slot, Stage
-from reap.recording.layout import Field
+from reap.recording.layout import Field, sizes_of
 from reap.tensordicts import make_tensordict
 
 
@@ -49,7 +49,8 @@ class TensorDictActor:
         self._refuses_news = False
         # The names that may be under each path of the policy's TensorDict.
         self._names: dict[Key, set[str]] = {}
-        tensors = partial(make_tensordict, nested(stage.tensors), torch.Size(stage.batch_shape), device=device)
+        tree = nested(stage.tensors, sizes_of(stage.fields))
+        tensors = partial(make_tensordict, tree, torch.Size(stage.batch_shape), device=device)
         self._inputs: Callable[[], TensorDictBase] = inputs or tensors
 
     def probe(self) -> Outputs:

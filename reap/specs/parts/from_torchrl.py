@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from reap.errors import OptionError
-from reap.keys import Key, as_key, plain
+from reap.keys import Key, plain
 from reap.specs.parts.torchrl import KINDS
 
 
@@ -31,23 +31,37 @@ def as_own(given: Any) -> Any:
     return spec_from_torchrl(given, ())
 
 
-def composite_from_torchrl(spec: Any, shape: tuple[int, ...]) -> Any:
-    """A torchrl Composite as a reap Composite, with all leaves starting with `shape`.
+def composite_from_torchrl(spec: Any, shape: tuple[int, ...], path: Key = ()) -> Any:
+    """A torchrl Composite as a reap Composite, with all leaves starting with `shape`, and nested ones with their own shape.
+
+    Args:
+        spec: the torchrl Composite.
+        shape: the batch dimensions that its leaves start with.
+        path: its key, for errors.
 
     Raises:
         OptionError: a leaf is of a class that is not known, or parts of it have different shapes.
     """
-    result: Any = KINDS["Composite"](shape=shape)
-    for key, leaf in spec.items(include_nested=True, leaves_only=True):
-        name = as_key(key)
-        changes = any(size < 0 for size in leaf.shape)
-        if changes and any(_is_stack(spec[name[:end]]) for end in range(1, len(name))):
+    parts: dict[str, Any] = {}
+    for name, part in spec.items():
+        key = (*path, name)
+        if part is None:
+            continue
+        if _is_composite(part):
+            parts[name] = composite_from_torchrl(part, tuple(part.shape), key)
+            continue
+        changes = any(size < 0 for size in part.shape)
+        if changes and _is_stack(spec):
             raise OptionError(
-                f"{plain(name)!r}: expected equal shapes in all parts of a stack, found {tuple(leaf.shape)}; pad them in a "
-                "transform of the env, or put the parts under keys of their own"
+                f"{plain(key)!r}: expected equal shapes in all parts of a stack, found {tuple(part.shape)}; pad them in a "
+                "transform of the env, or put the parts under keys of their own, a group for each agent"
             )
-        result = result.with_(name, KINDS["NonTensor"](shape) if changes else spec_from_torchrl(leaf, name))
-    return result
+        parts[name] = KINDS["NonTensor"](shape) if changes else spec_from_torchrl(part, key)
+    return KINDS["Composite"](parts, shape=shape)
+
+
+def _is_composite(spec: Any) -> bool:
+    return any(cls.__name__ in {"Composite", "StackedComposite"} for cls in type(spec).__mro__)
 
 
 def _is_stack(spec: Any) -> bool:

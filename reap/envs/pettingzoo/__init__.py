@@ -1,0 +1,1 @@
+"""Envs of PettingZoo: several agents, in groups whose values are stacked."""
