@@ -444,3 +444,27 @@ def test_a_spec_is_no_transform() -> None:
     theirs = pytest.importorskip("torchrl.data")
     with pytest.raises(OptionError, match="transform: expected a function, or an object with forward or inv"):
         ReplayBuffer(transform=theirs.Unbounded(3))
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["a buffer", "a storage"])
+def test_hooks_see_nested_tensordicts_with_their_own_size(tmp_path: Path, whole: bool) -> None:
+    seen: list[torch.Size] = []
+
+    def note(frames: TensorDict, **_options: object) -> TensorDict:
+        seen.append(frames["agents"].batch_size)
+        return frames
+
+    def made() -> ReplayBuffer:
+        buffer = ReplayBuffer(storage=LazyTensorStorage(10))
+        buffer.storage.register_save_hook(note)
+        buffer.storage.register_load_hook(note)
+        return buffer
+
+    first, second = made(), made()
+    agents = TensorDict({"reward": torch.arange(12.0).reshape(4, 3)}, [4, 3])
+    first.extend(TensorDict({"agents": agents}, [4]))
+    (first if whole else first.storage).dumps(tmp_path / "save")
+    (second if whole else second.storage).loads(tmp_path / "save")
+    assert seen == [torch.Size([4, 3])] * 2
+    assert second[:]["agents"].batch_size == torch.Size([4, 3])
+    assert torch.equal(second[:]["agents", "reward"], agents["reward"])

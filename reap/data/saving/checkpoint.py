@@ -28,11 +28,12 @@ from torch import Tensor
 from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.samplers.base import Sampler
 from reap.data.saving.folders import real, replaced
-from reap.data.saving.frame_files import write_frames
+from reap.data.saving.frame_files import Frames, write_frames
 from reap.data.saving.plain import decoded, encoded
 from reap.data.saving.reading import whole
 from reap.data.saving.rest import REST, RUBBISH, read_state, refused, write_rest
 from reap.data.storages.base import Storage
+from reap.data.storages.schema import sizes_from
 from reap.data.writers import Writer
 from reap.errors import OptionError, SpecMismatch, text_of
 from reap.keys import Key
@@ -108,8 +109,8 @@ class Checkpointed:
         with self._at_rest() as parts, room(target, lambda: nbytes, "replay buffer: a save"), replaced(target, REST) as folder:
             with _taken(parts) as (state, frames):
                 nbytes = sum(frame.nbytes for frame in frames.values())
-                written = parts.storage.checkpointer.before_save(frames, parts.storage.ndim, folder)
-                files, checksums = write_frames(folder, *written, parts.storage.sizes)
+                given = Frames(frames, parts.storage.ndim, parts.storage.sizes)
+                files, checksums = write_frames(folder, parts.storage.checkpointer.before_save(given, folder))
             write_rest(folder, {**state, "files": files}, checksums)
 
     def loads(self, path: str | Path, verify: bool = True) -> None:
@@ -130,7 +131,8 @@ class Checkpointed:
         with refused(str(folder)):
             state = whole(folder, REST, partial(read_state, verify=verify))
         with deferring_interrupts(), self._at_rest() as parts, refused(str(folder)):
-            frames = parts.storage.checkpointer.after_load(state["frames"], parts.storage.ndim)
+            read = Frames(state["frames"], parts.storage.ndim, sizes_from(state["storage"]))
+            frames = parts.storage.checkpointer.after_load(read)
             self.set_rng(_restored(parts, {**state, "frames": frames}))
 
     save = dump = dumps

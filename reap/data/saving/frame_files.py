@@ -32,21 +32,34 @@ class Written(NamedTuple):
     checksums: dict[str, int]
 
 
-def write_frames(folder: Path, frames: Mapping[Key, Tensor], dims: int, sizes: Sizes) -> Written:
-    """Write tensors `[*batch, *item]` to files.
+class Frames(NamedTuple):
+    """Tensors `[*batch, *item]` under keys, and which of their dimensions are a TensorDict's.
+
+    Attributes:
+        values: the tensors.
+        dims: how many dimensions are the batch's.
+        sizes: the batch dimensions of items, and of the TensorDicts nested in them.
+    """
+
+    values: Mapping[Key, Tensor]
+    dims: int
+    sizes: Sizes
+
+
+def write_frames(folder: Path, given: Frames) -> Written:
+    """Write frames to files.
 
     All files have their place on the disk before anything is written, and are written by calls that can fail, not through
     mapped memory: a disk that is full is an error.
 
     Args:
         folder: where to.
-        frames: the tensors.
-        dims: how many dimensions are the batch's.
-        sizes: the batch dimensions of items, and of the TensorDicts nested in them.
+        given: the frames.
 
     Raises:
         DiskFull: there is no room.
     """
+    frames, dims, sizes = given
     files: dict[Key, str] = {}
     batch_size = next((frame.shape[:dims] for frame in frames.values()), torch.Size())
     if math.prod(batch_size) and frames:

@@ -14,9 +14,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from reap.data.saving.frame_files import Frames
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, nested
-from reap.tensordicts import make_tensordict
+from reap.tensordicts import make_tensordict, sizes_in
 
 
 class StorageCheckpointerBase:
@@ -54,17 +55,17 @@ class StorageCheckpointerBase:
         """Load a save of `dumps` into a storage; see `SavedPart.loads`."""
         storage.load_frames(path)
 
-    def before_save(self, frames: Mapping[Key, Tensor], dims: int, path: Path) -> tuple[Mapping[Key, Tensor], int]:
-        """The frames to write, and how many of their dimensions are the batch's."""
+    def before_save(self, frames: Frames, path: Path) -> Frames:
+        """The frames to write."""
         for hook in self.save_hooks:
-            frames, dims = _taken_apart(hook(_joined(frames, dims), path=path))
-        return frames, dims
+            frames = _taken_apart(hook(_joined(frames), path=path))
+        return frames
 
-    def after_load(self, frames: Mapping[Key, Tensor], dims: int) -> Mapping[Key, Tensor]:
+    def after_load(self, frames: Frames) -> Mapping[Key, Tensor]:
         """The frames `[*rows, columns, *item]` to load."""
         for hook in self.load_hooks:
-            frames, dims = _taken_apart(hook(_joined(frames, dims), out=None))
-        return frames
+            frames = _taken_apart(hook(_joined(frames), out=None))
+        return frames.values
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -94,13 +95,14 @@ def _checked(hook: Any) -> Callable[..., Any]:
     return hook
 
 
-def _joined(frames: Mapping[Key, Tensor], dims: int) -> TensorDict:
-    batch_size = next((frame.shape[:dims] for frame in frames.values()), torch.Size())
-    return make_tensordict(nested(frames), batch_size)
+def _joined(frames: Frames) -> TensorDict:
+    batch_size = next((frame.shape[: frames.dims] for frame in frames.values.values()), torch.Size())
+    return make_tensordict(nested(frames.values, frames.sizes), batch_size)
 
 
-def _taken_apart(frames: Any) -> tuple[dict[Key, Tensor], int]:
+def _taken_apart(frames: Any) -> Frames:
     if not isinstance(frames, TensorDictBase):
         raise SpecMismatch(f"hook of a save: expected it to return a TensorDict, got {type(frames).__name__}: {frames!r:.100}")
     found: Any = frames.items(include_nested=True, leaves_only=True)
-    return {key if isinstance(key, tuple) else (key,): value for key, value in found}, frames.ndim
+    values = {key if isinstance(key, tuple) else (key,): value for key, value in found}
+    return Frames(values, frames.ndim, sizes_in(frames, frames.ndim))

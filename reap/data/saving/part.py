@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from reap.data.saving.folders import real, replaced
-from reap.data.saving.frame_files import write_frames
+from reap.data.saving.frame_files import Frames, write_frames
 from reap.data.saving.reading import whole
 from reap.data.saving.rest import REST, read_state, refused, write_rest
-from reap.keys import Key
+from reap.keys import NO_SIZES
 from reap.system.disk import room
 
-NO_FRAMES: Mapping[Key, Tensor] = {}
+NO_FRAMES = Frames({}, 0, NO_SIZES)
 
 
 class SavedPart:
@@ -39,8 +36,7 @@ class SavedPart:
             OptionError: something else is at the path.
             DiskFull: there is no room for it.
         """
-        with self._to_save() as (state, frames, dims):
-            save_part(path, {**state, "kind": type(self).__name__}, frames, dims)
+        save_part(path, {"state": self.state_dict(), "kind": type(self).__name__}, NO_FRAMES)
 
     def loads(self, path: str | Path) -> None:
         """Load a save of `dumps`; no code from the files is run.
@@ -51,29 +47,20 @@ class SavedPart:
         """
         state = load_part(path)
         with refused(str(path)):
-            self._from_save(state)
-
-    @contextmanager
-    def _to_save(self) -> Generator[tuple[dict[str, Any], Mapping[Key, Tensor], int]]:
-        """A context with the state, the frames in it, and how many of their dimensions are the batch's."""
-        yield {"state": self.state_dict()}, NO_FRAMES, 0
-
-    def _from_save(self, state: Mapping[str, Any]) -> None:
-        self.load_state_dict(state["state"])
+            self.load_state_dict(state["state"])
 
 
-def save_part(path: str | Path, state: Mapping[str, Any], frames: Mapping[Key, Tensor], dims: int) -> None:
+def save_part(path: str | Path, state: Mapping[str, Any], frames: Frames) -> None:
     """Save a state and its frames in a folder.
 
     Args:
         path: the folder.
         state: plain data.
-        frames: `[*batch, *item]` under each key.
-        dims: how many dimensions are the batch's.
+        frames: those that go with it.
     """
-    target, nbytes = real(path), sum(frame.nbytes for frame in frames.values())
+    target, nbytes = real(path), sum(frame.nbytes for frame in frames.values.values())
     with room(target, lambda: nbytes, "replay buffer: a save"), replaced(target, REST) as folder:
-        files, checksums = write_frames(folder, frames, dims)
+        files, checksums = write_frames(folder, frames)
         write_rest(folder, {**state, "files": files}, checksums)
 
 

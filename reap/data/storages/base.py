@@ -12,10 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from reap.data.saving.frame_files import Frames
 from reap.data.saving.hooks import StorageCheckpointerBase, TensorStorageCheckpointer
 from reap.data.saving.part import load_part, save_part
 from reap.data.saving.rest import refused
 from reap.data.storages.core import StorageCore
+from reap.data.storages.schema import sizes_from
 from reap.errors import OptionError
 from reap.keys import Key
 
@@ -158,14 +160,15 @@ class Storage(StorageCore):
     def save_frames(self, path: str | Path) -> None:
         """Save it in a folder; a checkpointer calls this."""
         with self._taken() as (state, frames):
-            written = self.checkpointer.before_save(frames, self.ndim, Path(path))
-            save_part(path, {**state, "kind": type(self).__name__}, *written)
+            written = self.checkpointer.before_save(Frames(frames, self.ndim, self.sizes), Path(path))
+            save_part(path, {**state, "kind": type(self).__name__}, written)
 
     def load_frames(self, path: str | Path) -> None:
         """Load a save of `save_frames`; a checkpointer calls this."""
         state = load_part(path)
         with refused(str(path)):
-            self.load_state(state["storage"], self.checkpointer.after_load(state["frames"], self.ndim))
+            read = Frames(state["frames"], self.ndim, sizes_from(state["storage"]))
+            self.load_state(state["storage"], self.checkpointer.after_load(read))
 
     @contextmanager
     def _taken(self) -> Generator[tuple[dict[str, Any], Mapping[Key, Tensor]]]:

@@ -20,7 +20,7 @@ from reap.data.dtypes import dtype_named
 from reap.data.storages.items import WHOLE, Leaves, fields_of, is_same_kind, kind_of, name_of, words_of
 from reap.data.storages.trees import Form, Tree, form_from
 from reap.errors import SpecMismatch
-from reap.keys import Key, Sizes, nested, plain
+from reap.keys import NO_SIZES, Key, Sizes, nested, plain
 from reap.recording.layout import OBJECT, Array, Field, sizes_of
 from reap.recording.objects import fill
 from reap.tensordicts import make_tensordict, sizes_in
@@ -214,12 +214,23 @@ def schema_from(state: Mapping[str, Any], known: Mapping[str, Any], device: torc
         kind = {"TensorDict": TensorDict, "Tensor": Tensor}.get(noted) or known_class(noted, known)
     else:
         kind = form_from(noted, partial(known_class, known=known, what="named tuple"))
-    fields = {
+    fields = fields_from(state)
+    rows, item = tuple(state["rows"]), tuple(state["item"])
+    return Schema(kind, fields, rows, item, device if state["has_device"] else None)
+
+
+def fields_from(state: Mapping[str, Any]) -> dict[Key, Field]:
+    """The fields in a `state` of a schema."""
+    return {
         key: OBJECT if is_object else Field(tuple(shape), dtype_named(dtype), batch_dims=tuple(*batch_dims))
         for key, (shape, dtype, is_object, *batch_dims) in state["fields"].items()
     }
-    rows, item = tuple(state["rows"]), tuple(state["item"])
-    return Schema(kind, fields, rows, item, device if state["has_device"] else None)
+
+
+def sizes_from(state: Mapping[str, Any]) -> Sizes:
+    """The batch dimensions of items, and of the TensorDicts nested in them, in the `state` of a storage."""
+    noted = state.get("schema")
+    return sizes_of(fields_from(noted)) if noted else NO_SIZES
 
 
 def objects_of(schema: Schema | None, columns: int, states: Mapping[Key, Any]) -> dict[Key, Array]:
