@@ -20,6 +20,7 @@ from reap.collectors.workers.retries import Retries
 from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.errors import OptionError
 from reap.system.interrupts import deferring_interrupts
+from reap.system.native import require_workers
 
 SHOWN = shows_options(_options=CollectorOptions, _worker_options=WorkerOptions)
 
@@ -57,6 +58,7 @@ class RemoteCollector(DataCollectorBase):
             joins: has successors of workers that fail join; by default while all wait.
             retries: decides whether there is another successor; by default there is one.
         """
+        require_workers(type(self).__name__, "SyncDataCollector, with a SerialEnv for several envs")
         plan = make_plan(create_env_fn, options, InteractionType, is_shared=is_shared, is_here=self.is_on_one_machine)
         self._worker_options = plan.workers
         workers = RemoteWorkers(plan, policy, type(self).__name__, make_workers, joins, retries)

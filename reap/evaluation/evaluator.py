@@ -24,6 +24,7 @@ from reap.envs.make_env import build_env, refuse_instances
 from reap.errors import OptionError
 from reap.evaluation.episodes import Evaluation
 from reap.policy.contents.held import held_by
+from reap.system.native import require_workers
 from reap.weights.copied_mailbox import CopiedMailbox, Parcel
 from reap.weights.weight_layout import WeightLayout, describe
 from reap.workers.base import Command
@@ -70,6 +71,7 @@ class Evaluator:
     """
 
     def __init__(self, env: Any, policy: Callable[..., Any] | None, run: Callable[[Any, Any], Evaluation]) -> None:
+        require_workers("evaluate(..., start=True)", "evaluate(...) between two batches")
         refuse_instances([env], "an evaluator's worker")
         self._held = held_by(policy)
         described = describe(self._held)

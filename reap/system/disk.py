@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from reap.errors import DiskFull
 from reap.system.memory import readable
+from reap.system.native import libc
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -45,8 +46,7 @@ _FULL = {
 }
 """Errors of a system that has no room, in words."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_call: Any = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
+_call: Any = getattr(libc, "fallocate64", None) or getattr(libc, "fallocate", None)
 if _call is not None:
     _call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 

@@ -7,11 +7,12 @@ in the child      likewise; locks that could not be taken are replaced. Then `Fo
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 from weakref import ref
+
+from reap.system.native import at_fork
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ class ForkedLocks:
         self._locks: References[Any] = References()
         self._fork = threading.local()
         # The callback registered last is called first before a fork: the outer locks are taken before the inner ones.
-        os.register_at_fork(before=self._take, after_in_parent=self._give_back, after_in_child=self._renew)
+        at_fork(before=self._take, after_in_parent=self._give_back, after_in_child=self._renew)
 
     def add(self, lock: Any) -> Any:
         """Let forks take this lock, one of `threading`'s; return it."""
@@ -78,7 +79,7 @@ class Forked(Generic[T]):
     def __init__(self, restart: Callable[[T], None]) -> None:
         self._objects: References[T] = References()
         self._restart = restart
-        os.register_at_fork(after_in_child=self._begin_all)
+        at_fork(after_in_child=self._begin_all)
 
     def add(self, one: T) -> None:
         """Restart this object in children."""

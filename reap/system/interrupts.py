@@ -9,17 +9,18 @@ with deferring_interrupts():        Ctrl-C is noted, and raised after the body, 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from importlib import import_module
-from signal import SIGALRM, SIGINT, SIGTERM, SIGUSR1
 from threading import current_thread, main_thread
 from types import FrameType
 from typing import Any
 
-SIGNALS = SIGINT, SIGTERM, SIGALRM, SIGUSR1
+from reap.system.native import at_fork
 
 _signal = import_module("_signal")
+SIGNALS = tuple(getattr(_signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1") if hasattr(_signal, name))
+"""Those that may come here: Windows has the first two."""
+
 set_handler: Callable[[int, Any], Any] = _signal.signal
 """`signal.signal` is a Python function around this one: a handler may raise in it before and after the change."""
 handler_of: Callable[[int], Any] = _signal.getsignal
@@ -161,4 +162,4 @@ def _restore_handlers() -> None:
             set_handler(number, handler.replaced)
 
 
-os.register_at_fork(after_in_child=_restore_handlers)
+at_fork(after_in_child=_restore_handlers)

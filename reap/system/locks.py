@@ -17,7 +17,6 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from fcntl import F_OFD_SETLK, F_UNLCK, F_WRLCK, fcntl
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,6 +24,7 @@ from typing import Any
 from reap.system.endings import WeakValues, at_end
 from reap.system.forks import Forked, ForkedLocks
 from reap.system.interrupts import deferring_interrupts, interrupts_allowed
+from reap.system.native import F_OFD_SETLK, F_UNLCK, F_WRLCK, fcntl, path_of
 from reap.system.waits import Wait, described
 
 _FLOCK = struct.Struct("hhqqi0q")
@@ -69,7 +69,7 @@ class Description:
     def try_to_take(self) -> bool:
         """Take the lock if no other process has it; return whether it was free."""
         try:
-            fcntl(self.fd, F_OFD_SETLK, _TAKE)
+            fcntl.fcntl(self.fd, F_OFD_SETLK, _TAKE)
         except BlockingIOError:
             return False
         return True
@@ -132,7 +132,7 @@ class ProcessLock:
             return False
         if not held.depth:
             try:
-                fcntl(held.fd, F_OFD_SETLK, _TAKE)
+                fcntl.fcntl(held.fd, F_OFD_SETLK, _TAKE)
             except OSError:
                 held.threads.release()
                 return False
@@ -150,7 +150,7 @@ class ProcessLock:
                     wait.rest()
         except BaseException:
             if held.threads._is_owned():
-                fcntl(held.fd, F_OFD_SETLK, _FREE)
+                fcntl.fcntl(held.fd, F_OFD_SETLK, _FREE)
                 held.threads.release()
             raise
         held.depth = 1
@@ -160,14 +160,14 @@ class ProcessLock:
         held.depth -= 1
         try:
             if not held.depth:
-                fcntl(held.fd, F_OFD_SETLK, _FREE)
+                fcntl.fcntl(held.fd, F_OFD_SETLK, _FREE)
         finally:
             held.threads.release()
 
 
 def _opened_again(fd: int) -> int:
     """A descriptor of another open file of the same memory."""
-    return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    return os.open(path_of(fd), os.O_RDWR | os.O_CLOEXEC)
 
 
 def _holders(device: int, inode: int) -> Iterator[int]:

@@ -14,7 +14,6 @@ import os
 import select
 from collections.abc import Mapping
 from contextlib import suppress
-from fcntl import F_SETPIPE_SZ, fcntl
 from threading import Condition, Thread
 from typing import Any
 from weakref import finalize
@@ -24,6 +23,7 @@ import torch
 from reap.errors import ClosedError
 from reap.keys import Key
 from reap.recording.layout import Block, Field, Layout
+from reap.system.native import F_SETPIPE_SZ, fcntl
 from reap.weights.half import VERSION, WeightHalf
 from reap.weights.mailbox import CLOSED
 from reap.weights.packed import PackedWeights, checked_version, unpacked
@@ -161,7 +161,7 @@ class MessageMailbox:
         out, into = os.pipe()
         os.set_blocking(into, False)
         with suppress(OSError):  # more than this user may have: it stays at its 64 kB
-            fcntl(into, F_SETPIPE_SZ, PIPE_BYTES)
+            fcntl.fcntl(into, F_SETPIPE_SZ, PIPE_BYTES)
         return cls(described, (out, into), None)
 
     @classmethod

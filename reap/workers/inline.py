@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from reap.errors import ClosedError, WorkerError
-from reap.system.endings import at_end
+from reap.system.bell import Bell
 from reap.system.interrupts import interrupts_allowed
 from reap.workers import progress
 from reap.workers.base import Command, Handler, MakeHandler, Reply
@@ -34,7 +33,7 @@ class InlineGroup:
         self._handlers = list(handlers)
         self._controls = dict(enumerate(controls))
         self._replies: deque[tuple[int, Reply]] = deque()
-        self._wakeup = -1
+        self._bell: Bell | None = None
         self._is_stopped = False
 
     def replace_handler(self, worker: int, handler: Handler) -> None:
@@ -47,7 +46,7 @@ class InlineGroup:
         with interrupts_allowed():
             reply = self._handlers[worker].handle(command)
         self._replies.append((worker, reply))
-        self._set_wakeup()
+        self._set_bell()
 
     def enqueue(self, worker: int, command: Command) -> None:
         """As `request`: nothing has to be sent."""
@@ -66,30 +65,29 @@ class InlineGroup:
             if worker in among:
                 reply = self._replies[index]
                 del self._replies[index]
-                self._set_wakeup()
+                self._set_bell()
                 return reply
         return None
 
     def abandon(self, workers: Collection[int]) -> None:
         """Drop the replies of these workers."""
         self._replies = deque(reply for reply in self._replies if reply[0] not in workers)
-        self._set_wakeup()
+        self._set_bell()
 
     def fileno(self) -> int:
         """A descriptor that is readable while there is a reply."""
         self._check_open()
-        if self._wakeup < 0:
-            self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            at_end(self, os.close, self._wakeup)
-            self._set_wakeup()
-        return self._wakeup
+        if self._bell is None:
+            self._bell = Bell()
+            self._set_bell()
+        return self._bell.fileno()
 
-    def _set_wakeup(self) -> None:
-        if self._wakeup < 0:
+    def _set_bell(self) -> None:
+        if self._bell is None:
             return
-        os.eventfd_write(self._wakeup, 1)
+        self._bell.ring()
         if not self._replies:
-            os.eventfd_read(self._wakeup)
+            self._bell.clear()
 
     def progress(self, worker: int) -> Progress | None:
         """What the handler has written to its ints."""

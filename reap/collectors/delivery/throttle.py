@@ -9,7 +9,6 @@ The learner has come through the frames that it sampled, divided by how often ea
 from __future__ import annotations
 
 import math
-import os
 import select
 import warnings
 from collections.abc import Sequence
@@ -17,7 +16,8 @@ from collections.abc import Sequence
 from reap.collectors.delivery.steps import feeders_of
 from reap.collectors.options.collector import CollectorOptions
 from reap.errors import OptionError
-from reap.system.endings import at_end
+from reap.system.bell import Bell
+from reap.system.native import require_polls
 
 PATIENCE = 60.0
 """Seconds for which a collector waits for the learner's first sample before it warns."""
@@ -51,10 +51,10 @@ class Throttle:
         self._sampled = self._start = 0
         self.is_holding = False
         self._also: Sequence[int] = ()
-        self._event: int | None = None
+        self._bell: Bell | None = None
         if limit < math.inf:
-            self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            at_end(self, os.close, self._event)
+            require_polls("max_frames_ahead", "start() without it")
+            self._bell = Bell()
 
     def begin(self, frames: int, also: Sequence[int]) -> None:
         """Count from here.
@@ -81,14 +81,14 @@ class Throttle:
 
     def wait(self) -> None:
         """Return at once, unless the last answer was to wait: then when something has happened."""
-        if self._event is None or not self.is_holding:
+        if self._bell is None or not self.is_holding:
             return
         waiting = select.poll()
-        for descriptor in (self._event, *self._also):
+        for descriptor in (self._bell.fileno(), *self._also):
             waiting.register(descriptor, select.POLLIN)
         ready = waiting.poll(None if self._sampled else 1000 * self._patience)
-        if any(descriptor == self._event for descriptor, _ in ready):
-            os.eventfd_read(self._event)
+        if any(descriptor == self._bell.fileno() for descriptor, _ in ready):
+            self._bell.clear()
         if not ready:
             warnings.warn(
                 f"the collector has waited for {self._patience:g} s: it may be {self._limit} frames ahead of the learner "
@@ -100,8 +100,8 @@ class Throttle:
 
     def wake(self) -> None:
         """End a wait, or the next one."""
-        if self._event is not None:
-            os.eventfd_write(self._event, 1)
+        if self._bell is not None:
+            self._bell.ring()
 
 
 def make_throttle(options: CollectorOptions, frames_per_batch: int) -> Throttle:

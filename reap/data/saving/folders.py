@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -24,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from reap.errors import OptionError
+from reap.system.native import LOCK_EX, LOCK_NB, fcntl, folder_flags, libc, require_file_locks
 
 _HERE = -100  # AT_FDCWD
 _EXCHANGE = 2  # RENAME_EXCHANGE
@@ -34,7 +34,7 @@ _UNKNOWN = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 _FILLED = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 """Error codes of a move if another process has put its folder there first."""
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = folder_flags()
 """Opens a folder and nothing else: no link is followed, no FIFO is waited for."""
 
 PARTIAL, BEFORE = "partial", "before"
@@ -56,6 +56,7 @@ def replaced(path: Path, mark: str) -> Generator[Path]:
     Raises:
         OptionError: something else is there.
     """
+    require_file_locks("a save of a replay buffer", "torch.save(buffer.state_dict(), file)")
     _require_ours(path, mark)
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(path, PARTIAL)
@@ -99,7 +100,7 @@ def _new_folder(path: Path) -> tuple[Path, int]:
         folder.mkdir()
         held = os.open(folder, _FOLDER)
         is_locked = _lock(held)
-        if is_locked is not False and folder.exists() and folder.samefile(f"/proc/self/fd/{held}"):
+        if is_locked is not False and folder.exists() and os.path.samestat(folder.stat(), os.fstat(held)):
             return folder, held
         os.close(held)  # another process removed it as a leftover before it was locked
 
@@ -121,7 +122,7 @@ def _beside(path: Path, kind: str) -> list[Path]:
 def _lock(fd: int) -> bool | None:
     """Take a folder's lock without waiting; False where another has it, None where the file system has no such locks."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, LOCK_EX | LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
@@ -154,7 +155,7 @@ def _take_place(folder: Path, path: Path) -> None:
 
 def exchange(first: Path, second: Path) -> bool:
     """Exchange two folders in one step; return whether the system can do that."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    rename = getattr(libc, "renameat2", None)
     if rename is None:
         return False
     if not rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE):

@@ -17,6 +17,7 @@ from reap.data.saving.reading import PIECE, SavedFolder
 from reap.errors import SpecMismatch
 from reap.keys import Key, Sizes, nested
 from reap.system.disk import require_length, reserve
+from reap.system.native import path_of
 from reap.tensordicts import make_tensordict
 
 
@@ -122,4 +123,4 @@ def _mapped(folder: SavedFolder, name: str | None, shape: torch.Size, dtype: tor
         return torch.empty(0, dtype=dtype).view(shape)
     if (size := folder.size(name)) < nbytes:
         raise SpecMismatch(f"{folder.path / name}: expected a file of {nbytes} bytes, found {size}; nothing was changed")
-    return torch.from_file(f"/proc/self/fd/{folder.file(name)}", shared=False, size=shape.numel(), dtype=dtype).view(shape)
+    return torch.from_file(path_of(folder.file(name)), shared=False, size=shape.numel(), dtype=dtype).view(shape)

@@ -18,10 +18,12 @@ from typing import TypeVar
 
 from reap.data.saving.folders import places
 from reap.errors import OptionError, SpecMismatch
+from reap.system.native import folder_flags
 
 T = TypeVar("T")
 
-_INSIDE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = folder_flags()
+_INSIDE = _FOLDER & ~getattr(os, "O_DIRECTORY", 0)
 """Opens a file in a folder: no link is followed out of it, no FIFO is waited for."""
 
 PIECE = 1 << 20
@@ -53,7 +55,7 @@ class SavedFolder:
         if name in self._folders:
             return self._folders[name]
         try:
-            fd = os.open(name, _INSIDE | os.O_DIRECTORY, dir_fd=self._fd)
+            fd = os.open(name, _FOLDER, dir_fd=self._fd)
         except OSError as error:
             raise SpecMismatch(f"{self.path / name}: expected a folder, found none; nothing was changed") from error
         self._files.callback(os.close, fd)
@@ -149,7 +151,7 @@ def _opened(path: Path, mark: str) -> Generator[SavedFolder]:
     with ExitStack() as files:
         for place in places(path):
             try:
-                fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                fd = os.open(place, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))  # a link to a save will do
             except OSError:
                 continue
             files.callback(os.close, fd)

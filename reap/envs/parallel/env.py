@@ -8,7 +8,6 @@ rows 4..7  <==== process 1: envs 4..7                         second half } whil
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import count
@@ -29,6 +28,8 @@ from reap.envs.transport import merged_kwargs, warn_of
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.recording.buffers import Slot, Stage
 from reap.specs.fits import Check
+from reap.system.machine import usable_cores
+from reap.system.native import require_workers
 
 Factory = Callable[..., Any]
 
@@ -106,6 +107,7 @@ class ParallelEnv(RowsEnv):
         serial_for_single: bool = False,
         **transport: Any,
     ) -> None:
+        require_workers(type(self).__name__, "SerialEnv")
         warn_of(type(self).__name__, transport, OWN)
         self._factories = each_of(num_workers, create_env_fn, "create_env_fn")
         self._kwargs = each_of(num_workers, create_env_kwargs, "create_env_kwargs")
@@ -344,7 +346,7 @@ def _require_another(factories: Sequence[Any]) -> None:
 def _number_of_processes(asked: int | None, envs: int, *, least: int) -> int:
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise OptionError(f"num_processes: expected a positive number of processes or None, got {asked!r}")
-    number = min(envs, max(least, len(os.sched_getaffinity(0))) if asked is None else asked)
+    number = min(envs, max(least, usable_cores()) if asked is None else asked)
     if number < least:
         raise OptionError(
             f"overlap=True: expected at least two envs and two processes, one for each half, got num_workers={envs}, "

@@ -8,7 +8,6 @@ An error of the channel means that the parent is gone: the worker leaves.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import os
 import pickle
@@ -18,6 +17,7 @@ from functools import partial
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
+from reap.system.native import libc
 from reap.workers.base import Handler
 from reap.workers.handler_spec import HandlerSpec
 from reap.workers.processes import fork_client
@@ -29,7 +29,6 @@ from reap.workers.serve import Terminated, serve
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
-_libc = ctypes.CDLL(None)
 _kept: list[object] = []
 
 
@@ -55,14 +54,14 @@ def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
 
 def name_process(name: str) -> None:
     """The name that ps and top show."""
-    _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+    libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def live(descriptors: Descriptors, server: int) -> NoReturn:
     """Be a worker, in a process just forked from the server."""
     code = 1
     try:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == server:
             signal.signal(signal.SIGTERM, _terminate)
             _keep_only(descriptors)

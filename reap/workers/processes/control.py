@@ -7,15 +7,16 @@ import mmap
 import os
 
 from reap.system.endings import at_end
+from reap.system.native import libc
 from reap.workers.progress import CONTROL_INTS, Control
 
 CACHE_LINE = 64
 STRIDE = -(-CONTROL_INTS * 4 // CACHE_LINE) * CACHE_LINE
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+if libc is not None:
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class ControlBlock:
@@ -51,10 +52,10 @@ class ControlBlock:
 
 def _mapped(descriptor: int, size: int) -> memoryview:
     """Shared memory that is unmapped when its last view is gone; `mmap.mmap` would hold a descriptor until then."""
-    address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+    address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
     if address in {None, ctypes.c_void_p(-1).value}:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     memory = (ctypes.c_ubyte * size).from_address(address)
-    at_end(memory, _libc.munmap, address, size)
+    at_end(memory, libc.munmap, address, size)
     return memoryview(memory).cast("B")

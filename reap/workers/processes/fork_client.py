@@ -15,6 +15,8 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from reap.system.native import at_fork
+
 MODULES = ("torch", "numpy", "gymnasium", "reap.collectors.worker.worker")
 """What the server imports unless told otherwise."""
 
@@ -263,4 +265,4 @@ def _after_fork() -> None:
         old.abandon()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+at_fork(after_in_child=_after_fork)

@@ -46,11 +46,11 @@ class WorkerProcess:
         self.incoming = Incoming()
         self._pidfd = launched.pidfd
 
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal; nothing happens if the process has ended."""
+    def kill(self, number: int | None = None) -> None:
+        """Send a signal, SIGKILL unless given; nothing happens if the process has ended."""
         if self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, number)
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL if number is None else number)
 
     def cut_off(self) -> None:
         """Its end of the channel is closed: kill it, unless it is ending."""

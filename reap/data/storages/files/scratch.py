@@ -16,12 +16,12 @@ import tempfile
 import weakref
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 from uuid import uuid4
 
 from reap.errors import ClosedError, OptionError
 from reap.system.disk import room
+from reap.system.native import LOCK_EX, LOCK_NB, LOCK_SH, fcntl, require_file_locks
 from reap.system.waits import described
 
 LOCK = "reap.lock"
@@ -57,6 +57,7 @@ class Scratch:
     """
 
     def __init__(self, folder: str | Path | None, *, replaces: bool = False, is_removed: bool | None = None) -> None:
+        require_file_locks("LazyMemmapStorage", "LazyTensorStorage")
         self._replaces = replaces
         self._owner = uuid4().hex
         self._held = False
@@ -235,7 +236,7 @@ def _locked(path: Path, flags: int, kind: int, *, without: bool = True) -> Gener
 def _is_had(fd: int, kind: int, without: bool) -> bool:
     """Whether the lock of a file could be had; see `_locked`."""
     try:
-        flock(fd, kind)
+        fcntl.flock(fd, kind)
     except BlockingIOError:
         return False
     except OSError as error:

@@ -1,0 +1,78 @@
+"""What this system has of the calls that Linux has; what cannot work without them says so here.
+
+On macOS there are forks and POSIX files, but no memory files, event descriptors and process descriptors, so that there are no
+worker processes. On Windows there are no forks either, nor file locks and polls of descriptors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import operator
+import os
+import select
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+libc: Any = None
+"""The C library, None on Windows."""
+with suppress(OSError, TypeError):
+    libc = ctypes.CDLL(None, use_errno=True)
+
+fcntl: Any = None
+"""The module, None on Windows."""
+with suppress(ImportError):
+    fcntl = import_module("fcntl")
+
+at_fork: Callable[..., None] = getattr(os, "register_at_fork", lambda **_functions: None)
+"""As `os.register_at_fork`: `before=`, `after_in_parent=`, `after_in_child=`; it does nothing where there are no forks."""
+
+OF_WORKERS = "memfd_create", "eventfd", "pidfd_open"
+"""Calls without which there are no worker processes."""
+
+
+_CONSTANTS = ("LOCK_EX", "LOCK_NB", "LOCK_SH", "F_OFD_SETLK", "F_WRLCK", "F_UNLCK", "F_SETPIPE_SZ")
+LOCK_EX, LOCK_NB, LOCK_SH, F_OFD_SETLK, F_WRLCK, F_UNLCK, F_SETPIPE_SZ = (getattr(fcntl, name, 0) for name in _CONSTANTS)
+"""Constants of `fcntl`; 0 where the system lacks them."""
+
+
+def folder_flags() -> int:
+    """The flags for opening a folder itself, where the system has them."""
+    names = ("O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC")
+    return os.O_RDONLY | functools.reduce(operator.or_, (getattr(os, name, 0) for name in names))
+
+
+def require_workers(user: str, instead: str) -> None:
+    """Raise NotImplementedError where this system cannot have worker processes.
+
+    Args:
+        user: who needs them: `"MultiSyncDataCollector"`.
+        instead: what works here.
+    """
+    missing = [name for name in OF_WORKERS if not hasattr(os, name)]
+    _require(not missing, f"{user} needs worker processes, which need Linux ({', '.join(missing)})", instead)
+
+
+def require_file_locks(user: str, instead: str) -> None:
+    """As `require_workers`, where this system has no locks of files."""
+    _require(fcntl is not None, f"{user} needs file locks, which POSIX systems have", instead)
+
+
+def require_polls(user: str, instead: str) -> None:
+    """As `require_workers`, where this system cannot wait for descriptors."""
+    _require(hasattr(select, "poll"), f"{user} needs polls of descriptors, which POSIX systems have", instead)
+
+
+def _require(is_here: bool, need: str, instead: str) -> None:
+    if not is_here:
+        raise NotImplementedError(f"{need}, and this is {sys.platform}; use {instead}")
+
+
+def path_of(fd: int) -> str:
+    """A path by which an open file can be opened again."""
+    folder = "/proc/self/fd" if Path("/proc/self/fd").exists() else "/dev/fd"
+    return f"{folder}/{fd}"
