@@ -17,7 +17,8 @@ from reap.system.native import path_of
 from tests.architecture import ROOT
 
 OTHERS = """
-import asyncio, concurrent.futures, ctypes, json, logging, multiprocessing, os, select, signal, socket, subprocess, sys, tempfile
+import asyncio, concurrent.futures, ctypes, json, logging, multiprocessing, os, select, signal, socket, subprocess, sys
+import tempfile
 import cloudpickle, gymnasium, numpy, rich.live, rich.progress_bar, tensordict.nn, torch, torch._dynamo
 
 def without(module, *names):
@@ -143,7 +144,8 @@ def test_what_works_and_what_says_so(system: str, works: dict[str, object]) -> N
         "ParallelEnv": f"ParallelEnv needs worker processes, which {calls} SerialEnv",
         "beside": f"evaluate(..., start=True) needs worker processes, which {calls} evaluate(...) between two batches",
         "share": "shared memory needs memfd_create, which Linux has; use SyncDataCollector and SerialEnv here",
-        "files": f"LazyMemmapStorage needs file locks, which POSIX systems have, and this is {sys.platform}; use LazyTensorStorage",
+        "files": "LazyMemmapStorage needs file locks, which POSIX systems have, and this is "
+        f"{sys.platform}; use LazyTensorStorage",
         "save": "a save of a replay buffer needs file locks, which POSIX systems have, and this is "
         f"{sys.platform}; use torch.save(buffer.state_dict(), file)",
         "throttle": "max_frames_ahead needs polls of descriptors, which POSIX systems have, and this is "
