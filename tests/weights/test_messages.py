@@ -178,7 +178,7 @@ def test_a_pipe_that_may_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(messages, "fcntl", refuse)
+    monkeypatch.setattr(messages.fcntl, "fcntl", refuse)
     policy = net(0.0)
     writer, reader = next(ends := opened(LARGE))
     writer.write(net(2.0), 1)
