@@ -28,6 +28,7 @@ from reap.envs.rows import RowsEnv
 from reap.envs.serial import each_of, require_equal
 from reap.errors import OptionError, SpecMismatch, nearest
 from reap.recording.buffers import Slot, Stage
+from reap.recording.records import Recipe, RowResets
 from reap.specs.fits import Check
 
 Factory = Callable[..., Any]
@@ -281,6 +282,18 @@ class ParallelEnv(RowsEnv):
             raise SpecMismatch(f"state: expected the states of {len(self._factories)} envs, found {len(envs)}")
         stops = [share.first + len(share.factories) for share in self._groups]
         self._started().ask_each(name, [({"envs": envs[a:b]},) for a, b in zip([0, *stops], stops, strict=False)])
+
+    def keep_resets(self, rows: int | None = None) -> None:
+        """Note where each env is before its resets, in its process; see `EnvBase`."""
+        self._started().ask("keep_resets")
+
+    def taken_resets(self) -> list[RowResets]:
+        """The resets of each row since the last call."""
+        return _joined(self._started().ask("taken_resets"))
+
+    def row_recipes(self) -> list[Recipe | None]:
+        """What builds the env of each row."""
+        return _joined(self._started().ask("row_recipes"))
 
     def ensure_open(self) -> None:
         """Raise ClosedError after `close`, or after a process has failed."""
