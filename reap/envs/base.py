@@ -326,6 +326,8 @@ class EnvBase(EnvSpecs):
     def keep_resets(self, rows: int | None = None) -> None:
         """Note from now on where each row is before its resets, so that its episodes can be run again.
 
+        Called again it forgets what it has noted, and notes the next reset of each row.
+
         Args:
             rows: number of rows that are stepped in turns with these; None for its own.
 

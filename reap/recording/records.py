@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -156,17 +157,17 @@ def compared(array: Array, lead: int) -> Array:
         array: `[*lead, *value]`.
         lead: number of leading dimensions.
     """
-    nbytes = array.dtype.itemsize * int(np.prod(array.shape[lead:], dtype=np.int64))
-    return array.copy() if array.dtype == object or nbytes <= MOST_COMPARED else checksums(array, lead)
+    is_kept = array.dtype == object or array.dtype.itemsize * prod(array.shape[lead:]) <= MOST_COMPARED
+    return array.copy() if is_kept else checksums(array, lead)
 
 
 def checksums(array: Array, lead: int) -> NDArray[np.uint64]:
     """A number for each value, `[*lead]`: the sum of its words, each times a constant of its place, modulo 2**64.
 
-    It reads memory once and as fast as it can be read; two values that differ in some words have the same number with a
-    probability of 2**-61 or less.
+    It reads memory once, about as fast as it can be read. A value that moved within a frame changes the number too.
     """
-    flat = np.ascontiguousarray(array).reshape((*array.shape[:lead], -1)).view(np.uint8)
+    shape = *array.shape[:lead], prod(array.shape[lead:])
+    flat = np.ascontiguousarray(array).reshape(shape).view(np.uint8)
     words = flat.shape[-1] // 8
     weights = _weights(words + 1)
     whole, rest = flat[..., : words * 8], flat[..., words * 8 :]

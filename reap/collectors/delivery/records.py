@@ -2,9 +2,9 @@
 
 Workers tell of whole rollouts (`RolloutNotes`), which are kept as they are. A record is put together when somebody asks for it:
 
-    notes of rollout   k             k + 1         k + 2
-    row b              ...|R--lead--|R 7 .......  ........  ...7|
-                           '- a note        the record of 7: the note, the lead, and three pieces
+    rollout    k                k + 1              k + 2
+    row b      ...|R 5 ...|R 6  ......|R 7 ......  .......7|
+                   '- a note   the record of 7: the note, its lead (5 and 6), and its own pieces
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reap.keys import Key
 from reap.recording.layout import Array
-from reap.recording.records import EpisodeRecord, Note, Recipe, RolloutNotes, Values
+from reap.recording.records import EpisodeRecord, Note, Recipe, RolloutNotes, RowResets, Values
+from reap.recording.trajectories import NO_ID
 
 UNKNOWN = -1
 """In place of the number of a rollout: the episode began where there was no note of it."""
+
+NO_RESETS = RowResets(0, {})
 
 Indices = NDArray[np.int64]
 
@@ -36,13 +39,21 @@ class WorkersNotes:
         recipes: by row.
         rollouts: by number, those that are still needed.
         began: by row, the rollout in which the episode under way began.
-        last: the number of the last one.
+        anchors: by row, a rollout from which a note leads to it.
+        noted: by row, the last rollout with a note.
     """
 
-    recipes: Sequence[Recipe | None] = ()
+    recipes: Sequence[Recipe | None]
+    began: Indices
+    anchors: Indices
+    noted: Indices
     rollouts: dict[int, RolloutNotes] = field(default_factory=dict[int, RolloutNotes])
-    began: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
-    last: int = UNKNOWN
+
+    @property
+    def first_needed(self) -> int:
+        """The first rollout that episodes under way and to come need; no more than the next."""
+        needed = np.concatenate([self.anchors, self.noted])
+        return int(needed[needed != UNKNOWN].min(initial=max(self.rollouts, default=0) + 1))
 
 
 @dataclass
@@ -56,6 +67,7 @@ class Ended:
         ids: of the episodes.
         ends: for each, its place among those that ended in the rollout.
         began: for each, the rollout in which it began.
+        anchor: the first rollout that any of them needs.
     """
 
     worker: int
@@ -64,6 +76,7 @@ class Ended:
     ids: Indices
     ends: Indices
     began: Indices
+    anchor: int
 
 
 class EpisodeRecords(Mapping[int, EpisodeRecord]):
@@ -92,44 +105,42 @@ class EpisodeRecords(Mapping[int, EpisodeRecord]):
             notes: as they came; those of a worker come in order.
         """
         with self._lock:
-            own = self._notes_of(worker, notes)
-            own.rollouts[notes.number], own.last = notes, notes.number
-            self._add_ended(worker, own, notes)
+            if not notes.number:
+                rows = next(iter(notes.actions.values())).shape[0]
+                self._workers[worker] = WorkersNotes(notes.recipes, *(np.full(rows, UNKNOWN) for _ in range(3)))
+            own = self._workers[worker]
+            own.rollouts[notes.number] = notes
+            anchors = np.where(own.noted == UNKNOWN, notes.number, own.noted)
+            self._add_ended(worker, own, notes, anchors)
             rows = notes.starts[notes.begins] // notes.columns
-            own.began[rows] = notes.number
+            own.began[rows], own.anchors[rows] = notes.number, anchors[rows]
+            own.noted[[row for row, resets in notes.resets.items() if resets.notes]] = notes.number
             self._forget(own)
 
-    def _notes_of(self, worker: int, notes: RolloutNotes) -> WorkersNotes:
-        own = self._workers.get(worker)
-        if own is None or not notes.number:
-            own = self._workers[worker] = WorkersNotes(notes.recipes)
-        if notes.number != own.last + 1 or not notes.number:
-            rows = next(iter(notes.actions.values())).shape[0]
-            own.began = np.full(rows, UNKNOWN)
-        return own
-
-    def _add_ended(self, worker: int, own: WorkersNotes, notes: RolloutNotes) -> None:
+    def _add_ended(self, worker: int, own: WorkersNotes, notes: RolloutNotes, anchors: Indices) -> None:
         ends = notes.ends
         if not len(ends):
             return
-        segments = np.searchsorted(notes.starts, ends, side="right") - 1
-        began = np.where(notes.begins[segments], notes.number, own.began[ends // notes.columns])
+        segments, rows = np.searchsorted(notes.starts, ends, side="right") - 1, ends // notes.columns
+        begins = notes.begins[segments]
+        began = np.where(begins, notes.number, own.began[rows])
         known = np.flatnonzero(began != UNKNOWN)
         if len(known):
-            self._ended.append(Ended(worker, own, notes.number, notes.ids[segments][known], known, began[known]))
+            anchor = int(np.where(begins, anchors[rows], own.anchors[rows])[known].min())
+            self._ended.append(Ended(worker, own, notes.number, notes.ids[segments][known], known, began[known], anchor))
             self._count += len(known)
 
     def _forget(self, own: WorkersNotes) -> None:
         """Let go of the oldest episodes, and of rollouts that none of the others needs."""
         touched = {id(own): own}
-        while self._count - len(self._ended[0].ids) >= self.most if self._ended else False:
+        while self._ended and self._count - len(self._ended[0].ids) >= self.most:
             oldest = self._ended.popleft()
             self._count -= len(oldest.ids)
             touched[id(oldest.notes)] = oldest.notes
-        needed = {key: int(notes.began[notes.began != UNKNOWN].min(initial=notes.last + 1)) for key, notes in touched.items()}
+        needed = {key: notes.first_needed for key, notes in touched.items()}
         for one in self._ended:
-            if id(one.notes) in needed:
-                needed[id(one.notes)] = min(needed[id(one.notes)], int(one.began.min()))
+            if (key := id(one.notes)) in needed:
+                needed[key] = min(needed[key], one.anchor)
         for key, notes in touched.items():
             for number in [number for number in notes.rollouts if number < needed[key]]:
                 del notes.rollouts[number]
@@ -171,11 +182,12 @@ class EpisodeRecords(Mapping[int, EpisodeRecord]):
 def _record(one: Ended, index: int, limit: int | None) -> EpisodeRecord:
     """The record of an episode that ended."""
     key, end, first = int(one.ids[index]), int(one.ends[index]), int(one.began[index])
-    last = one.notes.rollouts[one.number]
+    rollouts = one.notes.rollouts
+    last, opening = rollouts[one.number], rollouts[first]
     row = int(last.ends[end] // last.columns)
-    pieces = [_piece(one.notes.rollouts[number], row, key) for number in range(first, one.number + 1)]
-    note, lead, place = _beginning(one.notes.rollouts[first], row, key)
-    opening = one.notes.rollouts[first]
+    pieces = [_piece(rollouts[number], row, key) for number in range(first, one.number + 1)]
+    note, lead = _beginning(rollouts, first, row, key)
+    place = int(np.count_nonzero(opening.begins[: _segment(opening, row, key)]))
     episode, terminated, truncated = last.episodes[end], bool(last.terminated[end]), bool(last.truncated[end])
     return EpisodeRecord(
         id=key,
@@ -197,39 +209,73 @@ def _record(one: Ended, index: int, limit: int | None) -> EpisodeRecord:
 
 def _piece(notes: RolloutNotes, row: int, key: int) -> tuple[Values, Values]:
     """Actions and results of an episode in one rollout."""
-    segments = _segments(notes, row)
-    (index,) = segments[notes.ids[segments] == key]
-    columns = _columns(notes, index)
+    columns = _columns(notes, _segment(notes, row, key))
     return (
         {name: array[row, columns] for name, array in notes.actions.items()},
         {name: array[row, columns] for name, array in notes.results.items()},
     )
 
 
-def _segments(notes: RolloutNotes, row: int) -> Indices:
-    """The segments of a row that have frames."""
+def _segments(notes: RolloutNotes, row: int) -> list[int]:
+    """The segments of a row that are parts of episodes."""
     first, last = np.searchsorted(notes.starts, [row * notes.columns, (row + 1) * notes.columns])
-    return np.arange(first, last)[notes.lengths[first:last] > 0]
+    return [index for index in range(first, last) if notes.ids[index] != NO_ID and notes.lengths[index]]
 
 
-def _columns(notes: RolloutNotes, segment: Any) -> slice:
+def _segment(notes: RolloutNotes, row: int, key: int) -> int:
+    return next(index for index in _segments(notes, row) if notes.ids[index] == key)
+
+
+def _columns(notes: RolloutNotes, segment: int) -> slice:
     start = int(notes.starts[segment]) % notes.columns
     return slice(start, start + int(notes.lengths[segment]))
 
 
-def _beginning(notes: RolloutNotes, row: int, key: int) -> tuple[Note, list[Values], int]:
-    """The last note before the beginning of an episode, the actions from there on, and its place among all beginnings."""
-    segments = _segments(notes, row)
-    begun = segments[notes.begins[segments]]
-    number = int(np.flatnonzero(notes.ids[begun] == key)[0])
-    resets = notes.resets[row]
-    without_frames = resets.count - len(begun)
-    noted = max(index for index in resets.notes if index <= without_frames + number)
-    lead: list[Values] = [{} for _ in range(noted, without_frames)]
-    for segment in begun[max(0, noted - without_frames) : number]:
-        columns = _columns(notes, segment)
-        lead.append({name: array[row, columns].copy() for name, array in notes.actions.items()})
-    return resets.notes[noted], lead, int(np.count_nonzero(notes.begins[: begun[number]]))
+class Part(NamedTuple):
+    """A reset and the frames after it, or frames that continue those of the rollout before.
+
+    Attributes:
+        begins: whether there is a reset.
+        note: of the reset, if it has one.
+        id: of the episode; -1 where the reset has no frames.
+        actions: of the frames.
+    """
+
+    begins: bool
+    note: Note | None
+    id: int
+    actions: Values
+
+
+def _parts(notes: RolloutNotes, row: int) -> list[Part]:
+    """What happened in a row, in order."""
+    segments, resets = _segments(notes, row), notes.resets.get(row, NO_RESETS)
+    number = resets.count - sum(bool(notes.begins[index]) for index in segments)
+    parts = [Part(True, resets.notes.get(index), NO_ID, {}) for index in range(number)]
+    for segment in segments:
+        columns, begins = _columns(notes, segment), bool(notes.begins[segment])
+        actions = {name: array[row, columns] for name, array in notes.actions.items()}
+        parts.append(Part(begins, resets.notes.get(number) if begins else None, int(notes.ids[segment]), actions))
+        number += begins
+    return parts
+
+
+def _beginning(rollouts: Mapping[int, RolloutNotes], number: int, row: int, key: int) -> tuple[Note, list[Values]]:
+    """The last note before an episode that begins in a rollout, and the actions from there to its beginning."""
+    parts = _parts(rollouts[number], row)
+    parts = parts[: 1 + next(index for index, part in enumerate(parts) if part.id == key)]
+    while not any(part.note for part in parts):
+        number -= 1
+        parts = [*_parts(rollouts[number], row), *parts]
+    noted = max(index for index, part in enumerate(parts) if part.note)
+    lead: list[list[Values]] = []
+    for part in parts[noted:-1]:
+        if part.begins:
+            lead.append([])
+        lead[-1].append(part.actions)
+    note = parts[noted].note
+    assert note is not None
+    return note, [_joined(episode) for episode in lead]
 
 
 def _joined(pieces: Sequence[Values]) -> dict[Key, Array]:

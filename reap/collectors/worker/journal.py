@@ -43,14 +43,14 @@ class Journal:
         self._is_open = False
 
     def begin(self, rollout: Rollout) -> None:
-        """A rollout begins: resets since the last one are forgotten where others than the collector's were among them."""
+        """A rollout begins. What was told before does not lead to it where one failed, or the env was used by hand."""
         if self._is_open or self._env.owner is not rollout:
-            self._env.taken_resets()
+            self.start_again()
         self._is_open = True
 
     def start_again(self) -> None:
-        """What follows does not continue what was told before: a state was loaded."""
-        self._env.taken_resets()
+        """What follows does not continue what was told before."""
+        self._env.keep_resets()
         self._number = 0
 
     def close(self, rollout: Rollout, slot: Slot, episodes: Sequence[Episode]) -> RolloutNotes:

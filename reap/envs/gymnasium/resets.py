@@ -25,7 +25,7 @@ from reap.envs.gymnasium.calls import Env, GymCalls
 from reap.errors import SpecMismatch
 from reap.recording.records import Note, RowResets
 
-SHARE = 0.01
+SHARE = 0.005
 """The part of a row's time that notes may take; between two of them there are other episodes, whose actions lead to the later."""
 
 OWN = (("state_dict", "load_state_dict"), ("getstate", "setstate"))
@@ -35,10 +35,9 @@ Read = Callable[[], Any]
 
 
 class ResetNotes:
-    """Stands in the place of an env's `reset`, and notes where the env is before it.
+    """Takes the place of an env's `reset`, and notes where the env is before it.
 
-    The first reset since `take` has a note, and so has one with a seed; others as far as notes take no more than their share of
-    the time.
+    The first reset has a note, and so has one with a seed; others as far as notes take no more than their share of the time.
 
     Args:
         env: the env.
@@ -46,7 +45,7 @@ class ResetNotes:
     """
 
     def __init__(self, env: Env, rows: int) -> None:
-        self._env, self._rows = env, rows
+        self._env, self._rows, self._begin = env, rows, env.reset
         self._count = 0
         self._notes: dict[int, Note] = {}
         self._reads: dict[str, Read] | None = None
@@ -55,13 +54,15 @@ class ResetNotes:
 
     def reset(self, *, seed: int | None = None) -> Any:
         """Reset the env; the arguments and the result are those of its own `reset`."""
-        if not self._count or seed is not None or perf_counter() > self._due:
-            self._note(seed)
+        if seed is None and perf_counter() < self._due:
+            self._count += 1
+            return self._begin()
+        self._note(seed)
         self._count += 1
         if seed is None:
-            return self._env.reset()
+            return self._begin()
         self._reads = None  # an env with a seed may have generators that it had not before
-        return self._env.reset(seed=seed)
+        return self._begin(seed=seed)
 
     def _note(self, seed: int | None) -> None:
         began = perf_counter()
@@ -75,7 +76,9 @@ class ResetNotes:
     def take(self) -> RowResets:
         """The resets since the last call."""
         taken = RowResets(self._count, self._notes)
-        self._count, self._notes = 0, {}
+        self._count = 0
+        if self._notes:
+            self._notes = {}
         return taken
 
 
