@@ -31,6 +31,9 @@ SHARE = 0.005
 OWN = (("state_dict", "load_state_dict"), ("getstate", "setstate"))
 """Methods of an env that give its state, and that take it."""
 
+NONE: Mapping[int, Note] = {}
+"""The notes where there are none."""
+
 Read = Callable[[], Any]
 
 
@@ -75,7 +78,7 @@ class ResetNotes:
 
     def take(self) -> RowResets:
         """The resets since the last call."""
-        taken = RowResets(self._count, self._notes)
+        taken = RowResets(self._count, self._notes or NONE)
         self._count = 0
         if self._notes:
             self._notes = {}
