@@ -45,11 +45,11 @@ class RowResets(NamedTuple):
     """The resets of one env.
 
     Attributes:
-        count: how many there were.
+        total: how many there were.
         notes: of some of them, by number, counted from 0.
     """
 
-    count: int
+    total: int
     notes: Mapping[int, Note]
 
 

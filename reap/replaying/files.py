@@ -12,6 +12,7 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,9 @@ class EpisodeFolder(Mapping[int, EpisodeRecord]):
             return choose(self.lines, key=lambda one: self.lines[one][name])
         if not text.lstrip("-").isdigit() or int(text) not in self.lines:
             names = ", ".join((*BEST, "first", "last"))
-            raise KeyError(f"{text}: expected the id of one of the {len(self.lines)} episodes in {self.path}, or one of {names}")
+            raise KeyError(
+                f"{text}: expected the id of one of the {len(self.lines)} episodes in {self.path}, or one of {names}"
+            )
         return int(text)
 
     def __iter__(self) -> Iterator[int]:
@@ -133,12 +136,15 @@ def _line(record: EpisodeRecord, values: Any) -> dict[str, Any]:
 def _record(line: Mapping[str, Any], values: Any) -> EpisodeRecord:
     seed, state = line["note"]
     recipe = None if line["recipe"] is None else _decoded(line["recipe"])
+    numbers: Any = {name: line[name] for name in NUMBERS}
     return EpisodeRecord(
-        **{name: line[name] for name in NUMBERS},
+        **numbers,
         recipe=None if recipe is None else Recipe(*recipe),
         note=Note(seed, _decoded(state)),
         lead=[_loaded(one, values) for one in line["lead"]],
-        **{name: _loaded(line[name], values) for name in ("actions", "first", "results")},
+        actions=_loaded(line["actions"], values),
+        first=_loaded(line["first"], values),
+        results=_loaded(line["results"], values),
     )
 
 
@@ -157,11 +163,13 @@ def _written(arrays: Values, values: Any) -> list[Any]:
 def _loaded(places: Iterable[Any], values: Any) -> dict[Key, Array]:
     arrays: dict[Key, Array] = {}
     for key, place, dtype, shape in places:
-        array = np.empty(shape, np.dtype(dtype))
+        kind = np.dtype(dtype)
+        nbytes = prod(shape) * kind.itemsize
         values.seek(place)
-        if values.readinto(memoryview(array.reshape(-1)).cast("B") if array.size else bytearray()) != array.nbytes:
-            raise OptionError(f"{values.name}: expected {array.nbytes} bytes at {place}, found fewer; the file was cut short")
-        arrays[tuple(key)] = array
+        content = bytearray(values.read(nbytes))
+        if len(content) != nbytes:
+            raise OptionError(f"{values.name}: expected {nbytes} bytes at {place}, found fewer; the file was cut short")
+        arrays[tuple(key)] = np.frombuffer(content, kind).reshape(shape)
     return arrays
 
 

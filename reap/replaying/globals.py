@@ -1,4 +1,4 @@
-"""The generators of the whole process: of Python's `random`, numpy and torch. What an env draws from them cannot be repeated."""
+"""The generators of the whole process: Python's, numpy's and torch's. What an env draws from them cannot be repeated."""
 
 from __future__ import annotations
 

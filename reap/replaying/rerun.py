@@ -1,7 +1,7 @@
 """`replay`: runs a recorded episode again, compares each step with the record, and renders it.
 
-    env --return_to(note)--> reset, the episodes of the lead, reset --> first observation     step 0
-                                                                        action k --> result   step k
+env --return_to(note)--> reset, the episodes of the lead, reset --> first observation     step 0
+                                                                    action k --> result   step k
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def replay(
         True
     """
     steps = record.length if to_step is None else to_step
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 0 <= steps <= record.length:
+    if type(steps) is not int or not 0 <= steps <= record.length:
         raise OptionError(f"to_step: expected a number from 0 to {record.length}, the length of the episode, got {to_step!r}")
     with ExitStack() as stack:
         stack.enter_context(left_alone())
@@ -149,7 +149,7 @@ def _made(env: Any, recipe: Recipe | None, *, renders: bool) -> GymEnv:
 def _film(env: GymEnv, path: Path) -> Video:
     mode = env.wrapped.render_mode
     if mode != "rgb_array":
-        raise OptionError(f"video: expected an env with render_mode='rgb_array', {env!r} has {mode!r}; give one that is made so")
+        raise OptionError(f"video: expected an env with render_mode='rgb_array', {env!r} has {mode!r}; give one made so")
     return Video(path, env.wrapped.metadata.get("render_fps") or RENDER_FPS)
 
 

@@ -107,7 +107,8 @@ class EpisodeRecords(Mapping[int, EpisodeRecord]):
         with self._lock:
             if not notes.number:
                 rows = next(iter(notes.actions.values())).shape[0]
-                self._workers[worker] = WorkersNotes(notes.recipes, *(np.full(rows, UNKNOWN) for _ in range(3)))
+                began, anchors, noted = (np.full(rows, UNKNOWN) for _ in range(3))
+                self._workers[worker] = WorkersNotes(notes.recipes, began, anchors, noted)
             own = self._workers[worker]
             own.rollouts[notes.number] = notes
             anchors = np.where(own.noted == UNKNOWN, notes.number, own.noted)
@@ -203,7 +204,7 @@ def _record(one: Ended, index: int, limit: int | None) -> EpisodeRecord:
         length=episode.length,
         terminated=terminated,
         truncated=truncated,
-        is_limited=truncated and not terminated and episode.length == limit,
+        is_limited=truncated and episode.length == limit,
     )
 
 
@@ -250,7 +251,7 @@ class Part(NamedTuple):
 def _parts(notes: RolloutNotes, row: int) -> list[Part]:
     """What happened in a row, in order."""
     segments, resets = _segments(notes, row), notes.resets.get(row, NO_RESETS)
-    number = resets.count - sum(bool(notes.begins[index]) for index in segments)
+    number = resets.total - sum(bool(notes.begins[index]) for index in segments)
     parts = [Part(True, resets.notes.get(index), NO_ID, {}) for index in range(number)]
     for segment in segments:
         columns, begins = _columns(notes, segment), bool(notes.begins[segment])

@@ -126,8 +126,8 @@ class CollectorOptions:
             such as `"env.transform[0].module"`: `update_policy_weights_(weights_dict=...)` sends theirs with a command.
         track_policy_version: record the version of the policy with each frame.
         record_episodes: keep what it takes to run each episode again, and to compare: `collector.episodes[id]` is the record of
-            a trajectory, which `reap.replay` takes. True keeps the last 100 that ended, a number that many. Batches stay as they
-            are. The envs have to be gymnasium's, alone or in a `SerialEnv`, a `ParallelEnv` or a `SyncVectorEnv`.
+            a trajectory, which `reap.replay` takes. True keeps the last 100 that ended, a number that many. Batches do not change.
+            The envs have to be gymnasium's, alone or in a `SerialEnv`, a `ParallelEnv` or a `SyncVectorEnv`.
         interruptor: its `collection_stopped()` ends a rollout early.
         trajs_per_batch: deliver exactly this number of complete episodes in each batch; the k-th of each row comes before the
             k+1-th of any. `frames_per_batch` is then the size of a rollout, 1,000 unless given. Episodes that are unfinished,
@@ -198,7 +198,9 @@ class CollectorOptions:
             self._expect(name, "a bool", lambda value: isinstance(value, bool))
         self._expect("record_episodes", "a bool, or a positive number of episodes", is_amount)
         if self.record_episodes and self.use_buffers is False:
-            raise OptionError("record_episodes: observations that change their shape are not recorded; leave out use_buffers=False")
+            raise OptionError(
+                "record_episodes: observations that change their shape are not recorded; leave out use_buffers=False"
+            )
         checked_level(self.check)
         self._expect("samples_per_frame", "a positive number", lambda value: isinstance(value, int | float) and value > 0)
 

@@ -1,8 +1,8 @@
 """`Journal`: what a worker tells of each of its rollouts, so that the episodes can be run again.
 
-    reset      the env notes where it is              reap.envs.gymnasium.resets
-    rollout    frames lie in the slot                 as without a journal
-    its end    Journal.close: one copy for each key   RolloutNotes, with the reply of the rollout
+reset      the env notes where it is              reap.envs.gymnasium.resets
+rollout    frames lie in the slot                 as without a journal
+its end    Journal.close: one copy for each key   RolloutNotes, with the reply of the rollout
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Journal:
         number, self._number = self._number, self._number + 1
         segments, ends = rollout.tracker.segments, rollout.tracker.ends
         resets = self._env.taken_resets()
-        begins = _begins_with_resets(segments, slot.columns, [taken.count for taken in resets])
+        begins = _begins_with_resets(segments, slot.columns, [taken.total for taken in resets])
         return RolloutNotes(
             number,
             slot.columns,
@@ -73,7 +73,7 @@ class Journal:
             segments.ids,
             begins,
             segments.lengths,
-            {row: taken for row, taken in enumerate(resets) if taken.count},
+            {row: taken for row, taken in enumerate(resets) if taken.total},
             {key: slot.by_row(key).copy() for key in self._actions},
             {key: compared(slot.by_row(key), 2) for key in self._results},
             {key: compared(_flat(slot, key)[segments.starts[begins]], 1) for key in self._observations},

@@ -26,10 +26,12 @@ from reap.errors import SpecMismatch
 from reap.recording.records import Note, RowResets
 
 SHARE = 0.005
-"""The part of a row's time that notes may take; between two of them there are other episodes, whose actions lead to the later."""
+"""The part of the time that notes may take; between two of them there are episodes, whose actions lead to the later one."""
 
 OWN = (("state_dict", "load_state_dict"), ("getstate", "setstate"))
 """Methods of an env that give its state, and that take it."""
+
+ALES = ("clone_state", "restore_state")
 
 NONE: Mapping[int, Note] = {}
 """The notes where there are none."""
@@ -133,21 +135,26 @@ def _reads(env: Env) -> dict[str, Read]:
     return found
 
 
+def _has(own: Any, *names: str) -> bool:
+    return all(callable(getattr(own, name, None)) for name in names)
+
+
 def _own_read(own: Any) -> Iterator[tuple[str, Read]]:
     for give, take in OWN:
-        if callable(getattr(own, give, None)) and callable(getattr(own, take, None)):
-            yield "own", lambda: deepcopy(getattr(own, give)())
+        if _has(own, give, take):
+            state = getattr(own, give)
+            yield "own", lambda: deepcopy(state())
             return
-    if callable(getattr(own, "clone_state", None)) and callable(getattr(own, "restore_state", None)):
+    if _has(own, *ALES):
         yield "own", lambda: own.clone_state(include_rng=True).serialize()
 
 
 def _load_own(own: Any, state: Any) -> None:
     for give, take in OWN:
-        if callable(getattr(own, give, None)) and callable(getattr(own, take, None)):
+        if _has(own, give, take):
             getattr(own, take)(deepcopy(state))
             return
-    if not callable(getattr(own, "restore_state", None)):
+    if not _has(own, *ALES):
         raise SpecMismatch(f"episode: it was recorded in an env that tells its state, and {own} takes none: another env")
     own.restore_state(type(own.clone_state())(state))
 
@@ -178,7 +185,7 @@ def _load(layer: Any, name: str, state: Any) -> None:
     """Set the generator of this name to a state; one that is not there yet is made."""
     held = getattr(layer, name, None)
     if isinstance(state, Mapping) and "has_gauss" in state:
-        generator = held if isinstance(held, np.random.RandomState) else np.random.RandomState()  # noqa: NPY002
+        generator = held if isinstance(held, np.random.RandomState) else np.random.RandomState()
         generator.set_state(dict(state))
         setattr(layer, name, generator)
     elif isinstance(state, Mapping):
@@ -193,6 +200,6 @@ def _load(layer: Any, name: str, state: Any) -> None:
         generator.set_state(state)
         setattr(layer, name, generator)
     else:
-        generator = held if isinstance(held, random.Random) else random.Random()  # noqa: S311  the env's own
+        generator = held if isinstance(held, random.Random) else random.Random()
         generator.setstate(state)
         setattr(layer, name, generator)
