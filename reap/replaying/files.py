@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from math import prod
 from pathlib import Path
@@ -77,7 +77,7 @@ class EpisodeFolder(Mapping[int, EpisodeRecord]):
         """Append records.
 
         Raises:
-            OptionError: a record that only a pickle could hold: values that are objects, a state of the env that is no plain data.
+            OptionError: a record that only a pickle could hold: values that are objects, a state that is no plain data.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         lines: list[str] = []
@@ -175,24 +175,11 @@ def _loaded(places: Iterable[Any], values: Any) -> dict[Key, Array]:
 
 def _encoded(value: Any) -> Any:
     """Plain data as JSON has it; what JSON lacks becomes a dict with one key that begins with `$`."""
-    if isinstance(value, bytes):
-        return {"$bytes": base64.b64encode(value).decode()}
-    if isinstance(value, np.ndarray):
-        return {"$array": [value.dtype.str, list(value.shape), base64.b64encode(value.tobytes()).decode()]}
-    if isinstance(value, torch.Tensor):
-        return {"$tensor": _encoded(value.numpy())}
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, torch.dtype):
-        return {"$dtype": str(value).removeprefix("torch.")}
-    if isinstance(value, tuple):
-        return {"$tuple": [_encoded(one) for one in value]}
-    if isinstance(value, list):
-        return [_encoded(one) for one in value]
+    for kind, encode in _ENCODE.items():
+        if isinstance(value, kind):
+            return encode(value)
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
         return {name: _encoded(one) for name, one in value.items()}
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
     raise OptionError(f"record_episodes: expected plain data to write to a file, found {type(value).__name__}: {value!r}")
 
 
@@ -210,6 +197,21 @@ def _array(parts: Any) -> Array:
     dtype, shape, text = parts
     return np.frombuffer(base64.b64decode(text), np.dtype(dtype)).reshape(shape).copy()
 
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+_ENCODE: Mapping[Any, Callable[[Any], Any]] = {
+    np.generic: lambda one: one.item(),
+    str | int | float | bool | None: lambda one: one,
+    bytes: lambda one: {"$bytes": _base64(one)},
+    np.ndarray: lambda one: {"$array": [one.dtype.str, list(one.shape), _base64(one.tobytes())]},
+    torch.Tensor: lambda one: {"$tensor": _encoded(one.numpy())},
+    torch.dtype: lambda one: {"$dtype": str(one).removeprefix("torch.")},
+    tuple: lambda one: {"$tuple": [_encoded(item) for item in one]},
+    list: lambda one: [_encoded(item) for item in one],
+}
 
 _DECODE: Mapping[str, Any] = {
     "$bytes": base64.b64decode,

@@ -126,8 +126,8 @@ class CollectorOptions:
             such as `"env.transform[0].module"`: `update_policy_weights_(weights_dict=...)` sends theirs with a command.
         track_policy_version: record the version of the policy with each frame.
         record_episodes: keep what it takes to run each episode again, and to compare: `collector.episodes[id]` is the record of
-            a trajectory, which `reap.replay` takes. True keeps the last 100 that ended, a number that many. Batches do not change.
-            The envs have to be gymnasium's, alone or in a `SerialEnv`, a `ParallelEnv` or a `SyncVectorEnv`.
+            a trajectory, which `reap.replay` takes. True keeps the last 100 that ended, a number that many. Batches do not
+            change. The envs have to be gymnasium's, alone or in a `SerialEnv`, a `ParallelEnv` or a `SyncVectorEnv`.
         interruptor: its `collection_stopped()` ends a rollout early.
         trajs_per_batch: deliver exactly this number of complete episodes in each batch; the k-th of each row comes before the
             k+1-th of any. `frames_per_batch` is then the size of a rollout, 1,000 unless given. Episodes that are unfinished,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -135,6 +136,10 @@ def _reads(env: Env) -> dict[str, Read]:
     return found
 
 
+def _copied(state: Read) -> Any:
+    return deepcopy(state())
+
+
 def _has(own: Any, *names: str) -> bool:
     return all(callable(getattr(own, name, None)) for name in names)
 
@@ -142,8 +147,7 @@ def _has(own: Any, *names: str) -> bool:
 def _own_read(own: Any) -> Iterator[tuple[str, Read]]:
     for give, take in OWN:
         if _has(own, give, take):
-            state = getattr(own, give)
-            yield "own", lambda: deepcopy(state())
+            yield "own", partial(_copied, getattr(own, give))
             return
     if _has(own, *ALES):
         yield "own", lambda: own.clone_state(include_rng=True).serialize()
