@@ -23,7 +23,7 @@ from reap.keys import Key, plain
 from reap.recording.buffers import REWARD, TERMINATED, TRUNCATED, Slot, Stage, after
 from reap.recording.layout import Array
 from reap.recording.records import EpisodeRecord, Recipe, Values, compared
-from reap.replaying.globals import GlobalGenerators, left_alone
+from reap.replaying.generators import GlobalGenerators, left_alone
 from reap.replaying.video import Video
 
 RENDER_FPS = 30
