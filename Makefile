@@ -8,7 +8,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-processes test-ray test-distributed test-oldest peer bench faults soak check format
+.PHONY: help demo test test-processes test-ray test-distributed test-oldest peer bench faults soak again check format
 
 PYTHON ?=
 ARGS ?=
@@ -40,6 +40,7 @@ help:
 	@echo "make bench   measure reap against hand-written loops and installed peers"
 	@echo "make faults  collectors that fail in every way, 1,000 times; writes docs/faults.md"
 	@echo "make soak    Ctrl-C at each moment and 15,000 times, then collectors for 10,000 batches: nothing grows; writes docs/soak.md"
+	@echo "make again   1,000 random episodes of five envs from four collectors, run again and compared; writes the table of docs/episodes.md"
 	@echo "make check   ruff and pyright"
 	@echo "make format  let ruff rewrite what it can"
 
@@ -55,6 +56,9 @@ faults: $(STAMP)
 soak: $(STAMP)
 	$(PY) -m pytest -m soak
 	$(PY) -m tests.soak --table docs/soak.md $(ARGS)
+
+again: $(STAMP)
+	$(PY) -m tests.again --table docs/episodes.md $(ARGS)
 
 test: check
 	$(PY) -m pytest $(ARGS)

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from reap.evaluation import evaluate
     from reap.loggers import log
     from reap.recording.split import split_trajectories
+    from reap.replaying import replay
     from reap.tuning import tune
 
 __version__ = "0.1.0"
@@ -114,6 +115,7 @@ _HOMES = {
     "reap.display": ("progress",),
     "reap.loggers": ("log",),
     "reap.recording.split": ("split_trajectories",),
+    "reap.replaying": ("replay",),
     "reap.tuning": ("tune",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -163,6 +165,7 @@ __all__ = [  # noqa: RUF022  in the order of their homes
     "progress",
     "log",
     "split_trajectories",
+    "replay",
     "tune",
 ]
 

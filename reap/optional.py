@@ -9,8 +9,10 @@ import importlib
 from types import ModuleType
 
 _INSTALL = {
+    "av": 'pip install "reap[video]"',
     "ale_py": 'pip install "gymnasium[atari]"',
     "envpool": "pip install envpool",
+    "imageio": 'pip install "reap[video]"',
     "matplotlib": 'pip install "reap[plots]"',
     "pettingzoo": 'pip install "reap[pettingzoo]"',
     "ray": 'pip install "reap[ray]"',

@@ -27,7 +27,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("rollout",),
     ("weights",),
     ("collectors", "weight_update"),
-    ("collectors.distributed", "display", "evaluation", "migration"),
+    ("collectors.distributed", "display", "evaluation", "migration", "replaying"),
     ("loggers", "tuning"),
     ("cli",),
     ("__main__", "testing"),

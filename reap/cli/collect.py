@@ -25,9 +25,13 @@ from reap.display import progress
 from reap.envs import EnvBase, ExplorationType, SerialEnv
 from reap.errors import OptionError, ReapError, notes_of
 from reap.evaluation import EpisodeLog
+from reap.replaying import EpisodeFolder
 
 COLUMNS_PER_BATCH, BATCH_BYTES = 128, 64_000_000
 """Largest size of a batch, unless another is requested: memory stays small even with large observations."""
+
+EPISODES = "episodes"
+"""The folder of records, in that of the frames."""
 
 COMPLETE, FAILED = 0, 1
 """Exit codes; after a signal the code is 128 plus the signal's number, as in a shell."""
@@ -74,7 +78,9 @@ def run(options: Collect, console: Console) -> int:
     try:
         with _collector(options, rows, columns) as collector:
             folder.expect(collector.frame_fields, rows, output.drop)
-            outcome = _collected(collector, folder, rows, f"{options.env_id} · {options.policy.policy}", console)
+            records = EpisodeFolder(output.out / EPISODES) if output.record_episodes else None
+            title = f"{options.env_id} · {options.policy.policy}"
+            outcome = _collected(collector, folder, records, rows, title, console)
             stats = collector.stats()
     finally:
         data = folder.finish()
@@ -117,6 +123,7 @@ def _collector(options: Collect, rows: int, columns: int) -> SyncDataCollector:
                 total_frames=ceil(rows * columns / frames) * frames,
                 max_frames_per_traj=amount.max_frames_per_traj,
                 exploration_type=getattr(ExplorationType, actions.exploration.upper()),
+                record_episodes=options.output.record_episodes and frames,  # no more can end in a batch
             )
         collector.set_seed(amount.seed)
     except BaseException:
@@ -161,13 +168,18 @@ def _explained(actions: Actions) -> Generator[None]:
         raise OptionError(f"--policy {actions.policy}: {text}{hint}") from error
 
 
-def _collected(collector: SyncDataCollector, folder: DataFolder, rows: int, title: str, console: Console) -> Outcome:
+def _collected(
+    collector: SyncDataCollector, folder: DataFolder, records: EpisodeFolder | None, rows: int, title: str, console: Console
+) -> Outcome:
     outcome, log = Outcome(), EpisodeLog(rows)
     with Interrupts() as interrupts:
         try:
             for batch in progress(collector, title=title, console=console):
                 before, ended = folder.written, log.add(batch)
                 stored = folder.write(batch)
+                if records is not None:
+                    ids = _ids_of_ended(batch, stored)
+                    records.add(record for record in collector.episodes.take() if record.id in ids)
                 outcome.episodes.add([(before + one.column, one) for one in ended if one.column < stored], rows)
                 if interrupts.received:
                     break
@@ -178,6 +190,12 @@ def _collected(collector: SyncDataCollector, folder: DataFolder, rows: int, titl
     if folder.written < folder.columns:
         outcome.interrupted = interrupts.received
     return outcome
+
+
+def _ids_of_ended(batch: TensorDictBase, columns: int) -> set[int]:
+    """The trajectories that ended in the first columns of a batch."""
+    ends = batch["next", "done"][..., :columns, 0]
+    return set(batch["collector", "traj_ids"][..., :columns][ends].tolist())
 
 
 def _tell(outcome: Outcome, folder: DataFolder, stats: CollectorStats, data: TensorDictBase | None, console: Console) -> None:

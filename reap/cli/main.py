@@ -15,10 +15,10 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from reap.cli.options import Collect, Doctor, Migrate, Tune
+from reap.cli.options import Collect, Doctor, Migrate, Replay, Tune
 from reap.errors import ReapError
 
-COMMANDS = Collect, Tune, Doctor, Migrate
+COMMANDS = Collect, Replay, Tune, Doctor, Migrate
 """Each is run by the module of its name."""
 
 USAGE, INTERRUPTED = 2, 130
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
 
 
-def _parsed(words: list[str]) -> Collect | Tune | Doctor | Migrate:
+def _parsed(words: list[str]) -> Collect | Replay | Tune | Doctor | Migrate:
     return tyro.extras.subcommand_cli_from_dict(
         {command.__name__.lower(): command for command in COMMANDS},
         prog="reap",

@@ -55,6 +55,8 @@ class Results:
     """New or empty folder for the frames, [E, T]: one file per key, for TensorDict.load_memmap(DIR)."""
     drop: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY")]] = ()
     """Leave this key out of the files; keys with text have to be. next/KEY leaves it out only under next."""
+    record_episodes: bool = False
+    """Also write what it takes to run each episode that ended again, to DIR/episodes: see `reap replay`."""
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE.png")] = None
     """Draw returns, lengths and observations (needs matplotlib)."""
     traceback: bool = False
@@ -78,6 +80,25 @@ class Collect:
     def traceback(self) -> bool:
         """Whether an error is shown with its traceback."""
         return self.output.traceback
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Run a recorded episode again, compare it with the record, bit for bit, and render it.
+
+    Without --episode: show the episodes that there are. The exit code is 1 if the episode departs from its record.
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """The folder of a `reap collect --record-episodes`."""
+    episode: Annotated[str | None, tyro.conf.arg(metavar="ID|best|worst|longest|shortest|first|last")] = None
+    """Which one: the id of its trajectory, or by its return, its length, or when it ended."""
+    video: Annotated[Path | None, tyro.conf.arg(metavar="FILE.mp4")] = None
+    """Write a video (needs the extra reap[video])."""
+    to: Annotated[int | None, tyro.conf.arg(metavar="STEP")] = None
+    """Stop after this number of steps."""
+    traceback: bool = False
+    """Show the full traceback of an error."""
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from reap.collectors.delivery.records import EpisodeRecords
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.policy_weights import PolicyWeights
 from reap.collectors.schedules.base import Schedule
 from reap.collectors.workers.base import Workers
+from reap.errors import OptionError
 from reap.keys import Key
 from reap.recording.layout import Field
 from reap.specs import Composite, Spec
@@ -24,6 +26,18 @@ class CollectorAttributes:
     _schedule: Schedule
     _weights: PolicyWeights
     _closed: bool
+    _records: EpisodeRecords | None
+
+    @property
+    def episodes(self) -> EpisodeRecords:
+        """The last episodes that ended, by the id of their trajectory: what `reap.replay` runs again.
+
+        Raises:
+            OptionError: the collector has no `record_episodes`.
+        """
+        if self._records is None:
+            raise OptionError("episodes: expected a collector with record_episodes=True, or the number of episodes to keep")
+        return self._records
 
     @property
     def policy(self) -> Any:

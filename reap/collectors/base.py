@@ -26,6 +26,7 @@ from reap.collectors.background.filling import Filling
 from reap.collectors.calls import CollectorCalls
 from reap.collectors.delivery.delivery import Delivery
 from reap.collectors.delivery.episodes import make_queue
+from reap.collectors.delivery.records import EpisodeRecords
 from reap.collectors.delivery.steps import break_trajectories, mark_truncated, register_feeder
 from reap.collectors.delivery.supply import Supply
 from reap.collectors.delivery.throttle import make_throttle
@@ -77,7 +78,9 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
             self._meter.place_of = workers.place_of
             self._handover = Handover(options.replay_buffer, self._meter)
             self._weights = PolicyWeights(name, workers.make_updater(), refreshes=refreshes)
-            parts = Parts(options, workers, self._meter, self._handover, self._weights, make_queue(options))
+            self._records = EpisodeRecords(options.kept_episodes, options.limit) if options.record_episodes else None
+            queue = make_queue(options)
+            parts = Parts(options, workers, self._meter, self._handover, self._weights, queue, self._records)
             self._schedule = schedule = make_schedule(parts)
             self._throttle = make_throttle(options, schedule.frames)
             self._delivery = Delivery(options, schedule, self._handover)

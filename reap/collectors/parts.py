@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from reap.collectors.counting import count_rollout
 from reap.collectors.delivery.episodes import EpisodeQueue
 from reap.collectors.delivery.random_ends import end_episodes
+from reap.collectors.delivery.records import EpisodeRecords
 from reap.collectors.handover import Handover, Recording
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.policy_weights import PolicyWeights
@@ -28,6 +29,7 @@ class Parts:
         handover: what is under way.
         weights: the policy's weights and their version.
         queue: whole episodes wait there, where these are asked for.
+        records: what it takes to run episodes again, where that is asked for.
     """
 
     options: CollectorOptions
@@ -36,6 +38,7 @@ class Parts:
     handover: Handover
     weights: PolicyWeights
     queue: EpisodeQueue | None
+    records: EpisodeRecords | None = None
 
     @property
     def expected_frames(self) -> int:
@@ -62,9 +65,17 @@ class Parts:
     def arrive(self, recording: Recording) -> None:
         """A rollout is complete; if the policy acts next and restarts all episodes, those under way have ended with it."""
         self.handover.arrive(recording)
+        if self.records is not None:
+            self._keep_notes(self.records, recording)
         if self.random_frames and recording.is_wanted and recording.is_random and not self.is_random:
             for worker, done in recording.dones.items():
                 self._end_episodes(worker, done)
+
+    def _keep_notes(self, records: EpisodeRecords, recording: Recording) -> None:
+        for worker, done in recording.dones.items():
+            if done.notes is not None:
+                records.add(worker, done.notes)
+                recording.dones[worker] = replace(done, notes=None)  # what waits for delivery needs them no more
 
     def _end_episodes(self, worker: int, done: Done) -> None:
         if self.workers.infos[worker].remembers:

@@ -33,6 +33,7 @@ from reap.errors import ClosedError, OptionError
 from reap.keys import Key
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Block, Layout
+from reap.recording.records import Note, Recipe, RowResets
 from reap.seeds import next_seed
 from reap.specs.fits import Check
 
@@ -86,6 +87,8 @@ class EnvBase(Stepping, ModuleCalls):
         self.check = checked_options(type(self).__name__, options)
         self.owner: object = None
         """Whose episodes the env is in; a reset or step by TensorDicts takes them away from a collector."""
+        self.maker: tuple[Callable[..., Any], Mapping[str, Any]] | None = None
+        """The factory that made the env, and its keywords, where one did."""
         self._closed = False
         self._moves = False
         self._face: TensorDictAsRows | None = None
@@ -287,6 +290,42 @@ class EnvBase(Stepping, ModuleCalls):
         self.load_state_dict(deepcopy(state["env"]))
         if self._is_by_tensordict:
             self._made_face().load_state(state["current"])
+
+    def keep_resets(self, rows: int | None = None) -> None:
+        """Note from now on where each row is before its resets, so that its episodes can be run again.
+
+        Called again it forgets what it has noted, and notes the next reset of each row.
+
+        Args:
+            rows: number of rows that are stepped in turns with these; None for its own.
+
+        Raises:
+            OptionError: it cannot tell.
+        """
+        raise OptionError(
+            f"record_episodes: {self!r} does not tell where its rows are when they are reset; expected a gymnasium env, or "
+            f"several in a SerialEnv, a ParallelEnv or a SyncVectorEnv. {self.hides_resets}"
+        )
+
+    hides_resets = "Other envs define keep_resets(), taken_resets() and row_recipes()."
+    """Why its episodes cannot be run again, and what to do."""
+
+    def taken_resets(self) -> list[RowResets]:
+        """The resets of each row since the last call; see `keep_resets`."""
+        raise NotImplementedError(f"{type(self).__name__}.taken_resets() is not defined")
+
+    def row_recipes(self) -> list[Recipe | None]:
+        """What builds the env of each row by itself; None where that is not known."""
+        return [None] * self.batch_size.numel()
+
+    def return_to(self, note: Note) -> None:
+        """Be where another env was before a reset, so that the next reset begins the same episode; for envs of one row.
+
+        Raises:
+            OptionError: it cannot.
+            SpecMismatch: the other one was of another kind.
+        """
+        raise OptionError(f"replay: expected a single gymnasium env, got {self!r}")
 
     def another(self) -> EnvBase:
         """A new env built as this one was.

@@ -67,7 +67,9 @@ def build_env(given: Any, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
     if not is_env(made):
         hint = "; does it lack a return?" if made is None else "; does it lack a call?" if isclass(made) else _hint(made)
         raise OptionError(f"create_env_fn {name}: expected it to return an env, got {type(made).__name__}: {shown(made)}{hint}")
-    return _as_env(made)
+    env = _as_env(made)
+    env.maker = given, keywords
+    return env
 
 
 def _hint(given: Any) -> str:

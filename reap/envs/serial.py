@@ -17,6 +17,7 @@ from reap.envs.rows import RowsEnv
 from reap.envs.transport import merged_kwargs, warn_of
 from reap.errors import CallOrderError, OptionError, SpecMismatch, add_note
 from reap.recording.buffers import Slot, Stage
+from reap.recording.records import Recipe, RowResets
 from reap.specs.fits import Check
 
 Factory = Callable[..., Any]
@@ -176,6 +177,19 @@ class SerialEnv(RowsEnv):
         """Let each env go on from its state."""
         for env, own in zip(self.envs, state["envs"], strict=True):
             env.load_loop_state(own)
+
+    def keep_resets(self, rows: int | None = None) -> None:
+        """Note where each env is before its resets; see `EnvBase`."""
+        for env in self.envs:
+            env.keep_resets(rows or self.batch_size.numel())
+
+    def taken_resets(self) -> list[RowResets]:
+        """The resets of each row since the last call."""
+        return [taken for env in self.envs for taken in env.taken_resets()]
+
+    def row_recipes(self) -> list[Recipe | None]:
+        """What builds the env of each row."""
+        return [recipe for env in self.envs for recipe in env.row_recipes()]
 
     def close(self, *, raise_if_closed: bool = False) -> None:
         """Close all envs; a second call does nothing, or raises ClosedError with `raise_if_closed`."""

@@ -38,6 +38,31 @@ class Episode(NamedTuple):
     length: int
 
 
+class Segments(NamedTuple):
+    """The segments of a rollout, in the order of their places.
+
+    Attributes:
+        starts: places where they begin.
+        ids: their ids.
+        lengths: their frames.
+        firsts: the first segment of each row.
+        before: frames that the episode of each of these had before.
+    """
+
+    starts: Indices
+    ids: Indices
+    lengths: Indices
+    firsts: Indices
+    before: Indices
+
+    @property
+    def begins(self) -> NDArray[np.bool_]:
+        """Whether a segment is the beginning of its episode."""
+        begins = self.ids != NO_ID
+        begins[self.firsts] &= self.before == 0
+        return begins
+
+
 TrackerState = TypedDict("TrackerState", {"begun": int, "ids": list[int], "count": list[int], "return": list[float]})
 
 
@@ -64,6 +89,8 @@ class TrajectoryTracker:
         self.due = NO_LIMIT
         """The first column in which a row may reach the limit."""
         self.finished: list[Episode] = []
+        self.segments: Segments
+        """Those of the last rollout that was closed."""
         self._rows = range(rows)
         self._rewards = tuple(rewards)
         self._writes_counts = writes_counts
@@ -170,6 +197,11 @@ class TrajectoryTracker:
         return [place // self._columns for place in self._ends[first:]]
 
     @property
+    def ends(self) -> Indices:
+        """The places where episodes have ended in this rollout, in that order."""
+        return np.asarray(self._ends, np.int64)
+
+    @property
     def idle(self) -> list[int]:
         """Rows whose episode ended and that have not begun another."""
         return [b for b in self._rows if self._ids[b] == NO_ID]
@@ -203,8 +235,9 @@ class TrajectoryTracker:
         returns[firsts] += self._return
         if self._writes_counts and STEP_COUNT in slot.fields:
             self._write_counts(slot, counts, lengths)
+        self.segments = Segments(starts, ids, lengths, firsts, self._count)
         self._carry_on(firsts, ids, counts, returns)
-        ended = np.searchsorted(starts, np.asarray(self._ends, np.int64), side="right") - 1
+        ended = np.searchsorted(starts, self.ends, side="right") - 1
         self.finished.extend(map(Episode, returns[ended].tolist(), counts[ended].tolist()))
 
     def state(self) -> TrackerState:

@@ -18,15 +18,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-libc: Any = None
-"""The C library, None on Windows."""
-with suppress(OSError, TypeError):
-    libc = ctypes.CDLL(None, use_errno=True)
 
-fcntl: Any = None
+def _c_library() -> Any:
+    with suppress(OSError, TypeError):
+        return ctypes.CDLL(None, use_errno=True)
+    return None
+
+
+def _module(name: str) -> Any:
+    with suppress(ImportError):
+        return import_module(name)
+    return None
+
+
+libc: Any = _c_library()
+"""The C library, None on Windows."""
+
+fcntl: Any = _module("fcntl")
 """The module, None on Windows."""
-with suppress(ImportError):
-    fcntl = import_module("fcntl")
 
 at_fork: Callable[..., None] = getattr(os, "register_at_fork", lambda **_functions: None)
 """As `os.register_at_fork`: `before=`, `after_in_parent=`, `after_in_child=`; it does nothing where there are no forks."""

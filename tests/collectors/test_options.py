@@ -73,6 +73,7 @@ def test_defaults() -> None:
         "weight_updater": None,
         "weight_sync_schemes": None,
         "track_policy_version": False,
+        "record_episodes": False,
         "interruptor": None,
         "trajs_per_batch": None,
         "traj_format": "padded",

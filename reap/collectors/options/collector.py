@@ -64,6 +64,7 @@ class SyncOptions(TypedDict, total=False):
     weight_recv_schemes: Mapping[str, Any] | None
     worker_idx: int | None
     track_policy_version: bool
+    record_episodes: bool | int
     interruptor: Any
     trajs_per_batch: int | None
     traj_format: str
@@ -124,6 +125,9 @@ class CollectorOptions:
             this process they are copied, except with a `NoWeightSyncScheme`. Other models are named by their path in a worker,
             such as `"env.transform[0].module"`: `update_policy_weights_(weights_dict=...)` sends theirs with a command.
         track_policy_version: record the version of the policy with each frame.
+        record_episodes: keep what it takes to run each episode again, and to compare: `collector.episodes[id]` is the record of
+            a trajectory, which `reap.replay` takes. True keeps the last 100 that ended, a number that many. Batches do not
+            change. The envs have to be gymnasium's, alone or in a `SerialEnv`, a `ParallelEnv` or a `SyncVectorEnv`.
         interruptor: its `collection_stopped()` ends a rollout early.
         trajs_per_batch: deliver exactly this number of complete episodes in each batch; the k-th of each row comes before the
             k+1-th of any. `frames_per_batch` is then the size of a rollout, 1,000 unless given. Episodes that are unfinished,
@@ -167,6 +171,7 @@ class CollectorOptions:
     weight_updater: Any = None
     weight_sync_schemes: Mapping[str, Any] | None = None
     track_policy_version: bool = False
+    record_episodes: bool | int = False
     interruptor: Any = None
     trajs_per_batch: int | None = None
     traj_format: str = "padded"
@@ -191,6 +196,11 @@ class CollectorOptions:
         self._expect("use_buffers", "a bool or None", lambda value: value is None or isinstance(value, bool))
         for name in SWITCHES:
             self._expect(name, "a bool", lambda value: isinstance(value, bool))
+        self._expect("record_episodes", "a bool, or a positive number of episodes", is_amount)
+        if self.record_episodes and self.use_buffers is False:
+            raise OptionError(
+                "record_episodes: observations that change their shape are not recorded; leave out use_buffers=False"
+            )
         checked_level(self.check)
         self._expect("samples_per_frame", "a positive number", lambda value: isinstance(value, int | float) and value > 0)
 
@@ -198,6 +208,11 @@ class CollectorOptions:
         value = getattr(self, name)
         if not fits(value):
             raise OptionError(f"{name}: expected {what}, got {value!r}")
+
+    @property
+    def kept_episodes(self) -> int:
+        """How many of the last episodes are kept."""
+        return KEPT_EPISODES if self.record_episodes is True else int(self.record_episodes)
 
     @property
     def budget(self) -> int | None:
@@ -219,6 +234,15 @@ class CollectorOptions:
     def random_frames(self) -> int:
         """Frames with random actions first."""
         return max(0, self.init_random_frames or 0)
+
+
+KEPT_EPISODES = 100
+"""How many `record_episodes=True` keeps."""
+
+
+def is_amount(value: Any) -> bool:
+    """Whether a value is a bool or a number of at least 1."""
+    return isinstance(value, bool) or (isinstance(value, int) and value > 0)
 
 
 NUMBERS = (

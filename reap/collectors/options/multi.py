@@ -146,6 +146,10 @@ def make_plan(create_env_fn: Any, given: Mapping[str, Any], interaction: Any, *,
     own = {field.name for field in fields(WorkerOptions)}
     crew = WorkerOptions(**{name: options.pop(name) for name in own & options.keys()})
     _refuse_unknown(options, own)
+    if crew.collector_class not in (None, "single") and options.get("record_episodes"):
+        raise OptionError(
+            "collector_class: workers with a collector of their own tell nothing of episodes; it excludes record_episodes"
+        )
     factories = _factories(create_env_fn, crew.num_workers)
     count = len(factories)
     spread = {name: _each(name, options.get(name), count, kinds) for name, kinds in LISTS.items() if name in options}

@@ -14,6 +14,7 @@ from tensordict.nn.probabilistic import set_interaction_type
 from reap.collectors.exchange.base import OwnSlots
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.worker.handler import WorkerHandler
+from reap.collectors.worker.journal import Journal
 from reap.collectors.worker.recorder import Fill, RolloutRecorder
 from reap.envs.base import EnvBase
 from reap.errors import OptionError, SpecMismatch
@@ -98,6 +99,7 @@ def assemble(
     env.set_check(options.check)
     if options.use_buffers is False:
         env.let_shapes_change()
+    journal = Journal(env) if options.record_episodes else None
     stage = _first_observations(env)
     placed = None if policy is None or isinstance(policy, RandomPolicy) else _placed(policy, options)
     actor, kept = (None, None) if placed is None else _actor(placed, env, stage, options)
@@ -129,6 +131,7 @@ def assemble(
         actor_kind=kind,
         fill=_overlap(env, rollout, interruptions),
         remembers=any(key != IS_INIT for key in stage.initial),
+        journal=journal,
     )
     recorder.act_with(actor, kept, held.policy)
     source = placed.source if placed else None

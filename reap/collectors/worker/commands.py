@@ -33,6 +33,7 @@ from reap.collectors.options.collector import CollectorOptions
 from reap.keys import Key
 from reap.recording.layout import Array, Field
 from reap.recording.parcel import Parcel
+from reap.recording.records import RolloutNotes
 from reap.recording.trajectories import Episode
 from reap.specs import Spec
 from reap.specs.fits import Outside
@@ -158,6 +159,7 @@ class Done:
         is_last: the worker ended the rollout early because it leaves; another records the rest.
         parcel: the worker's rows, where memory is not shared.
         objects: columns of objects by key, which no shared memory can hold.
+        notes: what it takes to run its episodes again, where that is asked for.
     """
 
     slot: int
@@ -171,6 +173,7 @@ class Done:
     is_last: bool = False
     parcel: Parcel | None = None
     objects: Mapping[Key, Array] | None = None
+    notes: RolloutNotes | None = None
 
 
 @dataclass(frozen=True)

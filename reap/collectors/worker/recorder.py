@@ -11,6 +11,7 @@ import torch
 from reap.collectors.state import as_state_dict_gave
 from reap.collectors.worker.attribute_paths import resolve
 from reap.collectors.worker.commands import Collect, Done, WorkerInfo
+from reap.collectors.worker.journal import Journal
 from reap.collectors.worker.last_frames import mark_last
 from reap.envs.base import EnvBase
 from reap.errors import shown
@@ -44,6 +45,7 @@ class RolloutRecorder:
         actor_kind: how the policy is called, in a word.
         fill: records a rollout of the policy in a slot; the rollout's own `fill` if None.
         remembers: the policy has a recurrent state: all envs begin new episodes after random actions.
+        journal: notes what it takes to run episodes again; None where nobody asks for it.
 
     Attributes:
         rollout: as given.
@@ -64,6 +66,7 @@ class RolloutRecorder:
         actor_kind: str,
         fill: Fill | None = None,
         remembers: bool = False,
+        journal: Journal | None = None,
     ) -> None:
         self.rollout = rollout
         self.remembers = remembers
@@ -72,6 +75,7 @@ class RolloutRecorder:
         self._fields, self._columns = fields, columns
         self._random, self._exploration, self._actor_kind = random, exploration, actor_kind
         self._fill_by_policy: Fill = rollout.fill if fill is None else fill
+        self._journal = journal
         self._actor: PolicyActor | None = None
         self._kept: RetainedInputs | None = None
         self._policy: Any = None
@@ -126,6 +130,8 @@ class RolloutRecorder:
         env_seconds, policy_seconds = rollout.env_seconds, rollout.policy_seconds
         if VERSION in slot.fields:
             slot.by_row(VERSION)[...] = version
+        if self._journal is not None:
+            self._journal.begin(rollout)
         callers_state = self._begin_random_state()
         try:
             with self._grad_mode(), self._exploration():
@@ -137,18 +143,21 @@ class RolloutRecorder:
             self._end_random_state(callers_state)
         if not random:
             self._look_after_policy()
+        episodes = rollout.tracker.take_finished()
+        notes = None if self._journal is None else self._journal.close(rollout, slot, episodes)
         if self.marks_last:
             mark_last(slot)
         return Done(
             command.slot,
             frames,
             version,
-            rollout.tracker.take_finished(),
+            episodes,
             rollout.env_seconds - env_seconds,
             rollout.policy_seconds - policy_seconds,
             rollout.columns_done,
             rollout.outside,
             bool(rollout.control[STOP] & LEAVE) and rollout.columns_done < slot.columns,
+            notes=notes,
         )
 
     def _begin_random_state(self) -> torch.Tensor | None:
@@ -218,6 +227,8 @@ class RolloutRecorder:
         """Continue from a state; see `Recorder`."""
         tracker = self.rollout.tracker
         self.rollout.restore(state["rollout"])
+        if self._journal is not None:
+            self._journal.start_again()
         tracker.leaf = state.get("leaf", tracker.leaf)
         self._random_state = state["random_state"]
         self._random.generator.set_state(state["warm_up_state"])

@@ -34,6 +34,7 @@ class GymCalls:
         self._space = env.observation_space
         self._checked = False
         self.take_reward: Callable[[Any], Any] = one_number
+        self._begin: Callable[..., Any] = env.reset
         self.refuses_bounds = False
         self._seed: int | None = None
 
@@ -46,16 +47,20 @@ class GymCalls:
         """Give the seed to the env at its next reset; None takes back one that was not used."""
         self._seed, self.reset = seed, self._first_reset
 
+    def reset_by(self, begin: Callable[..., Any]) -> None:
+        """Begin episodes with this function from now on, in place of the env's own `reset`."""
+        self._begin, self.reset = begin, self._first_reset
+
     @property
     def pending_seed(self) -> int | None:
         """The seed that the next reset will get."""
         return self._seed
 
     def _first_reset(self) -> Any:
-        result = self.env.reset() if self._seed is None else self.env.reset(seed=self._seed)
+        result = self._begin() if self._seed is None else self._begin(seed=self._seed)
         if not self._checked:
             check_reset(result, self._space, bounds=self.refuses_bounds)
-        self._checked, self._seed, self.reset = True, None, self.env.reset
+        self._checked, self._seed, self.reset = True, None, self._begin
         return result
 
     def _first_step(self, action: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,9 @@ from reap.envs.base import EnvBase
 from reap.envs.gymnasium.any_shape import with_any_shape
 from reap.envs.gymnasium.calls import Env, GymCalls
 from reap.envs.gymnasium.facts.infos import InfoKeys, info_leaf, info_specs
-from reap.envs.gymnasium.facts.names import GymFacts
+from reap.envs.gymnasium.facts.names import RESERVED, GymFacts
 from reap.envs.gymnasium.make import Wrapping, build
+from reap.envs.gymnasium.resets import ResetNotes, keep_notes, return_to
 from reap.envs.gymnasium.row_arrays import ONE_REWARD, RowFormat
 from reap.envs.gymnasium.rows import GymRow, GymRows
 from reap.envs.gymnasium.state import env_state, load_env_state
@@ -24,15 +25,15 @@ from reap.envs.gymnasium.vector import VectorRows
 from reap.envs.gymnasium.vector_calls import VectorCalls
 from reap.envs.gymnasium.vector_kinds import VectorKind, count_rows, is_vector_env, kind_of, layers, single_spaces
 from reap.envs.gymnasium.vector_values import batched_format
+from reap.envs.recipes import factory_recipe
 from reap.envs.row_stepper import RowStepper
 from reap.envs.rows import RowsEnv
 from reap.errors import OptionError
 from reap.keys import Key
+from reap.recording.records import Note, Recipe, RowResets
 from reap.seeds import seed_chain
 from reap.specs import Composite, Spec, Unbounded, spec_from_space
 from reap.specs.fits import Check
-
-RESERVED = frozenset({"action", "reward", "done", "terminated", "truncated", "next", "collector", "is_init", "step_count"})
 
 
 class GymEnv(RowsEnv, GymFacts):
@@ -124,6 +125,7 @@ class GymEnv(RowsEnv, GymFacts):
         self._make_form = partial(_row_format, name=name, categorical=categorical_action_encoding, infos=info_specs(info_keys))
         self.form = self._make_form(self.wrapped, *spaces)
         self._set_specs(categorical_action_encoding, dtype, info_keys)
+        self._notes: Sequence[ResetNotes] = ()
         self.row: GymRow | GymRows | VectorRows = self._make_rows(kind, name, info_keys, categorical_action_encoding)
 
     def _require_batch_size(self, given: Sequence[int] | None) -> None:
@@ -251,6 +253,39 @@ class GymEnv(RowsEnv, GymFacts):
         for calls, own in zip(self._calls(), state["envs"], strict=True):
             load_env_state(calls, own)
 
+    def keep_resets(self, rows: int | None = None) -> None:
+        """Note where each env is before its resets; see `EnvBase`.
+
+        Raises:
+            OptionError: a vector env whose envs are out of reach.
+        """
+        calls = self._calls()
+        if not calls:
+            super().keep_resets(rows)
+        self._notes = [keep_notes(one, rows or len(calls)) for one in calls]
+
+    hides_resets = "In this one all rows are one object; make its envs by SerialEnv, or ParallelEnv."
+
+    def taken_resets(self) -> list[RowResets]:
+        """The resets of each row since the last call."""
+        return [notes.take() for notes in self._notes]
+
+    def row_recipes(self) -> list[Recipe | None]:
+        """What builds the env of each row: the id and the options, or the factory of a row of a SyncVectorEnv."""
+        env, options = self._recipe
+        if not self._is_vector:
+            made = None if self.maker is None else factory_recipe(*self.maker)
+            return [Recipe(env, options) if isinstance(env, str) else made]
+        own = {name: options[name] for name in OF_ONE_ROW}
+        makers: Sequence[Any] = getattr(self.wrapped, "env_fns", ())
+        return [factory_recipe(partial(_of_one_row, maker, own)) for maker in makers]
+
+    def return_to(self, note: Note) -> None:
+        """Be where another env was before a reset; see `EnvBase`."""
+        if not isinstance(self.row, GymRow):
+            super().return_to(note)
+        return_to(self._calls()[0], note)
+
     def _calls(self) -> Sequence[GymCalls]:
         """The calls of the envs that are reset and stepped alone."""
         row = self.row
@@ -301,6 +336,14 @@ def _check_dtype(dtype: Any) -> None:
 
 def _rebuild(cls: type[GymEnv], env: Any, options: dict[str, Any]) -> GymEnv:
     return cls(env, **options)
+
+
+OF_ONE_ROW = ("categorical_action_encoding", "dtype", "info_keys")
+"""Options of a vector env that each of its rows has by itself."""
+
+
+def _of_one_row(make: Callable[[], Env], options: Mapping[str, Any]) -> GymEnv:
+    return GymEnv(make(), **options)
 
 
 def _row_format(

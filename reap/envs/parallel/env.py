@@ -27,6 +27,7 @@ from reap.envs.serial import SerialEnv, each_of, require_equal
 from reap.envs.transport import merged_kwargs, warn_of
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.recording.buffers import Slot, Stage
+from reap.recording.records import Recipe, RowResets
 from reap.specs.fits import Check
 from reap.system.machine import usable_cores
 from reap.system.native import require_workers
@@ -304,6 +305,18 @@ class ParallelEnv(RowsEnv):
             raise SpecMismatch(f"state: expected the states of {len(self._factories)} envs, found {len(envs)}")
         stops = [share.first + len(share.factories) for share in self._groups]
         self._started().ask_each(name, [({"envs": envs[a:b]},) for a, b in zip([0, *stops], stops, strict=False)])
+
+    def keep_resets(self, rows: int | None = None) -> None:
+        """Note where each env is before its resets, in its process; see `EnvBase`."""
+        self._started().ask("keep_resets")
+
+    def taken_resets(self) -> list[RowResets]:
+        """The resets of each row since the last call."""
+        return _joined(self._started().ask("taken_resets"))
+
+    def row_recipes(self) -> list[Recipe | None]:
+        """What builds the env of each row."""
+        return _joined(self._started().ask("row_recipes"))
 
     def ensure_open(self) -> None:
         """Raise ClosedError after `close`, or after a process has failed."""

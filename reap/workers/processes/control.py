@@ -13,7 +13,7 @@ from reap.workers.progress import CONTROL_INTS, Control
 CACHE_LINE = 64
 STRIDE = -(-CONTROL_INTS * 4 // CACHE_LINE) * CACHE_LINE
 
-if libc is not None:
+if libc:
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]

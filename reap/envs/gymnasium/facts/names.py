@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 HOOKS = ("read_action", "read_done", "read_obs", "read_reward")
 
+RESERVED = frozenset({"action", "reward", "done", "terminated", "truncated", "next", "collector", "is_init", "step_count"})
+"""Names that batches use, which observations cannot have."""
+
 
 class _Ids:
     """The ids of all envs that gymnasium knows, as an attribute of the class."""

@@ -1,0 +1,98 @@
+"""`Journal`: what a worker tells of each of its rollouts, so that the episodes can be run again.
+
+reset      the env notes where it is              reap.envs.gymnasium.resets
+rollout    frames lie in the slot                 as without a journal
+its end    Journal.close: one copy for each key   RolloutNotes, with the reply of the rollout
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reap.envs.base import EnvBase
+from reap.keys import Key
+from reap.recording.buffers import FLAGS, TERMINATED, TRUNCATED, Slot, after
+from reap.recording.layout import Array
+from reap.recording.records import RolloutNotes, compared
+from reap.recording.trajectories import Episode, Segments
+from reap.rollout.loop import Rollout
+
+
+class Journal:
+    """Notes of the rollouts of one env.
+
+    Args:
+        env: the env, which notes its resets from now on.
+
+    Raises:
+        OptionError: it cannot.
+    """
+
+    def __init__(self, env: EnvBase) -> None:
+        env.keep_resets()
+        flags = {after(key) for key in FLAGS}
+        following = {key for key in env.slot_fields() if key[0] == "next"}
+        self._env = env
+        self._actions: list[Key] = [key for key in env.slot_fields() if key not in following]
+        self._results: list[Key] = [key for key in env.slot_fields() if key in following - flags]
+        self._observations: list[Key] = [key for key in env.fields_of_stage() if after(key) in self._results]
+        self._number = 0
+        self._is_open = False
+
+    def begin(self, rollout: Rollout) -> None:
+        """A rollout begins. What was told before does not lead to it where one failed, or the env was used by hand."""
+        if self._is_open or self._env.owner is not rollout:
+            self.start_again()
+        self._is_open = True
+
+    def start_again(self) -> None:
+        """What follows does not continue what was told before."""
+        self._env.keep_resets()
+        self._number = 0
+
+    def close(self, rollout: Rollout, slot: Slot, episodes: Sequence[Episode]) -> RolloutNotes:
+        """The notes of the rollout that was recorded in a slot.
+
+        Args:
+            rollout: it has just been closed.
+            slot: where it was recorded.
+            episodes: those that ended.
+        """
+        self._is_open = False
+        number, self._number = self._number, self._number + 1
+        segments, ends = rollout.tracker.segments, rollout.tracker.ends
+        resets = self._env.taken_resets()
+        begins = _begins_with_resets(segments, slot.columns, [taken.total for taken in resets])
+        return RolloutNotes(
+            number,
+            slot.columns,
+            segments.starts,
+            segments.ids,
+            begins,
+            segments.lengths,
+            {row: taken for row, taken in enumerate(resets) if taken.total},
+            {key: slot.by_row(key).copy() for key in self._actions},
+            {key: compared(slot.by_row(key), 2) for key in self._results},
+            {key: compared(_flat(slot, key)[segments.starts[begins]], 1) for key in self._observations},
+            ends,
+            _flat(slot, after(TERMINATED))[ends, 0],
+            _flat(slot, after(TRUNCATED))[ends, 0],
+            episodes,
+            () if number else self._env.row_recipes(),
+        )
+
+
+def _begins_with_resets(segments: Segments, columns: int, resets: Sequence[int]) -> NDArray[np.bool_]:
+    """Which segments begin an episode whose reset is known: not those that go on from a state without frames."""
+    begins = segments.begins
+    begun = np.bincount(segments.starts[begins] // columns, minlength=len(resets))
+    begins[segments.firsts[begun > resets]] = False
+    return begins
+
+
+def _flat(slot: Slot, key: Key) -> Array:
+    array = slot.by_row(key)
+    return array.reshape(slot.rows * slot.columns, *array.shape[2:])

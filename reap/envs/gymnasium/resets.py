@@ -1,0 +1,209 @@
+"""Where a gymnasium env is before a reset: the generators that it and its wrappers hold, and its own state where it tells.
+
+    the env offers                              its state is
+    state_dict, load_state_dict                 state_dict()
+    getstate, setstate                          getstate()
+    clone_state, restore_state (ALE's)          clone_state(include_rng=True), which has the generator of sticky actions
+
+Beside that each attribute of the env and of its wrappers counts that is a generator of numpy, Python or torch; gymnasium's
+`np_random` is one of them. Generators of the whole process are not theirs, and what they draw cannot be repeated.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from reap.envs.gymnasium.calls import Env, GymCalls
+from reap.errors import SpecMismatch
+from reap.recording.records import Note, RowResets
+
+SHARE = 0.005
+"""The part of the time that notes may take; between two of them there are episodes, whose actions lead to the later one."""
+
+OWN = (("state_dict", "load_state_dict"), ("getstate", "setstate"))
+"""Methods of an env that give its state, and that take it."""
+
+ALES = ("clone_state", "restore_state")
+
+NONE: Mapping[int, Note] = {}
+"""The notes where there are none."""
+
+Read = Callable[[], Any]
+
+
+class ResetNotes:
+    """Takes the place of an env's `reset`, and notes where the env is before it.
+
+    The first reset has a note, and so has one with a seed; others as far as notes take no more than their share of the time.
+
+    Args:
+        env: the env.
+        rows: number of envs that are stepped in turns with this one, itself included.
+    """
+
+    def __init__(self, env: Env, rows: int) -> None:
+        self._env, self._rows, self._begin = env, rows, env.reset
+        self._count = 0
+        self._notes: dict[int, Note] = {}
+        self._reads: dict[str, Read] | None = None
+        self._due = 0.0
+        self._cost = float("inf")
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        """Reset the env; the arguments and the result are those of its own `reset`."""
+        if seed is None and perf_counter() < self._due:
+            self._count += 1
+            return self._begin()
+        self._note(seed)
+        self._count += 1
+        if seed is None:
+            return self._begin()
+        self._reads = None  # an env with a seed may have generators that it had not before
+        return self._begin(seed=seed)
+
+    def _note(self, seed: int | None) -> None:
+        began = perf_counter()
+        if self._reads is None:
+            self._reads = _reads(self._env)
+        self._notes[self._count] = Note(seed, {name: read() for name, read in self._reads.items()})
+        ended = perf_counter()
+        self._cost = min(self._cost, ended - began)
+        self._due = ended + self._cost * self._rows / SHARE
+
+    def take(self) -> RowResets:
+        """The resets since the last call."""
+        taken = RowResets(self._count, self._notes or NONE)
+        self._count = 0
+        if self._notes:
+            self._notes = {}
+        return taken
+
+
+def keep_notes(calls: GymCalls, rows: int) -> ResetNotes:
+    """Have resets noted from now on; see `ResetNotes`."""
+    notes = ResetNotes(calls.env, rows)
+    calls.reset_by(notes.reset)
+    return notes
+
+
+def return_to(calls: GymCalls, note: Note) -> None:
+    """Bring an env to where another of its kind was before a reset; its next reset is that one.
+
+    Raises:
+        SpecMismatch: it holds no such generators, or cannot take the state.
+    """
+    env, rest = calls.env, dict(note.state)
+    layers = _layers(env)
+    if "own" in rest:
+        _load_own(env.unwrapped, rest.pop("own"))
+    for name, state in rest.items():
+        depth, _, attribute = name.partition(".")
+        if int(depth) >= len(layers):
+            raise SpecMismatch(f"episode: it was recorded in an env with {depth} wrappers or more, found {env}")
+        _load(layers[int(depth)], attribute, state)
+    calls.seed(note.seed)
+
+
+def _layers(env: Env) -> list[Any]:
+    """What the wrappers wrap, then the wrappers, outermost last: one more around an env changes no other's number."""
+    layers = [env]
+    while isinstance(env, gym.Wrapper):
+        env = env.env
+        layers.append(env)
+    return layers[::-1]
+
+
+def _reads(env: Env) -> dict[str, Read]:
+    """What reads the state of each generator, and of the env itself, by name."""
+    own = env.unwrapped
+    found = dict(_own_read(own))
+    _ = own.np_random  # made when it is first asked for
+    seen: set[int] = set()
+    for depth, layer in enumerate(_layers(env)):
+        for attribute, value in vars(layer).items():
+            if isinstance(value, GENERATORS) and id(value) not in seen:
+                seen.add(id(value))
+                found[f"{depth}.{attribute}"] = _reader(vars(layer), attribute, type(value))
+    return found
+
+
+def _copied(state: Read) -> Any:
+    return deepcopy(state())
+
+
+def _has(own: Any, *names: str) -> bool:
+    return all(callable(getattr(own, name, None)) for name in names)
+
+
+def _own_read(own: Any) -> Iterator[tuple[str, Read]]:
+    for give, take in OWN:
+        if _has(own, give, take):
+            yield "own", partial(_copied, getattr(own, give))
+            return
+    if _has(own, *ALES):
+        yield "own", lambda: own.clone_state(include_rng=True).serialize()
+
+
+def _load_own(own: Any, state: Any) -> None:
+    for give, take in OWN:
+        if _has(own, give, take):
+            getattr(own, take)(deepcopy(state))
+            return
+    if not _has(own, *ALES):
+        raise SpecMismatch(f"episode: it was recorded in an env that tells its state, and {own} takes none: another env")
+    own.restore_state(type(own.clone_state())(state))
+
+
+def _of_generator(generator: np.random.Generator) -> Mapping[str, Any]:
+    return generator.bit_generator.state
+
+
+def _of_random_state(generator: np.random.RandomState) -> Any:
+    return generator.get_state(legacy=False)
+
+
+READ: Mapping[type, Callable[[Any], Any]] = {
+    np.random.Generator: _of_generator,
+    np.random.RandomState: _of_random_state,
+    random.Random: random.Random.getstate,
+    torch.Generator: torch.Generator.get_state,
+}
+GENERATORS = tuple(READ)
+
+
+def _reader(attributes: Mapping[str, Any], name: str, kind: type) -> Read:
+    read = next(read for known, read in READ.items() if issubclass(kind, known))
+    return lambda: read(attributes[name])
+
+
+def _load(layer: Any, name: str, state: Any) -> None:
+    """Set the generator of this name to a state; one that is not there yet is made."""
+    held = getattr(layer, name, None)
+    if isinstance(state, Mapping) and "has_gauss" in state:
+        generator = held if isinstance(held, np.random.RandomState) else np.random.RandomState()
+        generator.set_state(dict(state))
+        setattr(layer, name, generator)
+    elif isinstance(state, Mapping):
+        kind = state["bit_generator"]
+        bits = getattr(held, "bit_generator", None)
+        if bits is None or type(bits).__name__ != kind:
+            bits = getattr(np.random, kind)()
+            setattr(layer, name, np.random.Generator(bits))
+        bits.state = state
+    elif isinstance(state, torch.Tensor):
+        generator = held if isinstance(held, torch.Generator) else torch.Generator()
+        generator.set_state(state)
+        setattr(layer, name, generator)
+    else:
+        generator = held if isinstance(held, random.Random) else random.Random()
+        generator.setstate(state)
+        setattr(layer, name, generator)

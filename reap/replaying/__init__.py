@@ -1,0 +1,13 @@
+"""Episodes again: what a collector has recorded of them is run, compared, and rendered."""
+
+from __future__ import annotations
+
+from reap.recording.records import EpisodeRecord
+from reap.replaying.files import EpisodeFolder
+from reap.replaying.rerun import Departure, Replay, replay
+
+__all__ = ["Departure", "EpisodeFolder", "EpisodeRecord", "Replay", "replay"]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

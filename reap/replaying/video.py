@@ -1,0 +1,55 @@
+"""`Video`: frames of an env as an MP4 file, frame by frame, so that long episodes take no memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from reap.errors import OptionError
+from reap.optional import load
+
+CODEC = "libx264"
+
+
+class Video:
+    """A file that frames are written to, in a `with` block.
+
+    Args:
+        path: where; it must not exist. The folder is there.
+        fps: frames per second.
+
+    Raises:
+        OptionError: a path that cannot be written to, or that does not end with `.mp4`.
+        ImportError: imageio or PyAV is not installed.
+    """
+
+    def __init__(self, path: Path, fps: float) -> None:
+        if path.suffix != ".mp4":
+            raise OptionError(f"video: expected the name of an .mp4 file, got {path}")
+        if path.exists():
+            raise OptionError(f"video: {path} exists; nothing is overwritten, name another file")
+        if not path.parent.is_dir():
+            raise OptionError(f"video: expected a file in a folder that exists, got {path}")
+        load("av", "video")
+        self._file = load("imageio.v3", "video").imopen(path, "w", plugin="pyav")
+        self._file.init_video_stream(CODEC, fps=fps)
+
+    def write(self, frame: Any) -> None:
+        """Append a frame.
+
+        Args:
+            frame: `[height, width, 3]` uint8; an odd side gets one line more, as the codec needs even ones.
+        """
+        height, width, _ = frame.shape
+        if height % 2 or width % 2:
+            frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        self._file.write_frame(frame)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.close()
