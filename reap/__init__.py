@@ -170,7 +170,7 @@ __all__ = [  # noqa: RUF022  in the order of their homes
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
-        raise AttributeError(f"module 'reap' has no attribute {name!r}")
+        raise importlib.import_module("reap.names").missing_name(__name__, name, __all__)
     value = globals()[name] = getattr(importlib.import_module(home), name)
     return value
 

@@ -46,3 +46,14 @@ def nested(values: Mapping[Key, Any]) -> dict[str, Any]:
             node = node.setdefault(name, {})
         node[key[-1]] = value
     return tree
+
+
+def is_key(value: Any) -> bool:
+    """Whether a value is a name, or a tuple of names.
+
+    Example:
+        >>> is_key("a"), is_key(("next", "reward")), is_key((0, "a")), is_key(())
+        (True, True, False, False)
+    """
+    parts = value if isinstance(value, tuple) else (value,)
+    return bool(parts) and all(isinstance(part, str) for part in parts)

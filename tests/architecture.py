@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "keys", "optional", "seeds", "tensordicts"),
-    ("system",),
+    ("names", "system"),
     ("specs", "workers"),
     ("recording",),
     ("data",),

@@ -1,5 +1,7 @@
 """Replay buffers, specs of data, and functions for batches."""
 
+from typing import Any
+
 from reap.data.buffers.ensemble import ReplayBufferEnsemble
 from reap.data.buffers.ray_buffer import RayReplayBuffer
 from reap.data.buffers.replay import ReplayBuffer
@@ -10,14 +12,24 @@ from reap.data.buffers.tensordict_buffers import (
 )
 from reap.data.max_value import TensorDictMaxValueWriter
 from reap.data.postprocs import MultiStep
+from reap.data.samplers.base import Sampler
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.prioritized_slices import PrioritizedSliceSampler
 from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
-from reap.data.storages.lazy import LazyMemmapStorage, LazyTensorStorage
-from reap.data.storages.lists import ListStorage
-from reap.data.writers import ImmutableDatasetWriter, RoundRobinWriter, TensorDictRoundRobinWriter
+from reap.data.saving.hooks import ListStorageCheckpointer, StorageCheckpointerBase, TensorStorageCheckpointer
+from reap.data.schedulers import LambdaScheduler, LinearScheduler, ParameterScheduler, SchedulerList, StepScheduler
+from reap.data.storages import (
+    LazyMemmapStorage,
+    LazyStackStorage,
+    LazyTensorStorage,
+    ListStorage,
+    Storage,
+    TensorStorage,
+)
+from reap.data.writers import ImmutableDatasetWriter, RoundRobinWriter, TensorDictRoundRobinWriter, Writer
+from reap.names import missing_name
 from reap.specs import (
     Binary,
     Bounded,
@@ -36,14 +48,19 @@ __all__ = [
     "Categorical",
     "Composite",
     "ImmutableDatasetWriter",
+    "LambdaScheduler",
     "LazyMemmapStorage",
+    "LazyStackStorage",
     "LazyTensorStorage",
+    "LinearScheduler",
     "ListStorage",
+    "ListStorageCheckpointer",
     "MultiCategorical",
     "MultiOneHot",
     "MultiStep",
     "NonTensor",
     "OneHot",
+    "ParameterScheduler",
     "PrioritizedReplayBuffer",
     "PrioritizedSampler",
     "PrioritizedSliceSampler",
@@ -52,15 +69,27 @@ __all__ = [
     "ReplayBuffer",
     "ReplayBufferEnsemble",
     "RoundRobinWriter",
+    "Sampler",
     "SamplerWithoutReplacement",
+    "SchedulerList",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
+    "StepScheduler",
+    "Storage",
+    "StorageCheckpointerBase",
     "TensorDictMaxValueWriter",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
+    "TensorStorage",
+    "TensorStorageCheckpointer",
     "Unbounded",
+    "Writer",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -44,6 +44,7 @@ class TensorDictMaxValueWriter(Writer):
     Args:
         rank_key: the key of an item's value; `("next", "reward")` unless given.
         reduction: makes one number of a value with several elements: `"sum"`, `"max"`, `"min"`, `"mean"` or `"median"`.
+        compilable: as with any `Writer`.
 
     Raises:
         OptionError: no such reduction.
@@ -61,8 +62,8 @@ class TensorDictMaxValueWriter(Writer):
 
     replaces = True
 
-    def __init__(self, rank_key: NestedKey | None = None, reduction: str = "sum") -> None:
-        super().__init__()
+    def __init__(self, rank_key: NestedKey | None = None, reduction: str = "sum", compilable: bool = False) -> None:
+        super().__init__(compilable)
         self.rank_key = as_key(rank_key) if rank_key is not None else ("next", "reward")
         self.reduction = checked_reduction(reduction, _REDUCTIONS)
         self._heap: Heap = []
@@ -85,7 +86,7 @@ class TensorDictMaxValueWriter(Writer):
             "that it wrote itself; use a RoundRobinWriter, or write from one process"
         )
 
-    def extend(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
+    def write(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
         """Write the items of greatest value; see `Writer`.
 
         Returns:

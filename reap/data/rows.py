@@ -8,7 +8,7 @@ from typing import Any
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from reap.data.storages.base import require_dims
+from reap.data.storages.core import require_dims
 from reap.data.storages.trees import Tree
 from reap.errors import OptionError
 from reap.recording.buffers import MASK

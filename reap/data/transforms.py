@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from reap.data.storages.base import Storage
 from reap.data.storages.items import as_given
@@ -13,13 +13,30 @@ from reap.errors import OptionError
 Function = Callable[[Any], Any]
 
 
-class Transforms:
-    """The functions on the way into a buffer and out of it.
+class Step(NamedTuple):
+    """One transform of a buffer.
 
-    An object with `forward` changes samples, one with `inv` changes data that are written, one with both does both. A function
-    changes data that are written if they have more batch dimensions than the storage and the function brings them to these
-    (`lambda data: data.reshape(-1)`), and samples otherwise. The first such batch decides, and that is noted in the storage's
-    words, for it may be written in another process: bit 0 says that it was decided, bit i + 1 that function i flattens.
+    Attributes:
+        transform: the object that was given.
+        read: changes samples; None for nothing.
+        write: changes data that are written; None for nothing.
+        number: counts the functions, from 1 on, which change the one or the other; 0 for objects.
+    """
+
+    transform: Any
+    read: Function | None
+    write: Function | None
+    number: int = 0
+
+
+class Transforms:
+    """The functions on the way into a buffer and out of it, in the order in which samples go through them.
+
+    An object with `forward` changes samples, one with `inv` changes data that are written, one with both does both; data that
+    are written go through the last one first. A function changes data that are written if they have more batch dimensions than
+    the storage and the function brings them to these (`lambda data: data.reshape(-1)`), and samples otherwise. The first such
+    batch decides, and that is noted in the storage's words, for it may be written in another process: bit 0 says that it was
+    decided, bit i that function i flattens.
 
     Args:
         transform: the first; None for none yet.
@@ -30,25 +47,38 @@ class Transforms:
     """
 
     def __init__(self, transform: Any = None, write_transform: Any = None) -> None:
+        self._steps: list[Step] = []
         self._writes: list[Function] = []
         self._reads: list[tuple[Function, int]] = []
-        self._functions: list[Function] = []
+        self._functions: list[tuple[int, Function]] = []
+        self._last: list[Function] = []
+        self._numbers = 0
         if transform is not None:
             self.append(transform)
         if write_transform is not None:
             self.append_write(write_transform)
 
     def append_write(self, function: Any) -> None:
-        """Add a transform of data that are written, after those that are there.
+        """Add a transform of data that are written, after all others.
 
         Raises:
             OptionError: no function.
         """
         _require(function, "write_transform", callable(function))
-        self._writes.append(function)
+        self._last.append(function)
+        self._arrange()
 
-    def append(self, transform: Any) -> None:
-        """Add a transform after those that are there.
+    def append(self, transform: Any, *, invert: bool = False) -> None:
+        """Add a transform after those that are there; see `insert`."""
+        self.insert(len(self._steps), transform, invert=invert)
+
+    def insert(self, index: int, transform: Any, *, invert: bool = False) -> None:
+        """Add a transform before the one with this number.
+
+        Args:
+            index: its number from now on.
+            transform: a function, or an object.
+            invert: `forward` changes data that are written, and `inv` changes samples.
 
         Raises:
             OptionError: neither a function nor an object with `forward` or `inv`.
@@ -56,22 +86,47 @@ class Transforms:
         forward, inverse = getattr(transform, "forward", None), getattr(transform, "inv", None)
         if forward is None and inverse is None:
             _require(transform, "transform", callable(transform))
-            self._functions.append(transform)
-            self._reads.append((transform, 1 << len(self._functions)))
-        if inverse is not None:
-            self._writes.insert(0, inverse)
-        if forward is not None:
-            self._reads.append((transform if callable(transform) else forward, 0))
+            if invert:
+                step = Step(transform, None, transform)
+            else:
+                self._numbers += 1
+                step = Step(transform, transform, None, self._numbers)
+        else:
+            ahead = transform if forward is not None and callable(transform) else forward
+            step = Step(transform, inverse, ahead) if invert else Step(transform, ahead, inverse)
+        self._steps.insert(index, step)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        steps = self._steps
+        self._writes = [*(step.write for step in reversed(steps) if step.write is not None), *self._last]
+        self._reads = [(step.read, 1 << step.number & ~1) for step in steps if step.read is not None]
+        self._functions = [(step.number, step.transform) for step in steps if step.number]
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (step.transform for step in self._steps)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._steps[index].transform
+
+    def __repr__(self) -> str:
+        return f"Transforms({', '.join(repr(step.transform) for step in self._steps)})"
 
     def before_write(self, data: Any, storage: Storage) -> Any:
-        """These data, as they are written."""
+        """These data, as they are written; None if a transform keeps them for later."""
         for function in self._writes:
-            data = storage.together(function(as_given(data)))
+            changed = function(as_given(data))
+            if changed is None:
+                return None
+            data = storage.together(changed)
         decided = storage.control.words[TRANSFORMS]
         if self._functions and not decided and data.ndim > storage.ndim:
             return self._decide(data, storage)
-        for bit, function in enumerate(self._functions, start=1):
-            data = storage.together(function(as_given(data))) if decided >> bit & 1 else data
+        for number, function in self._functions:
+            data = storage.together(function(as_given(data))) if decided >> number & 1 else data
         return data
 
     def before_edit(self, data: Any, storage: Storage, dims: int) -> Any:
@@ -83,16 +138,16 @@ class Transforms:
             dims: dimensions of the batch.
         """
         decided = storage.control.words[TRANSFORMS]
-        flattening = [function for bit, function in enumerate(self._functions, start=1) if decided >> bit & 1]
+        flattening = [function for number, function in self._functions if decided >> number & 1]
         for function in (*self._writes, *flattening):
             data = storage.together(function(as_given(data)), dims)
         return data
 
     def _decide(self, data: Any, storage: Storage) -> Any:
         decided = 1
-        for bit, function in enumerate(self._functions, start=1):
+        for number, function in self._functions:
             if data.ndim > storage.ndim and getattr(changed := function(data), "ndim", None) == storage.ndim:
-                data, decided = changed, decided | 1 << bit
+                data, decided = changed, decided | 1 << number
         storage.control.words[TRANSFORMS] = decided
         return data
 

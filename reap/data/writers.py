@@ -10,8 +10,12 @@ from weakref import ref
 import numpy as np
 from torch import Tensor
 
+from reap.data.peers import conversion
+from reap.data.rows import valid_rows
+from reap.data.saving.part import SavedPart
 from reap.data.storages.base import Storage
-from reap.errors import OptionError
+from reap.data.storages.core import require_dims
+from reap.errors import CallOrderError, OptionError, shown
 from reap.system.forks import Forked
 
 _forked: Forked[Streams] = Forked(lambda streams: streams.restart())
@@ -66,14 +70,71 @@ class Streams:
         return Streams, ()
 
 
-class Writer:
-    """Where new items go."""
+def _nowhere() -> None:
+    """The storage of a writer that no buffer has, and of a copy of a writer."""
 
-    def __init__(self) -> None:
+
+class Writer(SavedPart):
+    """Where new items go.
+
+    Args:
+        compilable: its buffer is compilable unless told otherwise; see `ReplayBuffer`.
+    """
+
+    def __init__(self, compilable: bool = False) -> None:
+        self.compilable = compilable
         self.streams = Streams()
+        self._registered: Callable[[], Storage | None] = _nowhere
+
+    def register_storage(self, storage: Any) -> None:
+        """Write to this storage, which is not kept alive; a buffer does this with its own.
+
+        Raises:
+            OptionError: it cannot write to that.
+        """
+        if not isinstance(storage, Storage):
+            raise OptionError(
+                f"writer: expected a storage of reap.data, got {type(storage).__name__}: {shown(storage):.100}"
+                f"{conversion(storage)}"
+            )
+        self.check(storage)
+        self._registered = ref(storage)
+
+    def add(self, data: Any) -> Any:
+        """Write one item to the registered storage, without the transforms of a buffer. Returns its index."""
+        storage = self._storage()
+        return self._put(storage, storage.single(data))
+
+    def extend(self, data: Any) -> Any:
+        """Write several items `[*rows, time]` to the registered storage, without the transforms of a buffer.
+
+        Returns:
+            Their indices, as `ReplayBuffer.extend` gives them.
+
+        Raises:
+            CallOrderError: no storage is registered.
+        """
+        storage = self._storage()
+        return self._put(storage, storage.together(data))
+
+    def _put(self, storage: Storage, data: Any) -> Any:
+        require_dims(data, storage.ndim)
+        return storage.as_index(self.write(storage, *valid_rows(data, data, storage.ndim)))
+
+    def _storage(self) -> Storage:
+        storage = self._registered()
+        if storage is None:
+            raise CallOrderError(
+                "writer: expected a storage to write to, found none; call register_storage(storage) first, or give it to a "
+                "buffer, whose storage it then has"
+            )
+        return storage
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_registered": _nowhere}
 
     @abstractmethod
-    def extend(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
+    def write(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
         """Write items.
 
         Args:
@@ -114,7 +175,7 @@ class Writer:
 class RoundRobinWriter(Writer):
     """Appends items; once there is no room left, it overwrites the oldest."""
 
-    def extend(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
+    def write(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
         """Write items; see `Writer`."""
         return storage.append(data, self.streams.origins(storage, lengths))
 
@@ -128,7 +189,7 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
 class ImmutableDatasetWriter(Writer):
     """Refuses to write: for data that must not change."""
 
-    def extend(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
+    def write(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
         """Refuse.
 
         Raises:

@@ -23,7 +23,7 @@ from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
 from reap.data.saving import checkpoint, folders
-from reap.data.saving.checkpoint import REST
+from reap.data.saving.rest import REST
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from tests import warm
@@ -74,6 +74,8 @@ both = pytest.mark.parametrize("moved", WAYS)
 def alike(one: Any, other: Any) -> bool:
     if isinstance(one, TensorDictBase):
         return one.batch_size == other.batch_size and bool((one == other).all())
+    if isinstance(one, tuple):
+        return all(map(alike, one, other))
     return torch.equal(one, other)
 
 
@@ -82,7 +84,7 @@ def assert_same_samples(one: ReplayBuffer, other: ReplayBuffer, size: int = 4, c
         (first, first_info), (second, second_info) = one.sample(size, return_info=True), other.sample(size, return_info=True)
         assert alike(first, second)
         assert first_info.keys() == second_info.keys()
-        assert all(torch.equal(first_info[key], second_info[key]) for key in first_info)
+        assert all(alike(first_info[key], second_info[key]) for key in first_info)
 
 
 # What comes back

@@ -106,7 +106,7 @@ def assert_same_buffers(ours: ReplayBuffer, plain: ReplayBuffer) -> None:
     assert_same(ours[:].contiguous(), plain[:].contiguous())
     assert_same(ours.storage.contents().contiguous(), plain.storage.contents().contiguous())
     places = plain.storage.places_in_use().reshape(-1)
-    assert_same(ours.storage.get(places), plain.storage.get(places))
+    assert_same(ours.storage.copies(places), plain.storage.copies(places))
     kept = ours.storage.leaf(("next", "observation"))[places].numpy().view(np.int32)
     assert np.array_equal(kept, plain.storage.leaf(("next", "observation"))[places].numpy().view(np.int32))
 
@@ -296,7 +296,7 @@ def test_a_reader_takes_again_where_a_slot_was_given_back_meanwhile() -> None:
         return get(side, key, slots)
 
     side.get = overtaken  # type: ignore[method-assign]
-    assert buffer.storage.get(torch.tensor([2]))["next", "observation"][0].tolist() == [3.0] * 5
+    assert buffer.storage.copies(torch.tensor([2]))["next", "observation"][0].tolist() == [3.0] * 5
     assert with_slots(buffer) == [7]
 
 

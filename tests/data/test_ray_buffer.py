@@ -75,6 +75,36 @@ def test_frames_are_written_read_and_sampled(buffer: RayReplayBuffer) -> None:
     assert (len(buffer), buffer.write_count) == (0, 0)
 
 
+def negated(frames: Any, **_: Any) -> Any:
+    return frames.clone().set("number", -frames["number"])
+
+
+def test_calls_that_follow_from_the_others(buffer: RayReplayBuffer, tmp_path: Path) -> None:
+    assert buffer.initialized
+    assert not buffer.can_sample()
+    buffer.extend(frames(0, 1, 2))
+    assert (
+        buffer.set_("number", torch.tensor([3, 4, 5])).set_at_("number", torch.tensor(9), 0).update_(frames(9, 8, 7)) is buffer
+    )
+    assert buffer.read_all_in_order(2)["number"].tolist() == [9, 8]
+    buffer.write_all(frames(1))
+    buffer.mark_update(torch.tensor([0]))
+    assert buffer.stats()["size"] == 3
+    assert buffer.next().shape == (4,)
+    buffer.set_rng(torch.Generator().manual_seed(0))
+    buffer.register_save_hook(negated)
+    buffer.dump(tmp_path / "save")
+    buffer.register_load_hook(negated)
+    buffer.loads(tmp_path / "save")
+    assert buffer["number"].tolist() == [1, 8, 7]
+    buffer.insert_transform(0, negated).append_transform(negated, invert=True)
+    assert buffer.extend(frames(6)).tolist() == [3]
+    assert buffer["number"].tolist() == [1, 8, 7, -6]
+    assert set(buffer.sample(40)["number"].tolist()) <= {-1, -8, -7, 6}
+    with pytest.raises(OptionError, match="update_priority is for a TensorDictReplayBuffer"):
+        buffer.extend(frames(6), update_priority=False)
+
+
 def test_parts_are_set_and_transforms_added(buffer: RayReplayBuffer) -> None:
     buffer.extend(frames(1))
     doubled = buffer.append_transform(lambda data: data.set("double", data["number"] * 2))

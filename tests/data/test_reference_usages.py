@@ -17,7 +17,7 @@ from reap.testing import Id
 from tests.data.slices_model import check, frames_of
 
 N = 240
-BATCHES = 4
+BATCHES = 2
 
 policy = None
 numbers = count()
@@ -72,7 +72,6 @@ def test_batched_environments() -> None:
     fill(memory, collector)
 
 
-@pytest.mark.processes
 def test_several_workers_with_an_env_each() -> None:
     memory = ReplayBuffer(
         storage=LazyTensorStorage(N, ndim=2), sampler=SliceSampler(num_slices=4, trajectory_key=("collector", "traj_ids"))
@@ -81,7 +80,6 @@ def test_several_workers_with_an_env_each() -> None:
     fill(memory, collector)
 
 
-@pytest.mark.processes
 def test_several_workers_with_batched_envs() -> None:
     memory = ReplayBuffer(
         storage=LazyTensorStorage(N, ndim=3), sampler=SliceSampler(num_slices=4, trajectory_key=("collector", "traj_ids"))
@@ -92,7 +90,6 @@ def test_several_workers_with_batched_envs() -> None:
     fill(memory, collector)
 
 
-@pytest.mark.processes
 def test_batched_envs_that_are_given_as_they_are() -> None:
     memory = ReplayBuffer(
         storage=LazyTensorStorage(N, ndim=3), sampler=SliceSampler(num_slices=4, trajectory_key=("collector", "traj_ids"))

@@ -314,7 +314,7 @@ def test_holes_are_kept_with_a_state() -> None:
     ring.give_up(claimed(ring, 3))
     write(ring, 2)
     other = Ring(Control(10).shared(), 10)
-    other.control.restore(ring.control.state())
+    other.control.restore(ring.control.state(10))
     for held in (ring, other):
         assert held.filled(0, 7).tolist() == [True, True, False, False, False, True, True]
         assert held.readable == 4

@@ -20,9 +20,9 @@ from tensordict import NonTensorStack, TensorDict
 from reap.data.buffers.ensemble import ReplayBufferEnsemble
 from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.slices import SliceSampler
-from reap.data.saving import checkpoint, folders, reading
-from reap.data.saving.checkpoint import REST
+from reap.data.saving import folders, reading, rest
 from reap.data.saving.manifest import MANIFEST
+from reap.data.saving.rest import REST
 from reap.data.storages import LazyTensorStorage
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from tests import warm
@@ -67,13 +67,13 @@ def test_a_save_during_a_load_is_read_in_full_or_not_at_all(tmp_path: Path, monk
 
 def test_a_save_that_is_replaced_while_it_is_verified_is_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(20).dumps(tmp_path / "ck")
-    mapped = checkpoint.mapped_frames
+    mapped = rest.mapped_frames
 
     def replaced(folder: Any, files: Any) -> Any:
         made(30).dumps(tmp_path / "ck")
         return mapped(folder, files)
 
-    monkeypatch.setattr(checkpoint, "mapped_frames", replaced)
+    monkeypatch.setattr(rest, "mapped_frames", replaced)
     reader = made()
     reader.loads(tmp_path / "ck")
     assert frames_of(reader) == {20.0}

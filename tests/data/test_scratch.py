@@ -16,8 +16,9 @@ import torch
 from tensordict import TensorDict
 
 from reap.data import LazyMemmapStorage, ReplayBuffer
-from reap.data.storages import lazy, scratch
-from reap.data.storages.scratch import LOCK, PREFIX, Scratch, remove_abandoned, remove_frames
+from reap.data.storages import lazy
+from reap.data.storages.files import scratch
+from reap.data.storages.files.scratch import LOCK, PREFIX, Scratch, remove_abandoned, remove_frames
 from reap.errors import ClosedError, OptionError
 from tests import warm
 from tests.disks import on_small_disk

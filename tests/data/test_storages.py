@@ -252,12 +252,12 @@ def test_no_descriptor_and_no_mapping_is_left_by_writes_and_samples() -> None:
     item, places = TensorDict({"a": torch.zeros(1, 8), "b": torch.zeros(1)}, [1]), torch.tensor([0])
     for _ in range(100):
         storage.append(item, origins)
-        storage.get(places)
+        storage.copies(places)
     gc.collect()
     before = open_now()
     for _ in range(20_000):
         storage.append(item, origins)
-        storage.get(places)
+        storage.copies(places)
     gc.collect()
     after = open_now()
     assert after[0] == before[0]

@@ -234,7 +234,7 @@ def test_rows_and_time_are_kept_apart() -> None:
     assert equal(buffer[:, :3], data)
     assert equal(buffer[..., 1], {"a": data["a"][:, 1], "b": (data["b"][0][:, 1],)})
     sample, info = buffer.sample(30, return_info=True)
-    rows, columns = info["index"].unbind(-1)
+    rows, columns = info["index"]
     assert torch.equal(sample["a"], buffer[:]["a"][rows, columns])
     buffer[1, 2] = {"a": torch.tensor([70, 71]), "b": (torch.tensor(72),)}
     assert equal(buffer[1, 2], {"a": torch.tensor([70, 71]), "b": (torch.tensor(72),)})

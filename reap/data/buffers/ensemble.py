@@ -9,7 +9,6 @@ sample    [chosen, frames of each]   stacked; "index" says which buffer, and whi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -20,24 +19,26 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
-from reap.data.buffers.member_index import index_of, inner_of, numbers_of, with_index
+from reap.data.buffers.member_index import index_of, inner_of, numbers_of, weights_of, with_index
+from reap.data.buffers.one_by_one import OneByOne
 from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.buffers.replay import ReplayBuffer
 from reap.data.buffers.tensordict_buffers import by_item
 from reap.data.numeric_options import positive
+from reap.data.peers import conversion
 from reap.data.samplers.prioritized import PrioritizedSampler
-from reap.data.saving.checkpoint import REST, read_rest, read_state, write_rest
 from reap.data.saving.folders import real, replaced
 from reap.data.saving.manifest import MANIFEST, check
 from reap.data.saving.plain import decoded, encoded
 from reap.data.saving.reading import SavedFolder, whole
+from reap.data.saving.rest import REST, read_rest, read_state, write_rest
 from reap.data.storages.base import Storage
 from reap.data.storages.lists import ListStorage, collated
 from reap.data.transforms import on_samples
-from reap.errors import CallOrderError, OptionError, SpecMismatch
+from reap.errors import CallOrderError, OptionError, SpecMismatch, shown
 
 
-class ReplayBufferEnsemble:
+class ReplayBufferEnsemble(OneByOne):
     """Samples from several buffers, each with its own storage, sampler, writer and transforms.
 
     A sample is `[buffers, frames]`: of each buffer that was chosen, `batch_size` divided by their number. Where the buffers
@@ -88,7 +89,7 @@ class ReplayBufferEnsemble:
         if sample_from_all and p is not None:
             raise OptionError("ReplayBufferEnsemble: expected either p or sample_from_all=True, got both")
         self.batch_size = None if batch_size is None else positive(batch_size, "batch_size")
-        self._weights = None if sample_from_all else _checked(p, len(self.buffers))
+        self._weights = None if sample_from_all else weights_of(p, len(self.buffers))
         count = len(self.buffers) if sample_from_all or num_buffer_sampled is None else num_buffer_sampled
         self._count = positive(count, "num_buffer_sampled")
         self._collate = collate_fn
@@ -99,8 +100,19 @@ class ReplayBufferEnsemble:
             self.append_transform(transform)
         self._generator = generator
         if generator is not None:
-            for buffer in self.buffers:
-                buffer.set_rng(generator)
+            self.set_rng(generator)
+
+    def set_rng(self, generator: torch.Generator | None) -> None:
+        """Take random numbers from this generator from now on, in the buffers too; None for torch's own."""
+        self._generator = generator
+        for buffer in self.buffers:
+            buffer.set_rng(generator)
+
+    def share(self) -> ReplayBufferEnsemble:
+        """Let other processes write to the buffers and sample from them; see `ReplayBuffer.share`. Returns the ensemble."""
+        for buffer in self.buffers:
+            buffer.share()
+        return self
 
     def _make_prefetcher(self) -> Prefetcher | None:
         return Prefetcher(self._sample, self._prefetch) if self._prefetch else None
@@ -186,10 +198,19 @@ class ReplayBufferEnsemble:
 
     def append_transform(self, transform: Any) -> ReplayBufferEnsemble:
         """Change samples by another function, or the `forward` of an object, after the existing ones. Returns the ensemble."""
+        return self.insert_transform(len(self._transforms), transform)
+
+    def insert_transform(self, index: int, transform: Any) -> ReplayBufferEnsemble:
+        """Change samples by another function at a place among the existing ones; see `append_transform`."""
         function = on_samples(transform)
         self._drop_prefetched()
-        self._transforms.append(function)
+        self._transforms.insert(index, function)
         return self
+
+    @property
+    def transform(self) -> tuple[Callable[[Any], Any], ...]:
+        """The functions that change samples, in order."""
+        return tuple(self._transforms)
 
     def _drop_prefetched(self) -> None:
         if self._prefetcher is not None:
@@ -312,7 +333,8 @@ class ReplayBufferEnsemble:
                 check(folder, manifest, f"{name}/{MANIFEST}")
         return [read_state(folder.folder(name), verify=verify) for name in names], rest
 
-    save, load = dumps, loads
+    save = dump = dumps
+    load = loads
 
     def _at_rest(self) -> AbstractContextManager[None]:
         return self._prefetcher.at_rest() if self._prefetcher else nullcontext()
@@ -349,7 +371,7 @@ class ReplayBufferEnsemble:
                     buffer.set_rng(self._generator)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_prefetcher": None}
+        return {**self.__dict__, "_prefetcher": None, "_iterator": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -366,12 +388,6 @@ def _as_buffer(given: Any) -> ReplayBuffer:
     if isinstance(given, ReplayBuffer):
         return given
     raise OptionError(
-        f"ReplayBufferEnsemble: expected buffers or storages of reap.data, got {type(given).__name__}: {given!r:.100}"
+        f"ReplayBufferEnsemble: expected buffers or storages of reap.data, got {type(given).__name__}: {shown(given):.100}"
+        f"{conversion(given)}"
     )
-
-
-def _checked(p: Tensor | Sequence[float] | None, count: int) -> Tensor:
-    weights = torch.ones(count, dtype=torch.float64) if p is None else torch.as_tensor(p, dtype=torch.float64).reshape(-1)
-    if len(weights) != count or not (weights >= 0).all() or not 0 < float(weights.sum()) < math.inf:
-        raise OptionError(f"p: expected {count} numbers from 0 on, one for each buffer, got {p!r}")
-    return weights / weights.sum()

@@ -1,7 +1,9 @@
-"""Indices of an ensemble: which of its buffers, and which of their frames."""
+"""Indices of an ensemble: which of its buffers, and which of their frames; and how likely each buffer is."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,8 +52,9 @@ def inner_of(index: tuple[Any, ...]) -> Any:
     return index[1] if len(index) == 2 else index[1:]
 
 
-def index_of(number: int, index: Tensor) -> TensorDict:
+def index_of(number: int, index: Tensor | tuple[Tensor, ...]) -> TensorDict:
     """Which buffer frames are of, and which of its frames."""
+    index = torch.stack(index, -1) if isinstance(index, tuple) else index
     ids = torch.full(index.shape[:1], number)
     return TensorDict({"buffer_ids": ids, "index": index}, index.shape[:1])
 
@@ -62,3 +65,15 @@ def with_index(data: Any, index: TensorDict) -> Any:
         return data
     entries = {key: spread(value, data) for key, value in index.items()}
     return data.exclude("index").set("index", TensorDict(entries, data.batch_size))
+
+
+def weights_of(p: Tensor | Sequence[float] | None, count: int) -> Tensor:
+    """How likely each of so many buffers is; all alike for None.
+
+    Raises:
+        OptionError: not one number from 0 on for each.
+    """
+    weights = torch.ones(count, dtype=torch.float64) if p is None else torch.as_tensor(p, dtype=torch.float64).reshape(-1)
+    if len(weights) != count or not (weights >= 0).all() or not 0 < float(weights.sum()) < math.inf:
+        raise OptionError(f"p: expected {count} numbers from 0 on, one for each buffer, got {p!r}")
+    return weights / weights.sum()

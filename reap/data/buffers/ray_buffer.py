@@ -19,12 +19,13 @@ from types import ModuleType, SimpleNamespace, TracebackType
 from typing import Any, Self
 
 from reap import optional
+from reap.data.buffers.one_by_one import OneByOne
 from reap.data.buffers.ray_transport import Memory, put_together, taken_apart
 from reap.data.buffers.replay import Index, ReplayBuffer
 from reap.errors import ClosedError
 
 
-class RayReplayBuffer:
+class RayReplayBuffer(OneByOne):
     """A replay buffer in a Ray actor, with the methods of a `ReplayBuffer`.
 
     It can be sent to other processes, actors and tasks: all have the same buffer. Paths of `dumps` and `loads` are those of the
@@ -75,17 +76,52 @@ class RayReplayBuffer:
         """Write one item; see `ReplayBuffer.add`."""
         return self._call("add", data)
 
-    def extend(self, data: Any) -> Index:
-        """Write several items; see `ReplayBuffer.extend`."""
-        return self._call("extend", data)
+    def extend(self, data: Any, *, update_priority: bool | None = None) -> Index:
+        """Write several items; see `ReplayBuffer.extend`, or that of the actor's buffer."""
+        return self._call("extend", data, update_priority=update_priority)
 
     def break_trajectories(self) -> None:
         """Let no trajectory continue over the next write; see `ReplayBuffer.break_trajectories`."""
         self._call("break_trajectories")
 
-    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
-        """A sample; see `ReplayBuffer.sample`."""
-        return self._call("sample", batch_size, return_info)
+    def sample(self, batch_size: int | None = None, return_info: bool = False, **options: Any) -> Any:
+        """A sample; see `ReplayBuffer.sample`, or that of the actor's buffer, whose other options it takes."""
+        return self._call("sample", batch_size, return_info, **options)
+
+    def can_sample(self, batch_size: int | None = None) -> bool:
+        """Whether `sample` finds something to sample from; see `ReplayBuffer.can_sample`."""
+        return self._call("can_sample", batch_size)
+
+    def mark_update(self, index: Index) -> None:
+        """Tell the sampler that other frames are at these indices; see `ReplayBuffer.mark_update`."""
+        self._call("mark_update", index)
+
+    def stats(self) -> dict[str, int | float | bool]:
+        """Its size, capacity and counts, by name."""
+        return self._call("stats")
+
+    def read_all_in_order(self, end: int | None = None) -> Any:
+        """A copy of all frames by place, or of the first `end`."""
+        return self._call("read_all_in_order", end)
+
+    def write_all(self, data: Any, end: int | None = None) -> None:
+        """Overwrite the first frames; see `ReplayBuffer.write_all`."""
+        self._call("write_all", data, end)
+
+    def set_(self, key: Any, value: Any) -> Self:
+        """Overwrite the values of all frames under a key. Returns the buffer."""
+        self._call("set_", key, value)
+        return self
+
+    def set_at_(self, key: Any, value: Any, index: Any) -> Self:
+        """Overwrite the values of the frames at an index under a key. Returns the buffer."""
+        self._call("set_at_", key, value, index)
+        return self
+
+    def update_(self, data: Any) -> Self:
+        """Overwrite the values of all frames under the keys of data. Returns the buffer."""
+        self._call("update_", data)
+        return self
 
     def update_priority(self, index: Index, priority: Any) -> None:
         """Set the priorities of frames; see `ReplayBuffer.update_priority`."""
@@ -128,6 +164,11 @@ class RayReplayBuffer:
         return self._get(self._handle().read.remote("batch_size"))
 
     @property
+    def initialized(self) -> bool:
+        """Whether the parts of the actor's buffer are made; see `ReplayBuffer`."""
+        return self._get(self._handle().read.remote("initialized"))
+
+    @property
     def dim_extend(self) -> int:
         """The dimension of written data that is time; see `ReplayBuffer`."""
         return self._get(self._handle().read.remote("dim_extend"))
@@ -155,10 +196,27 @@ class RayReplayBuffer:
         """Write with another writer from now on."""
         self._call("set_writer", writer)
 
-    def append_transform(self, transform: Any) -> Self:
-        """Add a transform after those that are there. Returns the buffer."""
-        self._call("append_transform", transform)
+    def append_transform(self, transform: Any, *, invert: bool = False) -> Self:
+        """Add a transform after those that are there; see `ReplayBuffer.insert_transform`. Returns the buffer."""
+        self._call("append_transform", transform, invert=invert)
         return self
+
+    def insert_transform(self, index: int, transform: Any, *, invert: bool = False) -> Self:
+        """Add a transform at a place among those that are there; see `ReplayBuffer.insert_transform`. Returns the buffer."""
+        self._call("insert_transform", index, transform, invert=invert)
+        return self
+
+    def set_rng(self, generator: Any) -> None:
+        """Take random numbers from a copy of this generator, in the actor."""
+        self._call("set_rng", generator)
+
+    def register_save_hook(self, hook: Any) -> None:
+        """Call a function in the actor before frames are written to files; see `ReplayBuffer.register_save_hook`."""
+        self._call("register_save_hook", hook)
+
+    def register_load_hook(self, hook: Any) -> None:
+        """Call a function in the actor after frames were read from files; see `ReplayBuffer.register_load_hook`."""
+        self._call("register_load_hook", hook)
 
     def share(self) -> Self:
         """Nothing to do: all processes of the cluster have it. Returns the buffer."""
@@ -182,12 +240,13 @@ class RayReplayBuffer:
         """Load a save of `dumps`; see `ReplayBuffer.loads`."""
         self._call("loads", path, verify)
 
-    save, load = dumps, loads
+    save = dump = dumps
+    load = loads
 
     # ------------------------------------------------------------------ the actor
 
-    def _call(self, method: str, *arguments: Any) -> Any:
-        body, memory = taken_apart(arguments)
+    def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        body, memory = taken_apart((arguments, options))
         return put_together(*self._get(self._handle().call.remote(method, body, *memory)))
 
     def _handle(self) -> Any:
@@ -229,7 +288,7 @@ class RayReplayBuffer:
 
     def __getstate__(self) -> dict[str, Any]:
         self._handle()
-        return {name: value for name, value in vars(self).items() if name != "storage"} | {"_actor": None}
+        return {name: value for name, value in vars(self).items() if name not in {"storage", "_iterator"}} | {"_actor": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -255,7 +314,8 @@ class _Held:
         self._buffer = cls(**options)
 
     def call(self, method: str, body: bytes, *memory: Any) -> tuple[bytes, Memory]:
-        result = getattr(self._buffer, method)(*put_together(body, memory))
+        arguments, options = put_together(body, memory)
+        result = getattr(self._buffer, method)(*arguments, **options)
         return taken_apart(None if result is self._buffer else result)
 
     def read(self, name: str) -> Any:

@@ -17,31 +17,36 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from reap.data.buffers.face import BETWEEN_GRAPHS, BufferFace
 from reap.data.buffers.feeders import Feeders
 from reap.data.buffers.parts import sampler_of, storage_of, writer_of
 from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.consistent_sample import pinned, spread, take_sample
 from reap.data.numeric_options import positive
 from reap.data.rows import checked_time, time_last, valid_rows
-from reap.data.samplers.base import Sampler
-from reap.data.saving.checkpoint import BufferParts, Checkpointed
-from reap.data.storages.base import Storage, require_dims
+from reap.data.samplers.base import Sampler, require_size
+from reap.data.saving.checkpoint import BufferParts
+from reap.data.storages.base import Storage
+from reap.data.storages.core import require_dims
+from reap.data.storages.edits.fitting import under_key
+from reap.data.storages.lazy import LazyTensorStorage
+from reap.data.storages.lists import ListStorage
 from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
+from reap.keys import is_key
 from reap.system.forks import ForkedLocks
-from reap.system.sending import SharedWhenSent
 
 _forked = ForkedLocks()
 
 Index = Any
 
 
-class ReplayBuffer(Checkpointed, SharedWhenSent):
+class ReplayBuffer(BufferFace):
     """Frames in a ring, and samples of them.
 
     Args:
-        storage: holds the frames; a `LazyTensorStorage(1_000)` unless given.
+        storage: holds the frames; a `LazyTensorStorage(1_000)` unless given, or a `ListStorage(1_000)` for a `collate_fn`.
         sampler: chooses the frames of a sample; a `RandomSampler` unless given.
         writer: decides where new frames go; a `RoundRobinWriter` unless given.
         transform: changes samples, data that are written, or both; see `Transforms`.
@@ -53,6 +58,11 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         shared: other processes can write and sample.
         dim_extend: the dimension of written data that is time; the last of the storage's `ndim` unless given.
         generator: the source of random numbers; torch's own unless given.
+        transform_factory: a function that makes the transform, in the process that uses the buffer first.
+        checkpointer: saves the storage, and holds the hooks of saves; a `TensorStorageCheckpointer` unless given.
+        compilable: code under `torch.compile` may write to it, sample from it and set priorities: these calls are made as they
+            are, between its graphs (`fullgraph=True` cannot hold them). As the storage or the writer says unless given.
+        delayed_init: make storage, sampler, writer and transform at the first use; with a `transform_factory` unless given.
 
     Raises:
         OptionError: an invalid argument.
@@ -82,24 +92,54 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         shared: bool = False,
         dim_extend: int | None = None,
         generator: torch.Generator | None = None,
+        transform_factory: Callable[[], Any] | None = None,
+        checkpointer: Any = None,
+        compilable: bool | None = None,
+        delayed_init: bool | None = None,
     ) -> None:
-        self._storage = storage_of(storage)
-        self._sampler = sampler_of(sampler)
-        self._writer = writer_of(writer)
-        self._writer.check(self._storage)
         self.batch_size = positive(batch_size, "batch_size") if batch_size is not None else None
-        self._time = checked_time(dim_extend, self._storage.ndim)
+        if transform is not None and transform_factory is not None:
+            raise OptionError("ReplayBuffer: expected either transform or transform_factory, got both")
         if collate_fn is not None and not callable(collate_fn):
             raise OptionError(f"collate_fn: expected a function, got {collate_fn!r}")
         self._collate, self._generator = collate_fn, generator
         self._pins = pin_memory and torch.cuda.is_available()
-        self._transforms = Transforms(transform, write_transform)
         self.feeders = Feeders()
+        self._prefetch = positive(prefetch, "prefetch") if prefetch else 0
+        parts = {
+            "storage": storage,
+            "sampler": sampler,
+            "writer": writer,
+            "transform": transform,
+            "write_transform": write_transform,
+            "transform_factory": transform_factory,
+            "checkpointer": checkpointer,
+            "dim_extend": dim_extend,
+            "shared": shared,
+            "compilable": compilable,
+        }
+        if transform_factory is not None if delayed_init is None else delayed_init:
+            self._unbuilt = parts
+        else:
+            self._build(**parts)
+
+    def _build(self, **options: Any) -> None:
+        self._storage = storage_of(options["storage"], LazyTensorStorage if self._collate is None else ListStorage)
+        self._set_checkpointer(options["checkpointer"])
+        self._sampler = sampler_of(options["sampler"])
+        require_size(self._sampler, self.batch_size)
+        self._writer = writer_of(options["writer"])
+        self._writer.check(self._storage)
+        self._writer.register_storage(self._storage)
+        self._time = checked_time(options["dim_extend"], self._storage.ndim)
+        factory = options["transform_factory"]
+        self._transforms = Transforms(options["transform"] if factory is None else factory(), options["write_transform"])
         self._lock = _forked.add(RLock())
         self._sampler.serve(self._storage, self._lock)
-        self._prefetch = positive(prefetch, "prefetch") if prefetch else 0
         self._prefetcher = self._make_prefetcher()
-        if shared:
+        wanted, implied = options["compilable"], self._storage.compilable or self._writer.compilable
+        self._leave_graphs(implied if wanted is None else wanted)
+        if options["shared"]:
             self.share()
 
     def _make_prefetcher(self) -> Prefetcher | None:
@@ -122,19 +162,26 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         self.feeders.check()
         return self._write(self._storage.single(data))
 
-    def extend(self, data: Any) -> Index:
+    def extend(self, data: Any, *, update_priority: bool | None = None) -> Index:
         """Write several items along the time dimension.
 
         Args:
             data: a TensorDict, tensorclass or tensor `[*rows, time]`, dicts and tuples of tensors with these first dimensions,
                 or a list of items. Frames with a False `("collector", "mask")` are left out of a storage with one dimension.
+            update_priority: for a `TensorDictReplayBuffer`.
 
         Returns:
             Their indices `[n]`, or `[n, ndim]` for a storage with several dimensions, row by row.
 
         Raises:
             SpecMismatch: they differ in form from the first write; nothing is written.
+            OptionError: `update_priority` is given, and this buffer reads no priorities from data.
         """
+        if update_priority is not None:
+            raise OptionError("extend: update_priority is for a TensorDictReplayBuffer; this one reads no priorities from data")
+        return self._extend(data)
+
+    def _extend(self, data: Any) -> Index:
         self.feeders.check()
         return self._write(time_last(self._storage.together(data), self._time, self._storage.ndim))
 
@@ -142,15 +189,13 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         """Write data whose time is the last of the storage's dimensions."""
         storage = self._storage
         written = self._prepared(data)
+        if written is None:
+            return torch.zeros((0,) if storage.ndim == 1 else (0, storage.ndim), dtype=torch.int64)
         require_dims(written, storage.ndim)
-        places = self._writer.extend(storage, *valid_rows(data, written, storage.ndim))
+        places = self._writer.write(storage, *valid_rows(data, written, storage.ndim))
         if self._writer.replaces:
             self._note_replaced(places)
         return storage.as_index(places)
-
-    def break_trajectories(self) -> None:
-        """Let no trajectory continue over the next write of this process, because frames in between were lost."""
-        self._writer.streams.restart()
 
     def _note_replaced(self, places: Tensor) -> None:
         with self._lock:
@@ -171,7 +216,8 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
 
         Args:
             batch_size: frames in it; that of the buffer if None.
-            return_info: also return a dictionary, with `"index"` and the sampler's information about each frame.
+            return_info: also return a dictionary, with `"index"` and the sampler's information about each frame. With several
+                dimensions the index is a tuple, with a tensor for each of them.
 
         Raises:
             OptionError: no size is given, here or before.
@@ -202,8 +248,9 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
             data = collate(data)
         if self._pins:
             data = pinned(data)
-        info = {"index": self._storage.as_index(draw.places), **draw.info}
-        data = self._noted(data, info)
+        index = self._storage.as_index(draw.places)
+        info = {"index": index if index.ndim == 1 else tuple(index.unbind(-1)), **draw.info}
+        data = self._noted(data, {"index": index, **draw.info})
         if self._transforms.reads:
             data = self._transforms.after_read(data, self._storage)
         return Sample(data, info, is_last)
@@ -250,83 +297,31 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
     def __getitem__(self, index: Any) -> Any:
         """The contents `[*rows, time]` at an index of any kind that a tensor takes.
 
-        Slices and numbers give views of the memory of the buffer, which later writes change.
+        Slices and numbers give views of the memory of the buffer, which later writes change. A key gives the values under it.
         """
         self.feeders.check()
-        return self._storage.at(index)
+        return self._storage.at(slice(None))[index] if is_key(index) else self._storage.at(index)
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        """Overwrite frames.
+        """Overwrite frames, or the values of all frames under a key.
+
+        Args:
+            index: of any kind that a tensor takes, or a key.
+            data: broadcast to the index. A TensorDict may lack keys, whose values stay; new keys get zeros in all other frames,
+                which only a storage in RAM that is not shared can do.
 
         Raises:
             SpecMismatch: the data differ in form from the first write; nothing is changed.
         """
         self.feeders.check()
+        if is_key(index):
+            data, index = under_key(index, data, self[:].batch_size), slice(None)
         storage = self._storage
         places = storage.places_at(index)
         written = self._edited(storage.at_places(places, data), max(1, places.ndim))
         self._note_replaced(storage.put_at(places, written))
 
-    def empty(self, empty_write_count: bool = True) -> None:
-        """Forget all frames; memory is kept.
-
-        Args:
-            empty_write_count: let `write_count` begin at 0 again.
-        """
-        with self._without_prefetched():
-            self._storage.ring.empty(forget_written=empty_write_count)
-            self._sampler.empty()
-            self._writer.empty()
-
-    # ------------------------------------------------------------------ parts
-
-    @property
-    def dim_extend(self) -> int:
-        """The dimension of written data that is time."""
-        return self._time
-
-    @property
-    def storage(self) -> Storage:
-        """The storage of the frames."""
-        return self._storage
-
-    @property
-    def sampler(self) -> Sampler:
-        """The sampler, which chooses frames."""
-        return self._sampler
-
-    @property
-    def writer(self) -> Writer:
-        """The writer, which decides where new frames go."""
-        return self._writer
-
-    def set_sampler(self, sampler: Sampler) -> None:
-        """Replace the sampler."""
-        with self._without_prefetched():
-            self._sampler = sampler_of(sampler)
-            self._sampler.serve(self._storage, self._lock)
-
-    def set_storage(self, storage: Storage) -> None:
-        """Replace the storage; its frames stay in the old one."""
-        with self._without_prefetched():
-            made = storage_of(storage)
-            self._writer.check(made)
-            self._storage = made
-            self._sampler.empty()
-            self._sampler.serve(made, self._lock)
-            self._writer.empty()
-
-    def set_writer(self, writer: Writer) -> None:
-        """Replace the writer."""
-        made = writer_of(writer)
-        made.check(self._storage)
-        self._writer = made
-
-    def append_transform(self, transform: Any) -> ReplayBuffer:
-        """Add a transform after those that are there; see `Transforms`. Returns the buffer."""
-        with self._without_prefetched():
-            self._transforms.append(transform)
-        return self
+    # ------------------------------------------------------------------ processes
 
     def share(self) -> ReplayBuffer:
         """Let other processes write to it and sample from it: those that get it by pickling. Returns the buffer.
@@ -357,14 +352,6 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
         return end
 
     @contextmanager
-    def _without_prefetched(self) -> Generator[None]:
-        """A context in which no sample is made; those that were made ahead are dropped."""
-        if self._prefetcher is not None:
-            self._prefetcher.close()  # before the lock is taken: the thread may wait for that
-        with self._lock:
-            yield
-
-    @contextmanager
     def _at_rest(self) -> Generator[BufferParts]:
         prefetcher = self._prefetcher or Prefetcher(self._sample, 0)
         with prefetcher.at_rest(), self._lock:
@@ -378,20 +365,29 @@ class ReplayBuffer(Checkpointed, SharedWhenSent):
             self._generator = generator
 
     def __getstate__(self) -> dict[str, Any]:
+        if not self.initialized:
+            return vars(self)
         with self._at_rest() as parts:
             ahead = None if self._storage.control.is_shared else parts.prefetcher.made()
-        return {**self.__dict__, "_prefetcher": ahead, "_lock": None}
+        own = {name: value for name, value in vars(self).items() if name not in BETWEEN_GRAPHS}
+        return {**own, "_prefetcher": ahead, "_lock": None, "_iterator": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        ahead = state["_prefetcher"]
         vars(self).update(state)
+        if not self.initialized:
+            return
+        ahead = state["_prefetcher"]
         self._lock = _forked.add(RLock())
+        self._writer.register_storage(self._storage)
         self._sampler.serve(self._storage, self._lock)
         self._prefetcher = self._make_prefetcher()
+        self._leave_graphs(self.compilable)
         if ahead is not None:
             with self._at_rest() as parts:
                 parts.prefetcher.put(*ahead)
 
     def __repr__(self) -> str:
+        if not self.initialized:
+            return f"{type(self).__name__}(made at first use, batch_size={self.batch_size})"
         parts = f"storage={self._storage!r}, sampler={self._sampler!r}, writer={self._writer!r}"
         return f"{type(self).__name__}({len(self._storage)} frames, {parts}, batch_size={self.batch_size})"

@@ -22,7 +22,7 @@ from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.storages.items import Items
 from reap.data.storages.trees import Tree, holds_tensors_only, tree_of
 from reap.data.writers import TensorDictRoundRobinWriter
-from reap.errors import SpecMismatch
+from reap.errors import OptionError, SpecMismatch
 from reap.keys import NestedKey, as_key, plain
 
 
@@ -49,8 +49,11 @@ class TensorDictReplayBuffer(ReplayBuffer):
     """
 
     def __init__(self, *, priority_key: NestedKey = "td_error", writer: Any = None, **options: Any) -> None:
-        super().__init__(writer=TensorDictRoundRobinWriter if writer is None else writer, **options)
         self._priority_key = as_key(priority_key)
+        super().__init__(writer=TensorDictRoundRobinWriter if writer is None else writer, **options)
+
+    def _build(self, **options: Any) -> None:
+        super()._build(**options)
         self._sampler.read_priorities(self._priority_key)
 
     @property
@@ -58,10 +61,36 @@ class TensorDictReplayBuffer(ReplayBuffer):
         """The key of a frame's priority."""
         return plain(self._priority_key)
 
-    def set_sampler(self, sampler: Sampler) -> None:
-        """Choose frames with another sampler from now on."""
-        super().set_sampler(sampler)
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Choose frames with another sampler from now on. Returns the old one."""
+        before = super().set_sampler(sampler)
         self._sampler.read_priorities(self._priority_key)
+        return before
+
+    def extend(self, data: Any, *, update_priority: bool | None = None) -> Index:
+        """Write several items along the time dimension; see `ReplayBuffer.extend`.
+
+        Args:
+            data: TensorDicts, or dicts that make such.
+            update_priority: False lets them begin with the largest priority so far, whatever is under `priority_key`.
+        """
+        if update_priority is False and isinstance(self._sampler, PrioritizedSampler):
+            with self._lock:
+                return self._sampler.begin_alike(self._storage, lambda: self._extend(data))
+        return self._extend(data)
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False, include_info: bool | None = None) -> Any:
+        """A sample with `"index"` and the sampler's information about each frame; see `ReplayBuffer.sample`.
+
+        Args:
+            batch_size: frames in it; that of the buffer if None.
+            return_info: also return a dictionary of the information.
+            include_info: False leaves the information out of the sample.
+        """
+        data, info = super().sample(batch_size, return_info=True)
+        if include_info is False and isinstance(data, TensorDictBase):
+            data = data.exclude(*info)
+        return (data, info) if return_info else data
 
     def update_tensordict_priority(self, data: TensorDictBase | list[TensorDictBase]) -> None:
         """Set the priorities of frames to the values under `priority_key`; only samplers with priorities use them.
@@ -95,7 +124,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         return found
 
     def _prepared(self, data: Any) -> Any:
-        return self._checked(super()._prepared(_as_tensordict(data)), self._storage.ndim)
+        written = super()._prepared(_as_tensordict(data))
+        return None if written is None else self._checked(written, self._storage.ndim)
 
     def _edited(self, data: Any, dims: int) -> Any:
         return self._checked(super()._edited(_as_tensordict(data), dims), dims)
@@ -202,7 +232,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         beta: exponent of the weights.
         eps: added to each priority before the exponent.
         dtype: float32 or float64, as in torchrl.
-        options: those of a `ReplayBuffer`.
+        sampler: None: the buffer makes its own.
+        options: the others of a `ReplayBuffer`.
 
     Raises:
         OptionError: an argument that cannot work.
@@ -217,8 +248,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     def __init__(
-        self, *, alpha: float, beta: float, eps: float = 1e-8, dtype: torch.dtype = torch.float, **options: Any
+        self,
+        *,
+        alpha: float,
+        beta: float,
+        eps: float = 1e-8,
+        dtype: torch.dtype = torch.float,
+        sampler: None = None,
+        **options: Any,
     ) -> None:
+        if sampler is not None:
+            raise OptionError(f"PrioritizedReplayBuffer: makes its own sampler, got {sampler!r}; use ReplayBuffer(sampler=...)")
         super().__init__(sampler=lambda: PrioritizedSampler(self._storage.max_size, alpha, beta, eps, dtype), **options)
 
 

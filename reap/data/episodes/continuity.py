@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reap.data.storages.bits import carried, differing
-from reap.data.storages.tensors import TensorStorage
+from reap.data.storages.tensors import TensorRing
 from reap.keys import Key
 from reap.recording.buffers import after
 
@@ -37,7 +37,7 @@ class Continuity:
         keys: the keys to compare, which are also under `"next"`, with the same shape and dtype.
     """
 
-    def __init__(self, storage: TensorStorage) -> None:
+    def __init__(self, storage: TensorRing) -> None:
         assert storage.schema is not None
         self._storage, self._fields = storage, storage.schema.fields
         self.keys = () if MULTI_STEP in self._fields else carried(self._fields)

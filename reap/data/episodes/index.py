@@ -29,7 +29,7 @@ from reap.data.episodes.labels import Columns, GivenLabels, Labels
 from reap.data.episodes.segments import Segments, in_doubt, segments_of
 from reap.data.episodes.trajectories import Numbers, TrajectoryTable
 from reap.data.storages.ring.reading import Reading
-from reap.data.storages.tensors import TensorStorage
+from reap.data.storages.tensors import TensorRing
 
 CHUNK = 1 << 20
 """Frames that are looked at together."""
@@ -69,7 +69,7 @@ class EpisodeIndex:
         watchers: objects that are notified of changes.
     """
 
-    def __init__(self, storage: TensorStorage, labels: Labels | GivenLabels, *, keeps_owners: bool = False) -> None:
+    def __init__(self, storage: TensorRing, labels: Labels | GivenLabels, *, keeps_owners: bool = False) -> None:
         self.storage, self._labels = storage, labels
         self._owners = np.zeros(storage.rows * storage.ring.capacity, np.int32) if keeps_owners else None
         self._continuity = None if labels.trusts_order else Continuity(storage)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from reap.data.storages.ring.columns import Pieces
 from reap.data.storages.ring.control import REPLACED, REPLACEMENT
-from reap.data.storages.tensors import TensorStorage
+from reap.data.storages.tensors import TensorRing
 from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, plain
 from reap.recording.buffers import IDS, IS_INIT, MASK
@@ -57,7 +57,7 @@ class Labels:
         OptionError: no such key, or nothing that tells trajectories apart.
     """
 
-    def __init__(self, storage: TensorStorage, traj_key: Key | None, end_key: Key | None) -> None:
+    def __init__(self, storage: TensorRing, traj_key: Key | None, end_key: Key | None) -> None:
         known = storage.keys
         for key, name in ((traj_key, "traj_key"), (end_key, "end_key")):
             if key is not None and key not in known:
@@ -121,7 +121,7 @@ class GivenLabels:
     has_ids = True
     trusts_order = True
 
-    def __init__(self, storage: TensorStorage, trajectories: Any, ends: Any) -> None:
+    def __init__(self, storage: TensorRing, trajectories: Any, ends: Any) -> None:
         self._storage = storage
         given = torch.as_tensor(ends if trajectories is None else trajectories).reshape(storage.rows, -1)
         columns = storage.columns_in_use

@@ -5,16 +5,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from reap.data.numeric_options import positive
+from reap.data.peers import conversion, count_as_torchrls
+from reap.data.saving.part import SavedPart
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
 from reap.data.storages.ring.reading import Reading
-from reap.errors import CallOrderError, ReapError
+from reap.errors import CallOrderError, OptionError, ReapError, shown
 from reap.keys import Key
 
 NO_INFO: Mapping[str, Tensor] = {}
@@ -44,8 +47,70 @@ class Draw(NamedTuple):
     note: Any = None
 
 
-class Sampler:
+class Sampler(SavedPart):
     """Chooses frames."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """A sampler that torchrl's checks take for one of theirs."""
+        count_as_torchrls(Sampler, "Sampler")
+        return super().__new__(cls)
+
+    def sample(self, storage: Any, batch_size: int) -> tuple[Any, dict[Any, Any]]:
+        """Choose frames of a storage, without a buffer.
+
+        Args:
+            storage: holds them.
+            batch_size: how many.
+
+        Returns:
+            Their indices, `[B]`, or a tuple with a tensor for each dimension, and what the sampler knows about each, by name.
+
+        Raises:
+            OptionError: no storage of reap.
+            CallOrderError: there are not enough frames.
+        """
+        if not isinstance(storage, Storage):
+            raise OptionError(
+                f"sampler: expected a storage of reap.data, got {type(storage).__name__}: {shown(storage):.100}"
+                f"{conversion(storage)}"
+            )
+        with unbroken(self):
+            draw = self.draw(storage, positive(batch_size, "batch_size"), None)
+            flags = self._flags_of(draw, storage)
+        index = storage.as_index(draw.places)
+        return index if index.ndim == 1 else tuple(index.unbind(-1)), {**draw.info, **flags}
+
+    def _flags_of(self, draw: Draw, storage: Storage) -> dict[Any, Tensor]:
+        """The flags of frames that this sampler sets, by key; most set none."""
+        return {}
+
+    def can_sample(self, storage: Storage, batch_size: int) -> bool:
+        """Whether there is something to choose from, for a sample of this size."""
+        return len(storage) > 0
+
+    def add(self, index: Any) -> None:
+        """Accept that an item was written there: samplers find what was written when they draw."""
+
+    def extend(self, index: Any) -> None:
+        """Accept that items were written there: samplers find what was written when they draw."""
+
+    def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
+        """Note that other frames are at these indices; a prioritized sampler gives them the priority of new frames.
+
+        Args:
+            index: their indices, as the buffer's `extend` gives them.
+            storage: holds the frames; needed unless a buffer samples with it.
+        """
+
+    @property
+    def default_priority(self) -> float:
+        """The priority of new frames."""
+        return 1.0
+
+    @property
+    def needs_size(self) -> bool:
+        """Whether the size of a sample must be known before the first one."""
+        return False
 
     @abstractmethod
     def draw(self, storage: Storage, size: int, generator: torch.Generator | None) -> Draw:
@@ -120,6 +185,14 @@ class Sampler:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def require_size(sampler: Sampler, batch_size: int | None) -> None:
+    """Raise OptionError for a sampler that needs the size of samples where there is none."""
+    if batch_size is None and sampler.needs_size:
+        raise OptionError(
+            "drop_last=True: expected a batch_size where the buffer is made: it decides which frames are left out; got none"
+        )
 
 
 class unbroken:  # noqa: N801  a context manager, which costs a fifth of one made from a function

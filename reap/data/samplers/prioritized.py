@@ -13,11 +13,10 @@ priorities: frames that are new to it get the largest priority so far, frames th
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,11 +24,13 @@ from torch import Tensor
 
 from reap.data.numeric_options import not_negative, positive
 from reap.data.reductions import REDUCTIONS, checked_reduction
-from reap.data.samplers.base import EMPTY, HIDDEN, Draw, Sampler, unbroken
+from reap.data.samplers.base import EMPTY, Draw, Sampler, unbroken
+from reap.data.samplers.seen import Seen, columns_of_writes, drawn_places, places_of_columns, set_valid
 from reap.data.samplers.served import Served
 from reap.data.samplers.sum_tree import Places, SumTree, Values
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
+from reap.data.storages.items import checked_device
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
 
@@ -38,20 +39,6 @@ NOT_KEPT = -1
 
 FIRST_PRIORITY = 1.0
 """The priority of new frames before any other is known."""
-
-
-class Seen(NamedTuple):
-    """How far the ring was when the sampler looked at it last.
-
-    Attributes:
-        oldest: the oldest column that held something.
-        claimed: the first column that was not claimed.
-        writing: first column and number of columns of each write that was not published.
-    """
-
-    oldest: int = 0
-    claimed: int = 0
-    writing: tuple[tuple[int, int], ...] = ()
 
 
 class PrioritizedSampler(Sampler):
@@ -71,6 +58,7 @@ class PrioritizedSampler(Sampler):
         reduction: combines several priorities of a frame: `"max"`, `"min"`, `"mean"` or `"median"`.
         max_priority_within_buffer: new frames get the largest priority of those that the buffer holds, instead of the largest
             that there ever was; finding it takes time in proportion to the buffer.
+        device: None or "cpu", where priorities are kept; index and priority may be on any device.
 
     Raises:
         OptionError: an argument that cannot work.
@@ -94,7 +82,10 @@ class PrioritizedSampler(Sampler):
         dtype: torch.dtype = torch.float,
         reduction: str = "max",
         max_priority_within_buffer: bool = False,
+        device: Any = None,
     ) -> None:
+        if device is not None and checked_device(device).type != "cpu":
+            raise OptionError(f"device: expected 'cpu', where priorities are kept, got {str(device)!r}; leave it out")
         self.max_capacity = positive(max_capacity, "max_capacity")
         if dtype not in (torch.float32, torch.float64):
             raise OptionError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
@@ -105,6 +96,21 @@ class PrioritizedSampler(Sampler):
         self._priority_key: Key | None = None
         self._buffer = Served()
         self._forget()
+
+    @property
+    def max_size(self) -> int:
+        """Frames of the buffer at the most."""
+        return self.max_capacity
+
+    @property
+    def device(self) -> torch.device:
+        """Where priorities are kept: the CPU."""
+        return torch.device("cpu")
+
+    @property
+    def default_priority(self) -> float:
+        """The priority of new frames: the largest so far, or 1."""
+        return max(0.0, self._largest ** (1 / self._exponent) - self.eps) if self._exponent else FIRST_PRIORITY
 
     @property
     def alpha(self) -> float:
@@ -146,14 +152,14 @@ class PrioritizedSampler(Sampler):
             CallOrderError: there are none whose writing has ended, or all have priority 0.
         """
         tree = self._catch_up(storage)
-        return self._weighted(tree, _places(tree, storage, size, generator))
+        return self._weighted(tree, drawn_places(tree, storage, size, generator))
 
     def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
         """Choose others for those that were being written; see `Sampler`."""
         tree = self._catch_up(storage)
         places = draw.places.numpy().copy()
         gone = bad | (tree.values[places] == 0)
-        places[gone] = _places(tree, storage, int(gone.sum()), generator)
+        places[gone] = drawn_places(tree, storage, int(gone.sum()), generator)
         return self._weighted(tree, places)
 
     def _weighted(self, tree: SumTree, places: Places) -> Draw:
@@ -200,7 +206,7 @@ class PrioritizedSampler(Sampler):
         tree = self._catch_up(storage)
         if (held := self._held(at, storage)) is not None:
             at, values = at[held], values[held]
-        _set_valid(tree, at, values, storage)
+        set_valid(tree, at, values, storage)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
     def repair(self) -> None:
@@ -213,7 +219,30 @@ class PrioritizedSampler(Sampler):
         if self._tree is not None:
             tree, at = self._catch_up(storage), places.cpu().numpy()
             at = np.unique(at[at != NOT_KEPT])
-            _set_valid(tree, at, self._powers_of_new(at, storage), storage)
+            set_valid(tree, at, self._powers_of_new(at, storage), storage)
+
+    def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
+        """Give the frames at these indices the priority of new ones; see `Sampler`."""
+        with self._buffer.lock:
+            held_by = self._buffer.storage if storage is None else storage
+            self.replaced(held_by.as_places(index), held_by)
+
+    def begin_alike(self, storage: Storage, write: Callable[[], Any]) -> Any:
+        """Write frames that begin with the largest priority so far, whatever priorities the data have.
+
+        Args:
+            storage: where they are written.
+            write: does so, and returns their indices.
+        """
+        if storage.is_initialised:
+            self._catch_up(storage)
+        largest = self._largest
+        index = write()
+        if storage.is_initialised:
+            tree, places = self._catch_up(storage), storage.as_places(index).numpy()
+            set_valid(tree, places[places != NOT_KEPT], largest, storage)
+            self._largest = largest
+        return index
 
     def read_priorities(self, key: Key) -> None:
         """Use the values under this key, if there are any, as priorities of new frames."""
@@ -240,7 +269,7 @@ class PrioritizedSampler(Sampler):
         if claimed - oldest == capacity and not writing and places.min(initial=0) != NOT_KEPT:
             return None
         columns = claimed - 1 - (claimed - 1 - places) % capacity
-        return (places != NOT_KEPT) & (columns >= oldest) & ~np.isin(columns, _columns(writing, oldest, claimed))
+        return (places != NOT_KEPT) & (columns >= oldest) & ~np.isin(columns, columns_of_writes(writing, oldest, claimed))
 
     def _powers(self, priority: Tensor, name: str) -> Values:
         """The values of the tree for priorities `[n]`."""
@@ -279,7 +308,7 @@ class PrioritizedSampler(Sampler):
         if not storage.is_initialised:
             raise CallOrderError(EMPTY)
         size = storage.rows * storage.ring.capacity
-        if size > self.max_capacity:
+        if size > self.max_capacity and storage.max_size > self.max_capacity:
             raise OptionError(
                 f"max_capacity={self.max_capacity}: expected room for all frames of the buffer, which holds {size}; "
                 f"use PrioritizedSampler({size}, ...)"
@@ -290,14 +319,14 @@ class PrioritizedSampler(Sampler):
         """Give new frames their priority, and none to those that are being written."""
         oldest, claimed, writing = seen
         before = (self._seen.claimed, claimed - self._seen.claimed)
-        hidden = _columns(writing, oldest, claimed)
-        changed = _columns((before, *self._seen.writing), oldest, claimed)
-        places = _places_of(changed[~np.isin(changed, hidden)], storage)
-        tree.set(_places_of(hidden, storage), 0.0)
+        hidden = columns_of_writes(writing, oldest, claimed)
+        changed = columns_of_writes((before, *self._seen.writing), oldest, claimed)
+        places = places_of_columns(changed[~np.isin(changed, hidden)], storage)
+        tree.set(places_of_columns(hidden, storage), 0.0)
         if self.max_priority_within_buffer:
             tree.set(places, 0.0)
             self._largest = tree.highest or self._first_power
-        _set_valid(tree, places, self._powers_of_new(places, storage), storage)
+        set_valid(tree, places, self._powers_of_new(places, storage), storage)
         self._seen = seen
 
     def _powers_of_new(self, places: Places, storage: Storage) -> Values | float:
@@ -363,33 +392,3 @@ class PrioritizedSampler(Sampler):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(alpha={self._alpha}, beta={self._beta}, eps={self.eps}, reduction={self.reduction!r})"
-
-
-def _set_valid(tree: SumTree, places: Places, values: Values | float, storage: Storage) -> None:
-    """Set the values of frames in the tree, with 0 for invalid frames."""
-    valid = None if storage.validity is None else storage.validity.of(places)
-    tree.set(places, values if valid is None else np.where(valid, values, 0.0))
-
-
-def _places(tree: SumTree, storage: Storage, size: int, generator: torch.Generator | None) -> Places:
-    if math.isinf(tree.lowest):
-        raise CallOrderError(
-            EMPTY
-            if not storage.columns_in_use
-            else HIDDEN
-            if not storage.ring.readable
-            else "replay buffer: expected a frame with a priority above 0, found 0 for all; give some another priority, or eps"
-        )
-    return tree.draw(torch.rand(size, dtype=torch.float64, generator=generator).numpy())
-
-
-def _columns(writes: Iterable[tuple[int, int]], oldest: int, end: int) -> Places:
-    """The columns of these writes, given as first column and number, from `oldest` to `end`."""
-    parts = [np.arange(max(start, oldest), min(start + count, end)) for start, count in writes]
-    return np.concatenate([np.empty(0, np.int64), *parts])
-
-
-def _places_of(columns: Places, storage: Storage) -> Places:
-    """The places of these columns in all rows."""
-    capacity = storage.ring.capacity
-    return (np.arange(storage.rows)[:, None] * capacity + columns % capacity).reshape(-1)

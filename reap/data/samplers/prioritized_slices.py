@@ -16,7 +16,6 @@ from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.slices import RANDOM, SliceSampler
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
-from reap.data.storages.items import Leaves
 from reap.errors import CallOrderError, OptionError
 
 
@@ -56,7 +55,7 @@ class FirstFrames(SliceSampler):
         return Beginnings(numbers, frames - np.where(steps == 0, least_cut, 0), ways)
 
 
-class PrioritizedSliceSampler(PrioritizedSampler):
+class PrioritizedSliceSampler(PrioritizedSampler, FirstFrames):
     """Slices of trajectories; one begins with a frame as often as that frame's priority says.
 
     Of all slices that there are, each is chosen in proportion to the priority of its first frame. Frames from which on a
@@ -92,8 +91,8 @@ class PrioritizedSliceSampler(PrioritizedSampler):
                 "of episodes first depend on the priorities of whole episodes, which all change with each write; use a "
                 "SliceSampler for that"
             )
-        self._slices = FirstFrames(**options)
-        super().__init__(max_capacity, alpha, beta, eps, dtype, reduction, max_priority_within_buffer)
+        PrioritizedSampler.__init__(self, max_capacity, alpha, beta, eps, dtype, reduction, max_priority_within_buffer)
+        FirstFrames.__init__(self, **options)
 
     def draw(self, storage: Storage, size: int, generator: torch.Generator | None) -> Draw:
         """Choose slices of `size` frames together; see `Sampler`.
@@ -102,27 +101,27 @@ class PrioritizedSliceSampler(PrioritizedSampler):
             OptionError: the size is not a multiple of the option, or the data have no such keys.
             CallOrderError: nothing was written yet, or no frame that a slice can begin with has a priority above 0.
         """
-        index = self._slices.updated(storage)
-        length, count = self._slices.shape_of(size)
+        index = self.updated(storage)
+        length, count = self.shape_of(size)
         return self._as_draw(self._begun(index, length, count, generator), storage)
 
     def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
         """Choose others for slices with frames that were being written; see `Sampler`."""
         slices: Slices = draw.note
-        index = self._slices.updated(storage)
-        lost = self._slices.lost(slices, bad, storage)
-        others = self._begun(index, self._slices.length, int(lost.sum()), generator)
+        index = self.updated(storage)
+        lost = self.lost(slices, bad, storage)
+        others = self._begun(index, self.length, int(lost.sum()), generator)
         return self._as_draw(slices.only(~lost).together(others), storage)
 
     def _begun(self, index: EpisodeIndex, length: int, count: int, generator: torch.Generator | None) -> Slices:
         """This number of slices, each with a random start."""
         numbers, starts = np.zeros((2, 0), np.int64)
-        most = 1 + self._slices.span.reach(length)[0]  # slices that have one frame as their first one
+        most = 1 + self.span.reach(length)[0]  # slices that have one frame as their first one
         for _ in range(ATTEMPTS):
             if len(numbers) >= count:
                 break
             places = super().draw(index.storage, 2 * count * most, generator).places.numpy()
-            begun = self._slices.begun_at(index, places, length)
+            begun = self.begun_at(index, places, length)
             cut = _below(most, len(places), generator)
             fits = cut < begun.ways
             found, at = begun.chosen(fits, cut[fits])
@@ -136,10 +135,10 @@ class PrioritizedSliceSampler(PrioritizedSampler):
     ) -> tuple[Numbers, Numbers]:
         """Trajectories and starts for as many slices, out of all that there are."""
         tree = self._catch_up(index.storage)
-        begun = self._slices.begun_at(index, np.arange(tree.size), length)
+        begun = self.begun_at(index, np.arange(tree.size), length)
         sums = np.cumsum(begun.ways * tree.values)
         if not sums[-1]:
-            self._slices.eligible(index, length)
+            self.eligible(index, length)
             raise CallOrderError(
                 f"replay buffer: expected a frame with a priority above 0 from which a slice of {length} can begin, found none"
             )
@@ -154,38 +153,34 @@ class PrioritizedSliceSampler(PrioritizedSampler):
         known = {name: weights.repeat_interleave(lengths) for name, weights in info.items()}
         return Draw(torch.from_numpy(slices.places), known, slices)
 
-    def mark(self, draw: Draw, leaves: Leaves, storage: Storage) -> None:
-        """Mark the ends of slices; see `SliceSampler`."""
-        self._slices.mark(draw, leaves, storage)
-
     # ------------------------------------------------------------------ state
 
     def empty(self) -> None:
         """Forget all frames, their priorities and their trajectories."""
-        super().empty()
-        self._slices.empty()
+        self._forget()
+        self._forget_slices()
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the sampler, without the contents of the storage."""
-        return {**super().state_dict(), "slices": self._slices.state_dict()}
+        return {**super().state_dict(), "slices": FirstFrames.state_dict(self)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`, of a sampler of a buffer with the same room and contents."""
         super().load_state_dict(state)
-        self._slices.load_state_dict(state["slices"])
+        FirstFrames.load_state_dict(self, state["slices"])
 
     def repair(self) -> None:
         """Read all frames again before the next draw, and compute the sums again; see `Sampler`."""
         super().repair()
-        self._slices.repair()
+        self._forget_slices()
 
     def resume(self, storage: Storage) -> None:
         """Use the loaded index and priorities; see `Sampler`."""
         super().resume(storage)
-        self._slices.resume(storage)
+        FirstFrames.resume(self, storage)
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, {self._slices!r})"
+        return f"{super().__repr__()[:-1]}, {FirstFrames.__repr__(self)[len(type(self).__name__) + 1 :]}"
 
 
 def _below(bound: int, count: int, generator: torch.Generator | None) -> Numbers:

@@ -22,7 +22,7 @@ from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.data.storages.items import Leaves
 from reap.data.storages.leaf import indexable
-from reap.data.storages.tensors import TensorStorage
+from reap.data.storages.tensors import TensorRing
 from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, NestedKey, as_key, plain
 
@@ -58,7 +58,8 @@ class SliceSampler(Sampler):
             keys.
         trajectories: int `[*rows, time]`, ids likewise.
         cache_values: accepted; the index of trajectories is always kept, and updated as they are written.
-        compile: accepted, without effect.
+        compile: accepted, as is `use_gpu`: they say how torchrl is to search for trajectories, and nothing is searched here.
+        use_gpu: see `compile`.
         uniform_over: `"episodes"`, or `"frames"`: each slice that there is as likely as any other.
 
     Raises:
@@ -94,6 +95,7 @@ class SliceSampler(Sampler):
         compile: bool | Mapping[str, Any] = False,  # noqa: A002  its name in torchrl
         span: GivenSpan = False,
         uniform_over: Literal["episodes", "frames"] = "episodes",
+        use_gpu: torch.device | bool = False,
     ) -> None:
         if (num_slices is None) == (slice_len is None):
             raise OptionError(f"slices: expected num_slices or slice_len, got num_slices={num_slices}, slice_len={slice_len}")
@@ -111,7 +113,7 @@ class SliceSampler(Sampler):
         self._flags: tuple[Key, Key] = (*beside, "done"), (*beside, "terminated")
         self.strict_length, self.span, self.uniform_over = strict_length, as_span(span), uniform_over
         self._given = None if ends is None and trajectories is None else (trajectories, ends)
-        self.empty()
+        self._forget_slices()
 
     # ------------------------------------------------------------------ draws
 
@@ -173,14 +175,14 @@ class SliceSampler(Sampler):
         return index
 
     def _new_index(self, storage: Storage) -> EpisodeIndex:
-        if not isinstance(storage, TensorStorage):
+        if not isinstance(storage, TensorRing):
             raise OptionError(f"slices: expected a storage of tensors, got a {type(storage).__name__}; use a LazyTensorStorage")
         if not storage.is_initialised or not storage.ring.claimed:
             raise CallOrderError(EMPTY)
         given = self._given
         labels = Labels(storage, self.traj_key, self.end_key) if given is None else GivenLabels(storage, *given)
         saved = self._saved
-        self.empty()
+        self._forget_slices()
         self._index = index = EpisodeIndex(storage, labels, keeps_owners=self.keeps_owners)
         if saved is not None:
             self._resume(index, saved)
@@ -238,6 +240,20 @@ class SliceSampler(Sampler):
             leaves[done_key] = torch.zeros_like(truncated, dtype=torch.bool)
             leaves[done_key][torch.from_numpy(draw.note.lasts).to(truncated.device)] = True
 
+    def _flags_of(self, draw: Draw, storage: Storage) -> dict[Any, Tensor]:
+        leaves = storage.take(draw.places)
+        self.mark(draw, leaves, storage)
+        keys = () if self.truncated_key is None else (self.truncated_key, *self._flags)
+        return {key: leaves[key] for key in keys if key in leaves}
+
+    def can_sample(self, storage: Storage, batch_size: int) -> bool:
+        """Whether there is a trajectory that is long enough; see `Sampler`."""
+        try:
+            length, _ = self.shape_of(batch_size)
+            return self.eligible(self.updated(storage), length).count > 0
+        except CallOrderError:
+            return False
+
     def _own_ends(self, draw: Draw, leaves: Leaves, storage: Storage, device: torch.device) -> Tensor | None:
         """Where trajectories end in a sample, as this sampler was told, `[B]` or `[B, 1]`; None if it was not."""
         ends = None if self._given is None else self._given[1]
@@ -251,6 +267,10 @@ class SliceSampler(Sampler):
 
     def empty(self) -> None:
         """Forget all trajectories."""
+        self._forget_slices()
+
+    def _forget_slices(self) -> None:
+        """Forget all trajectories, whatever else a subclass knows of frames."""
         self._index: EpisodeIndex | None = None
         self._eligible: dict[int, EligibleTrajectories] = {}
         self._saved: Mapping[str, Any] | None = None
@@ -268,7 +288,7 @@ class SliceSampler(Sampler):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`, of a sampler of a buffer with the same room and contents."""
-        self.empty()
+        self._forget_slices()
         # The index of a sampler that uses other keys is of no use for this one, which reads all frames again.
         self._saved = state if state.get("made_for") == self._made_for() else None
 
@@ -280,7 +300,7 @@ class SliceSampler(Sampler):
 
     def repair(self) -> None:
         """Read all frames again before the next draw; see `Sampler`."""
-        self.empty()
+        self._forget_slices()
 
     def resume(self, storage: Storage) -> None:
         """Use the loaded index; see `Sampler`."""

@@ -103,6 +103,11 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         super().__init__(**options)
 
     @property
+    def needs_size(self) -> bool:
+        """Whether the size of a sample must be known before the first one; see `Sampler`."""
+        return self.drop_last
+
+    @property
     def ran_out(self) -> bool:
         """Whether the last draw was the last of its epoch."""
         return self._ran_out
@@ -160,9 +165,9 @@ class SliceSamplerWithoutReplacement(SliceSampler):
 
     # ------------------------------------------------------------------ state
 
-    def empty(self) -> None:
+    def _forget_slices(self) -> None:
         """Forget all trajectories, and the epoch."""
-        super().empty()
+        super()._forget_slices()
         self._epoch: Epoch | None = None
         self._turns: Turns | None = None
         self._epoch_length = 0

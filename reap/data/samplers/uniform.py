@@ -66,6 +66,11 @@ class SamplerWithoutReplacement(Sampler):
         self._ran_out = False
 
     @property
+    def needs_size(self) -> bool:
+        """Whether the size of a sample must be known before the first one; see `Sampler`."""
+        return self.drop_last
+
+    @property
     def ran_out(self) -> bool:
         """Whether the last draw was the last of its epoch."""
         return self._ran_out

@@ -13,7 +13,6 @@ written, so that the state holds published columns only.
 from __future__ import annotations
 
 import copy
-import io
 import logging
 from abc import abstractmethod
 from collections.abc import Generator, Mapping
@@ -29,13 +28,13 @@ from torch import Tensor
 from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.samplers.base import Sampler
 from reap.data.saving.folders import real, replaced
-from reap.data.saving.frame_files import mapped_frames, write_frames
-from reap.data.saving.manifest import MANIFEST, Manifest, check, read_manifest, write_manifest
+from reap.data.saving.frame_files import write_frames
 from reap.data.saving.plain import decoded, encoded
-from reap.data.saving.reading import SavedFolder, whole
+from reap.data.saving.reading import whole
+from reap.data.saving.rest import REST, RUBBISH, read_state, refused, write_rest
 from reap.data.storages.base import Storage
 from reap.data.writers import Writer
-from reap.errors import OptionError, ReapError, SpecMismatch, headline, text_of
+from reap.errors import OptionError, SpecMismatch, text_of
 from reap.keys import Key
 from reap.system.disk import room
 from reap.system.interrupts import deferring_interrupts
@@ -43,11 +42,6 @@ from reap.system.interrupts import deferring_interrupts
 log = logging.getLogger("reap.data")
 
 FORMAT = 1
-REST = "reap.pt"
-"""The file of all that is no frame."""
-
-_RUBBISH = (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, AssertionError)
-"""Errors of code that gets data of another form than it wrote."""
 
 
 @dataclass
@@ -98,7 +92,7 @@ class Checkpointed:
             SpecMismatch: it is that of another kind of buffer, or no state; nothing is changed.
             CallOrderError: a process is writing.
         """
-        with deferring_interrupts(), self._at_rest() as parts, _refused("the state"):
+        with deferring_interrupts(), self._at_rest() as parts, refused("the state"):
             self.set_rng(_restored(parts, state))
 
     def dumps(self, path: str | Path) -> None:
@@ -114,7 +108,8 @@ class Checkpointed:
         with self._at_rest() as parts, room(target, lambda: nbytes, "replay buffer: a save"), replaced(target, REST) as folder:
             with _taken(parts) as (state, frames):
                 nbytes = sum(frame.nbytes for frame in frames.values())
-                files, checksums = write_frames(folder, frames, parts.storage.ndim)
+                written = parts.storage.checkpointer.before_save(frames, parts.storage.ndim, folder)
+                files, checksums = write_frames(folder, *written)
             write_rest(folder, {**state, "files": files}, checksums)
 
     def loads(self, path: str | Path, verify: bool = True) -> None:
@@ -132,12 +127,14 @@ class Checkpointed:
             CallOrderError: a process is writing.
         """
         folder = real(path)
-        with _refused(str(folder)):
+        with refused(str(folder)):
             state = whole(folder, REST, partial(read_state, verify=verify))
-        with deferring_interrupts(), self._at_rest() as parts, _refused(str(folder)):
-            self.set_rng(_restored(parts, state))
+        with deferring_interrupts(), self._at_rest() as parts, refused(str(folder)):
+            frames = parts.storage.checkpointer.after_load(state["frames"], parts.storage.ndim)
+            self.set_rng(_restored(parts, {**state, "frames": frames}))
 
-    save, load = dumps, loads
+    save = dump = dumps
+    load = loads
 
 
 @contextmanager
@@ -199,7 +196,7 @@ def _resume(parts: BufferParts) -> None:
     """Tell the sampler about the frames that were loaded: from its state, or by reading them all."""
     try:
         parts.sampler.resume(parts.storage)
-    except _RUBBISH:
+    except RUBBISH:
         log.warning("%r: its state does not fit the frames of the loaded buffer; it reads all of them again", parts.sampler)
         parts.sampler.repair()
 
@@ -212,69 +209,3 @@ def _expect(given: Any, expected: Any, name: str) -> None:
 def _generator(saved: Tensor | None) -> torch.Generator | None:
     """A generator as that of the buffer was when the state was taken; None if it had none."""
     return None if saved is None else torch.Generator().set_state(saved.clone())
-
-
-def write_rest(folder: Path, rest: Mapping[str, Any], checksums: Mapping[str, int]) -> None:
-    """Write all that is no frame, and then the manifest.
-
-    Args:
-        folder: where to.
-        rest: the data.
-        checksums: those of the frames' files, by name.
-    """
-    written = io.BytesIO()
-    torch.save({**rest, "manifest": MANIFEST}, written)
-    (folder / REST).write_bytes(written.getbuffer())
-    write_manifest(folder, checksums)
-
-
-def read_state(folder: SavedFolder, *, verify: bool) -> dict[str, Any]:
-    """The state that `dumps` wrote; frames are mapped.
-
-    Raises:
-        SpecMismatch: a file is damaged.
-    """
-    state, manifest = read_rest(folder, verify=verify)
-    names = [one["file"] for one in state["files"].values() if one["file"] is not None]
-    for name in names:
-        folder.file(name)  # all are open before anything takes long: a save that replaces this one removes them
-    if manifest is not None:
-        for name in names:
-            check(folder, manifest, name)
-    return {**state, "frames": mapped_frames(folder, state["files"])}
-
-
-def read_rest(folder: SavedFolder, *, verify: bool) -> tuple[dict[str, Any], Manifest | None]:
-    """All that is no frame in a folder that `dumps` wrote, and the manifest, if that is to be looked at and there is one.
-
-    Raises:
-        SpecMismatch: the file is damaged.
-    """
-    manifest = read_manifest(folder) if verify and folder.has(MANIFEST) else None
-    if manifest is not None:
-        check(folder, manifest, REST)
-    try:
-        rest = torch.load(io.BytesIO(folder.read(REST)), map_location="cpu", weights_only=True)
-    except SpecMismatch:
-        raise
-    except Exception as error:
-        raise SpecMismatch(
-            f"{folder.path / REST}: expected a file of dumps, found it damaged ({error}); nothing was changed"
-        ) from error
-    if verify and manifest is None and "manifest" in rest:  # saves of earlier versions had none
-        raise SpecMismatch(f"{folder.path / MANIFEST}: expected the checksums of the files, found none; nothing was changed")
-    return rest, manifest
-
-
-@contextmanager
-def _refused(source: str) -> Generator[None]:
-    """A context that turns errors caused by a malformed state into SpecMismatch."""
-    try:
-        yield
-    except (ReapError, MemoryError):
-        raise
-    except _RUBBISH as error:
-        raise SpecMismatch(
-            f"replay buffer: expected a state from state_dict or dumps, found something else in {source} "
-            f"({headline(error)}); nothing was changed"
-        ) from error

@@ -12,8 +12,8 @@ import torch
 from tensordict import MemoryMappedTensor
 from torch import Tensor
 
+from reap.data.dtypes import dtype_named
 from reap.data.saving.reading import PIECE, SavedFolder
-from reap.data.storages.schema import dtype_named
 from reap.errors import SpecMismatch
 from reap.keys import Key, nested
 from reap.system.disk import require_length, reserve

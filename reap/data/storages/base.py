@@ -1,294 +1,179 @@
-"""`Storage`: frames in a ring of columns, one for each row; a place is a number from 0 to rows * columns."""
+"""`Storage`: what people do with a storage by itself, with or without a buffer: items by number, and saves."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reap.data.numeric_options import positive
-from reap.data.storages.items import Leaves, as_given, kind_of, together, whole
-from reap.data.storages.positions import by_position
-from reap.data.storages.ring.control import Control, checked_state
-from reap.data.storages.ring.ring import Ring
-from reap.data.storages.room import refuse_many
-from reap.data.storages.validity import Validity
-from reap.errors import OptionError, SpecMismatch
+from reap.data.saving.hooks import StorageCheckpointerBase, TensorStorageCheckpointer
+from reap.data.saving.part import load_part, save_part
+from reap.data.saving.rest import refused
+from reap.data.storages.core import StorageCore
+from reap.errors import OptionError
 from reap.keys import Key
-from reap.system.sending import SharedWhenSent
-
-Mark = Callable[[Leaves], None]
-"""Changes the values that were taken, `[B, *item]` under each key, in place."""
 
 
-class Storage(SharedWhenSent):
-    """Frames in a ring.
-
-    Args:
-        max_size: frames that there is room for, over all rows.
-        ndim: batch dimensions that are kept apart, time last: 1 for `[time]`, 2 for `[rows, time]`.
-
-    Raises:
-        OptionError: no such size or number of dimensions.
-        MemoryError: there is no memory for the table of origins of so many frames.
+class Storage(StorageCore):
+    """Frames in a ring; see `StorageCore` for what the buffer does with them.
 
     Attributes:
-        identity: identifies its contents: copies and handles have the same one; loading a state gives it a new one.
+        checkpointer: saves and loads it.
     """
 
-    def __init__(self, max_size: int, *, ndim: int = 1) -> None:
-        self.max_size, self.ndim = positive(max_size, "max_size"), positive(ndim, "ndim")
-        refuse_many(self.max_size)
-        self.control = Control(self.max_size)
-        self.identity = uuid4().hex
-        self.rows = 1
-        """Rows, once something was written."""
-        self.takes_keys = False
-        """Whether samples can have keys that the frames have not."""
-        self.validity: Validity | None = None
-        """Tells which frames are valid; None if all are."""
-        self._ring = Ring(self.control, self.max_size)
+    default_checkpointer: type[StorageCheckpointerBase] = TensorStorageCheckpointer
+    """The kind of its checkpointer unless another is set."""
+
+    def __init__(self, max_size: int, *, ndim: int = 1, columns: int | None = None) -> None:
+        super().__init__(max_size, ndim=ndim, columns=columns)
+        self.checkpointer = self.default_checkpointer()
+
+    # ------------------------------------------------------------------ items
 
     @property
-    def ring(self) -> Ring:
-        """Which of its columns can be read."""
-        return self._ring
-
-    def __len__(self) -> int:
-        """Frames that can be read."""
-        return self.ring.readable * self.rows
+    def initialized(self) -> bool:
+        """Whether something was written, and its memory is taken."""
+        return self.is_initialised
 
     @property
-    @abstractmethod
-    def is_initialised(self) -> bool:
-        """Whether its memory is taken."""
+    def shape(self) -> torch.Size:
+        """The dimensions `[*rows, time]` of what it holds."""
+        return torch.Size((*self.row_shape, self.ring.readable)) if self.is_initialised else torch.Size((0,) * self.ndim)
 
-    @abstractmethod
-    def append(self, data: Any, origins: Any) -> Tensor:
-        """Write data after those written last, and return their places.
-
-        Args:
-            data: `[*rows, columns]`.
-            origins: for each column, twice the number of its stream, plus one where a write begins.
-        """
-
-    @abstractmethod
-    def take(self, places: Tensor) -> Any:
-        """Copies of the frames at these places `[B]`, for `merge` and `built`."""
-
-    @abstractmethod
-    def merge(self, taken: Any, at: NDArray[np.int64], part: Any) -> None:
-        """Replace the values at some positions of those taken from all places by newly taken ones."""
-
-    @abstractmethod
-    def built(self, taken: Any, count: int, mark: Mark | None = None) -> Any:
-        """Values that were taken, as data.
-
-        Args:
-            taken: a result of `take`.
-            count: the number of places.
-            mark: changes the values first.
-        """
-
-    def get(self, places: Tensor) -> Any:
-        """A copy of the frames at these places `[B]`."""
-        return self.built(self.take(places), len(places))
-
-    @abstractmethod
-    def put(self, places: Tensor, data: Any) -> None:
-        """Overwrite the frames at these places with data `[B]`."""
-
-    @abstractmethod
-    def contents(self) -> Any:
-        """All that was written completely, `[*rows, columns]`, in the order of the places."""
-
-    @property
-    @abstractmethod
-    def keys(self) -> tuple[Key, ...]:
-        """The keys of its frames; none before the first write."""
-
-    @abstractmethod
-    def leaf(self, key: Key) -> Tensor:
-        """All frames' values under a key, `[rows * columns, *item]`, by place.
+    def get(self, index: Any) -> Any:
+        """The frames at an index of any kind that a tensor takes; slices and numbers give views, as of a buffer.
 
         Raises:
-            OptionError: there is no such key.
+            CallOrderError: nothing was written yet.
         """
+        return self.at(index)
 
-    collate: Callable[[Any], Any] | None = None
-    """Makes a sample of the result of `get`, unless the buffer has its own function; None leaves it as it is."""
+    def __getitem__(self, index: Any) -> Any:
+        return self.get(index)
 
-    def together(self, data: Any, dims: int | None = None) -> Any:
-        """Several items of the user as data for `append`.
+    def set(self, index: Any, data: Any) -> None:
+        """Overwrite items, or write the next ones; without transforms, and unknown to samplers of a buffer.
 
         Args:
-            data: `[*batch, *item]`, or a list of items.
-            dims: dimensions of the batch; those of the storage unless given.
-        """
-        items = together(data, self.ndim if dims is None else dims)
-        kind_of(items)
-        return items
-
-    def single(self, item: Any, dims: int | None = None) -> Any:
-        """One item or column of the user as data for `append`, with one more batch dimension.
-
-        Args:
-            item: `[*batch, *item]`.
-            dims: dimensions of the batch; all of the storage but time unless given.
-        """
-        dims = self.ndim - 1 if dims is None else dims
-        data = whole(item, dims)
-        kind_of(data)
-        require_dims(data, dims)
-        return data.unsqueeze(dims)
-
-    @abstractmethod
-    def at(self, index: Any) -> Any:
-        """The frames of `contents()` at an index of any kind that a tensor takes; see `by_position`.
+            index: the number of one item, or the numbers of several: a slice, range, list or tensor. Those that follow the last
+                item are appended.
+            data: one item, or several `[n, *item]`.
 
         Raises:
-            OptionError: a number is the place of an incomplete frame.
+            OptionError: numbers beyond those of the next items, or a storage of several dimensions.
+            SpecMismatch: data of another form, or not as many as numbers.
         """
+        if self.ndim > 1:
+            raise OptionError(f"storage.set: expected a storage with ndim=1, got ndim={self.ndim}; write with buffer.extend")
+        if isinstance(index, int | np.integer) or (isinstance(index, Tensor) and not index.ndim):
+            self._set_places(np.array([int(index)]), self.single(data))
+            return
+        if isinstance(index, slice):
+            length = len(self) if index.start is not None and index.start < 0 else self.max_size
+            index = range(*index.indices(length if index.stop is not None else max(len(self), _count(data))))
+        self._set_places(np.asarray(index, np.int64).reshape(-1), self.together(data))
 
-    def copied(self, index: Any) -> Any:
-        """A copy of the frames at an index."""
-        places = self.places_at(index)
-        data = whole(self.get(places.reshape(-1)), 1)
-        return as_given(data.reshape(*places.shape, *data.shape[1:]) if places.ndim else data[0])
+    def __setitem__(self, index: Any, data: Any) -> None:
+        self.set(index, data)
 
-    def at_places(self, places: Tensor, data: Any) -> Any:
-        """Data of the user for these places `[*batch]`, in the form for `put`; `[1]` if there is one place."""
-        return self.together(data, places.ndim) if places.ndim else self.single(data, 0)
-
-    def put_at(self, places: Tensor, data: Any) -> Tensor:
-        """Overwrite the frames at some places; returns the places `[B]`.
-
-        Args:
-            places: `[*batch]`.
-            data: a result of `at_places`, possibly changed by transforms.
-
-        Raises:
-            SpecMismatch: the data do not fit; nothing is changed.
-        """
-        places = places if places.ndim else places.unsqueeze(0)
-        if tuple(data.shape[: places.ndim]) != tuple(places.shape):
-            raise SpecMismatch(
-                f"replay buffer: expected data {list(places.shape)} for this index, got {list(data.shape)}; nothing was changed"
-            )
-        self.put(places.reshape(-1), data.flatten(0, places.ndim - 1) if places.ndim > 1 else data)
-        return places.reshape(-1)
-
-    @property
-    def columns_in_use(self) -> int:
-        """Columns that hold something, or are being written, or were not written to their end."""
+    def _set_places(self, numbers: NDArray[np.int64], data: Any) -> None:
         oldest, claimed = self.ring.window
-        return claimed - oldest
+        held, count = claimed - oldest, len(data)
+        numbers = np.where(numbers < 0, numbers + held, numbers)
+        if len(numbers) != count:
+            raise OptionError(f"storage.set: expected one number for each of {count} items, got {len(numbers)}")
+        known = int((numbers < held).sum())
+        follow = np.arange(held, held + len(numbers) - known)
+        if (numbers < 0).any() or not np.array_equal(numbers[known:], follow) or held + len(follow) > self.max_size:
+            raise OptionError(
+                f"storage.set: expected numbers below {held}, which it holds, then the next ones up to {self.max_size - 1} in "
+                f"order, got {numbers.tolist()[:10]}"
+            )
+        if known:
+            places = torch.from_numpy(numbers[:known])
+            self.put_at(places, data[:known])
+        if len(follow):
+            stream = self.ring.new_streams(1)
+            origins = np.full(len(follow), 2 * stream, np.int32)
+            origins[0] |= 1
+            self.append(data[known:], origins)
 
-    def as_index(self, places: Tensor) -> Tensor:
-        """Places as people write them: `[B]` for one dimension, `[B, ndim]` for more."""
-        return places
+    def __iter__(self) -> Iterator[Any]:
+        """Its items, or its columns, one by one."""
+        for number in range(self.ring.readable if self.is_initialised else 0):
+            yield self.at((..., number)) if self.ndim > 1 else self.at(number)
 
-    def as_places(self, index: Any) -> Tensor:
-        """The places of an index `[B]`, `[B, ndim]`, or a tuple with a tensor for each dimension."""
-        return torch.as_tensor(index, dtype=torch.int64).reshape(-1)
+    def contains(self, index: int | Tensor) -> Any:
+        """Whether it holds an item at a number; a mask `[*numbers]` for a tensor of them."""
+        columns = self.ring.readable
+        if isinstance(index, Tensor):
+            return (index >= -columns) & (index < columns)
+        return -columns <= index < columns
 
-    def places_in_use(self, whole: Any = None) -> Tensor:
-        """The places of `contents()`, in the same shape.
+    def __contains__(self, index: int) -> bool:
+        return bool(self.contains(index))
 
-        Args:
-            whole: a result of `Ring.whole`, which is called unless given.
-        """
-        ring = self.ring  # before the rows: it maps the first write of another process
-        columns = ring.whole() if whole is None else whole
-        places = np.arange(self.rows * ring.capacity).reshape(self.rows, -1)[:, columns]
-        return torch.from_numpy(places).reshape(*self.row_shape, -1)
+    # ------------------------------------------------------------------ saves
 
-    def places_at(self, index: Any) -> Tensor:
-        """The places of an index of any kind that a tensor takes; see `by_position`.
+    def register_save_hook(self, hook: Callable[..., Any]) -> None:
+        """Call a function before frames are written to files; see `StorageCheckpointerBase`."""
+        self.checkpointer.register_save_hook(hook)
 
-        Raises:
-            OptionError: a number is the place of an incomplete frame.
-        """
-        whole = self.ring.whole()
-        return self.places_in_use(whole)[by_position(index, whole, self.ndim - 1)]
+    def register_load_hook(self, hook: Callable[..., Any]) -> None:
+        """Call a function after frames were read from files; see `StorageCheckpointerBase`."""
+        self.checkpointer.register_load_hook(hook)
 
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """The dimensions of the rows in `contents()`."""
-        return ()
+    def state_dict(self) -> dict[str, Any]:
+        """Its contents, as tensors, numbers, strings, lists and dicts, in memory of their own."""
+        with self._taken() as (state, frames):
+            return {**state, "frames": {key: frame.to("cpu", copy=True) for key, frame in frames.items()}}
 
-    @property
-    def item_dims(self) -> int:
-        """Batch dimensions of one item: 1 where each is a trajectory `[T]`."""
-        return 0
-
-    @property
-    def classes(self) -> Mapping[str, Any]:
-        """The tensorclasses and named tuples that its data are made of, by name."""
-        return {}
-
-    def frames(self) -> dict[Key, Tensor]:
-        """The tensors under each key that are in use, `[*rows, columns, *item]`: views of its memory."""
-        return {}
-
-    def state(self) -> dict[str, Any]:
-        """All but the `frames` as plain data; with the ring's lock held.
-
-        Raises:
-            TypeError: it holds objects that are no plain data.
-        """
-        return {"max_size": self.max_size, "ndim": self.ndim, "control": self.control.state()}
-
-    @abstractmethod
-    def load_state(self, state: Mapping[str, Any], frames: Mapping[Key, Tensor]) -> None:
-        """Load the state of another storage.
-
-        Args:
-            state: its `state`.
-            frames: its `frames`.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from the `state_dict` of a storage of the same `max_size`.
 
         Raises:
             SpecMismatch: it has another size or holds something else; nothing is changed.
-            CallOrderError: a process is writing; nothing is changed.
+            CallOrderError: a process is writing.
         """
+        with refused("the state"):
+            self.load_state(state["storage"], state["frames"])
 
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from the `state` of another's control; with the ring's lock held."""
-        self.control.restore(state)
-        self.identity = uuid4().hex
+    def dumps(self, path: str | Path) -> None:
+        """Save it in a folder by its `checkpointer`, which is there in full or not at all; see `buffer.dumps`."""
+        self.checkpointer.dumps(self, path)
 
-    def columns_in(self, state: Mapping[str, Any], capacity: int) -> int:
-        """Columns in use in a storage with this state and this capacity.
+    def loads(self, path: str | Path) -> None:
+        """Load a save of `dumps` from a storage of the same `max_size`; see `buffer.loads`."""
+        self.checkpointer.loads(self, path)
 
-        Raises:
-            SpecMismatch: there is no such storage, or none of this size.
-        """
-        for name, own in (("max_size", self.max_size), ("ndim", self.ndim)):
-            if state[name] != own:
-                raise SpecMismatch(
-                    f"replay buffer: expected the state of a storage with {name}={own}, got {name}={state[name]}; nothing was "
-                    f"changed. Make the storage with {name}={state[name]}"
-                )
-        return checked_state(state["control"], self.max_size, capacity)
+    save = dump = dumps
+    load = loads
 
-    def share(self) -> None:
-        """Let other processes write too, and sample.
+    def save_frames(self, path: str | Path) -> None:
+        """Save it in a folder; a checkpointer calls this."""
+        with self._taken() as (state, frames):
+            written = self.checkpointer.before_save(frames, self.ndim, Path(path))
+            save_part(path, {**state, "kind": type(self).__name__}, *written)
 
-        Raises:
-            OptionError: that cannot be.
-        """
-        raise OptionError(f"replay buffer: a {type(self).__name__} cannot be shared between processes; use a LazyTensorStorage")
+    def load_frames(self, path: str | Path) -> None:
+        """Load a save of `save_frames`; a checkpointer calls this."""
+        state = load_part(path)
+        with refused(str(path)):
+            self.load_state(state["storage"], self.checkpointer.after_load(state["frames"], self.ndim))
+
+    @contextmanager
+    def _taken(self) -> Generator[tuple[dict[str, Any], Mapping[Key, Tensor]]]:
+        """A context with the state, and the frames as views, which nobody changes meanwhile."""
+        has_frames = self.is_initialised  # maps the first write of another process, which takes the lock
+        with self.control.lock:
+            yield {"storage": self.state()}, self.frames() if has_frames else {}
 
 
-def require_dims(data: Any, dims: int) -> None:
-    """Raise SpecMismatch for data with fewer batch dimensions than a storage keeps apart."""
-    if getattr(data, "ndim", dims) < dims:  # values that are not data are refused elsewhere
-        raise SpecMismatch(
-            f"replay buffer: expected at least {dims} batch dimensions, as the storage's ndim says, got {list(data.shape)}"
-        )
+def _count(data: Any) -> int:
+    return len(data) if hasattr(data, "__len__") else 0

@@ -14,7 +14,7 @@ from reap.keys import Key
 
 
 class FrameStore(Protocol):
-    """Frames `[rows, columns]` by place; `TensorStorage` is one.
+    """Frames `[rows, columns]` by place; `TensorRing` is one.
 
     Attributes:
         rows: number of rows.

@@ -206,6 +206,11 @@ def checked_device(device: Any) -> torch.device:
     return checked
 
 
+def device_of(leaves: Leaves) -> torch.device:
+    """The device of data: that of their first tensor."""
+    return next((value.device for value in leaves.values() if isinstance(value, Tensor)), torch.device("cpu"))
+
+
 def require_device(leaves: Leaves, device: torch.device) -> None:
     """Raise SpecMismatch for tensors on another kind of device than this one."""
     devices = {value.device for value in leaves.values() if isinstance(value, Tensor)} - {device}

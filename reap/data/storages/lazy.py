@@ -17,12 +17,13 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from reap.data.storages.files.room import refuse_beyond
+from reap.data.storages.files.scratch import ONCE_FILE, Scratch
+from reap.data.storages.given import TensorStorage
 from reap.data.storages.next_values.side_store import Sparse
+from reap.data.storages.next_values.store import StoreNext
 from reap.data.storages.ring.control import RESERVED
 from reap.data.storages.ring.ring import Ring
-from reap.data.storages.room import refuse_beyond
-from reap.data.storages.scratch import ONCE_FILE, Scratch
-from reap.data.storages.tensors import TensorStorage
 from reap.errors import DiskFull, OptionError, SpecMismatch
 from reap.keys import Key, nested, plain
 from reap.recording.layout import Block, Layout
@@ -42,10 +43,14 @@ class LazyTensorStorage(TensorStorage):
 
     Args:
         max_size: frames that there is room for, over all rows.
-        device: the device of the frames.
+        device: the device of the frames; "auto" for that of the first that are written.
         ndim: batch dimensions that are kept apart, time last.
         observations_once: store values under `"next"` only where they differ from the root of the following frame.
             Samples are the same; views of the contents are copies. Frames of one env must follow each other in time.
+        compilable: its buffer is compilable unless told otherwise; see `ReplayBuffer`.
+        consolidated: accepted; on the CPU all keys lie in one piece of memory in any case.
+        shared_init: share it at once, so that any process that gets it can make the first write.
+        cleanup_memmap: True; shared memory leaves no files, so that False is refused.
 
     Raises:
         OptionError: no such size, number of dimensions, or device.
@@ -56,11 +61,27 @@ class LazyTensorStorage(TensorStorage):
         LazyTensorStorage(max_size=100, ndim=1, device='cpu', nothing yet)
     """
 
-    def __init__(self, max_size: int, *, device: Any = "cpu", ndim: int = 1, observations_once: bool = False) -> None:
-        super().__init__(max_size, ndim=ndim, device=device, observations_once=observations_once)
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        device: Any = "cpu",
+        ndim: int = 1,
+        observations_once: bool = False,
+        compilable: bool = False,
+        consolidated: bool = False,
+        shared_init: bool = False,
+        cleanup_memmap: bool = True,
+    ) -> None:
+        self._start(max_size, ndim=ndim, device=device, observations_once=observations_once)
+        self.compilable = compilable
+        if not cleanup_memmap:
+            raise OptionError("cleanup_memmap: expected True, got False: shared memory leaves no files that could be kept")
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise OptionError(f"device={str(self.device)!r}: torch finds no CUDA device here")
         self._fd: int | None = None
+        if shared_init:
+            self.share()
 
     @property
     def place(self) -> str:
@@ -82,6 +103,13 @@ class LazyTensorStorage(TensorStorage):
     def _attach(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
         assert self._fd is not None
         return _tensors(Block.shared(layout, os.dup(self._fd)))
+
+    @property
+    def new_keys_refused(self) -> str:
+        """Why frames cannot get new keys after the first write; see `TensorMemory`."""
+        if self._fd is None and type(self._nexts) is StoreNext:
+            return ""
+        return super().new_keys_refused
 
     def _sparse(self, start: int, nbytes: int) -> Sparse:
         return Sparse(nbytes, available_memory, self._fd, -(-start // PAGESIZE) * PAGESIZE)
@@ -124,12 +152,10 @@ class LazyTensorStorage(TensorStorage):
         return {**self._unmapped(), "_fd": Handle.of(self._fd)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        super().__setstate__(state)
         if self._fd is not None:
             self._hold(state["_fd"].opened("replay buffer"))
             self._map_later()
-        elif self.schema is not None:
-            self._ring = Ring(self.control, self.max_size // self.rows)
 
 
 def _disk_left(folder: Path) -> tuple[float, str]:
@@ -156,8 +182,11 @@ class LazyMemmapStorage(TensorStorage):
             (that of a killed process, when the next one is made).
         existsok: files that another storage left in `scratch_dir`, and does not use any more, are replaced at the first write.
         ndim: batch dimensions that are kept apart, time last.
-        device: "cpu"; another is refused.
+        device: "cpu", which "auto" means too; another is refused.
         observations_once: as with a `LazyTensorStorage`; a separate file holds the values under `"next"` that are stored.
+        compilable: as with a `LazyTensorStorage`.
+        shared_init: likewise.
+        auto_cleanup: remove the files with the storage, or with the process; unless given, those of a temporary folder alone.
 
     Raises:
         OptionError: no such size, number of dimensions or device, or a folder that is not empty.
@@ -173,13 +202,19 @@ class LazyMemmapStorage(TensorStorage):
         ndim: int = 1,
         device: Any = "cpu",
         observations_once: bool = False,
+        compilable: bool = False,
+        shared_init: bool = False,
+        auto_cleanup: bool | None = None,
     ) -> None:
-        super().__init__(max_size, ndim=ndim, device=device, observations_once=observations_once)
+        self._start(max_size, ndim=ndim, device="cpu" if device == "auto" else device, observations_once=observations_once)
         if self.device.type != "cpu":
             raise OptionError(f"LazyMemmapStorage: files are read into RAM: expected device='cpu', got {str(self.device)!r}")
+        self.compilable = compilable
         _forked.add(self)
-        self._scratch = Scratch(scratch_dir, replaces=existsok)
+        self._scratch = Scratch(scratch_dir, replaces=existsok, is_removed=auto_cleanup)
         self._files: dict[Key, Path] = {}
+        if shared_init:
+            self.share()
 
     @property
     def folder(self) -> Path:
@@ -224,7 +259,7 @@ class LazyMemmapStorage(TensorStorage):
         }
 
     def _reserve(self, columns: int) -> None:
-        """Make sure that the disk has room for the first `columns` columns; see `TensorStorage`."""
+        """Make sure that the disk has room for the first `columns` columns; see `TensorMemory`."""
         words, reserved = self.control.words, self.control.words[RESERVED]
         if columns <= reserved:
             return

@@ -11,12 +11,21 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase, is_tensorclass, lazy_stack
 from torch import Tensor
 
+from reap.data.numeric_options import positive
+from reap.data.saving.hooks import ListStorageCheckpointer
 from reap.data.saving.plain import decoded, encoded
-from reap.data.storages.base import Mark, Storage
-from reap.data.storages.items import Items
+from reap.data.storages.base import Storage
+from reap.data.storages.core import Mark
+from reap.data.storages.items import Items, checked_device
 from reap.data.storages.trees import Tree, as_leaf, holds_tensors_only, is_container, is_named, tree_of
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key
+
+UNLIMITED = 1 << 40
+"""The `max_size` of a storage without a limit: more items than any memory holds."""
+
+AT_FIRST = 1024
+"""Items that there is room for at first."""
 
 
 class ListStorage(Storage):
@@ -28,8 +37,10 @@ class ListStorage(Storage):
     list of the objects themselves. With `collate_fn` the buffer hands that function the list.
 
     Args:
-        max_size: items that there is room for.
+        max_size: items that there is room for; no limit unless given.
         ndim: 1; items in a list have one dimension.
+        device: where tensors are moved when they are written; they stay on theirs unless given.
+        compilable: its buffer is compilable unless told otherwise; see `ReplayBuffer`.
 
     Raises:
         OptionError: no such size or number of dimensions.
@@ -43,11 +54,27 @@ class ListStorage(Storage):
         [tensor([0., 0.]), 'b', 'c']
     """
 
-    def __init__(self, max_size: int, *, ndim: int = 1) -> None:
-        super().__init__(max_size, ndim=ndim)
+    default_checkpointer = ListStorageCheckpointer
+
+    def __init__(self, max_size: int | None = None, *, ndim: int = 1, device: Any = None, compilable: bool = False) -> None:
+        size = UNLIMITED if max_size is None else positive(max_size, "max_size")
+        super().__init__(size, ndim=ndim, columns=min(size, AT_FIRST))
         if ndim != 1:
             raise OptionError(f"ListStorage: expected ndim=1, got {ndim}; use a LazyTensorStorage to keep rows apart")
-        self._items: list[Any] = [None] * self.max_size
+        self.device = None if device is None else checked_device(device)
+        self.compilable = compilable
+        self._items: list[Any] = []
+
+    def _make_room(self, columns: int) -> None:
+        """Have room for so many items; with the ring's lock held."""
+        if columns > self.control.columns:
+            self.control.grow(min(self.max_size, max(columns, 2 * self.control.columns)))
+        self._items.extend([None] * (columns - len(self._items)))
+
+    @property
+    def places_noted(self) -> int:
+        """How many places have an origin; see `StorageCore`."""
+        return self.columns_in_use
 
     @property
     def is_initialised(self) -> bool:
@@ -92,12 +119,12 @@ class ListStorage(Storage):
 
     def append(self, data: Any, origins: Any) -> Tensor:
         """Write items after those written last; see `Storage`."""
-        items = [_kept(item) for item in data]
+        items = [self._kept(item) for item in data]
         skipped = max(0, len(items) - self.ring.capacity)
         if not items:
             return torch.empty(0, dtype=torch.int64)
         try:
-            claim = self.ring.claim(len(items) - skipped)
+            claim = self.ring.claim(len(items) - skipped, self._make_room)
             places = self.ring.places(claim.start - skipped, len(items))
             for place, item in zip(places[skipped:].tolist(), items[skipped:], strict=True):
                 self._items[place] = item
@@ -124,7 +151,7 @@ class ListStorage(Storage):
     def put(self, places: Tensor, data: Any) -> None:
         """Overwrite the items at these places."""
         with self.ring.editing():
-            for place, item in zip(places.tolist(), map(_kept, data), strict=True):
+            for place, item in zip(places.tolist(), map(self._kept, data), strict=True):
                 self._items[place] = item
 
     def contents(self) -> list[Any]:
@@ -134,7 +161,12 @@ class ListStorage(Storage):
     def at(self, index: Any) -> Any:
         """The item at a number; a sample of those at any other kind of index that a tensor takes."""
         places = self.places_at(index)
-        return self._items[int(places)] if not places.ndim else collated(self.get(places.reshape(-1)))
+        return self._items[int(places)] if not places.ndim else self.collate(self.copies(places.reshape(-1)))
+
+    def get(self, index: Any) -> Any:
+        """The item at a number; a list of those at any other kind of index, which `buffer[index]` stacks."""
+        places = self.places_at(index)
+        return self._items[int(places)] if not places.ndim else self.copies(places.reshape(-1))
 
     def put_at(self, places: Tensor, data: Any) -> Tensor:
         """Write over the items at some places; see `Storage`.
@@ -171,16 +203,67 @@ class ListStorage(Storage):
         if len(items) != columns:
             raise SpecMismatch(f"ListStorage: expected {columns} items in the state, got {len(items)}; nothing was changed")
         with self.ring.replacing():
+            self._make_room(columns)
             self._items[:columns] = items
             self._restore(state["control"])
 
-    @staticmethod
-    def collate(items: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  a function in both
+    def collate(self, items: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  a function in both
         """A sample of items; see `collated`."""
         return collated(items)
 
+    def _kept(self, item: Any) -> Any:
+        """An item in the form in which it is kept: with tensors in memory of their own, on the storage's device."""
+        kept = _copied(item)
+        return kept if self.device is None else _moved(kept, self.device)
+
     def __repr__(self) -> str:
-        return f"ListStorage(max_size={self.max_size})"
+        return f"{type(self).__name__}(max_size={'no limit' if self.max_size == UNLIMITED else self.max_size})"
+
+
+class LazyStackStorage(ListStorage):
+    """A `ListStorage` of TensorDicts whose samples are lazy stacks, whatever the shapes of their entries.
+
+    Args:
+        max_size: items that there is room for; no limit unless given.
+        stack_dim: the dimension along which samples are stacked.
+        device: as with a `ListStorage`.
+        compilable: as with a `ListStorage`.
+
+    Example:
+        >>> from tensordict import TensorDict
+        >>> from reap.data.buffers.replay import ReplayBuffer
+        >>> buffer = ReplayBuffer(storage=LazyStackStorage(3), batch_size=2)
+        >>> _ = buffer.extend([TensorDict({"a": torch.zeros(n)}, []) for n in (1, 2, 3)])
+        >>> type(buffer.sample()).__name__, buffer[:2].get("a", as_list=True)
+        ('LazyStackedTensorDict', [tensor([0.]), tensor([0., 0.])])
+    """
+
+    def __init__(
+        self, max_size: int | None = None, *, stack_dim: int = 0, device: Any = None, compilable: bool = False
+    ) -> None:
+        super().__init__(max_size, device=device, compilable=compilable)
+        self.stack_dim = stack_dim
+
+    def get(self, index: Any) -> Any:
+        """The item at a number; a lazy stack of those at any other kind of index that a tensor takes."""
+        return self.at(index)
+
+    def collate(self, items: list[Any]) -> Any:
+        """A lazy stack of items.
+
+        Raises:
+            SpecMismatch: they are no TensorDicts, or have batch dimensions of different numbers.
+        """
+        if not all(isinstance(item, TensorDictBase) or is_tensorclass(item) for item in items):
+            kinds = sorted({type(item).__name__ for item in items})
+            raise SpecMismatch(f"LazyStackStorage: expected TensorDicts, got {', '.join(kinds)}; a ListStorage holds anything")
+        dim = self.stack_dim if self.stack_dim >= 0 else items[0].ndim + 1 + self.stack_dim
+        try:
+            return lazy_stack(items, dim)
+        except RuntimeError as error:
+            raise SpecMismatch(
+                f"LazyStackStorage: expected items that can be stacked along dimension {dim}: {error}"
+            ) from error
 
 
 def collated(items: list[Any]) -> Any:
@@ -219,17 +302,28 @@ def _is_tensors(data: Any) -> bool:
     return isinstance(data, Tensor | TensorDictBase) or is_tensorclass(data)
 
 
-def _kept(item: Any) -> Any:
-    """An item in the form in which it is kept: with tensors in memory of their own."""
+def _copied(item: Any) -> Any:
+    """An item with tensors in memory of their own."""
     if _is_tensors(item):
         return item.detach().clone()
     if isinstance(item, np.ndarray) and item.dtype.kind in "biufc":
         return as_leaf(item).clone()
     if type(item) is dict:
-        return {name: _kept(value) for name, value in item.items()}
+        return {name: _copied(value) for name, value in item.items()}
     if type(item) in {tuple, list}:
-        return type(item)([_kept(value) for value in item])
-    return type(item)(*map(_kept, item)) if is_named(type(item)) else item
+        return type(item)([_copied(value) for value in item])
+    return type(item)(*map(_copied, item)) if is_named(type(item)) else item
+
+
+def _moved(item: Any, device: torch.device) -> Any:
+    """An item with its tensors on a device."""
+    if _is_tensors(item):
+        return item.to(device)
+    if type(item) is dict:
+        return {name: _moved(value, device) for name, value in item.items()}
+    if type(item) in {tuple, list}:
+        return type(item)([_moved(value, device) for value in item])
+    return type(item)(*(_moved(value, device) for value in item)) if is_named(type(item)) else item
 
 
 def _classes_in(item: Any) -> Iterator[Any]:

@@ -16,6 +16,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from reap.data.dtypes import dtype_named
 from reap.data.storages.items import WHOLE, Leaves, fields_of, is_same_kind, kind_of, name_of, words_of
 from reap.data.storages.trees import Form, Tree, form_from
 from reap.errors import SpecMismatch
@@ -236,15 +237,3 @@ def known_class(name: str, known: Mapping[str, Any], what: str = "tensorclass") 
             "of it to this buffer first, then load"
         )
     return known[name]
-
-
-def dtype_named(name: str) -> torch.dtype:
-    """The dtype of a name like `"torch.float32"`.
-
-    Raises:
-        SpecMismatch: there is none.
-    """
-    dtype = getattr(torch, name.removeprefix("torch."), None)
-    if not isinstance(dtype, torch.dtype):
-        raise SpecMismatch(f"expected the name of a dtype, got {name!r}")
-    return dtype

@@ -1,146 +1,37 @@
-"""`TensorStorage`: tensors `[*rows, columns, *item]` under each key, whose memory is taken at the first write."""
+"""`TensorRing`: tensors `[*rows, columns, *item]` under each key, whose memory is taken at the first write."""
 
 from __future__ import annotations
 
-import logging
 import math
-from abc import abstractmethod
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDict
 from torch import Tensor
 
-from reap.data.storages.base import Mark, Storage, require_dims
-from reap.data.storages.frame_identity import replaced_places
-from reap.data.storages.items import Leaves, checked_device, kind_of, leaves_of, require_device
+from reap.data.storages.core import Mark, require_dims
+from reap.data.storages.edits.fitting import fitted
+from reap.data.storages.edits.frame_identity import replaced_places
+from reap.data.storages.items import Leaves, device_of, kind_of, leaves_of, require_device
 from reap.data.storages.leaf import Leaf, indexable
-from reap.data.storages.next_values.rebuild import RebuildNext
-from reap.data.storages.next_values.side_store import Sparse
-from reap.data.storages.next_values.store import StoreNext
+from reap.data.storages.memory import TensorMemory
 from reap.data.storages.positions import by_position, index_of, places_of
 from reap.data.storages.ring.columns import Pieces
-from reap.data.storages.ring.ring import Claim, Ring
+from reap.data.storages.ring.ring import Claim
 from reap.data.storages.schema import Schema, objects_of, schema_from, schema_of
-from reap.data.storages.validity import validity_in
-from reap.errors import CallOrderError, OptionError, SpecMismatch
+from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
-from reap.recording.layout import Array, Layout
+from reap.recording.layout import Array
 from reap.recording.objects import stacked, to_state, unstacked
 from reap.system.memory import readable
 
-log = logging.getLogger("reap.data")
 
-
-class TensorStorage(Storage):
+class TensorRing(TensorMemory):
     """A storage of tensors, whose memory is up to subclasses."""
 
-    def __init__(self, max_size: int, *, ndim: int = 1, device: Any = "cpu", observations_once: bool = False) -> None:
-        super().__init__(max_size, ndim=ndim)
-        self.device = checked_device(device)
-        self._nexts: StoreNext = RebuildNext() if observations_once else StoreNext()
-        self.schema: Schema | None = None
-        self._accepted: Any = None
-        self._leaves: dict[Key, Leaf] = {}
-        self._objects: dict[Key, Array] = {}
-
-    # ------------------------------------------------------------------ memory
-
-    @abstractmethod
-    def _allocate(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
-        """New tensors for these fields; fields that cannot fit are refused first.
-
-        Args:
-            layout: the fields of all items.
-            lead: their first dimensions.
-        """
-
-    @abstractmethod
-    def _attach(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
-        """The tensors that another process allocated."""
-
-    @abstractmethod
-    def _sparse(self, start: int, nbytes: int) -> Sparse:
-        """Memory after the first `start` bytes, whose pages are taken as they are used."""
-
-    def _reserve(self, columns: int) -> None:
-        """Make sure that there is room for the first `columns` columns; with the ring's lock held.
-
-        Raises:
-            DiskFull: there is none.
-        """
-
-    @property
-    @abstractmethod
-    def place(self) -> str:
-        """A description of its memory."""
-
-    @property
-    def holds_objects(self) -> bool:
-        """Whether it can hold Python objects beside tensors."""
-        return not self.control.is_shared
-
-    @property
-    def is_initialised(self) -> bool:
-        """Whether its memory is taken, here or in another process that shares it."""
-        self._look_again()
-        return self.schema is not None
-
-    @property
-    def ring(self) -> Ring:
-        """Which of its columns can be read."""
-        self._look_again()
-        return self._ring
-
-    def _look_again(self) -> None:
-        """Map the first write of another process."""
-        if self.schema is None and (noted := self.control.schema) is not None:
-            self._take(noted, self._attach)
-
-    def _initialise(self, schema: Schema) -> None:
-        objects = [plain(key) for key, field in schema.fields.items() if field.is_object]
-        if objects and not self.holds_objects:
-            raise SpecMismatch(f"replay buffer: {self.place} cannot hold the Python objects of {objects}; leave them out")
-        with self.control.lock:
-            if self.control.schema is None:
-                self._take(schema, self._allocate)
-                self.control.note_schema(schema)
-        assert self.is_initialised
-
-    def _take(self, schema: Schema, make: Any) -> None:
-        rows = math.prod(schema.rows)
-        capacity = self.max_size // rows
-        if not capacity:
-            raise OptionError(f"max_size={self.max_size}: expected room for one frame of each of the {rows} rows at least")
-        lead = (*schema.rows, capacity)
-        stored = self._nexts.stored_fields(schema.fields)
-        layout = Layout({key: field.lead(*lead) for key, field in stored.items() if not field.is_object})
-        leaves = make(layout, lead)
-        self._nexts.allocate(schema.fields, rows * capacity, partial(self._sparse, layout.nbytes))
-        self._place(schema, leaves)
-        log.info("%r", self)
-
-    def _place(self, schema: Schema, leaves: Mapping[Key, Tensor]) -> None:
-        self.rows, self.schema, self.takes_keys = math.prod(schema.rows), schema, schema.kind is TensorDict
-        capacity = self.max_size // self.rows
-        self._ring = Ring(self.control, capacity)
-        self._leaves = {key: Leaf(leaf, self.ndim) for key, leaf in leaves.items()}
-        self.validity = validity_in(self._leaves, schema.fields, self.ndim, self.control)
-        objects = [key for key, field in schema.fields.items() if field.is_object]
-        self._objects = {key: np.full((self.rows, capacity), None, object) for key in objects}
-
-    def _unmapped(self) -> dict[str, Any]:
-        """Its attributes for a process that maps the memory itself."""
-        mapped = {"schema": None, "_accepted": None, "_leaves": {}, "_objects": {}, "_ring": None, "validity": None}
-        return {**vars(self), **mapped, "_nexts": self._nexts.fresh()}
-
-    def _map_later(self) -> None:
-        """Hold nothing until `_look_again` maps the memory."""
-        self._ring, self.rows = Ring(self.control, self.max_size), 1
+    schema: Schema | None
 
     # ------------------------------------------------------------------ frames
 
@@ -180,6 +71,8 @@ class TensorStorage(Storage):
 
     def _check_anew(self, data: Any, kind: Any, leaves: Leaves, shape: tuple[int, ...]) -> None:
         require_dims(data, self.ndim)
+        if self._takes_first_device and not self.is_initialised:
+            self.device = device_of(leaves)
         require_device(leaves, self.device)
         if not self.is_initialised:
             if not math.prod(shape):
@@ -250,6 +143,13 @@ class TensorStorage(Storage):
             for key, objects in self._objects.items():
                 objects.reshape(-1)[places.numpy()] = unstacked(leaves[key], leaves[key].batch_size)
 
+    def put_at(self, places: Tensor, data: Any) -> Tensor:
+        """Overwrite the frames at some places; data are broadcast, and may lack keys or have new ones; see `fitted`."""
+        self._known()
+        places = places if places.ndim else places.unsqueeze(0)
+        self.put(places.reshape(-1), fitted(self, places, data))
+        return places.reshape(-1)
+
     def contents(self) -> Any:
         """All complete frames, `[*rows, columns]`: views if they are in one piece, which later writes change."""
         if isinstance(whole := self.ring.whole(), slice):
@@ -307,16 +207,6 @@ class TensorStorage(Storage):
         leaf = self._leaves.get(key) or Leaf(self.leaf(key).unflatten(0, (self.rows, -1)), 2)
         return leaf.numbers(pieces)
 
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """The dimensions of the rows in `contents()`."""
-        return self._known().rows
-
-    @property
-    def keys(self) -> tuple[Key, ...]:
-        """The keys of its frames; none before the first write."""
-        return tuple(self.schema.fields) if self.is_initialised and self.schema else ()
-
     def as_index(self, places: Tensor) -> Tensor:
         """Places as people write them: `[B]` for one dimension, `[B, ndim]` for more."""
         return places if self.ndim == 1 else index_of(places, (*self._known().rows, self.ring.capacity))
@@ -331,22 +221,7 @@ class TensorStorage(Storage):
             return super().as_places(index)
         return places_of(index, (*self._known().rows, self.ring.capacity))
 
-    def _known(self) -> Schema:
-        if not self.is_initialised or self.schema is None:
-            raise CallOrderError("replay buffer: expected something to be written to it first, found it empty")
-        return self.schema
-
     # ------------------------------------------------------------------ state
-
-    @property
-    def item_dims(self) -> int:
-        """Batch dimensions of one item; see `Storage`."""
-        return len(self.schema.item) if self.is_initialised and self.schema else 0
-
-    @property
-    def classes(self) -> Mapping[str, Any]:
-        """The tensorclasses and named tuples that its data are made of, by name."""
-        return self.schema.classes() if self.is_initialised and self.schema else {}
 
     def frames(self) -> dict[Key, Tensor]:
         """The tensors under each key that are in use, `[*rows, columns, *item]`; see `Storage`."""
@@ -373,7 +248,7 @@ class TensorStorage(Storage):
             DiskFull: the disk has none; nothing is changed.
         """
         noted = state["schema"]
-        columns = self.columns_in(state, self.max_size // (math.prod(noted["rows"]) if noted else self.rows))
+        columns = self.columns_in(state, self._columns_for(math.prod(noted["rows"]) if noted else self.rows))
         saved = schema_from(noted, self.classes, self.device) if noted else None
         if saved is not None:
             saved.check_state(self.schema if self.is_initialised else None, columns, frames)

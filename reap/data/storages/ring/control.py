@@ -91,7 +91,7 @@ class Control:
             _SCHEMA: Field((SCHEMA_BYTES,), torch.uint8),
             _ORIGINS: Field((columns,), torch.int32),
         }
-        self.columns = columns
+        self.columns = self._in_block = columns
         self.block = block = make_block(Layout(fields))
         self.words: memoryview[int] = block.memory.data[: 8 * WORDS].cast("q")
         self.writers: NDArray[np.int64] = block.array(_WRITERS)
@@ -134,12 +134,22 @@ class Control:
         self._schema[: len(noted)] = np.frombuffer(noted, np.uint8)
         self.words[SCHEMA_SIZE] = len(noted)
 
+    def grow(self, columns: int) -> None:
+        """Have room for more columns, in memory of this process; with the lock held."""
+        origins = np.zeros(columns, np.int32)
+        origins[: self.columns] = self.origins
+        self.origins, self.columns = origins, columns
+
     def abandon(self) -> None:
         """Count unfinished writes as given up, since no writer knows of this copy."""
         self.writers[self.writers[:, COUNT] > 0, PID] = NOBODY
 
-    def state(self) -> dict[str, Any]:
-        """The numbers as plain data; with the lock held. Unfinished writes count as given up."""
+    def state(self, places: int) -> dict[str, Any]:
+        """The numbers as plain data; with the lock held. Unfinished writes count as given up.
+
+        Args:
+            places: how many places have an origin.
+        """
         words, writers = self.words, self.writers
         begun = writers[(writers[:, COUNT] > 0) & (writers[:, START] < words[CLAIMED])]
         return {
@@ -148,7 +158,7 @@ class Control:
             "written": words[WRITTEN],
             "transforms": words[TRANSFORMS],
             "writing": begun[:, [START, COUNT]].tolist(),
-            "origins": torch.from_numpy(self.origins.copy()),
+            "origins": torch.from_numpy(self.origins[:places].copy()),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -157,9 +167,13 @@ class Control:
         Streams get new numbers, as few as possible, since those that were given out here may still be in use.
         """
         words, given_out, origins = self.words, self.words[STREAMS], state["origins"].numpy()
+        if len(origins) > self.columns:
+            self.grow(len(origins))
+        own = self.origins[: len(origins)]
+        self.origins[len(origins) :] = 0
         streams, numbers = np.unique((origins & ~REPLACED) >> 1, return_inverse=True)
-        np.add(2 * (given_out + numbers), origins & (1 | REPLACED), out=self.origins, casting="unsafe")
-        self.origins[origins == HOLE] = HOLE
+        np.add(2 * (given_out + numbers), origins & (1 | REPLACED), out=own, casting="unsafe")
+        own[origins == HOLE] = HOLE
         words[EDITS] += REPLACEMENT * bool((origins[origins != HOLE] & REPLACED).any())
         words[BROKEN] += 1
         self.writers[:] = 0
@@ -172,7 +186,8 @@ class Control:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.block.fd is None:
-            return _private_control, (self.columns, self.block.memory.tobytes())
+            grown = self.origins if self.columns > self._in_block else None
+            return _private_control, (self._in_block, self.block.memory.tobytes(), grown)
         return _attached_control, (self.columns, Handle.of(self.block.fd))
 
 
@@ -181,7 +196,7 @@ def checked_state(state: Mapping[str, Any], places: int, capacity: int) -> int:
 
     Args:
         state: its `state`.
-        places: how many streams are noted.
+        places: how many origins are noted at most.
         capacity: columns of the ring.
 
     Raises:
@@ -194,16 +209,18 @@ def checked_state(state: Mapping[str, Any], places: int, capacity: int) -> int:
     columns = claimed - max(floor, claimed - capacity)
     if not (floor <= claimed and (columns == capacity or floor % capacity == 0)):
         raise SpecMismatch(f"replay buffer: expected the counts of a ring, got {floor} to {claimed}; nothing was changed")
-    is_table = origins.dtype == torch.int32 and origins.shape == (places,) and (origins >= HOLE).all()
+    is_table = origins.dtype == torch.int32 and origins.ndim == 1 and len(origins) <= places and (origins >= HOLE).all()
     fits = all(start < claimed and 0 < count <= capacity for start, count in writing)
     if not (is_table and fits and len(writing) <= WRITERS):
         raise SpecMismatch("replay buffer: expected the tables of a ring, got others; nothing was changed")
     return columns
 
 
-def _private_control(columns: int, memory: bytes) -> Control:
+def _private_control(columns: int, memory: bytes, grown: NDArray[np.int32] | None) -> Control:
     control = Control(columns)
     control.block.memory[:] = np.frombuffer(memory, np.uint8)
+    if grown is not None:
+        control.origins, control.columns = grown, len(grown)
     control.abandon()
     return control
 

@@ -46,16 +46,17 @@ class Scratch:
     Args:
         folder: where it is, or is to be; None makes a temporary one, which is removed with this object or with the process.
         replaces: whether it may replace files of another storage that is not in use any more.
+        is_removed: whether the files go with this object or the process; unless given, those of a temporary folder alone.
 
     Attributes:
         folder: where it is.
 
     Raises:
-        OptionError: the folder is not empty.
+        OptionError: the folder is not empty, or a temporary one is to stay.
         DiskFull: there is no room for a temporary one.
     """
 
-    def __init__(self, folder: str | Path | None, *, replaces: bool = False) -> None:
+    def __init__(self, folder: str | Path | None, *, replaces: bool = False, is_removed: bool | None = None) -> None:
         self._replaces = replaces
         self._owner = uuid4().hex
         self._held = False
@@ -63,7 +64,11 @@ class Scratch:
             self.folder = Path(folder)
             self._refuse_what_lies_there()
             self.folder.mkdir(parents=True, exist_ok=True)
+            if is_removed:
+                weakref.finalize(self, _remove_frames_with, self.folder, os.getpid())
             return
+        if is_removed is False:
+            raise OptionError("auto_cleanup=False: expected a scratch_dir for files that stay; temporary folders are removed")
         remove_abandoned()
         self._make_temporary()
         weakref.finalize(self, _remove_with, self.folder, os.getpid())
@@ -194,6 +199,15 @@ def _remove_with(folder: Path, pid: int) -> None:
     if os.getpid() == pid:
         with suppress(OSError):
             remove_whole(folder)
+
+
+def _remove_frames_with(folder: Path, pid: int) -> None:
+    """Remove the files of a storage, and their folder if nothing else is in it; not in a fork."""
+    if os.getpid() == pid:
+        with suppress(OSError):
+            remove_frames(folder)
+            (folder / LOCK).unlink(missing_ok=True)
+            folder.rmdir()
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""Folders of storages, and room for what they hold."""
