@@ -110,7 +110,9 @@ class PrioritizedSampler(Sampler):
     @property
     def default_priority(self) -> float:
         """The priority of new frames: the largest so far, or 1."""
-        return max(0.0, self._largest ** (1 / self._exponent) - self.eps) if self._exponent else FIRST_PRIORITY
+        if not self._exponent or self._largest == self._first_power:
+            return FIRST_PRIORITY
+        return max(0.0, self._largest ** (1 / self._exponent) - self.eps)
 
     @property
     def alpha(self) -> float:
