@@ -11,8 +11,11 @@ from types import ModuleType
 _INSTALL = {
     "ale_py": 'pip install "gymnasium[atari]"',
     "envpool": "pip install envpool",
+    "h5py": 'pip install "reap[minari]"',
     "matplotlib": 'pip install "reap[plots]"',
+    "minari": 'pip install "reap[minari]"',
     "pettingzoo": 'pip install "reap[pettingzoo]"',
+    "pyarrow": "pip install pyarrow",
     "ray": 'pip install "reap[ray]"',
     "submitit": 'pip install "reap[slurm]"',
     "tensordict": "pip install tensordict",
