@@ -81,6 +81,7 @@ class RecordFile:
         self._path = path
         self._end = self._checksum = 0
         self._queue: deque[Future[None]] = deque()
+        self._failure: BaseException | None = None
         kept = read_records(path) if path.exists() and path.stat().st_size else None
         if kept is not None:
             if kept.layout != layout:
@@ -115,7 +116,7 @@ class RecordFile:
             DiskFull: there was no room for this batch or the one before; the file ends with the last batch that is whole.
         """
         while len(self._queue) > WAITING:
-            self._queue.popleft().result()
+            self._next()
         self._queue.append(self._thread.submit(self._write, values))
 
     def flush(self) -> None:
@@ -125,7 +126,15 @@ class RecordFile:
             DiskFull: there was no room.
         """
         while self._queue:
+            self._next()
+
+    def _next(self) -> None:
+        """Wait for the batch that was appended first; after an error, those after it are not written."""
+        try:
             self._queue.popleft().result()
+        except BaseException:
+            self._queue.clear()
+            raise
 
     def close(self) -> None:
         """Write what waits, to the disk itself, and close the file.
@@ -134,13 +143,22 @@ class RecordFile:
             DiskFull: there was no room.
         """
         try:
-            self.flush()
+            if self._failure is None:  # it was raised by then
+                self.flush()
             os.fsync(self._fd)
         finally:
             self._thread.shutdown(wait=True)
             os.close(self._fd)
 
     def _write(self, values: Mapping[Key, Tensor]) -> None:
+        if self._failure is None:
+            try:
+                self._write_record(values)
+            except BaseException as error:
+                self._failure = error
+                raise
+
+    def _write_record(self, values: Mapping[Key, Tensor]) -> None:
         ids = values[TRAJECTORY].numpy()
         columns, ends = ids.shape[1], ends_of(ids)
         chosen = torch.from_numpy(ends)

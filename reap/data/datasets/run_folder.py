@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,13 +56,20 @@ class Progress(NamedTuple):
 
 
 def read_progress(folder: Path) -> Progress:
-    """The last entry of the file that is whole."""
+    """The last entry of the file that is whole; without the file, what the manifest says."""
     try:
         entries = (folder / PROGRESS).read_bytes()
     except FileNotFoundError:
-        return Progress()
+        manifest = read_run_manifest(folder)
+        return Progress(manifest["columns"], manifest["next_id"])
     whole = len(entries) // _PROGRESS.size
     return Progress(*_PROGRESS.unpack_from(entries, (whole - 1) * _PROGRESS.size)) if whole else Progress()
+
+
+def progress_of(batches: Sequence[Frames]) -> Progress:
+    """How far a run is, of which these are the frames."""
+    columns = sum(frames.shape[1] for frames in batches)
+    return Progress(columns, 1 + max((int(frames.ids.max()) for frames in batches), default=-1))
 
 
 def read_run_manifest(folder: Path) -> dict[str, Any]:
@@ -164,13 +171,18 @@ def _mapped(folder: Path, rows: int) -> TensorDictBase:
     columns = read_progress(folder).columns
     if not columns:
         raise OptionError(f"{folder}: no batch was complete")
-    values: dict[Key, Tensor] = {}
+    values = {key: _prefix(file, entry, rows, columns) for key, file, entry in stored_files(folder)}
+    return make_tensordict(nested(values), torch.Size((rows, columns)))
+
+
+def stored_files(folder: Path) -> Iterator[tuple[Key, Path, dict[str, Any]]]:
+    """Key, file, and what is noted of it (shape and dtype), of each tensor in an unfinished folder."""
     for meta in (folder / WITHHELD, *folder.rglob(META)):
         lead = meta.parent.relative_to(folder).parts
         for name, entry in json.loads(meta.read_text()).items():
-            if isinstance(entry, dict) and "shape" in entry and "dtype" in entry:
-                values[*lead, name] = _prefix(meta.parent / f"{name}.memmap", entry, rows, columns)
-    return make_tensordict(nested(values), torch.Size((rows, columns)))
+            file = meta.parent / f"{name}.memmap"
+            if isinstance(entry, dict) and "shape" in entry and "dtype" in entry and file.exists():
+                yield (*lead, name), file, entry
 
 
 def _prefix(file: Path, entry: Mapping[str, Any], rows: int, columns: int) -> Tensor:
