@@ -17,7 +17,7 @@ from reap.cli.plot import Plot
 from reap.cli.policies import load_policy, told
 from reap.cli.recording import columns_in_time
 from reap.cli.report import Episodes, Stored, size, summary
-from reap.cli.runs import Run
+from reap.cli.runs import Run, is_complete
 from reap.cli.signals import Interrupts
 from reap.collectors.local import SyncDataCollector
 from reap.collectors.stats import CollectorStats
@@ -71,6 +71,9 @@ def run(options: Collect, console: Console) -> int:
     _check(amount)
     plot = Plot(output.plot) if output.plot else None
     rows, columns = amount.num_envs, ceil(amount.frames / amount.num_envs)
+    if output.resume and is_complete(options):
+        console.print(Text(f"{output.out}: the run is complete, there is nothing to resume"), soft_wrap=True)
+        return COMPLETE
     run = Run(options, columns)
     _tell_resumed(run, options, console)
     outcome, stats = Outcome(), None
@@ -210,7 +213,8 @@ def _tell_dataset(run: Run, output: Results, console: Console) -> None:
     where = dataset.storage.data_path
     nbytes = sum(file.stat().st_size for file in where.rglob("*") if file.is_file())
     console.print(
-        Text(f"{where.parent}  ({size(nbytes)}, {dataset.total_episodes:,} episodes, written in {seconds:.1f} s)"), soft_wrap=True
+        Text(f"{where.parent}  ({size(nbytes)}, {dataset.total_episodes:,} episodes, written in {seconds:.1f} s)"),
+        soft_wrap=True,
     )
     console.print(Text(f'Load it: minari.load_dataset("{dataset.id}")', style="dim"), soft_wrap=True)
 
@@ -228,7 +232,10 @@ def _tell(outcome: Outcome, folder: Run, stats: CollectorStats | None, data: Sto
         asked = folder.columns * data.envs
         why = "The run failed" if outcome.error else "Interrupted"
         console.print(
-            Text(f"{why}: {data.frames:,} of {asked:,} frames were complete; they are kept, the rest is not. --resume continues.", style="yellow"),
+            Text(
+                f"{why}: {data.frames:,} of {asked:,} frames were complete; they are kept, the rest is not. --resume continues.",
+                style="yellow",
+            ),
             soft_wrap=True,
         )
     load = "reap.data.load_run" if folder.has_records else "TensorDict.load_memmap"

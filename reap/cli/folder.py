@@ -30,6 +30,7 @@ from reap.system.disk import disk_full, free_space, replaced, require_length, re
 from reap.system.interrupts import deferring_interrupts
 from reap.tensordicts import make_tensordict
 
+
 class DataFolder:
     """A new folder, or one that was empty.
 
@@ -100,6 +101,8 @@ class DataFolder:
             (place / META).replace(place / WITHHELD)
         values: dict[Key, Any] = {}
         for key, file, entry in stored_files(place):
+            for rest in file.parent.glob(f".{file.name}.*"):  # of a process that was killed while it made a copy
+                shutil.rmtree(rest)
             rows, _, *item = entry["shape"]
             shape, dtype = torch.Size((rows, self.columns, *item)), dtype_named(entry["dtype"])
             nbytes = math.prod(item) * dtype.itemsize

@@ -1,8 +1,8 @@
 """`Run`: a run of `reap collect` in its folder, from its beginning, or from where it was killed or stopped.
 
-    session 0    seed s                killed     its complete batches are there
-    session 1    the seeds after those --resume   new episodes, with new ids
-    ...                                           manifest.json has the seeds of each session
+session 0    seed s                killed     its complete batches are there
+session 1    the seeds after those --resume   new episodes, with new ids
+...                                           manifest.json has the seeds of each session
 """
 
 from __future__ import annotations
@@ -131,11 +131,6 @@ class Run:
         """Packages whose version is not that of the run's beginning."""
         return self._changed
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing is left to do."""
-        return self._manifest.get("state") == COMPLETE
-
     # ------------------------------------------------------------------ collecting
 
     def begin(self, fields: Mapping[Key, Field]) -> None:
@@ -226,6 +221,17 @@ class Run:
         return dataset, seconds
 
 
+def is_complete(options: Collect) -> bool:
+    """Whether nothing is left to do of the run to resume.
+
+    Raises:
+        OptionError: there is no run in the folder, or one with other options.
+    """
+    manifest = read_run_manifest(options.output.out)
+    _compare(options.output.out, manifest["options"], _noted(options))
+    return manifest["state"] == COMPLETE
+
+
 def _check(options: Collect) -> None:
     """Raise OptionError for options that do not go together, ImportError for a package that is needed for them."""
     output = options.output
@@ -235,12 +241,7 @@ def _check(options: Collect) -> None:
         if output.dataset is None:
             raise OptionError("--format minari: expected --dataset ID with it, the id of the data set (cartpole/random-v0)")
         load("h5py", "--format minari")
-        if not output.resume or not _is_done(output.out):
-            place_of(output.dataset)
-
-
-def _is_done(folder: Path) -> bool:
-    return read_run_manifest(folder)["state"] == COMPLETE
+        place_of(output.dataset)
 
 
 def _noted(options: Collect) -> dict[str, Any]:

@@ -66,7 +66,9 @@ def test_ages_are_frames_written_since(sampler: Any, prefetch: int) -> None:
     assert (stats["samples"], stats["sampled_frames"], stats["write_count"]) == (1, 4, 23)
 
 
-@pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer, PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer])
+@pytest.mark.parametrize(
+    "kind", [ReplayBuffer, TensorDictReplayBuffer, PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer]
+)
 @pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage, ListStorage])
 def test_every_class_and_storage(kind: Any, storage: Any) -> None:
     options = {"alpha": 0.5, "beta": 0.5} if "Prioritized" in kind.__name__ else {}

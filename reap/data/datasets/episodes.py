@@ -1,8 +1,8 @@
 """`Episode`: the frames of one trajectory, wherever they lie: in one piece, or in pieces of several batches.
 
-    batch 0   a a a b b b        a: (0, row 0, columns 0 to 3)
-              c c c c c c        b: (0, row 0, 3 to 6), (1, row 0, 0 to 2)
-    batch 1   b b d d d d        c: ...
+batch 0   a a a b b b        a: (0, row 0, columns 0 to 3)
+          c c c c c c        b: (0, row 0, 3 to 6), (1, row 0, 0 to 2)
+batch 1   b b d d d d        c: ...
 """
 
 from __future__ import annotations

@@ -20,9 +20,7 @@ from reap.keys import Key, nested
 from reap.optional import load
 
 
-def from_minari(
-    dataset: Any, buffer: ReplayBuffer | None = None, *, categorical_action_encoding: bool = False
-) -> ReplayBuffer:
+def from_minari(dataset: Any, buffer: ReplayBuffer | None = None, *, categorical_action_encoding: bool = False) -> ReplayBuffer:
     """Load a data set of Minari into a replay buffer, in the layout of a collector's frames.
 
     Observations, also under `"next"`, with the last one of each episode; `"action"`; under `"next"` reward, done, terminated and

@@ -19,7 +19,7 @@ import numpy as np
 
 from reap.data.datasets.episodes import REWARD, TERMINATED, TRUNCATED, Episode, episodes_of
 from reap.data.datasets.frames import NEXT
-from reap.data.datasets.run_folder import MANIFEST, file_sums, write_run_manifest
+from reap.data.datasets.run_folder import file_sums, write_run_manifest
 from reap.data.datasets.sources import Source, Spaces, observed_keys, source_of, spaces_of
 from reap.data.datasets.spaces import ACTION, OBSERVATION, assembled, leaves, restricted, root_of
 from reap.data.datasets.versions import versions
@@ -254,5 +254,3 @@ def _one_each(episode: Episode, key: Key) -> Array:
     if values.size != len(values):
         raise SpecMismatch(f"to_minari: expected one number per frame under {plain(key)!r}, found {values.shape[1:]}")
     return values.reshape(-1)
-
-

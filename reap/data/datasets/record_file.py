@@ -1,7 +1,7 @@
 """`RecordFile`: an append-only file of batches, from which a run that is killed loses only the batch that was being written.
 
     head      REAPREC1 | length | fields as JSON
-    record    BTCH | columns | ends | bytes | checksum of the file up to here  ||  each field, at a multiple of 8 bytes
+    record    BTCH | columns | ends | bytes  ||  each field, at a multiple of 8 bytes  ||  checksum of the file up to here
     record    ...
 
 A thread writes, while the next batch is being collected. The last record is whole or cut short; one that is cut short is
@@ -21,7 +21,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +32,7 @@ from reap.recording.layout import Field
 from reap.system.disk import room
 
 MAGIC, RECORD = b"REAPREC1", b"BTCH"
-_HEAD, _RECORD = struct.Struct("<8sQ"), struct.Struct("<4sIIIQQ")
+_HEAD, _RECORD, _CHECKSUM = struct.Struct("<8sQ"), struct.Struct("<4sIIIQ"), struct.Struct("<Q")
 
 WAITING = 1
 """Batches that wait while one is being written."""
@@ -94,7 +93,8 @@ class RecordFile:
         os.ftruncate(self._fd, self._end)
         os.lseek(self._fd, self._end, os.SEEK_SET)
         if kept is None:
-            self._put([_head(layout)])
+            head = _head(layout)
+            self._put([head], zlib.crc32(head))
 
     @property
     def nbytes(self) -> int:
@@ -167,17 +167,17 @@ class RecordFile:
             value = values[key][chosen] if key in self.layout.once else values[key]
             raw = value.contiguous().reshape(-1).view(torch.uint8).numpy()
             parts += [raw, _ZEROS[: -len(raw) % 8]]
-        nbytes = sum(map(len, parts))
+        parts = [_RECORD.pack(RECORD, columns, int(ends.sum()), 0, sum(map(len, parts))), *parts]
         checksum = self._checksum
         for part in parts:
             checksum = zlib.crc32(part, checksum)
-        record = _RECORD.pack(RECORD, columns, int(ends.sum()), 0, nbytes, checksum)
-        self._put([record, *parts], checksum=zlib.crc32(record, checksum))
+        written = _CHECKSUM.pack(checksum)
+        self._put([*parts, written], zlib.crc32(written, checksum))
         self.columns += columns
         self.next_id = max(self.next_id, int(ids.max()) + 1)
 
-    def _put(self, parts: Sequence[Any], checksum: int | None = None) -> None:
-        """Write all of these, or none."""
+    def _put(self, parts: Sequence[Any], checksum: int) -> None:
+        """Write all of these, or none; with them the file has this CRC-32."""
         nbytes = sum(map(len, parts))
         try:
             with room(self._path, nbytes, "--out"):
@@ -187,7 +187,7 @@ class RecordFile:
             os.lseek(self._fd, self._end, os.SEEK_SET)
             raise
         self._end += nbytes
-        self._checksum = zlib.crc32(parts[0], self._checksum) if checksum is None else checksum
+        self._checksum = checksum
 
 
 def _write_all(fd: int, parts: Iterable[Any]) -> None:
@@ -245,13 +245,15 @@ def read_records(path: Path, *, verify: bool = False) -> Records:
     checksum = zlib.crc32(memoryview(memory)[:start])
     frames: list[Frames] = []
     while start + _RECORD.size <= size:
-        magic, columns, ends, _, nbytes, found = _RECORD.unpack_from(memory, start)
-        after = start + _RECORD.size + nbytes
+        magic, columns, ends, _, nbytes = _RECORD.unpack_from(memory, start)
+        end = start + _RECORD.size + nbytes
+        after = end + _CHECKSUM.size
         if magic != RECORD or after > size:
             break
-        if verify and zlib.crc32(memoryview(memory)[start + _RECORD.size : after], checksum) != found:
+        (found,) = _CHECKSUM.unpack_from(memory, end)
+        if verify and zlib.crc32(memoryview(memory)[start:end], checksum) != found:
             raise SpecMismatch(f"{path}: the record at byte {start} is damaged; verify=False reads it all the same")
-        checksum = zlib.crc32(memoryview(memory)[start : start + _RECORD.size], found)
+        checksum = zlib.crc32(memory[end:after], found)
         frames.append(_record(memory, start + _RECORD.size, layout, columns, ends))
         start = after
     return Records(layout, frames, start, checksum)
@@ -273,7 +275,11 @@ def _record(memory: mmap.mmap, start: int, layout: Layout, columns: int, ends: i
     for key, field, count in layout.counts(columns, ends):
         lead = (count,) if key in layout.once else (layout.rows, columns)
         nbytes = count * field.nbytes
-        flat = torch.frombuffer(memory, dtype=torch.uint8, offset=start, count=nbytes) if nbytes else torch.empty(0, dtype=torch.uint8)
+        flat = (
+            torch.frombuffer(memory, dtype=torch.uint8, offset=start, count=nbytes)
+            if nbytes
+            else torch.empty(0, dtype=torch.uint8)
+        )
         (stored if key in layout.once else values)[key] = flat.view(field.dtype).view(*lead, *field.shape)
         start += nbytes + -nbytes % 8
     return Frames(values, values[TRAJECTORY].numpy(), stored)

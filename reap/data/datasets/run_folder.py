@@ -1,9 +1,9 @@
 """A folder of `reap collect`: its manifest, and its frames in whatever state the run was left.
 
-    manifest.json        versions, options, env, seeds of each session, state; once it has ended, checksums of the files
-    progress             while it runs: columns that are complete, and the next id of a trajectory
-    frames.reap          format "minari": records (record_file.py)
-    *.memmap, meta.json  format "memmap": a file for each key; `meta.json.unfinished` until the run has ended
+manifest.json        versions, options, env, seeds of each session, state; once it has ended, checksums of the files
+progress             while it runs: columns that are complete, and the next id of a trajectory
+frames.reap          format "minari": records (record_file.py)
+*.memmap, meta.json  format "memmap": a file for each key; `meta.json.unfinished` until the run has ended
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class Progress(NamedTuple):
 
 
 def read_progress(folder: Path) -> Progress:
-    """The last entry of the file that is whole; without the file, what the manifest says."""
-    try:
-        entries = (folder / PROGRESS).read_bytes()
-    except FileNotFoundError:
-        manifest = read_run_manifest(folder)
-        return Progress(manifest["columns"], manifest["next_id"])
+    """The last entry of the file that is whole; if there is none, what the manifest says."""
+    path = folder / PROGRESS
+    entries = path.read_bytes() if path.exists() else b""
     whole = len(entries) // _PROGRESS.size
-    return Progress(*_PROGRESS.unpack_from(entries, (whole - 1) * _PROGRESS.size)) if whole else Progress()
+    if whole:
+        return Progress(*_PROGRESS.unpack_from(entries, (whole - 1) * _PROGRESS.size))
+    manifest = read_run_manifest(folder)
+    return Progress(manifest["columns"], manifest["next_id"])
 
 
 def progress_of(batches: Sequence[Frames]) -> Progress:
@@ -105,8 +105,8 @@ def file_sums(folder: Path, known: Mapping[str, int] = NOTHING) -> dict[str, dic
         folder: where they are.
         known: checksums by name; the other files are read.
     """
-    files = [file for file in folder.rglob("*") if file.suffix in SUFFIXES]
-    names = sorted(str(file.relative_to(folder)) for file in files)
+    files = [file.relative_to(folder) for file in folder.rglob("*") if file.suffix in SUFFIXES]
+    names = sorted(str(file) for file in files if not any(part.startswith(".") for part in file.parts))
     return {
         name: {
             "bytes": (folder / name).stat().st_size,

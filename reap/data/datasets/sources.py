@@ -37,7 +37,7 @@ class Source(NamedTuple):
 
 
 class Spaces(NamedTuple):
-    """Spaces of an env, and how to make it."""
+    """Spaces of an env, and how to make it, if that can be written to a file."""
 
     observation: gym.Space[Any]
     action: gym.Space[Any]
@@ -120,7 +120,7 @@ def spaces_of(env: Any, source: Source) -> Spaces:
     if given is None:
         return _guessed(source.batches[0])
     if isinstance(given, gym.Env):
-        return Spaces(given.observation_space, given.action_space, given.spec)
+        return Spaces(given.observation_space, given.action_space, _written(given.spec))
     if not isinstance(given, str | EnvSpec):
         raise OptionError(f"env: expected an id, an EnvSpec or an env of gymnasium, got {type(given).__name__}")
     try:
@@ -128,9 +128,19 @@ def spaces_of(env: Any, source: Source) -> Spaces:
     except Exception as error:
         raise OptionError(f"env: {given!r:.100} cannot be made: {text_of(error)}; give an env of gymnasium") from error
     try:
-        return Spaces(made.observation_space, made.action_space, made.spec)
+        return Spaces(made.observation_space, made.action_space, _written(made.spec))
     finally:
         made.close()
+
+
+def _written(spec: EnvSpec | None) -> EnvSpec | None:
+    """A spec that can be written to a file; one that holds functions cannot."""
+    try:
+        if spec is not None:
+            spec.to_json()
+    except (ValueError, TypeError):
+        return None
+    return spec
 
 
 def _guessed(frames: Frames) -> Spaces:

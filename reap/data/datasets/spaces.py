@@ -1,7 +1,7 @@
 """Values of gymnasium spaces from the values of frames, and back; many at once, `[T, *item]`.
 
-    frames        ("observation",) or the names of a Dict; ("action", ...); choices as indices or one-hot
-    data sets     the env's own: nested dicts and tuples; Discrete from its start on
+frames        ("observation",) or the names of a Dict; ("action", ...); choices as indices or one-hot
+data sets     the env's own: nested dicts and tuples; Discrete from its start on
 """
 
 from __future__ import annotations
@@ -81,10 +81,14 @@ def _decoded(space: Space[Any], key: Key, values: Array) -> Array:
             values = np.stack([block.argmax(-1) for block in blocks], -1).reshape(len(values), *counts.shape)
         return (values + np.asarray(space.start)).astype(space.dtype)
     if not isinstance(space, spaces.Box | spaces.MultiBinary):
-        raise SpecMismatch(f"{plain(key)!r}: expected Box, Discrete, MultiDiscrete, MultiBinary, or Dicts and Tuples, got {space}")
+        raise SpecMismatch(
+            f"{plain(key)!r}: expected Box, Discrete, MultiDiscrete, MultiBinary, or Dicts and Tuples, got {space}"
+        )
     cast = values.reshape(len(values), *space.shape).astype(space.dtype, copy=False)
     if cast.dtype != values.dtype and not np.array_equal(cast.reshape(values.shape), values, equal_nan=cast.dtype.kind == "f"):
-        raise SpecMismatch(f"{plain(key)!r}: expected values of {space}, which is {space.dtype}, found others in {values.dtype}")
+        raise SpecMismatch(
+            f"{plain(key)!r}: expected values of {space}, which is {space.dtype}, found others in {values.dtype}"
+        )
     return cast
 
 
