@@ -52,6 +52,8 @@ def source_of(given: Any) -> Source:
     """
     if isinstance(given, str | Path):
         return _of_folder(Path(given))
+    if isinstance(given, ReplayBuffer | TensorDictBase) and not len(given):
+        raise OptionError("to_minari: expected frames, found none")
     if isinstance(given, ReplayBuffer):
         data, about = _in_order(given), {"kind": type(given).__name__}
         has_items = given.storage.item_dims > 0
@@ -62,8 +64,6 @@ def source_of(given: Any) -> Source:
             f"to_minari: expected a ReplayBuffer, the folder of a run of reap collect, or a TensorDict [rows, time], got "
             f"{type(given).__name__}. Frames of other buffers: make a ReplayBuffer, and load their save (dumps) into it"
         )
-    if not data.numel():
-        raise OptionError("to_minari: expected frames, found none")
     rows = frames_of(data.reshape(-1, data.shape[-1]).cpu(), "to_minari")
     return Source([_one_row(rows) if has_items else rows], {}, about)
 
