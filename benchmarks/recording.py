@@ -1,5 +1,4 @@
-"""Claims: recording every frame costs at most 5 % of the frames per second; a data set is made faster than Minari's own
-`DataCollector` makes one.
+"""Claim: recording every frame costs at most 5 % of the frames per second; and data sets against `minari.DataCollector`.
 
     python benchmarks/recording.py                  # needs pip install "reap[minari]" "minari[create]"
     python benchmarks/recording.py --repeats 40 --seconds 0.5
@@ -144,8 +143,8 @@ def main(seconds: float = 1.0, repeats: int = 20, frames: int = 4096) -> None:
             (folder / "frames.reap").unlink()
             collected, making, theirs, episodes = data_set(case, folder, frames)
             print(
-                f"{'':22} {frames:,} frames, {episodes:,} episodes: collected in {collected:.1f} s, data set made in {making:.1f} s; "
-                f"minari.DataCollector: {theirs:.1f} s"
+                f"{'':22} {frames:,} frames, {episodes:,} episodes: collected in {collected:.1f} s, data set made in "
+                f"{making:.1f} s; minari.DataCollector: {theirs:.1f} s"
             )
 
 

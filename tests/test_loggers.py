@@ -249,9 +249,15 @@ def test_a_buffer_by_frames_written() -> None:
     sample = buffer.sample()
     scalars = log([buffer], lambda scalars, step: steps.append(step))
     assert scalars == {
-        **{"buffer/size": 8.0, "buffer/capacity": 8.0, "buffer/fill": 1.0, "buffer/written": 20.0},
-        **{"buffer/samples": 1.0, "buffer/sampled_frames": 2.0, "buffer/sample_age": float((19 - sample).double().mean())},
-        **{"buffer/sample_age_min": float(19 - sample.max()), "buffer/sample_age_max": float(19 - sample.min())},
+        "buffer/size": 8.0,
+        "buffer/capacity": 8.0,
+        "buffer/fill": 1.0,
+        "buffer/written": 20.0,
+        "buffer/samples": 1.0,
+        "buffer/sampled_frames": 2.0,
+        "buffer/sample_age": float((19 - sample).double().mean()),
+        "buffer/sample_age_min": float(19 - sample.max()),
+        "buffer/sample_age_max": float(19 - sample.min()),
     }
     log(ensemble, lambda scalars, step: steps.append(step), prefix="all/")
     assert steps == [0, 20, 20]

@@ -233,7 +233,8 @@ def _tell(outcome: Outcome, folder: Run, stats: CollectorStats | None, data: Sto
         why = "The run failed" if outcome.error else "Interrupted"
         console.print(
             Text(
-                f"{why}: {data.frames:,} of {asked:,} frames were complete; they are kept, the rest is not. --resume continues.",
+                f"{why}: {data.frames:,} of {asked:,} frames were complete; they are kept, the rest is not. "
+                "--resume continues.",
                 style="yellow",
             ),
             soft_wrap=True,

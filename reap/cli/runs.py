@@ -258,10 +258,9 @@ def _compare(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> Non
     """Raise OptionError if a run has other options than the one to resume."""
     names = [name for name in then.keys() | now.keys() if then.get(name) != now.get(name)]
     if names:
+        shown = {"env_id": "ENV_ID", "policy_file": "the checksum of the file of --policy"}
         told = [
-            f"the file of --policy {now['policy']} has changed"
-            if name == "policy_file"
-            else f"{'ENV_ID' if name == 'env_id' else '--' + name.replace('_', '-')} was {then.get(name)!r} and is {now.get(name)!r}"
+            f"{shown.get(name, '--' + name.replace('_', '-'))} was {then.get(name)!r} and is {now.get(name)!r}"
             for name in sorted(names)
         ]
         raise OptionError(f"--resume: expected the options of the run in {path}; {'; '.join(told)}")

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +78,13 @@ def words(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with the env, and Minari's folder in it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     (tmp_path / "told.py").write_text(ENV)
-    yield tmp_path
+    return tmp_path
 
 
 def command(frames: int, end: str) -> list[str]:
@@ -171,7 +170,9 @@ def make():
 
 
 @pytest.mark.timeout(120)
-def test_stopped_and_resumed(here: Path, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_and_resumed(
+    here: Path, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     frames, words = ROWS * 100, f" --policy stopping.py:make{words}"
     (here / "stopping.py").write_text(STOPPING)
     monkeypatch.setenv("STOP_AT", "31")
@@ -186,8 +187,8 @@ def test_stopped_and_resumed(here: Path, words: str, capsys: pytest.CaptureFixtu
 
     (here / "stopping.py").write_text(STOPPING + "#")
     for change, said in {
-        "": "the file of --policy stopping.py:make has changed",
-        " --seed 7 --indices": "--indices was False and is True; the file of --policy stopping.py:make has changed; --seed was 0",
+        "": "expected the options of the run in data; the checksum of the file of --policy was",
+        " --seed 7 --indices": "--indices was False and is True; the checksum of the file of --policy was",
     }.items():
         assert main(command(frames, f"{words}{change} --resume")) == 2
         assert said in " ".join(capsys.readouterr().err.split())
@@ -230,14 +231,22 @@ def test_a_run_that_was_killed_before_its_first_batch(here: Path, words: str) ->
     assert again["collector", "traj_ids"].min() == 0
 
 
+LOCKING = """
+import fcntl, signal, sys
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+signal.pause()
+"""
+
+
 def test_another_process_is_writing(here: Path, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(ROWS * 10, words)) == 0
     manifest = json.loads((here / "data" / "manifest.json").read_text())
     (here / "data" / "manifest.json").write_text(json.dumps(manifest | {"state": "running"}))
     if words:
         (here / "minari" / "told" / "told-v0").rename(here / "elsewhere")
-    code = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX); print('locked', flush=True); input()"
-    with Program(code, str(here / "data" / "progress")) as process:
+    with Program(LOCKING, str(here / "data" / "progress")) as process:
         assert process.stdout.readline() == "locked\n"
         assert main(command(ROWS * 10, f"{words} --resume")) == 2
     assert "another process is writing there" in " ".join(capsys.readouterr().err.split())

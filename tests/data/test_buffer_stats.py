@@ -54,8 +54,13 @@ def test_ages_are_frames_written_since(sampler: Any, prefetch: int) -> None:
     buffer.extend(frames(20))
     before = buffer.stats()
     assert {name: value for name, value in before.items() if not name.startswith("sample_age")} == {
-        **{"size": 8, "capacity": 8, "utilization": 1.0, "write_count": 20, "initialized": True},
-        **{"samples": 0, "sampled_frames": 0},
+        "size": 8,
+        "capacity": 8,
+        "utilization": 1.0,
+        "write_count": 20,
+        "initialized": True,
+        "samples": 0,
+        "sampled_frames": 0,
     }
     sample = buffer.sample()
     wanted = (19 - sample["number"]).double()

@@ -82,8 +82,8 @@ class Episode:
                 if not same.all():
                     step = at + int(np.argmin(same))
                     raise SpecMismatch(
-                        f"trajectory {self.id}, step {step}: {plain(later)!r} is not what {plain(key)!r} is in the next frame, so "
-                        "these frames are no episode; frames of several steps (MultiStep), or of several collectors with the "
+                        f"trajectory {self.id}, step {step}: {plain(later)!r} is not what {plain(key)!r} is in the next frame, "
+                        "so these frames are no episode; frames of several steps (MultiStep), or of several collectors with the "
                         "same ids, cannot be turned into one"
                     )
             at += count

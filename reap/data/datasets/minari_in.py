@@ -23,12 +23,13 @@ from reap.optional import load
 def from_minari(dataset: Any, buffer: ReplayBuffer | None = None, *, categorical_action_encoding: bool = False) -> ReplayBuffer:
     """Load a data set of Minari into a replay buffer, in the layout of a collector's frames.
 
-    Observations, also under `"next"`, with the last one of each episode; `"action"`; under `"next"` reward, done, terminated and
-    truncated; infos as observations; and `("collector", "traj_ids")`, which is the number of the episode.
+    Observations, also under `"next"`, with the last one of each episode; `"action"`; under `"next"` reward, done, terminated
+    and truncated; infos as observations; and `("collector", "traj_ids")`, which is the number of the episode.
 
     Args:
         dataset: the id of a data set on this machine, or a `minari.MinariDataset`: some of the episodes of one, for example.
-        buffer: what it is written to, after what is there; a `TensorDictReplayBuffer` that holds exactly its frames unless given.
+        buffer: what it is written to, after what is there; unless given, a `TensorDictReplayBuffer` that holds exactly its
+            frames.
         categorical_action_encoding: discrete actions and observations as indices, not one-hot; as for `GymEnv`.
 
     Returns:
@@ -74,7 +75,8 @@ def _frames(dataset: Any, episode: Any, *, categorical: bool) -> Iterator[tuple[
     for key, values in whole.items():
         if len(values) != count + 1:
             raise SpecMismatch(
-                f"episode {episode.id}: expected {count + 1} values under {'/'.join(key)}, one more than steps, found {len(values)}"
+                f"episode {episode.id}: expected {count + 1} values under {'/'.join(key)}, one more than steps, found "
+                f"{len(values)}"
             )
         yield key, values[:-1]
         yield (NEXT, *key), values[1:]

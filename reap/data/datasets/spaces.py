@@ -22,7 +22,7 @@ OBSERVATION, ACTION = ("observation",), ("action",)
 
 
 def leaves(space: Space[Any], key: Key) -> Iterator[tuple[Key, Space[Any]]]:
-    """The keys of the parts of a space, as collectors name them; the entries of a Dict observation have no name before theirs."""
+    """The keys of the parts of a space, as collectors name them; see `root_of`."""
     if isinstance(space, spaces.Dict):
         entries: Any = space.spaces.items()
     elif isinstance(space, spaces.Tuple):
@@ -35,7 +35,7 @@ def leaves(space: Space[Any], key: Key) -> Iterator[tuple[Key, Space[Any]]]:
 
 
 def root_of(space: Space[Any], key: Key) -> Key:
-    """The key that the keys of an observation begin with."""
+    """What the keys of an observation begin with: nothing where it is a Dict, whose entries have names."""
     return () if isinstance(space, spaces.Dict) else key
 
 
