@@ -15,9 +15,9 @@ from rich.text import Text
 from reap.cli.options import Actions, Amount, Collect, Results
 from reap.cli.plot import Plot
 from reap.cli.policies import load_policy, told
-from reap.cli.recording import columns_in_time
 from reap.cli.report import Episodes, Stored, size, summary
-from reap.cli.runs import Run, is_complete
+from reap.cli.runs.recording import columns_in_time
+from reap.cli.runs.run import Run, is_complete
 from reap.cli.signals import Interrupts
 from reap.collectors.local import SyncDataCollector
 from reap.collectors.stats import CollectorStats

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from tensordict import MemoryMappedTensor, TensorDict, TensorDictBase, is_non_tensor
 
-from reap.cli.file_lengths import cut, relaid, with_columns, write_over
+from reap.cli.runs.file_lengths import cut, relaid, with_columns, write_over
 from reap.data.datasets.run_folder import META, WITHHELD, stored_files
 from reap.data.dtypes import dtype_named
 from reap.errors import OptionError, SpecMismatch, nearest

@@ -12,9 +12,9 @@ import pytest
 import torch
 from tensordict import NonTensorStack, TensorDict, TensorDictBase
 
-from reap.cli import file_lengths
 from reap.cli import folder as folder_module
 from reap.cli.folder import DataFolder
+from reap.cli.runs import file_lengths
 from reap.errors import DiskFull, OptionError, SpecMismatch
 from reap.recording.layout import OBJECT, Field
 from tests import warm

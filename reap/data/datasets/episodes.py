@@ -83,8 +83,8 @@ class Episode:
                     step = at + int(np.argmin(same))
                     raise SpecMismatch(
                         f"trajectory {self.id}, step {step}: {plain(later)!r} is not what {plain(key)!r} is in the next frame, "
-                        "so these frames are no episode; frames of several steps (MultiStep), or of several collectors with the "
-                        "same ids, cannot be turned into one"
+                        "so these frames are no episode; frames of several steps (MultiStep), or of several collectors with "
+                        "the same ids, cannot be turned into one"
                     )
             at += count
 

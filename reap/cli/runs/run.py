@@ -24,8 +24,8 @@ from tensordict import TensorDictBase
 
 from reap.cli.folder import DataFolder
 from reap.cli.options import Collect
-from reap.cli.recording import Recording
 from reap.cli.report import Stored
+from reap.cli.runs.recording import Recording
 from reap.data.datasets.frames import TRAJECTORY
 from reap.data.datasets.minari_out import place_of, to_minari
 from reap.data.datasets.record_file import read_records
