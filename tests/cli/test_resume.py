@@ -145,6 +145,7 @@ def test_killed_at_any_moment(here: Path, words: str, delays: list[float] | None
         assert manifest["state"] == "running"
         assert [session["seed"] for session in manifest["sessions"]] == seed_chain(0, ROWS * number)[::ROWS]
         assert_nothing_lost(here, manifest["sessions"][-1]["seeds"])
+    manifest = json.loads((here / "data" / "manifest.json").read_text())
     for one in episodes(here / "data"):
         places = {(row, s["first_column"]): seed for s in manifest["sessions"] for row, seed in enumerate(s["seeds"])}
         if (one.row, one.column) in places:
@@ -179,7 +180,7 @@ def test_stopped_and_resumed(
     assert main(command(frames, words)) == 130
     out = capsys.readouterr().out
     assert "--resume continues" in out
-    before = load_run(here / "data", verify=True).clone()
+    before: Any = load_run(here / "data", verify=True).clone()
     first = before.shape[1]
     assert 20 < first < 40
     assert json.loads((here / "data" / "manifest.json").read_text())["state"] == "stopped"
@@ -195,7 +196,7 @@ def test_stopped_and_resumed(
     (here / "stopping.py").write_text(STOPPING)
     assert main(command(frames, f"{words} --resume")) == 0
     assert f"data: {ROWS * first:,} frames are there" in capsys.readouterr().out
-    data = load_run(here / "data", verify=True)
+    data: Any = load_run(here / "data", verify=True)
     assert data.shape == (ROWS, 100)
     assert all((data[:, :first].get(key) == before.get(key)).all() for key in before.keys(True, True))
     assert data["collector", "traj_ids"][:, first:].min() > data["collector", "traj_ids"][:, :first].max()
@@ -226,7 +227,7 @@ def test_a_run_that_was_killed_before_its_first_batch(here: Path, words: str) ->
     with pytest.raises((OptionError, SpecMismatch)):
         load_run(here / "data")
     assert main(command(ROWS * 10, f"{words} --resume")) == 0
-    again = load_run(here / "data", verify=True)
+    again: Any = load_run(here / "data", verify=True)
     assert again.shape == whole.shape
     assert again["collector", "traj_ids"].min() == 0
 

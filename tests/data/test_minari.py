@@ -209,7 +209,13 @@ def test_an_env_that_minari_makes_again(env: Any, root: Path) -> None:
     with SyncDataCollector("CartPole-v1", frames_per_batch=100, total_frames=100) as collector:
         buffer.extend(collector.next())
     made = gym.make("CartPole-v1")
-    names = {"author": "me", "author_email": ["a@b"], "algorithm_name": "none", "code_permalink": "here", "description": "d"}
+    names: dict[str, Any] = {
+        "author": "me",
+        "author_email": ["a@b"],
+        "algorithm_name": "none",
+        "code_permalink": "here",
+        "description": "d",
+    }
     dataset = to_minari(buffer, "cart/pole-v3", env=made if env == "made" else env, requirements=["gymnasium"], **names)
     assert isinstance(dataset.env_spec, EnvSpec)
     again = dataset.recover_environment()
