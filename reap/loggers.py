@@ -15,6 +15,7 @@ from typing import Any
 
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.stats import CollectorStats, Summary
+from reap.data import RayReplayBuffer, ReplayBuffer, ReplayBufferEnsemble
 from reap.errors import OptionError
 from reap.evaluation import Evaluation
 from reap.system.disk import replaced
@@ -22,6 +23,7 @@ from reap.system.disk import replaced
 __all__ = ["log"]
 
 Scalars = Mapping[str, float]
+Buffer = ReplayBuffer | ReplayBufferEnsemble | RayReplayBuffer
 Send = Callable[[Scalars, int], Any]
 
 
@@ -40,13 +42,17 @@ def log(source: Any, writer: Any, *, step: int | None = None, prefix: str = "") 
     | `weights/staleness` | policy updates that the last batch was behind |
     | `workers/restarts`; `workers/0/frames_per_second`, ... | of a collector with several workers |
     | `evaluation/return`, `/return_std`, `/length` | of an `Evaluation` |
+    | `buffer/size`, `/capacity`, `/fill` | frames in a buffer, at most, and their ratio, 0 to 1 |
+    | `buffer/written`, `/samples`, `/sampled_frames` | frames written, and what was sampled, so far |
+    | `buffer/sample_age`, `/sample_age_min`, `/sample_age_max` | of the last sample: frames written since each of its frames |
 
     Args:
-        source: a collector, an `Evaluation`, or a list of those, which share one step.
+        source: a collector, a replay buffer, an `Evaluation`, or a list of those, which share one step.
         writer: `torch.utils.tensorboard.SummaryWriter`; a run of `wandb.init`; the module `mlflow`, with a run that is
             active; a logger of torchrl; the path of a CSV file, to which a line is added; or a function of the scalars, a
             dict, and the step.
-        step: what the numbers are drawn over; by default the frames of the first collector.
+        step: what the numbers are drawn over; by default the frames of the first collector, or if there is none, the frames
+            written to the first buffer.
         prefix: put before each name: `"train/"`.
 
     Returns:
@@ -54,7 +60,7 @@ def log(source: Any, writer: Any, *, step: int | None = None, prefix: str = "") 
         field in a CSV file, and goes to no other writer.
 
     Raises:
-        OptionError: the source or the writer is none of these, or there is neither a collector nor a `step`.
+        OptionError: the source or the writer is none of these, or there is no collector, no buffer and no `step`.
 
     Example:
         >>> from reap.collectors import SyncDataCollector
@@ -84,14 +90,21 @@ def _scalars_of(source: Any) -> Iterator[tuple[str, float]]:
         return _of_collector(source._meter.peek())  # pyright: ignore[reportPrivateUsage]
     if isinstance(source, Evaluation):
         return _of_evaluation(source)
-    raise OptionError(f"source: expected a collector, an Evaluation, or a list of those; got {source!r}")
+    if isinstance(source, Buffer):
+        return _of_buffer(source.stats())
+    raise OptionError(f"source: expected a collector, a replay buffer, an Evaluation, or a list of those; got {source!r}")
 
 
 def _step(sources: Sequence[Any]) -> int:
     for source in sources:
         if isinstance(source, DataCollectorBase):
             return source._meter.frames  # pyright: ignore[reportPrivateUsage]
-    raise OptionError("step: expected a number, since no collector is among the sources, whose frames would be the step")
+    for source in sources:
+        if isinstance(source, Buffer):
+            return int(source.stats()["write_count"])
+    raise OptionError(
+        "step: expected a number, since neither a collector nor a buffer is among the sources, whose frames would be the step"
+    )
 
 
 def _of_collector(stats: CollectorStats) -> Iterator[tuple[str, float]]:
@@ -123,6 +136,18 @@ def _of_evaluation(evaluation: Evaluation) -> Iterator[tuple[str, float]]:
     yield "evaluation/return", evaluation.mean
     yield "evaluation/return_std", evaluation.std
     yield "evaluation/length", float(evaluation.lengths.mean())
+
+
+def _of_buffer(stats: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    yield "buffer/size", stats["size"]
+    yield "buffer/capacity", stats.get("capacity", math.nan)  # not known before the first use, with delayed_init
+    yield "buffer/fill", stats.get("utilization", 0.0)
+    yield "buffer/written", stats["write_count"]
+    yield "buffer/samples", stats.get("samples", 0)
+    yield "buffer/sampled_frames", stats.get("sampled_frames", 0)
+    yield "buffer/sample_age", stats.get("sample_age_mean", math.nan)
+    yield "buffer/sample_age_min", stats.get("sample_age_min", math.nan)
+    yield "buffer/sample_age_max", stats.get("sample_age_max", math.nan)
 
 
 # ------------------------------------------------------------------ writers

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import reap
 from reap.collectors import MultiSyncDataCollector, SyncDataCollector
@@ -236,3 +237,44 @@ def test_another_kind_of_file_is_left_alone(collector: SyncDataCollector, tmp_pa
 def test_scalars_are_plain_numbers(collector: SyncDataCollector) -> None:
     collector.next()
     json.dumps({name: value for name, value in log(collector, lambda *_: None).items() if not math.isnan(value)})
+
+
+def test_a_buffer_by_frames_written() -> None:
+    buffer = reap.data.ReplayBuffer(storage=reap.data.LazyTensorStorage(8), batch_size=2)
+    ensemble = reap.data.ReplayBufferEnsemble(buffer, batch_size=1)
+    steps: list[int] = []
+    before = log(buffer, lambda scalars, step: steps.append(step))
+    assert math.isnan(before["buffer/sample_age"])
+    buffer.extend(torch.arange(20))
+    sample = buffer.sample()
+    scalars = log([buffer], lambda scalars, step: steps.append(step))
+    assert scalars == {
+        "buffer/size": 8.0,
+        "buffer/capacity": 8.0,
+        "buffer/fill": 1.0,
+        "buffer/written": 20.0,
+        "buffer/samples": 1.0,
+        "buffer/sampled_frames": 2.0,
+        "buffer/sample_age": float((19 - sample).double().mean()),
+        "buffer/sample_age_min": float(19 - sample.max()),
+        "buffer/sample_age_max": float(19 - sample.min()),
+    }
+    log(ensemble, lambda scalars, step: steps.append(step), prefix="all/")
+    assert steps == [0, 20, 20]
+
+
+def test_a_buffer_that_is_made_at_first_use() -> None:
+    buffer = reap.data.ReplayBuffer(storage=lambda: reap.data.LazyTensorStorage(8), delayed_init=True)
+    scalars = log(buffer, lambda scalars, step: None)
+    assert scalars["buffer/size"] == 0
+    assert math.isnan(scalars["buffer/capacity"])
+    assert not buffer.initialized
+
+
+def test_a_collector_gives_the_step_of_a_buffer(collector: SyncDataCollector) -> None:
+    buffer = reap.data.ReplayBuffer(storage=reap.data.LazyTensorStorage(8))
+    steps: list[int] = []
+    for batch in collector:
+        buffer.extend(batch.reshape(-1)[:5])
+        log([buffer, collector], lambda scalars, step: steps.append(step))
+    assert steps == [FRAMES, 2 * FRAMES]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 import torch
@@ -13,14 +13,16 @@ from rich.console import Console
 from rich.text import Text
 from tensordict import TensorDictBase
 
-from reap.cli.folder import DataFolder
-from reap.cli.options import Actions, Amount, Collect
+from reap.cli.options import Actions, Amount, Collect, Results
 from reap.cli.plot import Plot
 from reap.cli.policies import load_policy, told
-from reap.cli.report import Episodes, summary
+from reap.cli.report import Episodes, Stored, size, summary
+from reap.cli.runs.recording import columns_in_time
+from reap.cli.runs.run import Run, is_complete
 from reap.cli.signals import Interrupts
 from reap.collectors.local import SyncDataCollector
 from reap.collectors.stats import CollectorStats
+from reap.data import load_run
 from reap.display import progress
 from reap.envs import EnvBase, ExplorationType, SerialEnv
 from reap.errors import OptionError, ReapError, notes_of
@@ -74,22 +76,29 @@ def run(options: Collect, console: Console) -> int:
     _check(amount)
     plot = Plot(output.plot) if output.plot else None
     rows, columns = amount.num_envs, ceil(amount.frames / amount.num_envs)
-    folder = DataFolder(output.out, columns)
+    if output.resume and is_complete(options):
+        console.print(Text(f"{output.out}: the run is complete, there is nothing to resume"), soft_wrap=True)
+        return COMPLETE
+    run = Run(options, columns)
+    _tell_resumed(run, options, console)
+    outcome, stats = Outcome(), None
     try:
-        with _collector(options, rows, columns) as collector:
-            folder.expect(collector.frame_fields, rows, output.drop)
-            records = EpisodeFolder(output.out / EPISODES) if output.record_episodes else None
-            title = f"{options.env_id} · {options.policy.policy}"
-            outcome = _collected(collector, folder, records, rows, title, console)
-            stats = collector.stats()
+        if run.written < columns:
+            with _collector(options, rows, columns - run.written, run.seed) as collector:
+                run.begin(collector.frame_fields)
+                records = EpisodeFolder(output.out / EPISODES) if output.record_episodes else None
+                title = f"{options.env_id} · {options.policy.policy}"
+                outcome = _collected(collector, run, records, rows, title, console)
+                stats = collector.stats()
     finally:
-        data = folder.finish()
+        data = run.finish()
     if outcome.error is not None and output.traceback:
         raise outcome.error
-    _tell(outcome, folder, stats, data, console)
+    _tell(outcome, run, stats, data, console)
+    _tell_dataset(run, output, console)
     if plot is not None and data is not None:
         try:
-            plot.draw(f"{options.env_id}, {options.policy.policy}", data, outcome.episodes)
+            plot.draw(f"{options.env_id}, {options.policy.policy}", load_run(output.out), outcome.episodes)
         except OSError as error:
             console.print(Text(f"error: --plot {plot.path}: {told(error)}", style="red"), soft_wrap=True)
             return outcome.exit_code or FAILED
@@ -106,15 +115,18 @@ def _check(amount: Amount) -> None:
         raise OptionError(f"--seed {amount.seed}: expected a number from 0 to 2**63 - 1")
 
 
-def _collector(options: Collect, rows: int, columns: int) -> SyncDataCollector:
+def _collector(options: Collect, rows: int, columns: int, seed: int) -> SyncDataCollector:
     amount, actions = options.collection, options.policy
     env = _env(options.env_id, rows, actions)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(amount.seed)
             policy = load_policy(actions.policy, env)
-        wanted = amount.frames_per_batch
-        frames = rows * (_even(columns, _columns_per_batch(env)) if wanted is None else min(columns, ceil(wanted / rows)))
+        wanted, most = amount.frames_per_batch, _columns_per_batch(env)
+        if wanted is not None:
+            frames = rows * min(columns, ceil(wanted / rows))
+        else:
+            frames = rows * _even(columns, columns_in_time(env, most) if options.output.format == "minari" else most)
         with _explained(actions):
             collector = SyncDataCollector(
                 env,
@@ -125,7 +137,7 @@ def _collector(options: Collect, rows: int, columns: int) -> SyncDataCollector:
                 exploration_type=getattr(ExplorationType, actions.exploration.upper()),
                 record_episodes=options.output.record_episodes and frames,  # no more can end in a batch
             )
-        collector.set_seed(amount.seed)
+        collector.set_seed(seed)
     except BaseException:
         env.close()
         raise
@@ -169,7 +181,7 @@ def _explained(actions: Actions) -> Generator[None]:
 
 
 def _collected(
-    collector: SyncDataCollector, folder: DataFolder, records: EpisodeFolder | None, rows: int, title: str, console: Console
+    collector: SyncDataCollector, folder: Run, records: EpisodeFolder | None, rows: int, title: str, console: Console
 ) -> Outcome:
     outcome, log = Outcome(), EpisodeLog(rows)
     with Interrupts() as interrupts:
@@ -179,10 +191,12 @@ def _collected(
                 stored = folder.write(batch)
                 if records is not None:
                     ids = _ids_of_ended(batch, stored)
-                    records.add(record for record in collector.episodes.take() if record.id in ids)
+                    ended_here = [record for record in collector.episodes.take() if record.id in ids]
+                    records.add(replace(record, id=record.id + folder.first_id) for record in ended_here)
                 outcome.episodes.add([(before + one.column, one) for one in ended if one.column < stored], rows)
                 if interrupts.received:
                     break
+            folder.flush()
         except KeyboardInterrupt:
             pass
         except Exception as error:  # noqa: BLE001  of the env or the policy: reported after saving
@@ -198,19 +212,52 @@ def _ids_of_ended(batch: TensorDictBase, columns: int) -> set[int]:
     return set(batch["collector", "traj_ids"][..., :columns][ends].tolist())
 
 
-def _tell(outcome: Outcome, folder: DataFolder, stats: CollectorStats, data: TensorDictBase | None, console: Console) -> None:
+def _tell_resumed(run: Run, options: Collect, console: Console) -> None:
+    if not options.output.resume:
+        return
+    frames = run.written * options.collection.num_envs
+    console.print(Text(f"{run.path}: {frames:,} frames are there", style="dim"), soft_wrap=True)
+    if run.changed_versions:
+        console.print(Text(f"Versions that have changed: {', '.join(run.changed_versions)}", style="yellow"), soft_wrap=True)
+
+
+def _tell_dataset(run: Run, output: Results, console: Console) -> None:
+    if output.dataset is None:
+        return
+    made = run.make_dataset()
+    if made is None:
+        code = f'reap.data.to_minari("{run.path}", "{output.dataset}")'
+        console.print(Text(f"No data set was made. --resume continues; of what is there: {code}", style="dim"), soft_wrap=True)
+        return
+    dataset, seconds = made
+    where = dataset.storage.data_path
+    nbytes = sum(file.stat().st_size for file in where.rglob("*") if file.is_file())
+    console.print(
+        Text(f"{where.parent}  ({size(nbytes)}, {dataset.total_episodes:,} episodes, written in {seconds:.1f} s)"),
+        soft_wrap=True,
+    )
+    console.print(Text(f'Load it: minari.load_dataset("{dataset.id}")', style="dim"), soft_wrap=True)
+
+
+def _tell(outcome: Outcome, folder: Run, stats: CollectorStats | None, data: Stored | None, console: Console) -> None:
     if outcome.error is not None:
         notes = "".join(f"; {note}" for note in notes_of(outcome.error))
         console.print(Text(f"error: {told(outcome.error)}{notes}", style="red"), soft_wrap=True)
     if data is None:
         console.print(Text(f"Nothing is kept: no batch was complete. {folder.path} is as it was."), soft_wrap=True)
         return
-    console.print(summary(data, folder.path, outcome.episodes, stats))
+    if stats is not None:
+        console.print(summary(data, folder.path, outcome.episodes, stats))
     if folder.written < folder.columns:
-        asked = folder.columns * data.shape[0]
+        asked = folder.columns * data.envs
         why = "The run failed" if outcome.error else "Interrupted"
         console.print(
-            Text(f"{why}: {data.numel():,} of {asked:,} frames were complete; they are kept, the rest is not.", style="yellow"),
+            Text(
+                f"{why}: {data.frames:,} of {asked:,} frames were complete; they are kept, the rest is not. "
+                "--resume continues.",
+                style="yellow",
+            ),
             soft_wrap=True,
         )
-    console.print(Text(f'Load them: TensorDict.load_memmap("{folder.path}")', style="dim"), soft_wrap=True)
+    load = "reap.data.load_run" if folder.has_records else "TensorDict.load_memmap"
+    console.print(Text(f'Load them: {load}("{folder.path}")', style="dim"), soft_wrap=True)

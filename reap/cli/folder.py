@@ -3,15 +3,13 @@
 There is one file per key, `[E, T, ...]`, made at its full size with the first batch. The folder's own `meta.json` is put in
 place last: an unfinished folder does not load, and a killed run is not mistaken for a complete one.
 
-A run that ends early shortens its files in place, which takes no room on a disk that may be full:
-
-    rows of T columns    aaaaaa......bbbbbb......cccccc......
-    complete columns     aaaaaabbbbbbcccccc                      moved to the front, the rest cut off
+A run that ends early shortens its files, and one that is resumed lengthens them again (file_lengths.py).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,18 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase, is_non_tensor
+from tensordict import MemoryMappedTensor, TensorDict, TensorDictBase, is_non_tensor
 
+from reap.cli.runs.file_lengths import cut, relaid, with_columns, write_over
+from reap.data.datasets.run_folder import META, WITHHELD, stored_files
+from reap.data.dtypes import dtype_named
 from reap.errors import OptionError, SpecMismatch, nearest
-from reap.keys import Key, NestedKey
+from reap.keys import Key, NestedKey, nested
 from reap.recording.layout import Field
-from reap.system.disk import disk_full, free_space, require_length, reserve, room
+from reap.system.disk import disk_full, free_space, replaced, require_length, reserve, room
 from reap.system.interrupts import deferring_interrupts
-
-META, WITHHELD = "meta.json", "meta.json.unfinished"
-
-PIECE = 1 << 20
-"""Bytes that are moved at a time."""
+from reap.tensordicts import make_tensordict
 
 
 class DataFolder:
@@ -54,7 +51,7 @@ class DataFolder:
         self._data: TensorDictBase | None = None
         self._names: list[str] = []
         self._place = Path(os.path.realpath(path))
-        _require_empty(path, self._place)
+        require_empty(path, self._place)
         self._is_new = not self._place.exists()
         try:
             self._place.mkdir(parents=True, exist_ok=True)
@@ -65,6 +62,57 @@ class DataFolder:
             ) from error
         except OSError as error:
             raise OptionError(f"--out {path}: cannot be written: {error.strerror}") from error
+
+    @classmethod
+    def resumed(cls, path: Path, columns: int, written: int) -> DataFolder:
+        """The folder of a run that was killed or stopped, to write the rest to.
+
+        Args:
+            path: the folder.
+            columns: number of time steps that it will hold in the end.
+            written: how many of them are complete.
+
+        Raises:
+            DiskFull: there is no room for the rest; the folder stays as it is.
+        """
+        folder = cls.__new__(cls)
+        folder.path, folder.columns, folder.written = path, columns, written
+        folder._dropped, folder._is_new, folder._place = (), False, Path(os.path.realpath(path))
+        with deferring_interrupts():
+            folder._data = folder._lengthened() if written else folder._cleared()
+            folder._names = [] if folder._data is None else [str(name) for name in folder._data.keys()]
+        return folder
+
+    def _cleared(self) -> None:
+        """Remove the files of a run without a complete batch."""
+        metas = [self._place / META, *self._place.glob(f"*/{META}")]
+        for file in self._place.glob("*.memmap"):
+            file.unlink()
+        for meta in metas:
+            if meta.parent != self._place:
+                shutil.rmtree(meta.parent)
+        (self._place / META).unlink(missing_ok=True)
+        (self._place / WITHHELD).write_text("")
+
+    def _lengthened(self) -> TensorDictBase:
+        """The files of a run, at their full length."""
+        place = self._place
+        if (place / META).exists():
+            (place / META).replace(place / WITHHELD)
+        values: dict[Key, Any] = {}
+        for key, file, entry in stored_files(place):
+            for rest in file.parent.glob(f".{file.name}.*"):  # of a process that was killed while it made a copy
+                shutil.rmtree(rest)
+            rows, _, *item = entry["shape"]
+            shape, dtype = torch.Size((rows, self.columns, *item)), dtype_named(entry["dtype"])
+            nbytes = math.prod(item) * dtype.itemsize
+            relaid(file, rows, file.stat().st_size // rows, self.columns * nbytes)
+            values[key] = MemoryMappedTensor.from_filename(str(file), dtype, shape)
+        for file in (place / WITHHELD, *place.rglob(META)):
+            with replaced(file) as path:
+                path.write_text(json.dumps(with_columns(json.loads(file.read_text()), 1, self.columns)))
+        rows = next(iter(values.values())).shape[0]
+        return make_tensordict(nested(values), torch.Size((rows, self.columns)))
 
     def expect(self, fields: Mapping[Key, Field], rows: int, drop: Iterable[str] = ()) -> None:
         """Refuse values that cannot be stored, before any of them are made.
@@ -78,19 +126,10 @@ class DataFolder:
             OptionError: there is no such key, or no key is left; or one that is left holds Python objects.
             DiskFull: there is no room for the files.
         """
-        dropped = {key for name in drop for key in _meant(name, fields)}
-        kept = {key: field for key, field in fields.items() if key not in dropped}
-        if not kept:
-            raise OptionError("--drop: expected a key that is left to store, found none")
-        for key, field in kept.items():
-            if field.is_object:
-                name = "/".join(key[1:] if key[0] == "next" else key)
-                raise OptionError(
-                    f"{'/'.join(key)} holds Python objects (text, for example), which cannot be written to a file of numbers; "
-                    f"leave it out with --drop {name}"
-                )
-        self._require_room(rows * self.columns * sum(field.nbytes for field in kept.values()))
-        self._dropped = tuple(dropped)
+        kept = kept_fields(fields, drop)
+        if self._data is None:
+            self._require_room(rows * self.columns * sum(field.nbytes for field in kept.values()))
+        self._dropped = tuple(key for key in fields if key not in kept)
 
     def write(self, batch: TensorDictBase) -> int:
         """Append a batch `[E, T]`; return how many of its columns still had room.
@@ -106,6 +145,9 @@ class DataFolder:
         _columns(self._data, self.written, columns).update_(batch[..., :columns])
         self.written += columns
         return columns
+
+    def flush(self) -> None:
+        """Nothing waits: `write` has written."""
 
     def _require_room(self, needed: int) -> None:
         if needed > free_space(self._place):
@@ -150,13 +192,17 @@ class DataFolder:
 
     def _shorten(self, data: TensorDictBase) -> None:
         """Shorten the files to the complete columns."""
-        rows, dim = data.shape[:-1].numel(), data.ndim - 1
+        rows = data.shape[:-1].numel()
         leaves: list[Any] = [*data.values(True, True)]
-        files = [(Path(leaf.filename), leaf.nbytes // (rows * self.columns)) for leaf in leaves if leaf.nbytes]
-        for file, nbytes in files:
-            _cut(file, rows, self.columns * nbytes, self.written * nbytes)
+        for file, nbytes in [(Path(leaf.filename), leaf.nbytes // (rows * self.columns)) for leaf in leaves if leaf.nbytes]:
+            before, kept = self.columns * nbytes, self.written * nbytes
+            try:
+                relaid(file, rows, before, kept)
+            except OSError:  # no room, most likely; in place it takes none
+                cut(file, rows, before, kept)
         for file in (*self._place.rglob(META), self._place / WITHHELD):
-            _write_over(file, json.dumps(_shorter(json.loads(file.read_text()), dim, self.written), separators=(",", ":")))
+            shorter = with_columns(json.loads(file.read_text()), data.ndim - 1, self.written)
+            write_over(file, json.dumps(shorter, separators=(",", ":")))
 
     def _remove(self) -> None:
         (self._place / WITHHELD).unlink(missing_ok=True)
@@ -170,6 +216,22 @@ class DataFolder:
             shutil.rmtree(self._place / name, ignore_errors=True)
             (self._place / f"{name}.memmap").unlink(missing_ok=True)
         (self._place / META).unlink(missing_ok=True)
+
+
+def kept_fields(fields: Mapping[Key, Field], drop: Iterable[str]) -> dict[Key, Field]:
+    """The fields without the dropped ones; see `DataFolder.expect`."""
+    dropped = {key for name in drop for key in _meant(name, fields)}
+    kept = {key: field for key, field in fields.items() if key not in dropped}
+    if not kept:
+        raise OptionError("--drop: expected a key that is left to store, found none")
+    for key, field in kept.items():
+        if field.is_object:
+            name = "/".join(key[1:] if key[0] == "next" else key)
+            raise OptionError(
+                f"{'/'.join(key)} holds Python objects (text, for example), which cannot be written to a file of numbers; "
+                f"leave it out with --drop {name}"
+            )
+    return kept
 
 
 def _columns(data: Any, start: int, count: int) -> TensorDictBase:
@@ -186,43 +248,13 @@ def _meant(name: str, fields: Mapping[Key, Field]) -> list[Key]:
     return meant
 
 
-def _cut(file: Path, rows: int, nbytes: int, kept: int) -> None:
-    """Shorten each row of `nbytes` in a file to its first `kept` bytes, one row after the other."""
-    with file.open("r+b", buffering=0) as opened:
-        fd = opened.fileno()
-        for row in range(1, rows):
-            for start in range(0, kept, PIECE):
-                _move(fd, row * nbytes + start, row * kept + start, min(PIECE, kept - start))
-        os.ftruncate(fd, rows * kept)
+def require_empty(path: Path, place: Path) -> None:
+    """Raise OptionError unless a folder is empty, or not there.
 
-
-def _move(fd: int, source: int, target: int, nbytes: int) -> None:
-    moved = 0
-    while moved < nbytes:
-        piece = os.pread(fd, nbytes - moved, source + moved)
-        if not piece:
-            raise OSError("a file of frames was cut short while it was written")
-        moved += os.pwrite(fd, piece, target + moved)
-
-
-def _shorter(meta: Any, dim: int, columns: int) -> Any:
-    """The contents of a `meta.json`, with this number of columns in this dimension of all shapes."""
-    if not isinstance(meta, dict):
-        return meta
-    shorter = {name: _shorter(value, dim, columns) for name, value in meta.items()}
-    if isinstance(shape := meta.get("shape"), list):
-        shorter["shape"] = [*shape[:dim], columns, *shape[dim + 1 :]]
-    return shorter
-
-
-def _write_over(file: Path, text: str) -> None:
-    """Write a text that is not longer over another one, in the room that it has on the disk."""
-    with file.open("r+b") as opened:
-        opened.write(text.encode())
-        opened.truncate()
-
-
-def _require_empty(path: Path, place: Path) -> None:
+    Args:
+        path: the folder, as the user names it.
+        place: the folder itself, if that is a link.
+    """
     if place.is_dir():
         try:
             found = sorted(child.name for child in place.iterdir())
@@ -231,7 +263,7 @@ def _require_empty(path: Path, place: Path) -> None:
         if WITHHELD in found:
             raise OptionError(
                 f"--out {path}: expected a new or empty folder, found {WITHHELD!r} in it: another run is writing there, or was "
-                "killed; name another folder, or remove that one"
+                "killed; continue it with --resume, name another folder, or remove that one"
             )
         if found:
             raise OptionError(f"--out {path}: expected a new or empty folder, found {found[0]!r} in it; name another")

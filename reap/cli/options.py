@@ -52,11 +52,17 @@ class Results:
     """The files to write. Nothing is overwritten."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
-    """New or empty folder for the frames, [E, T]: one file per key, for TensorDict.load_memmap(DIR)."""
+    """New or empty folder for the frames, [E, T], and their manifest; reap.data.load_run(DIR) loads them."""
     drop: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY")]] = ()
     """Leave this key out of the files; keys with text have to be. next/KEY leaves it out only under next."""
     record_episodes: bool = False
     """Also write what it takes to run each episode that ended again, to DIR/episodes: see `reap replay`."""
+    format: Literal["memmap", "minari"] = "memmap"
+    """memmap: one file per key. minari: a file of batches, of which a Minari data set is made at the end (--dataset)."""
+    dataset: Annotated[str | None, tyro.conf.arg(metavar="ID")] = None
+    """Id of the Minari data set, namespace/name-v0; it goes to MINARI_DATASETS_PATH, or ~/.minari/datasets."""
+    resume: bool = False
+    """Continue the run in --out, which was killed or stopped; the other options must be those of that run."""
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE.png")] = None
     """Draw returns, lengths and observations (needs matplotlib)."""
     traceback: bool = False
@@ -67,7 +73,7 @@ class Results:
 class Collect:
     """Run a policy in an env and write its experience to a folder.
 
-    Ctrl-C stops after the current batch and keeps all complete batches; a second one stops at once.
+    Ctrl-C stops after the current batch and keeps all complete batches; a second one stops at once. --resume continues.
     """
 
     env_id: EnvId

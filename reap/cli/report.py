@@ -11,7 +11,6 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
-from tensordict import TensorDictBase
 
 from reap.cli.folder import size
 from reap.collectors.stats import CollectorStats
@@ -42,7 +41,29 @@ class Episodes:
             self.lengths.append(episode.length)
 
 
-def summary(data: TensorDictBase, path: Path, episodes: Episodes, stats: CollectorStats) -> RenderableType:
+@dataclass(frozen=True)
+class Stored:
+    """What was stored.
+
+    Attributes:
+        envs: rows of it.
+        columns: time steps of each.
+        nbytes: bytes on the disk.
+        keys: number of keys.
+    """
+
+    envs: int
+    columns: int
+    nbytes: int
+    keys: int
+
+    @property
+    def frames(self) -> int:
+        """Frames in all."""
+        return self.envs * self.columns
+
+
+def summary(data: Stored, path: Path, episodes: Episodes, stats: CollectorStats) -> RenderableType:
     """The closing table.
 
     Args:
@@ -54,12 +75,10 @@ def summary(data: TensorDictBase, path: Path, episodes: Episodes, stats: Collect
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim")
     facts.add_column()
-    envs, columns = data.shape
-    facts.add_row("frames", f"{data.numel():,}  ({envs} env{'' if envs == 1 else 's'} × {columns:,})")
+    facts.add_row("frames", f"{data.frames:,}  ({data.envs} env{'' if data.envs == 1 else 's'} × {data.columns:,})")
     facts.add_row("speed", f"{stats.frames_per_second:,.0f} frames/s")
     facts.add_row("episodes", f"{len(episodes.returns):,} finished")
-    keys = sum(1 for _ in data.keys(include_nested=True, leaves_only=True))
-    facts.add_row("data", Text(f"{path}  ({size(data.bytes())}, {keys} keys)", overflow="fold"))
+    facts.add_row("data", Text(f"{path}  ({size(data.nbytes)}, {data.keys} keys)", overflow="fold"))
     return Group(Text(), facts, Text(), *([_quantiles(episodes), Text()] if episodes.returns else []))
 
 

@@ -11,6 +11,9 @@ from reap.data.buffers.tensordict_buffers import (
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
 )
+from reap.data.datasets.minari_in import from_minari
+from reap.data.datasets.minari_out import to_minari
+from reap.data.datasets.run_folder import load_run
 from reap.data.max_value import TensorDictMaxValueWriter
 from reap.data.postprocs import MultiStep
 from reap.data.samplers.base import Sampler
@@ -86,6 +89,9 @@ __all__ = [
     "TensorStorageCheckpointer",
     "Unbounded",
     "Writer",
+    "from_minari",
+    "load_run",
+    "to_minari",
 ]
 
 

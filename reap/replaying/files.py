@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from math import prod
@@ -85,8 +86,15 @@ class EpisodeFolder(Mapping[int, EpisodeRecord]):
             for record in records:
                 lines.append(json.dumps(_line(record, values)))
                 self.lines[record.id] = json.loads(lines[-1])
+        self._end_last_line()
         with (self.path / INDEX).open("a", encoding="utf-8") as index:
             index.writelines(f"{line}\n" for line in lines)
+
+    def _end_last_line(self) -> None:
+        """Remove what a run that was killed wrote of a line."""
+        index = self.path / INDEX
+        if index.exists() and not (text := index.read_bytes()).endswith(b"\n"):
+            os.truncate(index, text.rfind(b"\n") + 1)
 
     def __getitem__(self, key: int | str) -> EpisodeRecord:
         """The record of an id, or of "best", "worst", "longest", "shortest", "first" or "last"."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from tensordict import NonTensorStack, TensorDict, TensorDictBase
 
 from reap.cli import folder as folder_module
 from reap.cli.folder import DataFolder
+from reap.cli.runs import file_lengths
 from reap.errors import DiskFull, OptionError, SpecMismatch
 from reap.recording.layout import OBJECT, Field
 from tests import warm
@@ -87,18 +90,25 @@ def test_no_space(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("piece", [7, 1 << 20])
+@pytest.mark.parametrize("has_room", [True, False])
 @pytest.mark.parametrize(("written", "columns"), [(1, 2), (4, 5), (4, 100), (99, 100)])
-def test_files_are_made_shorter_where_they_lie(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int, columns: int, piece: int
+def test_files_are_made_shorter_by_a_copy_or_where_they_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int, columns: int, piece: int, has_room: bool
 ) -> None:
-    monkeypatch.setattr(folder_module, "PIECE", piece)
+    def no_room(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(file_lengths, "PIECE", piece)
+    if not has_room:
+        monkeypatch.setattr(folder_module, "relaid", no_room)
     folder = DataFolder(tmp_path, columns)
     folder.write(batch(written))
     before = {file: file.stat().st_ino for file in tmp_path.rglob("*.memmap")}
     data = folder.finish()
     assert data is not None
     assert (data == batch(written)).all()
-    assert {file: file.stat().st_ino for file in tmp_path.rglob("*.memmap")} == before
+    after = {file: file.stat().st_ino for file in tmp_path.rglob("*.memmap")}
+    assert [before[file] != after[file] for file in before] == [has_room] * 3
     assert (tmp_path / "next" / "done.memmap").stat().st_size == 2 * written
 
 

@@ -90,6 +90,9 @@ def test_calls_that_follow_from_the_others(buffer: RayReplayBuffer, tmp_path: Pa
     buffer.write_all(frames(1))
     buffer.mark_update(torch.tensor([0]))
     assert buffer.stats()["size"] == 3
+    sample, ages = buffer.sample(), buffer.stats()
+    newest = torch.tensor([2, 1, 0])[[[1, 8, 7].index(number) for number in sample["number"].tolist()]].tolist()
+    assert (ages["samples"], ages["sample_age_min"], ages["sample_age_max"]) == (1, min(newest), max(newest))
     assert buffer.next().shape == (4,)
     buffer.set_rng(torch.Generator().manual_seed(0))
     buffer.register_save_hook(negated)

@@ -23,6 +23,7 @@ from reap.data.buffers.member_index import index_of, inner_of, numbers_of, weigh
 from reap.data.buffers.one_by_one import OneByOne
 from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.buffers.replay import ReplayBuffer
+from reap.data.buffers.sample_notes import SampleNotes, Stats, summed
 from reap.data.buffers.tensordict_buffers import by_item
 from reap.data.numeric_options import positive
 from reap.data.peers import conversion
@@ -92,7 +93,7 @@ class ReplayBufferEnsemble(OneByOne):
         self._weights = None if sample_from_all else weights_of(p, len(self.buffers))
         count = len(self.buffers) if sample_from_all or num_buffer_sampled is None else num_buffer_sampled
         self._count = positive(count, "num_buffer_sampled")
-        self._collate = collate_fn
+        self._collate, self.sampled = collate_fn, SampleNotes()
         self._transforms: list[Callable[[Any], Any]] = []
         self._prefetch = positive(prefetch, "prefetch") if prefetch else 0
         self._prefetcher = self._make_prefetcher()
@@ -139,6 +140,7 @@ class ReplayBufferEnsemble(OneByOne):
         for buffer in self.buffers:
             buffer.feeders.check()
         sample = self._sample(size) if self._prefetcher is None else self._prefetcher.next(size)
+        self.sampled.note(sample)
         return (sample.data, sample.info) if return_info else sample.data
 
     def _sample(self, size: int) -> Sample:
@@ -275,6 +277,11 @@ class ReplayBufferEnsemble(OneByOne):
     def write_count(self) -> int:
         """Frames written to all buffers."""
         return sum(buffer.write_count for buffer in self.buffers)
+
+    def stats(self) -> Stats:
+        """Sums over the buffers, and the ages of the frames of the last sample of each; see `ReplayBuffer.stats`."""
+        ages = [buffer._ages() for buffer in self.buffers]  # pyright: ignore[reportPrivateUsage]
+        return summed([buffer.stats() for buffer in self.buffers], ages, self.sampled.counts())
 
     def extend(self, data: Any) -> None:
         """Refuse: each buffer is written by itself.

@@ -9,10 +9,12 @@ from typing import Any, Self
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from reap.data.buffers.one_by_one import OneByOne
 from reap.data.buffers.parts import checkpointed, sampler_of, storage_of, writer_of
 from reap.data.buffers.prefetch import Prefetcher
+from reap.data.buffers.sample_notes import UNKNOWN, SampleNotes, age_stats
 from reap.data.peers import count_as_torchrls, torchrl_class
 from reap.data.samplers.base import Sampler, require_size
 from reap.data.saving.checkpoint import Checkpointed
@@ -34,9 +36,11 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
 
     Attributes:
         batch_size: frames of a sample, unless `sample()` gets a number.
+        sampled: counts of the samples that this process got.
     """
 
     batch_size: int | None
+    sampled: SampleNotes
     _storage: Storage
     _sampler: Sampler
     _writer: Writer
@@ -132,6 +136,7 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
         self._writer.check(made)
         with self._without_prefetched():
             self._storage = made
+            self.sampled.forget_ages()
             if collate_fn is not None:
                 self._collate = collate_fn
             self._sampler.empty()
@@ -212,7 +217,13 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
         self._sampler.mark_update(index, storage=self._storage)
 
     def stats(self) -> dict[str, int | float | bool]:
-        """Its size, capacity and counts, by name."""
+        """Its size, capacity and counts, by name.
+
+        `utilization` is the share of the capacity in use; `write_count` are frames written since it was made or emptied;
+        `samples` and `sampled_frames` are what this process got from it. `sample_age_mean`, `_min` and `_max` are about the
+        last sample: frames written between a frame and its sample, 0 for the newest. NaN before the first sample, and with
+        a writer that replaces other frames than the oldest. (For a buffer of trajectories, read items for frames.)
+        """
         if not self.initialized:
             return {"size": 0, "write_count": 0, "initialized": False}
         size, capacity = len(self), self._storage.max_size
@@ -222,7 +233,13 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
             "utilization": size / capacity,
             "write_count": self._storage.ring.written,
             "initialized": True,
+            **self.sampled.counts(),
+            **age_stats(self._ages()),
         }
+
+    def _ages(self) -> Tensor:
+        """Ages of the frames of the last sample, `[n]`; none where they are unknown."""
+        return UNKNOWN if not self.initialized or self._writer.replaces else self.sampled.ages(self._storage)
 
     def read_all_in_order(self, end: int | None = None) -> Any:
         """All frames by place, or the first `end`."""

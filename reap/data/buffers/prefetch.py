@@ -28,11 +28,13 @@ class Sample(NamedTuple):
         data: the frames.
         info: information about each frame.
         is_last: whether each frame of the buffer was given once with it.
+        claimed: columns that had been claimed of the buffer's ring when it was drawn; 0 if that is unknown.
     """
 
     data: Any
     info: dict[str, Any]
     is_last: bool
+    claimed: int = 0
 
 
 class _Thread(local):

@@ -97,7 +97,7 @@ class RayReplayBuffer(OneByOne):
         self._call("mark_update", index)
 
     def stats(self) -> dict[str, int | float | bool]:
-        """Its size, capacity and counts, by name."""
+        """Its size, capacity and counts, by name; see `ReplayBuffer.stats`. Samples of all processes count."""
         return self._call("stats")
 
     def read_all_in_order(self, end: int | None = None) -> Any:

@@ -21,6 +21,7 @@ from reap.data.buffers.face import BETWEEN_GRAPHS, BufferFace
 from reap.data.buffers.feeders import Feeders
 from reap.data.buffers.parts import sampler_of, storage_of, writer_of
 from reap.data.buffers.prefetch import Prefetcher, Sample
+from reap.data.buffers.sample_notes import SampleNotes
 from reap.data.consistent_sample import pinned, spread, take_sample
 from reap.data.numeric_options import positive
 from reap.data.rows import checked_time, time_last, valid_rows
@@ -104,7 +105,7 @@ class ReplayBuffer(BufferFace):
             raise OptionError(f"collate_fn: expected a function, got {collate_fn!r}")
         self._collate, self._generator = collate_fn, generator
         self._pins = pin_memory and torch.cuda.is_available()
-        self.feeders = Feeders()
+        self.feeders, self.sampled = Feeders(), SampleNotes()
         self._prefetch = positive(prefetch, "prefetch") if prefetch else 0
         parts = {
             "storage": storage,
@@ -231,6 +232,7 @@ class ReplayBuffer(BufferFace):
         size = self._size_of_sample(batch_size)
         sample = self._sample(size) if self._prefetcher is None else self._prefetcher.next(size)
         self.feeders.note_sampled(size)
+        self.sampled.note(sample)
         return sample
 
     def _size_of_sample(self, batch_size: int | None) -> int:
@@ -242,7 +244,7 @@ class ReplayBuffer(BufferFace):
     def _sample(self, size: int) -> Sample:
         with self._lock:
             draw, data = take_sample(self._storage, self._sampler, size, self._generator)
-            is_last = self._sampler.ran_out
+            is_last, claimed = self._sampler.ran_out, self._storage.ring.claimed
         collate = self._collate or self._storage.collate
         if collate is not None:
             data = collate(data)
@@ -253,7 +255,7 @@ class ReplayBuffer(BufferFace):
         data = self._noted(data, {"index": index, **draw.info})
         if self._transforms.reads:
             data = self._transforms.after_read(data, self._storage)
-        return Sample(data, info, is_last)
+        return Sample(data, info, is_last, claimed)
 
     def _noted(self, data: Any, info: Mapping[str, Any]) -> Any:
         """The sample with information about its frames."""
@@ -265,7 +267,7 @@ class ReplayBuffer(BufferFace):
         """Samples of `batch_size` without end; with a sampler without replacement, until each frame was given once."""
         is_last = False
         while not is_last:
-            data, _, is_last = self._next()
+            data, _, is_last, _ = self._next()
             yield data
 
     def update_priority(self, index: Index, priority: Any) -> None:

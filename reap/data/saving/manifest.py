@@ -28,7 +28,7 @@ def write_manifest(folder: Path, known: Mapping[str, int]) -> None:
         known: checksums of files, by name; the others are read.
     """
     files = {
-        name: {"bytes": file.stat().st_size, "crc32": _written(known[name] if name in known else _checksum(file))}
+        name: {"bytes": file.stat().st_size, "crc32": hexadecimal(known[name] if name in known else checksum(file))}
         for file in _files(folder)
         if (name := str(file.relative_to(folder))) != MANIFEST
     }
@@ -55,7 +55,7 @@ def check(folder: SavedFolder, manifest: Manifest, name: str) -> None:
     if name not in manifest:
         raise SpecMismatch(f"{folder.path / name}: expected its checksum in {MANIFEST}, found none; nothing was changed")
     expected = manifest[name]
-    found = {"bytes": folder.size(name), "crc32": _written(folder.checksum(name))}
+    found = {"bytes": folder.size(name), "crc32": hexadecimal(folder.checksum(name))}
     if found != expected:
         raise SpecMismatch(
             f"{folder.path / name}: expected {expected['bytes']} bytes with the checksum {expected['crc32']}, found "
@@ -63,11 +63,13 @@ def check(folder: SavedFolder, manifest: Manifest, name: str) -> None:
         )
 
 
-def _written(checksum: int) -> str:
-    return f"{checksum:08x}"
+def hexadecimal(number: int) -> str:
+    """A checksum as it is written."""
+    return f"{number:08x}"
 
 
-def _checksum(file: Path) -> int:
+def checksum(file: Path) -> int:
+    """The CRC-32 of a file."""
     total = 0
     with file.open("rb") as opened:
         while piece := opened.read(PIECE):

@@ -1,0 +1,297 @@
+"""`Run`: a run of `reap collect` in its folder, from its beginning, or from where it was killed or stopped.
+
+session 0    seed s                killed     its complete batches are there
+session 1    the seeds after those --resume   new episodes, with new ids
+...                                           manifest.json has the seeds of each session
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import torch
+from tensordict import TensorDictBase
+
+from reap.cli.folder import DataFolder
+from reap.cli.options import Collect
+from reap.cli.report import Stored
+from reap.cli.runs.recording import Recording
+from reap.data.datasets.frames import TRAJECTORY
+from reap.data.datasets.minari_out import place_of, to_minari
+from reap.data.datasets.record_file import read_records
+from reap.data.datasets.run_folder import (
+    MANIFEST,
+    PROGRESS,
+    RECORDS,
+    Progress,
+    file_sums,
+    progress_of,
+    read_progress,
+    read_run_manifest,
+    write_run_manifest,
+)
+from reap.data.datasets.versions import versions
+from reap.errors import OptionError
+from reap.keys import Key, plain
+from reap.optional import load
+from reap.recording.layout import Field
+from reap.seeds import seed_chain
+
+RUNNING, STOPPED, COLLECTED, COMPLETE = "running", "stopped", "collected", "complete"
+"""States of a run; one that is collected still lacks its data set."""
+
+FREE = frozenset({"out", "plot", "traceback", "resume", "frames_per_batch"})
+"""Options that may change when a run is resumed: they do not change the data."""
+
+
+class Run:
+    """A run in a folder.
+
+    Args:
+        options: the command line.
+        columns: number of time steps that it will have.
+
+    Raises:
+        OptionError: the folder of a new run is not empty; or the one to resume has no run, one with other options, or one that
+            another process is writing.
+        DiskFull: there is no room for the rest of the data.
+
+    Attributes:
+        seed: the seed of this session.
+        written: time steps that are complete.
+    """
+
+    def __init__(self, options: Collect, columns: int) -> None:
+        amount, output = options.collection, options.output
+        _check(options)
+        self.path, self.columns = output.out, columns
+        self._options, self._rows = options, amount.num_envs
+        self._place = Path(os.path.realpath(output.out))
+        self._is_made = not self._place.exists()
+        self._lock = -1
+        self._changed: list[str] = []
+        self._manifest: dict[str, Any] = {"kind": "reap collect", "options": _noted(options), "sessions": []}
+        self.seed, progress = amount.seed, Progress()
+        if output.resume:
+            progress = self._take_up()
+        self._next_id = self._first_id = progress.next_id
+        self._sink = self._make_sink(progress.columns)
+        if self._lock < 0:
+            self._lock = _locked(self._place, self.path)
+
+    def _make_sink(self, written: int) -> DataFolder | Recording:
+        output = self._options.output
+        if output.format == "minari":
+            recording = Recording(self.path, self._rows, self.columns, is_new=not output.resume)
+            recording.written = written
+            return recording
+        return DataFolder.resumed(self.path, self.columns, written) if output.resume else DataFolder(self.path, self.columns)
+
+    def _take_up(self) -> Progress:
+        """Read and check what there is of the run to resume."""
+        output = self._options.output
+        manifest = read_run_manifest(self._place)
+        _compare(self.path, manifest["options"], self._manifest["options"])
+        self._lock = _locked(self._place, self.path)
+        current = versions()
+        self._changed = [
+            f"{name} {found} (then {then})"
+            for name, then in manifest["versions"].items()
+            if (found := current.get(name, then)) != then
+        ]
+        self._manifest = manifest
+        self.seed = manifest["sessions"][-1]["next_seed"]
+        records = self._place / RECORDS
+        if output.format == "memmap":
+            return read_progress(self._place)
+        return progress_of(read_records(records).frames) if records.exists() and records.stat().st_size else Progress()
+
+    @property
+    def written(self) -> int:
+        """Time steps that are complete."""
+        return self._sink.written
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the frames are in a file of batches, not in a file for each key."""
+        return isinstance(self._sink, Recording)
+
+    @property
+    def changed_versions(self) -> list[str]:
+        """Packages whose version is not that of the run's beginning."""
+        return self._changed
+
+    # ------------------------------------------------------------------ collecting
+
+    def begin(self, fields: Mapping[Key, Field]) -> None:
+        """Refuse what cannot be stored, and write the manifest of this session.
+
+        Args:
+            fields: shape and dtype of one frame's value under each key.
+
+        Raises:
+            OptionError: a value cannot be stored.
+            DiskFull: there is no room.
+        """
+        self._sink.expect(fields, self._rows, self._options.output.drop)
+        *seeds, following = seed_chain(self.seed, self._rows)
+        session = {"first_column": self.written, "seed": self.seed, "seeds": seeds, "next_seed": following}
+        env_id = self._options.env_id
+        self._manifest |= {
+            "state": RUNNING,
+            "versions": versions(),
+            "env": {"id": env_id, "spec": _spec(env_id)},
+            "sessions": [*self._manifest["sessions"], session],
+            "columns": self.written,
+            "next_id": self._next_id,
+        }
+        write_run_manifest(self._place, self._manifest)
+
+    @property
+    def first_id(self) -> int:
+        """What the collector's trajectory 0 is called in the files: more than 0 in a run that was resumed."""
+        return self._first_id
+
+    def write(self, batch: TensorDictBase) -> int:
+        """Append a batch `[E, T]`; return how many of its columns were still wanted.
+
+        Raises:
+            DiskFull: there is no room.
+        """
+        ids: Any = batch.get(plain(TRAJECTORY))
+        if self._first_id:
+            ids = torch.where(ids < 0, ids, ids + self._first_id)
+            batch = batch.copy().set(plain(TRAJECTORY), ids)
+        columns = self._sink.write(batch)
+        self._next_id = max(self._next_id, 1 + int(ids.max()))
+        os.write(self._lock, Progress(self.written, self._next_id).packed())
+        return columns
+
+    def flush(self) -> None:
+        """Write what waits.
+
+        Raises:
+            DiskFull: there is no room.
+        """
+        self._sink.flush()
+
+    def finish(self) -> Stored | None:
+        """Make the data readable; None, with the folder as it was, if there are none."""
+        data = self._sink.finish()
+        if data is None:
+            for name in (MANIFEST, PROGRESS):
+                (self._place / name).unlink(missing_ok=True)
+            if self._is_made:
+                with suppress(OSError):  # somebody put a file there
+                    self._place.rmdir()
+        else:
+            has_more = self._options.output.dataset is not None
+            self._end(STOPPED if self.written < self.columns else COLLECTED if has_more else COMPLETE)
+            (self._place / PROGRESS).unlink(missing_ok=True)
+        os.close(self._lock)
+        return data if data is None or isinstance(data, Stored) else _stored(data)
+
+    def _end(self, state: str) -> None:
+        known = self._sink.checksums if isinstance(self._sink, Recording) else {}
+        self._manifest |= {"state": state, "columns": self.written, "next_id": self._next_id}
+        self._manifest["files"] = file_sums(self._place, known)
+        write_run_manifest(self._place, self._manifest)
+
+    # ------------------------------------------------------------------ the data set
+
+    def make_dataset(self) -> tuple[Any, float] | None:
+        """Make the Minari data set of a run that is collected; None if there is none to make, or frames are missing.
+
+        Returns:
+            The data set, and the seconds that this took.
+        """
+        dataset_id = self._options.output.dataset
+        if dataset_id is None or self.written < self.columns:
+            return None
+        started = time.perf_counter()
+        dataset = to_minari(self._place, dataset_id)
+        seconds = time.perf_counter() - started
+        self._manifest["state"] = COMPLETE
+        write_run_manifest(self._place, self._manifest)
+        return dataset, seconds
+
+
+def is_complete(options: Collect) -> bool:
+    """Whether nothing is left to do of the run to resume.
+
+    Raises:
+        OptionError: there is no run in the folder, or one with other options.
+    """
+    manifest = read_run_manifest(options.output.out)
+    _compare(options.output.out, manifest["options"], _noted(options))
+    return manifest["state"] == COMPLETE
+
+
+def _check(options: Collect) -> None:
+    """Raise OptionError for options that do not go together, ImportError for a package that is needed for them."""
+    output = options.output
+    if output.format == "memmap" and output.dataset is not None:
+        raise OptionError(f"--dataset {output.dataset}: expected --format minari with it, got --format memmap")
+    if output.format == "minari":
+        if output.dataset is None:
+            raise OptionError("--format minari: expected --dataset ID with it, the id of the data set (cartpole/random-v0)")
+        load("h5py", "--format minari")
+        place_of(output.dataset)
+
+
+def _noted(options: Collect) -> dict[str, Any]:
+    """The options that decide on the data, by name, and the checksum of the policy's file."""
+    groups = asdict(options)
+    flat = {"env_id": groups["env_id"], **groups["collection"], **groups["policy"], **groups["output"]}
+    file = Path(options.policy.policy.rpartition(":")[0] or options.policy.policy)
+    known = {"policy_file": hashlib.sha256(file.read_bytes()).hexdigest()} if file.is_file() else {}
+    noted: dict[str, Any] = json.loads(json.dumps({name: value for name, value in flat.items() if name not in FREE}))
+    return {**noted, **known}
+
+
+def _compare(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise OptionError if a run has other options than the one to resume."""
+    names = [name for name in then.keys() | now.keys() if then.get(name) != now.get(name)]
+    if names:
+        shown = {"env_id": "ENV_ID", "policy_file": "the checksum of the file of --policy"}
+        told = [
+            f"{shown.get(name, '--' + name.replace('_', '-'))} was {then.get(name)!r} and is {now.get(name)!r}"
+            for name in sorted(names)
+        ]
+        raise OptionError(f"--resume: expected the options of the run in {path}; {'; '.join(told)}")
+
+
+def _locked(place: Path, path: Path) -> int:
+    """A descriptor of the file of progress, which no other process has locked."""
+    fd = os.open(place / PROGRESS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise OptionError(f"--out {path}: another process is writing there; wait for its end, or stop it") from error
+    except OSError:  # a file system without locks
+        pass
+    return fd
+
+
+def _spec(env_id: str) -> str | None:
+    """How to make the env, as JSON; None where its spec cannot be written."""
+    try:
+        return gymnasium.spec(env_id.rpartition(":")[2]).to_json()
+    except Exception:  # noqa: BLE001  specs hold anything, and ids may lack their version
+        return None
+
+
+def _stored(data: TensorDictBase) -> Stored:
+    rows, columns = data.shape
+    return Stored(rows, columns, data.bytes(), sum(1 for _ in data.keys(include_nested=True, leaves_only=True)))

@@ -1,0 +1,256 @@
+"""`to_minari`: frames as a data set of the Minari package.
+
+It is written beside its place and moved there at the end: a data set is there in full or not at all.
+
+    $MINARI_DATASETS_PATH/NAMESPACE/NAME-v0/data/            what Minari reads
+                                           /manifest.json    versions, origin, checksums
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reap.data.datasets.episodes import REWARD, TERMINATED, TRUNCATED, Episode, episodes_of
+from reap.data.datasets.frames import NEXT
+from reap.data.datasets.run_folder import file_sums, write_run_manifest
+from reap.data.datasets.sources import Source, Spaces, observed_keys, source_of, spaces_of
+from reap.data.datasets.spaces import ACTION, OBSERVATION, assembled, leaves, restricted, root_of
+from reap.data.datasets.versions import versions
+from reap.errors import OptionError, SpecMismatch
+from reap.keys import Key, nested, plain
+from reap.optional import load
+from reap.recording.layout import Array
+
+AT_ONCE, BYTES_AT_ONCE = 256, 1 << 26
+"""Episodes that are handed to Minari at once: at most so many, and of so many bytes, but for the last of them."""
+
+FORMATS = ("hdf5", "arrow", "parquet")
+
+
+def to_minari(
+    source: Any,
+    dataset_id: str,
+    *,
+    env: Any = None,
+    complete_only: bool = False,
+    data_format: str = "hdf5",
+    description: str | None = None,
+    algorithm_name: str | None = None,
+    author: str | Iterable[str] | None = None,
+    author_email: str | Iterable[str] | None = None,
+    code_permalink: str | None = None,
+    requirements: Iterable[str] | None = None,
+) -> Any:
+    """Write frames as a data set of Minari, episode by episode, bit for bit.
+
+    Observations with the last one of each episode, actions, rewards, terminations, truncations, infos (values that are observed
+    but not in the observation space: those of `info_keys`), seeds where they are known, and the spec of the env. Choices become
+    numbers, as the env has them, whether the frames have them as indices or one-hot. Pictures are stored as they are, not as
+    JPEG. Beside the data is a `manifest.json` with versions, origin and checksums.
+
+    An episode that the data cut short ends as truncated, as Minari's own `DataCollector` has it. Other values of the frames
+    (the log-probabilities of a policy, for example) have no place in Minari and are left out.
+
+    Args:
+        source: a `ReplayBuffer`, the folder of a run of `reap collect` (finished, running or killed), or a TensorDict
+            `[*rows, time]`.
+        dataset_id: `"namespace/name-v0"`. The data set goes to `MINARI_DATASETS_PATH`, or `~/.minari/datasets`.
+        env: where the frames are from: an id, an `EnvSpec` or an env of gymnasium. A folder knows it; for others without it the
+            spaces are as large as the dtypes of the values, and choices stay as they are.
+        complete_only: leave out episodes that are cut short.
+        data_format: `"hdf5"`, or `"arrow"` or `"parquet"`, which take a file, and milliseconds, for each episode.
+        description: what is in it.
+        algorithm_name: what acted.
+        author: names.
+        author_email: their addresses.
+        code_permalink: where the code is.
+        requirements: packages that the env needs, as pip has them: `["ale-py>=0.10"]`.
+
+    Returns:
+        The `minari.MinariDataset`.
+
+    Raises:
+        ImportError: Minari, or the package for the format, is not installed.
+        OptionError: there is a data set of this id, or an argument that cannot work; nothing is written.
+        SpecMismatch: the frames are no episodes of the env.
+        OSError: the disk is full, for example; nothing is left there.
+
+    Example (writes to Minari's folder)::
+
+        dataset = reap.data.to_minari(buffer, "cartpole/mine-v0", env="CartPole-v1")
+    """
+    minari = load("minari", "to_minari")
+    if data_format not in FORMATS:
+        raise OptionError(f"data_format: expected one of {', '.join(FORMATS)}, got {data_format!r}")
+    load("h5py" if data_format == "hdf5" else "pyarrow", f"to_minari with data_format={data_format!r}")
+    target = place_of(dataset_id)
+    found = source_of(source)
+    spaces = spaces_of(env, found)
+    names: dict[str, Any] = {
+        "description": description,
+        "algorithm_name": algorithm_name,
+        "code_permalink": code_permalink,
+        "author": _names(author),
+        "author_email": _names(author_email),
+        "requirements": None if requirements is None else list(requirements),
+    }
+    metadata = {name: value for name, value in names.items() if value is not None}
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=_parent(dataset_id, target)))
+    try:
+        folder.chmod(0o755)
+        metadata |= {"dataset_id": dataset_id, "minari_version": minari.__version__}
+        count = _write(folder, found, spaces, data_format, metadata, complete_only=complete_only)
+        about = {"kind": "minari", "versions": versions(), "episodes": count, "source": found.about}
+        write_run_manifest(folder, {**about, "files": file_sums(folder)})
+        _move(folder, target, dataset_id)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return minari.load_dataset(dataset_id)
+
+
+def place_of(dataset_id: str) -> Path:
+    """The folder of a data set that is still to be made.
+
+    Raises:
+        OptionError: it is there already, or the id is malformed.
+    """
+    minari_dataset, places = load("minari.dataset.minari_dataset", "to_minari"), load("minari.storage", "to_minari")
+    try:
+        minari_dataset.parse_dataset_id(dataset_id)
+    except (ValueError, TypeError) as error:
+        raise OptionError(
+            f"dataset_id: expected 'namespace/name-v0', with a namespace of two letters or more, or none; got {dataset_id!r}"
+        ) from error
+    path: Path = places.get_dataset_path(dataset_id)
+    if os.path.lexists(path):
+        raise OptionError(f"dataset_id: {dataset_id!r} is there already, at {path}, and nothing is overwritten; name another")
+    return path
+
+
+def _parent(dataset_id: str, target: Path) -> Path:
+    """The folder that a data set goes to, which is made; a namespace that Minari knows."""
+    namespace = dataset_id.rpartition("/")[0]
+    if namespace:
+        known = load("minari.namespace", "to_minari")
+        if namespace not in known.list_local_namespaces():
+            known.create_namespace(namespace)
+    return target.parent
+
+
+def _move(folder: Path, target: Path, dataset_id: str) -> None:
+    try:
+        folder.rename(target)
+    except OSError as error:
+        if os.path.lexists(target):
+            raise OptionError(f"dataset_id: another process has made {dataset_id!r} meanwhile; name another") from error
+        raise
+
+
+def _names(given: str | Iterable[str] | None) -> set[str] | None:
+    return None if given is None else {given} if isinstance(given, str) else set(given)
+
+
+def _write(
+    folder: Path, source: Source, spaces: Spaces, data_format: str, metadata: Mapping[str, Any], *, complete_only: bool
+) -> int:
+    """Write the data; return the number of episodes."""
+    storage = load("minari.dataset.minari_storage", "to_minari").MinariStorage
+    buffers = load("minari.data_collector", "to_minari")
+    form = Form(source, spaces)
+    made = storage.new(
+        folder / "data",
+        observation_space=form.observation_space,
+        action_space=spaces.action,
+        env_spec=spaces.spec,
+        data_format=data_format,
+        jpeg_encoding=False,
+    )
+    episodes = (one for one in episodes_of(source.batches) if one.is_finished or not complete_only)
+    count = 0
+    for some in _groups(episodes, sum(value[0, 0].nbytes for value in source.batches[0].values.values())):
+        made.update_episodes(
+            [
+                buffers.EpisodeBuffer(id=count + number, seed=source.seeds.get((one.row, one.column)), **form.parts(one))
+                for number, one in enumerate(some)
+            ]
+        )
+        count += len(some)
+    if not count:
+        raise OptionError("to_minari: expected episodes, found none that is complete; complete_only=False takes the others too")
+    made.update_metadata(dict(metadata))
+    return count
+
+
+def _groups(episodes: Iterable[Episode], frame: int) -> Iterator[list[Episode]]:
+    """Some episodes at a time; `frame` is the number of bytes of a frame."""
+    some: list[Episode] = []
+    frames = 0
+    for one in episodes:
+        some.append(one)
+        frames += len(one)
+        if len(some) == AT_ONCE or frames * frame >= BYTES_AT_ONCE:
+            yield some
+            some, frames = [], 0
+    if some:
+        yield some
+
+
+class Form:
+    """How the episodes of a source become those of a data set.
+
+    Args:
+        source: the frames.
+        spaces: of their env.
+
+    Raises:
+        SpecMismatch: they lack something, or are of another env.
+    """
+
+    def __init__(self, source: Source, spaces: Spaces) -> None:
+        frames, space = source.batches[0], spaces.observation
+        observed = observed_keys(frames)
+        single = ("pixels",) if OBSERVATION not in observed and ("pixels",) in observed else OBSERVATION
+        self._root, self._action_space = root_of(space, single), spaces.action
+        known = restricted(space, self._root, observed.__contains__)
+        missing = [key for key, _ in leaves(spaces.action, ACTION) if key not in frames.values]
+        if known is None or missing:
+            wanted = [plain(key) for key, _ in (*leaves(space, self._root), *leaves(spaces.action, ACTION))]
+            raise SpecMismatch(
+                f"to_minari: expected the observations and actions {wanted} of the env, found {list(map(plain, frames.values))}"
+            )
+        self.observation_space = known
+        """The env's, without what the frames lack."""
+        own = {key for key, _ in leaves(known, self._root)}
+        self._infos = [key for key in observed if key not in own]
+
+    def parts(self, episode: Episode) -> dict[str, Any]:
+        """The data of an episode."""
+        truncations = _flags(episode, TRUNCATED)
+        if not episode.is_finished:
+            truncations[-1] = True
+        return {
+            "observations": assembled(self.observation_space, self._root, episode.observed),
+            "actions": assembled(self._action_space, ACTION, episode.values),
+            "rewards": _one_each(episode, (NEXT, *REWARD)),
+            "terminations": _flags(episode, TERMINATED),
+            "truncations": truncations,
+            "infos": nested({key: episode.observed(key) for key in self._infos}) or None,
+        }
+
+
+def _flags(episode: Episode, key: Key) -> Array:
+    return np.array(_one_each(episode, (NEXT, *key)), np.bool_)
+
+
+def _one_each(episode: Episode, key: Key) -> Array:
+    values = episode.values(key)
+    if values.size != len(values):
+        raise SpecMismatch(f"to_minari: expected one number per frame under {plain(key)!r}, found {values.shape[1:]}")
+    return values.reshape(-1)
