@@ -127,7 +127,8 @@ def test_a_folder_of_frames_with_its_episodes(run: Path) -> None:
     assert sorted(folder) == sorted(ended)
     for record in folder.values():
         mine = data["collector", "traj_ids"][record.row] == record.id
-        np.testing.assert_array_equal(record.results["next", "observation"], data["next", "observation"][record.row][mine].numpy())
+        stored = data["next", "observation"][record.row][mine]
+        np.testing.assert_array_equal(record.results["next", "observation"], stored.numpy())
         assert replay(None, record).equal
 
 
