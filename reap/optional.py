@@ -14,9 +14,11 @@ _INSTALL = {
     "matplotlib": 'pip install "reap[plots]"',
     "pettingzoo": 'pip install "reap[pettingzoo]"',
     "ray": 'pip install "reap[ray]"',
+    "starlette": 'pip install "reap[page]"',
     "submitit": 'pip install "reap[slurm]"',
     "tensordict": "pip install tensordict",
     "torchrl": 'pip install "reap[torchrl]"',
+    "uvicorn": 'pip install "reap[page]"',
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
@@ -74,7 +74,9 @@ def run(options: Collect, console: Console) -> int:
     try:
         with _collector(options, rows, columns) as collector:
             folder.expect(collector.frame_fields, rows, output.drop)
-            outcome = _collected(collector, folder, rows, f"{options.env_id} · {options.policy.policy}", console)
+            title = f"{options.env_id} · {options.policy.policy}"
+            batches = progress(collector, title=title, console=console, page=options.view.place)
+            outcome = _collected(batches, folder, rows)
             stats = collector.stats()
     finally:
         data = folder.finish()
@@ -161,11 +163,11 @@ def _explained(actions: Actions) -> Generator[None]:
         raise OptionError(f"--policy {actions.policy}: {text}{hint}") from error
 
 
-def _collected(collector: SyncDataCollector, folder: DataFolder, rows: int, title: str, console: Console) -> Outcome:
+def _collected(batches: Iterable[TensorDictBase], folder: DataFolder, rows: int) -> Outcome:
     outcome, log = Outcome(), EpisodeLog(rows)
     with Interrupts() as interrupts:
         try:
-            for batch in progress(collector, title=title, console=console):
+            for batch in batches:
                 before, ended = folder.written, log.add(batch)
                 stored = folder.write(batch)
                 outcome.episodes.add([(before + one.column, one) for one in ended if one.column < stored], rows)
