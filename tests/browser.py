@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -32,13 +33,8 @@ WIDE, PHONE = (1280, 900), (390, 844)
 
 
 @contextmanager
-def browser(size: tuple[int, int] = WIDE, *, dark: bool = False) -> Iterator[Any]:
-    """A selenium driver of a browser with a profile of its own.
-
-    Args:
-        size: width and height of the page, in pixels.
-        dark: whether the user prefers dark colours.
-    """
+def browser() -> Iterator[Any]:
+    """A selenium driver of a browser with a profile of its own."""
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()
@@ -50,10 +46,32 @@ def browser(size: tuple[int, int] = WIDE, *, dark: bool = False) -> Iterator[Any
             options.add_argument(argument)
         driver = Chrome(options, ChromeService(DRIVER))
         try:
-            metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
-            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-            scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
             yield driver
         finally:
             driver.quit()
+
+
+def look(driver: Any, address: str, size: tuple[int, int] = WIDE, *, dark: bool = False) -> None:
+    """Open a page; the logs begin with it.
+
+    Args:
+        driver: the browser.
+        address: of the page.
+        size: width and height of the page, in pixels.
+        dark: whether the user prefers dark colours.
+    """
+    driver.get("about:blank")
+    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    for log in ("browser", "performance"):
+        driver.get_log(log)
+    driver.get(address)
+
+
+def requests(driver: Any) -> list[str]:
+    """The addresses that the page has asked for since it was opened, from the network."""
+    events = [json.loads(one["message"])["message"] for one in driver.get_log("performance")]
+    asked = [one["params"]["request"]["url"] for one in events if one["method"] == "Network.requestWillBeSent"]
+    return [one for one in asked if one.startswith(("http", "ws"))]

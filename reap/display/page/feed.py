@@ -32,7 +32,7 @@ class Feed:
     def __init__(self, count: Count, title: str, buffer: Any) -> None:
         self._count, self._title, self._buffer = count, title, buffer
         self._history = History()
-        self._has_news = asyncio.Event()
+        self._has_news, self._has_ended = asyncio.Event(), False
         self._read(count.now)
 
     async def run(self) -> None:
@@ -46,13 +46,20 @@ class Feed:
         self._read(self._count.now)
 
     def end(self) -> None:
-        """Read the counts one last time; those who wait get them, and no more."""
-        self._read(self._count.in_all)
+        """Read the counts one last time; those who wait get them, and no more. They do not wait longer if that fails."""
+        self._has_ended = True
+        try:
+            self._read(self._count.in_all)
+        finally:
+            self._wake()
 
     def _read(self, count: Callable[[], Counted]) -> None:
         self._now = report(self._title, count(), self._buffer)
         self._latest = point(self._now)
         self._history.add(self._latest)
+        self._wake()
+
+    def _wake(self) -> None:
         self._has_news.set()
         self._has_news = asyncio.Event()
 
@@ -72,9 +79,9 @@ class Feed:
         while True:
             if thinned != self._history.thinned:
                 start, thinned = 0, self._history.thinned
-            waiting = self._has_news
-            yield f"data: {json.dumps(self._since(start), allow_nan=False, separators=(',', ':'))}\n\n"
-            start = max(0, len(self._history.points) - 1)
-            if self._now["ended"]:
+            waiting, told, is_last = self._has_news, self._since(start), self._has_ended
+            start = len(self._history.points)
+            yield f"data: {json.dumps(told, allow_nan=False, separators=(',', ':'))}\n\n"  # which may take long
+            if is_last:
                 return
             await waiting.wait()

@@ -126,7 +126,7 @@ const path = (pairs) => (pairs.length ? `M${pairs.map(([x, y]) => `${x.toFixed(1
 
 function area(x, known, low, high, fill) {
   const outline = [...known.map((one) => [x(one[SECONDS]), high(one)]), ...known.map((one) => [x(one[SECONDS]), low(one)]).reverse()];
-  return drawn("path", { d: `${path(outline)}Z`, fill });
+  return drawn("path", { d: outline.length ? `${path(outline)}Z` : "", fill });
 }
 
 function stroke(x, known, y, colour) {
