@@ -116,7 +116,7 @@ def test_shows_what_is_collected_and_that_it_has_ended(driver: Any, run: Run) ->
 def test_a_server_that_is_gone_is_told(driver: Any, run: Run) -> None:
     look(driver, run.address)
     wait_for(driver, text("#state"), "running")
-    run.page._server.loop.call_soon_threadsafe(setattr, run.page._server, "should_exit", True)  # killed
+    run.page._server.loop.call_soon_threadsafe(run.page._server.leave)  # without the last numbers
     wait_for(driver, "document.querySelector('#state').className", "lost")
     run.page._thread.join()
 

@@ -61,6 +61,7 @@ class Page:
             log_config=None,  # the user's own, and no line for a request: it would hold the token
             access_log=False,
             server_header=False,
+            date_header=False,
             timeout_graceful_shutdown=SECONDS_TO_CLOSE,
         )
         self._server = Server(config)
@@ -85,11 +86,14 @@ class Page:
         try:
             self._feed.end()
         finally:
-            self._server.should_exit = True
+            self._server.leave()
 
 
 class Server(uvicorn.Server):
-    """A server that tells when it is up, and in which loop.
+    """A server that tells when it is up, and in which loop; and that sleeps until something is asked of it.
+
+    uvicorn's own wakes ten times a second. Each time the loop over the batches hands over the interpreter's lock, and waits
+    until this thread has been given a core: on a busy machine that takes milliseconds.
 
     Args:
         config: what to serve.
@@ -103,13 +107,22 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.is_up = Event()
+        self.is_up, self._leaving = Event(), asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to answer requests."""
         self.loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self.is_up.set()
+
+    async def main_loop(self) -> None:
+        """Serve until told to leave."""
+        await self._leaving.wait()
+
+    def leave(self) -> None:
+        """Stop serving once all requests are answered."""
+        self.should_exit = True
+        self._leaving.set()
 
 
 def _listening(port: int) -> socket.socket:
