@@ -32,8 +32,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         if "Examples" in entry:
             entry["Examples"] += [{Path(path).stem: page_of(path)} for path in examples()]
         if "Project" in entry:
-            entry["Project"] += [{name: page} for name, page in (("Changes", "CHANGELOG.md"),)]
-            entry["Project"] += [{"Contributing": "CONTRIBUTING.md"}, {"Security": "SECURITY.md"}]
+            entry["Project"] += [{"Changes": "CHANGELOG.md"}]
+            entry["Project"] += [{"Contributing": "CONTRIBUTING.md"}, {"Security": "SECURITY.md"}, {"Licence": "LICENSE.md"}]
     return config
 
 
@@ -47,9 +47,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to files of the repository to their pages; the pages of `docs/` are one folder deep there, and here none."""
-    if page.file.src_uri == "CHANGELOG.md":
-        return re.sub(r"\]\(docs/", "](", markdown)
+    """Lead links to files of the repository to their pages: `docs/` is a folder there, and here there is none."""
+    if (ROOT / page.file.src_uri).exists():
+        return re.sub(r"\]\((?:docs/|(?=LICENSE\)))([\w.]+)", lambda found: f"]({page_of(found[1])}", markdown)
     return OUTSIDE.sub(lambda found: f"]({page_of(found[1])}{found[2] or ''})", markdown)
 
 
@@ -107,14 +107,14 @@ def origin(value: Any) -> str:
 
 
 def outside() -> list[str]:
-    """The files of the repository that are shown: examples, those that pages link to, and three of every project."""
+    """The files of the repository that are shown: examples, those that pages link to, and those of every project."""
     linked = {
         match[0]
         for page in (ROOT / "docs").glob("*.md")
         for match in OUTSIDE.findall(page.read_text(encoding="utf-8"))
         if match[0] != "README.md"
     }
-    return sorted(linked | {*examples()} | {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"})
+    return sorted(linked | {*examples()} | {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "SECURITY.md"})
 
 
 def examples() -> list[str]:
