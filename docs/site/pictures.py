@@ -24,8 +24,23 @@ LENGTHS = (5, 8, 3)
 COLUMNS = 10
 
 CELL, GAP, LEFT, TOP = 34, 26, 84, 34
-COLOURS = ("#8ec1f0", "#f6c48a", "#9ad8b4", "#e6a6c9", "#c9b8ef", "#e3dd83", "#8fd6d6", "#f0a99c", "#b9c7d6", "#c8a98a",
-           "#b3e07f", "#7f9fe0", "#f7b5d8", "#a3b58c", "#ffd36b")
+COLOURS = (
+    "#8ec1f0",
+    "#f6c48a",
+    "#9ad8b4",
+    "#e6a6c9",
+    "#c9b8ef",
+    "#e3dd83",
+    "#8fd6d6",
+    "#f0a99c",
+    "#b9c7d6",
+    "#c8a98a",
+    "#b3e07f",
+    "#7f9fe0",
+    "#f7b5d8",
+    "#a3b58c",
+    "#ffd36b",
+)
 INK, FAINT, EMPTY = "#1b2330", "#5a6675", "#eceff3"
 
 FONT = 'font-family="system-ui, sans-serif"'
