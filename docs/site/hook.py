@@ -82,7 +82,7 @@ def homes() -> dict[str, str]:
 
 def api(module: str, text: str, names: list[str]) -> str:
     """The page of a module: what it describes itself, and links to what another one does."""
-    home = {**{name: module for name in names}, **{name: home for name, home in homes().items() if name in names}}
+    home = {**dict.fromkeys(names, module), **{name: home for name, home in homes().items() if name in names}}
     ours = importlib.import_module(module)
     described = [name for name in names if is_described_here(getattr(ours, name))]
     own = [name for name in described if home[name] == module]

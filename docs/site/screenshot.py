@@ -29,6 +29,7 @@ class Learner(torch.nn.Module):
         self.register_buffer("mistakes", torch.tensor(1.0))
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Indices of actions, for observations `[..., 4]`."""
         angle, velocity = observation[..., 2], observation[..., 3]
         push = (angle + 0.2 * velocity > 0).long()
         return torch.where(torch.rand_like(angle) < self.mistakes, torch.randint_like(push, 2), push)
