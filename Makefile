@@ -8,7 +8,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-processes test-ray test-distributed test-oldest peer bench faults soak again check format
+.PHONY: help demo docs test test-processes test-ray test-distributed test-oldest peer bench faults soak again check format
 
 PYTHON ?=
 ARGS ?=
@@ -21,6 +21,8 @@ PY := $(VENV)/bin/python
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes that import this package: without bytecode each would compile it again.
 export PYTHONDONTWRITEBYTECODE :=
+# mkdocs-material: no notice of what else there is.
+export NO_MKDOCS_2_WARNING := 1
 # pyright: the version of the pinned wheel, no notice of newer ones, and nothing written outside .venv.
 export PYRIGHT_PYTHON_FORCE_VERSION :=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -41,7 +43,8 @@ help:
 	@echo "make faults  collectors that fail in every way, 1,000 times; writes docs/faults.md"
 	@echo "make soak    Ctrl-C at each moment and 15,000 times, then collectors for 10,000 batches: nothing grows; writes docs/soak.md"
 	@echo "make again   1,000 random episodes of five envs from four collectors, run again and compared; writes the table of docs/episodes.md"
-	@echo "make check   ruff and pyright"
+	@echo "make check   ruff, pyright, and the documentation as a site: warnings are errors"
+	@echo "make docs    that site alone, in build/site"
 	@echo "make format  let ruff rewrite what it can"
 
 demo: $(STAMP)
@@ -108,6 +111,11 @@ check: $(STAMP)
 	  echo "      Remove $(VENV) and try again; behind a proxy set HTTPS_PROXY and npm_config_registry." >&2; \
 	  exit 1; }
 	$(PY) -m pyright
+	$(PY) -m mkdocs build --strict --quiet
+
+# A server, because the search of a site does not work in files: make docs, then python -m http.server -d build/site
+docs: $(STAMP)
+	$(PY) -m mkdocs build --strict $(ARGS)
 
 format: $(STAMP)
 	$(PY) -m ruff check --fix .

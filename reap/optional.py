@@ -19,9 +19,11 @@ _INSTALL = {
     "pettingzoo": 'pip install "reap[pettingzoo]"',
     "pyarrow": "pip install pyarrow",
     "ray": 'pip install "reap[ray]"',
+    "starlette": 'pip install "reap[page]"',
     "submitit": 'pip install "reap[slurm]"',
     "tensordict": "pip install tensordict",
     "torchrl": 'pip install "reap[torchrl]"',
+    "uvicorn": 'pip install "reap[page]"',
 }
 
 

@@ -23,7 +23,7 @@ from reap.collectors.options.multi import MultiOptions, WorkerOptions
 from reap.errors import ReapError
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
 README = PAGES[0].read_text(encoding="utf-8")
 BASICS = (ROOT / "docs" / "basics.md").read_text(encoding="utf-8")
 OPTIONS = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")

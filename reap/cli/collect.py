@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -85,10 +85,11 @@ def run(options: Collect, console: Console) -> int:
     try:
         if run.written < columns:
             with _collector(options, rows, columns - run.written, run.seed) as collector:
+                title = f"{options.env_id} · {options.policy.policy}"
+                batches = progress(collector, title=title, console=console, page=options.view.place)
                 run.begin(collector.frame_fields)
                 records = EpisodeFolder(output.out / EPISODES) if output.record_episodes else None
-                title = f"{options.env_id} · {options.policy.policy}"
-                outcome = _collected(collector, run, records, rows, title, console)
+                outcome = _collected(collector, batches, run, records, rows)
                 stats = collector.stats()
     finally:
         data = run.finish()
@@ -181,12 +182,12 @@ def _explained(actions: Actions) -> Generator[None]:
 
 
 def _collected(
-    collector: SyncDataCollector, folder: Run, records: EpisodeFolder | None, rows: int, title: str, console: Console
+    collector: SyncDataCollector, batches: Iterable[TensorDictBase], folder: Run, records: EpisodeFolder | None, rows: int
 ) -> Outcome:
     outcome, log = Outcome(), EpisodeLog(rows)
     with Interrupts() as interrupts:
         try:
-            for batch in progress(collector, title=title, console=console):
+            for batch in batches:
                 before, ended = folder.written, log.add(batch)
                 stored = folder.write(batch)
                 if records is not None:

@@ -70,6 +70,21 @@ class Results:
 
 
 @dataclass(frozen=True)
+class View:
+    """What is shown meanwhile, besides the terminal."""
+
+    page: bool = False
+    """Serve a page with charts on 127.0.0.1; its address is printed (needs reap[page])."""
+    port: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Serve the page on this port; a free one by default."""
+
+    @property
+    def place(self) -> bool | int:
+        """The option `page` of `progress`."""
+        return self.page if self.port is None else self.port
+
+
+@dataclass(frozen=True)
 class Collect:
     """Run a policy in an env and write its experience to a folder.
 
@@ -81,6 +96,7 @@ class Collect:
     collection: Amount
     policy: Actions
     output: Results
+    view: View
 
     @property
     def traceback(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -274,6 +275,7 @@ def test_an_env_that_fails_keeps_what_is_complete(here: Path, capsys: pytest.Cap
         ("ReapTest/Broken-v0 --frames 10 --out data", "the env ReapTest/Broken-v0 cannot be made: ZeroDivisionError"),
         ("CartPole-v1 --frames 0 --out data", "--frames 0: expected a positive number"),
         ("CartPole-v1 --frames 10 --num-envs -1 --out data", "--num-envs -1: expected a positive number"),
+        ("CartPole-v1 --frames 10 --out data --port 0", "page: expected True, False or a port from 1 to 65535, got 0"),
         ("CartPole-v1 --frames 10 --seed -1 --out data", "--seed -1: expected a number from 0"),
         ("CartPole-v1 --frames 10 --out .", "--out .: expected a new or empty folder, found 'agent.py' in it"),
         ("CartPole-v1 --frames 10 --out agent.py", "--out agent.py: expected a new or empty folder, found a file"),
@@ -293,6 +295,22 @@ def test_mistakes(here: Path, capsys: pytest.CaptureFixture[str], words: str, me
     assert shown.err.count("\n") == 1
     assert re.search(message, shown.err), shown.err
     assert [file.name for file in here.iterdir() if file.name != "__pycache__"] == ["agent.py"]
+
+
+def test_a_page_is_served_and_its_address_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reap("CartPole-v1 --frames 10 --out data --page") == 0
+    assert re.search(r"^Page: http://127\.0\.0\.1:\d+/\?token=[\w-]{32}$", capsys.readouterr().out, re.MULTILINE)
+    assert (here / "data" / "meta.json").exists()
+
+
+def test_a_port_serves_a_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert reap(f"CartPole-v1 --frames 10 --out data --port {port}") == 2
+        assert f"page: port {port} of 127.0.0.1 cannot be had" in capsys.readouterr().err
+    assert not (here / "data").exists()
+    assert reap(f"CartPole-v1 --frames 10 --out data --port {port}") == 0
+    assert f"Page: http://127.0.0.1:{port}/?token=" in capsys.readouterr().out
 
 
 def test_matplotlib_is_asked_for_before_anything_else(

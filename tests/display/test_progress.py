@@ -16,7 +16,7 @@ from reap.collectors.stats import Meter, Place
 from reap.errors import OptionError
 from reap.recording.trajectories import Episode
 
-MODULE = importlib.import_module("reap.display")
+MODULE = importlib.import_module("reap.display.loop")
 progress = MODULE.progress
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
@@ -37,6 +37,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr("reap.collectors.stats.perf_counter", clock)
+    monkeypatch.setattr("reap.display.counts.perf_counter", clock)
     monkeypatch.setattr(MODULE, "perf_counter", clock)
     return clock
 
