@@ -50,7 +50,9 @@ class Line(EnvBase):
         self.observation_spec = Composite(observation=Bounded(-9, 9, (4,)))
         self.action_spec = OneHot(2, dtype=torch.int64)
         self.reward_spec = Unbounded((1,))
-        self.done_spec = Composite(done=Categorical(2, (1,), dtype=torch.bool), terminated=Categorical(2, (1,), dtype=torch.bool))
+        self.done_spec = Composite(
+            done=Categorical(2, (1,), dtype=torch.bool), terminated=Categorical(2, (1,), dtype=torch.bool)
+        )
         self.observation, self.reward = torch.zeros(4), torch.ones(1)
         self.flags = torch.zeros(1, dtype=torch.bool), torch.ones(1, dtype=torch.bool)
         self.steps = 0

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import tasks  # noqa: F401  registers the env
+import tasks  # noqa: F401  # pyright: ignore[reportUnusedImport]  registers the env
 import torch
 from facts import Facts, run
 from tensordict.nn import TensorDictSequential

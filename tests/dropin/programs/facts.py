@@ -51,10 +51,10 @@ class Facts:
 
 
 def described(data: TensorDictBase) -> dict[str, Any]:
-    """Batch sizes, names of dimensions, dtypes and shapes by key; `data` itself is `""`."""
-    found: dict[str, Any] = {"": [list(data.batch_size), list(data.names), str(data.device)]}
+    """Batch sizes, dtypes and shapes by key, and what `data` itself has."""
+    found: dict[str, Any] = {"size": list(data.batch_size), "names": list(data.names), "device": str(data.device)}
     for key, value in data.items(include_nested=True):
-        path = "/".join(key) if isinstance(key, tuple) else key
+        path = ".".join(["data", *key] if isinstance(key, tuple) else ["data", key])
         if isinstance(value, TensorDictBase):
             found[path] = list(value.batch_size)
         elif isinstance(value, torch.Tensor):

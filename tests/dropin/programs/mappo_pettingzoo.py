@@ -42,9 +42,7 @@ def main(seed: int) -> dict[str, Any]:
     value = ValueOperator(network(1, centralised=True), in_keys=[observation], out_keys=[(GROUP, "state_value")])
     loss = ClipPPOLoss(actor, value, normalize_advantage=True, entropy_coeff=0.01)
     flags = {name: (GROUP, name) for name in ("done", "terminated")}
-    loss.set_keys(
-        reward=reward, action=action, value=(GROUP, "state_value"), sample_log_prob=(GROUP, "log_prob"), **flags
-    )
+    loss.set_keys(reward=reward, action=action, value=(GROUP, "state_value"), sample_log_prob=(GROUP, "log_prob"), **flags)
     loss.make_value_estimator(gamma=0.9, lmbda=0.9)
     optimizer = torch.optim.Adam(loss.parameters(), 5e-3)
     buffer = ReplayBuffer(storage=LazyTensorStorage(200), sampler=SamplerWithoutReplacement(), batch_size=50)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import tasks  # noqa: F401  registers the env
+import tasks  # noqa: F401  # pyright: ignore[reportUnusedImport]  registers the env
 import torch
 from facts import Facts, run
 from tensordict.nn import TensorDictModule
@@ -52,7 +52,7 @@ def main(seed: int) -> dict[str, Any]:
             for sample in buffer:
                 losses = loss(sample)
                 optimizer.zero_grad()
-                sum(losses[key] for key in ("loss_objective", "loss_critic", "loss_entropy")).backward()
+                (losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]).backward()
                 optimizer.step()
                 facts.describe("sample", sample)
                 facts.trained(losses)

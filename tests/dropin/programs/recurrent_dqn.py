@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import tasks  # noqa: F401  registers the env
+import tasks  # noqa: F401  # pyright: ignore[reportUnusedImport]  registers the env
 import torch
 from facts import Facts, run
 from tensordict.nn import TensorDictModule, TensorDictSequential
@@ -17,16 +17,17 @@ from torchrl.objectives import DQNLoss, SoftUpdate
 def main(seed: int) -> dict[str, Any]:
     facts = Facts()
     memory = LSTMModule(input_size=2, hidden_size=16, in_key="observation", out_key="embed")
-    env = TransformedEnv(GymEnv("Recall-v0"), Compose(InitTracker(), memory.make_tensordict_primer()))
+    transforms = Compose(InitTracker(), memory.make_tensordict_primer())  # pyright: ignore[reportCallIssue]
+    env = TransformedEnv(GymEnv("Recall-v0"), transforms)
     values = TensorDictModule(MLP(in_features=16, out_features=2, num_cells=[16]), ["embed"], ["action_value"])
     actor = TensorDictSequential(memory, values, QValueModule(spec=env.action_spec))
-    explore = EGreedyModule(env.action_spec, annealing_num_steps=1000, eps_end=0.05)
+    explore = EGreedyModule(env.action_spec, annealing_num_steps=600, eps_end=0.05)
     buffer = TensorDictReplayBuffer(
-        storage=LazyTensorStorage(2000),
+        storage=LazyTensorStorage(1200),
         sampler=SliceSampler(slice_len=5, end_key=("next", "done"), strict_length=True),
         batch_size=160,
     )
-    collector = Collector(env, TensorDictSequential(actor, explore), frames_per_batch=50, total_frames=2000)
+    collector = Collector(env, TensorDictSequential(actor, explore), frames_per_batch=50, total_frames=1200)
     collector.set_seed(seed)
     loss = DQNLoss(actor, delay_value=True, action_space=env.action_spec)
     loss.make_value_estimator(gamma=0.5)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import tasks  # noqa: F401  registers the env
+import tasks  # noqa: F401  # pyright: ignore[reportUnusedImport]  registers the env
 import torch
 from facts import Facts, run
 from tensordict.nn import NormalParamExtractor, TensorDictModule
@@ -31,17 +31,15 @@ def main(seed: int) -> dict[str, Any]:
     )
     critic = ValueOperator(MLP(in_features=2, out_features=1, num_cells=[32, 32]), in_keys=["observation", "action"])
     buffer = TensorDictReplayBuffer(storage=LazyMemmapStorage(800), batch_size=64)
-    collector = Collector(
-        make_env, actor, frames_per_batch=20, total_frames=800, init_random_frames=200, replay_buffer=buffer
-    )
+    collector = Collector(make_env, actor, frames_per_batch=20, total_frames=800, init_random_frames=200, replay_buffer=buffer)
     collector.set_seed(seed)
     loss = SACLoss(actor, critic, num_qvalue_nets=2)
     loss.make_value_estimator(gamma=0.9)
     target = SoftUpdate(loss, tau=0.05)
     optimizer = torch.optim.Adam(loss.parameters(), 3e-3)
-    empty = 0
+    results: list[Any] = []
     for batch in collector:
-        empty += batch is None
+        results.append(batch)
         if len(buffer) < 200:
             continue
         for _ in range(10):
@@ -58,7 +56,7 @@ def main(seed: int) -> dict[str, Any]:
     facts.describe("buffer", buffer[:])
     with set_exploration_type(ExplorationType.DETERMINISTIC), torch.no_grad():
         final = [env.rollout(10, actor)["next", "reward"].sum().item() for _ in range(10)]
-    return facts.result(sum(final) / 10, stored=len(buffer), written=buffer.write_count, empty=empty)
+    return facts.result(sum(final) / 10, stored=len(buffer), written=buffer.write_count, empty=results.count(None))
 
 
 if __name__ == "__main__":

@@ -73,10 +73,10 @@ class Team(ParallelEnv[str, Any, Any]):
     possible_agents = ["agent_0", "agent_1"]  # noqa: RUF012
     render_mode = None
 
-    def observation_space(self, agent: str) -> Box:
+    def observation_space(self, agent: str) -> Any:
         return Reach.observation_space
 
-    def action_space(self, agent: str) -> Discrete:
+    def action_space(self, agent: str) -> Any:
         return ReachBySteps.action_space
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:

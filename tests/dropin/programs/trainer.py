@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import tasks  # noqa: F401  registers the env
+import tasks  # noqa: F401  # pyright: ignore[reportUnusedImport]  registers the env
 import torch
 from facts import Facts, run
 from tensordict.nn import TensorDictSequential
@@ -22,9 +22,7 @@ def main(seed: int) -> dict[str, Any]:
     network = MLP(in_features=1, out_features=3, num_cells=[32, 32])
     actor = QValueActor(network, in_keys=["observation"], spec=env.action_spec)
     policy = TensorDictSequential(actor, EGreedyModule(env.action_spec, eps_init=0.3, eps_end=0.3))
-    collector = Collector(
-        GymEnv("ReachBySteps-v0"), policy, frames_per_batch=50, total_frames=1000, init_random_frames=200
-    )
+    collector = Collector(GymEnv("ReachBySteps-v0"), policy, frames_per_batch=50, total_frames=1000, init_random_frames=200)
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(1000), batch_size=64)
     loss = DQNLoss(actor, action_space=env.action_spec, delay_value=False)
     loss.make_value_estimator(gamma=0.9)
@@ -50,7 +48,7 @@ def main(seed: int) -> dict[str, Any]:
         saved = sorted(torch.load(Path(folder) / "trainer.pt", weights_only=False))
     with set_exploration_type(ExplorationType.DETERMINISTIC), torch.no_grad():
         final = [env.rollout(10, actor)["next", "reward"].sum().item() for _ in range(10)]
-    counts = {"collected": trainer.collected_frames, "steps": trainer._optim_count, "saved": len(saved)}
+    counts = {"collected": trainer.collected_frames, "saved": len(saved)}
     return facts.result(sum(final) / 10, stored=len(buffer), **counts)
 
 
