@@ -49,9 +49,7 @@ class RowsAsTensorDict:
         self._results = [(key, self._slot.views(after(key))[0]) for key in results]
         self._sizes = sizes_of({**self._stage.fields, **env.fields(env.full_reward_spec)})
         # Flags of every slot that are not in the env's specs are left out.
-        self._flags = [
-            (flag, self._slot.views(after(flag))[0], flag in env.full_done_spec) for flag in (TERMINATED, TRUNCATED)
-        ]
+        self._flags = [(flag, self._slot.views(after(flag))[0], flag in env.full_done_spec) for flag in (TERMINATED, TRUNCATED)]
         found = {key: env.looks_of(key, spec) for key, spec in env.specs_of_result("_step")}
         self._has_looks = all(numbers or bounds for numbers, bounds in found.values())
         arrays = {key: self._slot.by_column(after(key))[0] for key in found}
