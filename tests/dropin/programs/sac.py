@@ -8,7 +8,7 @@ from facts import Facts, run
 from tensordict.nn import NormalParamExtractor, TensorDictModule
 from torch import nn
 from torchrl.collectors import Collector
-from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs import DoubleToFloat, GymEnv, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules import MLP, ProbabilisticActor, TanhNormal, ValueOperator
@@ -30,7 +30,7 @@ def main(seed: int) -> dict[str, Any]:
         distribution_kwargs={"low": env.action_spec.space.low, "high": env.action_spec.space.high},
     )
     critic = ValueOperator(MLP(in_features=2, out_features=1, num_cells=[32, 32]), in_keys=["observation", "action"])
-    buffer = TensorDictReplayBuffer(storage=LazyMemmapStorage(800), batch_size=64)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(800), batch_size=64)
     collector = Collector(make_env, actor, frames_per_batch=20, total_frames=800, init_random_frames=200, replay_buffer=buffer)
     collector.set_seed(seed)
     loss = SACLoss(actor, critic, num_qvalue_nets=2)
