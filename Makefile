@@ -8,7 +8,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test test-processes test-ray test-distributed test-oldest peer bench faults soak again check format
+.PHONY: help demo docs test test-processes test-ray test-distributed test-dropin test-oldest peer bench faults soak again check format
 
 PYTHON ?=
 ARGS ?=
@@ -37,6 +37,7 @@ help:
 	@echo "make test-processes  the tests that start many processes or programs, or take seconds beside one much like it, which make test leaves out"
 	@echo "make test-ray  the tests that start Ray, which make test leaves out too"
 	@echo "make test-distributed  the tests of collectors on torch.distributed, torch RPC and Ray, on several machines too"
+	@echo "make test-dropin  programs written against torchrl, with torchrl's classes and with reap's, level by level"
 	@echo "make test-oldest  the tests again, with the oldest torchrl, tensordict and gymnasium that reap works with"
 	@echo "make peer TORCHRL=CHECKOUT  torchrl's own tests with reap's classes in place, beside torchrl 0.10.1"
 	@echo "make bench   measure reap against hand-written loops and installed peers"
@@ -75,6 +76,9 @@ test-ray: $(STAMP)
 test-distributed: $(STAMP)
 	$(PY) -m pytest -m "distributed and not soak" --dist loadgroup $(ARGS)
 
+test-dropin: $(STAMP)
+	$(PY) -m pytest -m dropin --dist loadgroup $(ARGS)
+
 # In a virtual environment of its own. torchrl's own GymEnv refuses gymnasium 1.0, so that its tests get 1.1. Left out:
 # the documentation's examples, written for today's ids of gymnasium, and what tensordict 0.10 cannot: hold a kind of tensor,
 # write files of keys with a slash, load those of no bytes.
@@ -90,6 +94,7 @@ test-oldest: $(OLDEST)/.installed
 	$(OLD_PYTEST) --ignore=tests/envs/test_torchrl.py --ignore=tests/test_readme.py \
 	  $(addprefix --deselect ,$(WITH_TORCHRL) $(BEYOND_TENSORDICT)) $(ARGS)
 	PYTHONPATH=$(OLD_GYM) $(OLD_PYTEST) tests/envs/test_torchrl.py $(WITH_TORCHRL)
+	PYTHONPATH=$(OLD_GYM) $(OLD_PYTEST) -m dropin --dist loadgroup tests/dropin
 
 # The checkout is of torchrl 0.10.1, the version in that environment; nothing of it is changed.
 peer: $(OLDEST)/.installed

@@ -38,6 +38,8 @@ class Args:
 class Agent(nn.Module):
     """Values of both actions; a call by the collector returns the better action, or with probability epsilon a random one."""
 
+    epsilon: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.values = nn.Sequential(nn.Linear(4, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 2))

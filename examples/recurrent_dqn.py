@@ -76,6 +76,8 @@ class Agent(nn.Module):
 
     initial_state: ClassVar = {"hidden": (WIDTH,)}
 
+    epsilon: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.values = Values()

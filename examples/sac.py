@@ -99,7 +99,8 @@ class Learner:
         value = self.critics(observation, action).min(-1, keepdim=True).values
         step(of_actor, (temperature * log_density - value).mean())
         step(of_temperature, -(self.log_temperature * (log_density.detach() - 1.0)).mean())
-        torch._foreach_lerp_(list(self.targets.parameters()), list(self.critics.parameters()), self.args.tau)
+        lerp = torch._foreach_lerp_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        lerp(list(self.targets.parameters()), list(self.critics.parameters()), self.args.tau)
 
     @torch.no_grad()
     def wanted(self, batch: TensorDictBase, temperature: Tensor) -> Tensor:

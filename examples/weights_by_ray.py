@@ -3,6 +3,8 @@
 python examples/weights_by_ray.py
 """
 
+from typing import Any
+
 import ray
 import torch
 from torch import nn
@@ -27,7 +29,7 @@ class Actor:
 def main() -> None:
     policy, scheme = nn.Linear(3, 1), RayWeightSyncScheme(ray_init_config={"log_to_driver": False})
     scheme.init_on_sender(model=policy, num_workers=2)
-    actors = [ray.remote(Actor).remote(scheme, number) for number in range(2)]
+    actors: list[Any] = [ray.remote(Actor).remote(scheme, number) for number in range(2)]
     scheme.connect()
     for step in range(3):
         with torch.no_grad():

@@ -9,6 +9,9 @@ from typing import Any
 
 from reap.collectors.local import SyncDataCollector
 from reap.collectors.multi import MultiaSyncDataCollector, MultiSyncDataCollector, RemoteCollector
+from reap.collectors.options.collector import CollectorOptions
+from reap.collectors.options.multi import WorkerOptions
+from reap.collectors.options.shown import shows_options
 from reap.errors import OptionError, nearest
 
 BACKENDS = {
@@ -23,6 +26,7 @@ DIRECT, PROCESS = "direct", "process"
 CHOICES = (DIRECT, PROCESS, *BACKENDS)
 
 
+@shows_options(_options=CollectorOptions)
 class Collector(SyncDataCollector):
     """A `SyncDataCollector`, or with `backend` or `num_collectors` a collector with workers.
 
@@ -36,7 +40,8 @@ class Collector(SyncDataCollector):
         backend_options: options of the chosen collector, in addition to the others.
         num_collectors: number of workers.
         sync: whether a batch holds a rollout of every worker; otherwise it is that of one, in order of arrival.
-        **options: those of the chosen collector; see `SyncDataCollector`, `MultiSyncDataCollector` and `RayCollector`.
+        **options: those below, and with workers those of the chosen collector too; see `MultiSyncDataCollector` and
+            `RayCollector`.
 
     Raises:
         OptionError: an option that is unknown or cannot work.
@@ -96,6 +101,7 @@ class Collector(SyncDataCollector):
         super().__init__(create_env_fn[0] if is_list else create_env_fn, policy, **options)
 
 
+@shows_options(_options=CollectorOptions, _worker_options=WorkerOptions)
 class MultiCollector(ABC):  # noqa: B024  what counts as one is registered
     """A `MultiSyncDataCollector` with `sync=True`, a `MultiaSyncDataCollector` with `sync=False`; both count as instances.
 
@@ -103,7 +109,7 @@ class MultiCollector(ABC):  # noqa: B024  what counts as one is registered
         create_env_fn: see `MultiSyncDataCollector`.
         policy: a module or function, or None for random actions; each worker has a copy.
         sync: whether a batch holds a rollout of every worker; otherwise it is that of one, in order of arrival.
-        **options: see `MultiSyncDataCollector`.
+        **options: those below.
 
     Raises:
         OptionError: `sync` is missing, or an option is unknown or cannot work.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import reap.collectors.distributed
 from reap import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector, aSyncDataCollector
 from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.options.multi import WorkerOptions
@@ -18,6 +19,13 @@ TAKES: dict[Any, tuple[type, ...]] = {
     MultiaSyncDataCollector: (CollectorOptions, WorkerOptions),
     aSyncDataCollector: (CollectorOptions, WorkerOptions),
 }
+EVERY = [
+    getattr(collectors, name)
+    for collectors in (reap.collectors, reap.collectors.distributed)
+    for name in collectors.__all__
+    if name.endswith("Collector") and not name.endswith(("BaseCollector", "CollectorBase"))
+]
+"""All public names of collectors but those of the base class, which is not built."""
 
 
 @pytest.mark.parametrize("kind", TAKES)
@@ -36,6 +44,15 @@ def test_the_documentation_names_every_option(kind: Any) -> None:
     for taken in TAKES[kind]:
         for option in fields(taken):
             assert f"\n    {option.name}: " in kind.__doc__, option.name
+
+
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
+def test_every_argument_is_shown_with_its_documentation(kind: Any) -> None:
+    arguments = inspect.signature(kind).parameters.values()
+    assert {option.name for option in fields(CollectorOptions)} < {one.name for one in arguments}
+    assert all(one.kind not in {one.VAR_KEYWORD, one.VAR_POSITIONAL} for one in arguments)
+    lines = [line.strip() for line in (kind.__doc__ or "").splitlines()]
+    assert not [one.name for one in arguments if not any(line.startswith(f"{one.name}: ") for line in lines)]
 
 
 @pytest.mark.parametrize("kind", TAKES)

@@ -45,9 +45,9 @@ def shows_options(**holders: type) -> Callable[[C], C]:
 
     def show(cls: C) -> C:
         own = [option for options in holders.values() for option in fields(options)]
-        init: Any = cls.__init__
-        leading = [one for one in inspect.signature(init).parameters.values() if one.kind not in GIVEN_ON]
-        init.__signature__ = inspect.Signature([*leading, *map(_parameter, own)], return_annotation=None)
+        takes: Any = cls.__new__ if "__new__" in vars(cls) else cls.__init__
+        leading = [one for one in inspect.signature(takes).parameters.values() if one.kind not in GIVEN_ON]
+        takes.__signature__ = inspect.Signature([*leading, *map(_parameter, own)], return_annotation=None)
         cls.__doc__ = "\n\n".join([inspect.cleandoc(cls.__doc__ or ""), *map(_documentation, holders.values())])
         for holder, options in holders.items():
             for option in fields(options):

@@ -1,0 +1,3 @@
+"""The programs are run, not imported: their imports cost seconds."""
+
+collect_ignore = ["programs"]
