@@ -7,7 +7,7 @@ Only import lines differ. What chance does not change must be equal: keys, shape
 batches, buffers and samples, numbers of frames and batches, names of losses.
 
 Returns are means over episodes of the trained policy, on tasks that are learned in seconds. torchrl and reap draw different
-numbers, so that returns differ by chance: between 7.7 and 9.6 were seen, where random actions earn 4. Each run of both must earn
+numbers, so that returns differ by chance: between 7.7 and 9.6 were seen, where random actions earn 4. Each run must earn
 more than `Program.learned`, which the mean of ten episodes with random actions did not reach in a hundred tries, and the means
 over seeds may differ by `NOISE`.
 """
