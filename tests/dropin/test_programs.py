@@ -6,9 +6,10 @@
 Only import lines differ. What chance does not change must be equal: keys, shapes, dtypes, devices and dimension names of
 batches, buffers and samples, numbers of frames and batches, names of losses.
 
-Returns are of the trained policy, on tasks that are learned in seconds. Level and torchrl draw different numbers, so that
-returns differ by chance: by up to 0.4 between seeds, while random actions earn 3 to 6 less. Both must earn most of what can be
-earned (`Program.learned`), with each seed, and their means may differ by 1.
+Returns are means over episodes of the trained policy, on tasks that are learned in seconds. torchrl and reap draw different
+numbers, so that returns differ by chance: between 7.7 and 9.6 were seen, where random actions earn 4. Each run must earn
+more than `Program.learned`, which the mean of ten episodes with random actions did not reach in a hundred tries, and the means
+over seeds may differ by `NOISE`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 ROOT = HERE.parents[1]
 SEEDS = ("0", "1")
-NOISE = 1.0
+NOISE = 1.5
 """Most that mean returns may differ."""
 SECONDS = 600
 """Most that a program may take at all levels together."""
@@ -70,7 +71,7 @@ class Program:
     """
 
     name: str
-    learned: float = 8.0
+    learned: float = 7.0
     decided: frozenset[tuple[str, str]] = frozenset()
 
 

@@ -13,7 +13,7 @@ from pettingzoo import ParallelEnv
 class Reach(gymnasium.Env[Any, Any]):
     """Move along a line to its middle and stay there: the reward is 1 in the middle and 0 one unit away.
 
-    An episode has 10 steps; it ends before that two units away. Random actions earn about 4.5, good ones about 9.
+    An episode has 10 steps; it ends before that two units away. Random actions earn about 4, good ones about 9.
     """
 
     observation_space = Box(-2, 2, (1,), np.float32)
