@@ -6,10 +6,13 @@ import json
 import os
 import random
 import signal
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -79,13 +82,15 @@ def words(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder with the env, and Minari's folder in it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     (tmp_path / "told.py").write_text(ENV)
-    return tmp_path
+    yield tmp_path
+    gym.registry.pop("Told-v0", None)  # workers of other tests could not import its module
+    sys.modules.pop("told", None)
 
 
 def command(frames: int, end: str) -> list[str]:

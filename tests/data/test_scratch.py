@@ -300,7 +300,7 @@ def test_where_there_are_no_locks_storages_work_and_nothing_is_removed(
     def flock(fd: int, kind: int) -> None:
         raise OSError(errno.ENOLCK, "no locks available")
 
-    monkeypatch.setattr(scratch, "flock", flock)
+    monkeypatch.setattr(scratch.fcntl, "flock", flock)
     first, second = buffer_in(None), buffer_in(temporary / "frames")
     first.extend(frames(0, 2))
     second.extend(frames(2, 2))
