@@ -173,6 +173,7 @@ class Spec(Reshaping, Values, ABC):
             ImportError: torchrl is not installed.
 
         Example:
+            >>> from reap.specs import Bounded
             >>> Bounded(-1, 1, shape=2).as_torchrl().space.high
             tensor([1., 1.])
         """
