@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -223,3 +224,12 @@ def test_words() -> None:
     assert (
         str(Evaluation(np.array([1.0]), np.array([2]), 5)) == "version 5: return 1.0 ± 0.0 (1.0 to 1.0), length 2.0, 1 episode"
     )
+
+
+def test_an_evaluator_that_is_dropped_is_gone_at_once() -> None:
+    evaluator = reap.evaluate(echo, Scale(), episodes=1, start=True)
+    evaluator.submit()
+    evaluator.wait()
+    dropped = weakref.ref(evaluator)
+    del evaluator
+    assert dropped() is None

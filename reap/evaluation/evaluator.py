@@ -76,6 +76,9 @@ class Evaluator:
         self._held = held_by(policy)
         described = describe(self._held)
         self._box = CopiedMailbox.for_weights(described) if described or described.extras else None
+        self._latest: deque[Parcel] = deque(maxlen=1)  # not a method: the box would keep an evaluator that is dropped alive
+        if self._box is not None:
+            self._box.deliver(self._latest.append)
         make = partial(EvaluationHandler, dumps(env, "env"), dumps(policy, "policy"), described, run)
         self._group = ProcessGroup([make], phases=PHASES, name="evaluate", stall_after=None)
         self._submitted = 0
@@ -105,13 +108,9 @@ class Evaluator:
             raise OptionError("weights: expected None, since the policy has no weights")
         if self._box is not None:
             self._box.write(self._held if weights is None else weights, self._submitted)
-            self._box.deliver(self._keep)
-        self._waiting = Order(number, None if self._box is None else self._parcel)
+        self._waiting = Order(number, self._latest[0] if self._latest else None)
         self._go_on()
         return number
-
-    def _keep(self, parcel: Parcel) -> None:
-        self._parcel = parcel
 
     def results(self) -> list[Evaluation]:
         """The evaluations that have ended since the last call, oldest first; it does not wait.
