@@ -87,7 +87,7 @@ def log(source: Any, writer: Any, *, step: int | None = None, prefix: str = "") 
 
 def _scalars_of(source: Any) -> Iterator[tuple[str, float]]:
     if isinstance(source, DataCollectorBase):
-        return _of_collector(source._meter.peek())  # pyright: ignore[reportPrivateUsage]
+        return _of_collector(source._meter.glance())  # pyright: ignore[reportPrivateUsage]
     if isinstance(source, Evaluation):
         return _of_evaluation(source)
     if isinstance(source, Buffer):
