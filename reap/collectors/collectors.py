@@ -1,16 +1,20 @@
 """The import path of collectors that torchrl users know."""
 
-from reap.collectors.base import DataCollectorBase
-from reap.collectors.dispatch import Collector, MultiCollector
-from reap.collectors.interruptor import Interruptor
-from reap.collectors.local import SyncDataCollector
-from reap.collectors.multi import MultiaSyncDataCollector, MultiSyncDataCollector, aSyncDataCollector
-from reap.specs import RandomPolicy
-
-BaseCollector = DataCollectorBase
-MultiSyncCollector = MultiSyncDataCollector
-MultiAsyncCollector = MultiaSyncDataCollector
-AsyncCollector = aSyncDataCollector
+from reap.collectors import (
+    AsyncCollector,
+    BaseCollector,
+    Collector,
+    DataCollectorBase,
+    Interruptor,
+    MultiAsyncCollector,
+    MultiaSyncDataCollector,
+    MultiCollector,
+    MultiSyncCollector,
+    MultiSyncDataCollector,
+    RandomPolicy,
+    SyncDataCollector,
+    aSyncDataCollector,
+)
 
 __all__ = [
     "AsyncCollector",
