@@ -195,6 +195,12 @@ def test_an_unwrapped_policy(later: torch.Tensor) -> None:
         run(INDEX, True, policy)
 
 
+def test_a_truth_value_is_the_index_that_it_says() -> None:
+    policy = TensorDictModule(LateModule(ONE, torch.tensor(True), at=5), ["observation"], ["action"])
+    batch, _ = run(INDEX, True, policy)
+    assert set(batch["action"].flatten().tolist()) == {1}
+
+
 def by_tensordict(at: int, change: Callable[[TensorDictBase], Any]) -> Callable[[TensorDictBase], TensorDictBase]:
     calls = [0]
 
