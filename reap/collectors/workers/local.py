@@ -8,7 +8,8 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
-from reap.collectors.options.collector import CollectorOptions, made_scheme, made_updater
+from reap.collectors.options.collector import CollectorOptions
+from reap.collectors.options.weights import made_scheme, made_updater
 from reap.collectors.worker.assembly import Assembly, assemble, made_by
 from reap.collectors.worker.commands import Collect, Done, Seed, SetState, WorkerInfo
 from reap.collectors.workers.requests import ask_one
