@@ -353,8 +353,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
         >>> nearest("colour", ["total_frames", "frames_per_batch"])
         ''
     """
-    matches = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {matches[0]!r}?" if matches else ""
+    found = nearest_name(name, known)
+    return f" Did you mean {found!r}?" if found else ""
+
+
+def nearest_name(name: str, known: Iterable[str], least: float = 0.6) -> str | None:
+    """The known name most similar to `name`; None if the similarity of all is below `least`, from 0 to 1."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=least)), None)
 
 
 def _signal(exit_code: int | None) -> signals.Signals | None:

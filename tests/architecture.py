@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("errors", "keys", "optional", "seeds"),
+    ("errors", "keys", "optional", "seeds", "words"),
     ("names", "system", "tensordicts"),
     ("specs", "workers"),
     ("recording",),

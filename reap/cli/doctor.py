@@ -11,6 +11,7 @@ from rich.text import Text
 
 from reap.cli.health import Finding, findings
 from reap.cli.options import Doctor
+from reap.words import counted
 
 HEALTHY, WARNED = 0, 1
 STYLES = {"ok": "green", "warning": "bold yellow"}
@@ -46,4 +47,4 @@ def _table(found: list[Finding]) -> Table:
 
 def _verdict(found: list[Finding]) -> str:
     warnings = sum(bool(one.remedy) for one in found)
-    return "No warnings." if not warnings else f"{warnings} warning{'' if warnings == 1 else 's'}: the remedy is below each."
+    return "No warnings." if not warnings else f"{counted(warnings, 'warning')}: the remedy is below each."

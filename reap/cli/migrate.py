@@ -15,6 +15,7 @@ from reap.cli.options import Migrate
 from reap.errors import OptionError
 from reap.migration.imports import Migration, migrate
 from reap.system.disk import replaced
+from reap.words import counted
 
 COMPLETE, FAILED = 0, 1
 
@@ -63,7 +64,7 @@ def run(options: Migrate, console: Console) -> int:
         changed += bool(migration.edits)
         statements += len(migration.edits)
     done = "changed" if options.write else "would change; --write changes them"
-    console.print(Text(f"{_counted(statements, 'import')} in {_counted(changed, 'file')} {done}."), soft_wrap=True)
+    console.print(Text(f"{counted(statements, 'import')} in {counted(changed, 'file')} {done}."), soft_wrap=True)
     return FAILED if failed else COMPLETE
 
 
@@ -95,7 +96,3 @@ def _show(path: Path, migration: Migration, console: Console) -> None:
     lines += [Text(f"{one.line:>5} ! {one.name}: {one.advice}", style="yellow") for one in migration.staying]
     for line in lines:
         console.print(line, soft_wrap=True)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

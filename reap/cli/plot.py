@@ -13,6 +13,7 @@ from reap.cli.report import Episodes
 from reap.errors import OptionError
 from reap.keys import NestedKey
 from reap.optional import load
+from reap.words import counted
 
 DOTS, LINE, BARS, MAP = "#9fb8d8", "#1f4e8c", "#5b8fc7", "Blues"
 INK, FAINT = "#333333", "#d8d8d8"
@@ -67,9 +68,7 @@ class Plot:
         figure = self._figure(figsize=(10, 6.4), dpi=140, layout="constrained")
         upper, lower = figure.subfigures(2, 1, height_ratios=(1.15, 1))
         envs, columns = data.shape
-        heading = (
-            f"{title}: {data.numel():,} frames of {envs} env{'' if envs == 1 else 's'}, {len(episodes.returns):,} episodes"
-        )
+        heading = f"{title}: {data.numel():,} frames of {counted(envs, 'env')}, {len(episodes.returns):,} episodes"
         upper.suptitle(heading, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
         if episodes.returns:
             _returns(upper.subplots(), episodes, envs * columns)

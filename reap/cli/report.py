@@ -15,6 +15,7 @@ from rich.text import Text
 from reap.cli.folder import size
 from reap.collectors.stats import CollectorStats
 from reap.evaluation import Ended
+from reap.words import counted
 
 QUANTILES = (5, 25, 50, 75, 95)
 
@@ -75,7 +76,7 @@ def summary(data: Stored, path: Path, episodes: Episodes, stats: CollectorStats)
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim")
     facts.add_column()
-    facts.add_row("frames", f"{data.frames:,}  ({data.envs} env{'' if data.envs == 1 else 's'} × {data.columns:,})")
+    facts.add_row("frames", f"{data.frames:,}  ({counted(data.envs, 'env')} × {data.columns:,})")
     facts.add_row("speed", f"{stats.frames_per_second:,.0f} frames/s")
     facts.add_row("episodes", f"{len(episodes.returns):,} finished")
     facts.add_row("data", Text(f"{path}  ({size(data.nbytes)}, {data.keys} keys)", overflow="fold"))

@@ -34,7 +34,7 @@ from reap.collectors.handover import Handover
 from reap.collectors.options.collector import CollectorOptions, warn_of_rounding
 from reap.collectors.parts import Parts
 from reap.collectors.policy_weights import PolicyWeights
-from reap.collectors.schedules.base import Schedule
+from reap.collectors.schedules.base import Schedule, finish_writes
 from reap.collectors.state import STATE_FORMAT, check_state, checked_seed, policy_state, shares_of_workers
 from reap.collectors.stats import CollectorStats, Meter
 from reap.collectors.worker.commands import GetState, Reset
@@ -183,11 +183,11 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
         """
         self._ensure_open()
         if self._background is None:
-            self._schedule.finish_writes()
+            finish_writes(self._schedule)
             yield
             return
         with self._background.pause():
-            self._schedule.finish_writes()
+            finish_writes(self._schedule)
             yield
 
     def async_shutdown(self, timeout: float | None = None, close_env: bool = True) -> None:

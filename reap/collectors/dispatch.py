@@ -24,6 +24,8 @@ BACKENDS = {
 
 DIRECT, PROCESS = "direct", "process"
 CHOICES = (DIRECT, PROCESS, *BACKENDS)
+CHOOSING = ("backend", "backend_options", "num_collectors", "sync")
+"""Arguments that choose the collector."""
 
 
 @shows_options(_options=CollectorOptions)
@@ -81,17 +83,9 @@ class Collector(SyncDataCollector):
         told = _of_workers(chosen, create_env_fn, num_collectors)
         return _made(chosen, bool(sync))(create_env_fn, policy, **told, **options, **own)
 
-    def __init__(
-        self,
-        create_env_fn: Any,
-        policy: Callable[..., Any] | None = None,
-        *,
-        backend: str | None = None,
-        backend_options: Mapping[str, Any] | None = None,
-        num_collectors: int | None = None,
-        sync: bool | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Any) -> None:
+        for name in CHOOSING:  # `__new__` has followed them
+            options.pop(name, None)
         is_list = isinstance(create_env_fn, list | tuple)
         if is_list and len(create_env_fn) != 1:  # pyright: ignore[reportUnknownArgumentType]
             raise OptionError(

@@ -1,9 +1,11 @@
 """`Handover`: the place of every rollout on its way from a worker to the user, and what becomes of one that does not arrive.
 
-    begin          recorded         take               handed_out
-    ------> RECORDING ----> RECORDED ----> DELIVERING ----------> the user's
-                 |              |               |
-                 '--------------'-- lost <------'   its rows restart their episodes with their next rollout
+         begin            arrive          take            handed_out
+    IDLE ------> RECORDING ------> RECORDED ----> DELIVERING ----------> IDLE: it is the user's
+                     |                |               |
+                     '----------------'-- lost <------'   IDLE: its rows restart their episodes with their next rollout
+
+The state of a rollout says where it is; any other step is refused.
 
 One policy holds for all collectors and all reasons:
 
@@ -29,14 +31,22 @@ from reap.collectors.delivery.steps import break_trajectories
 from reap.collectors.stats import Meter
 from reap.collectors.worker.commands import Collect, Done
 from reap.collectors.worker.results import batch_from, batch_state, done_from, done_state, valid_frames
+from reap.errors import CallOrderError
 
 
 class RecordingState(Enum):
-    """How far a rollout has come."""
+    """How far a rollout has come; idle is one that was not asked for yet, or is over."""
 
+    IDLE = auto()
     RECORDING = auto()
     RECORDED = auto()
     DELIVERING = auto()
+
+
+IDLE, RECORDING, RECORDED, DELIVERING = RecordingState
+
+FOLLOWING = {IDLE: {RECORDING}, RECORDING: {RECORDED, IDLE}, RECORDED: {DELIVERING, IDLE}, DELIVERING: {IDLE}}
+"""The states that may follow each."""
 
 
 @dataclass(eq=False)
@@ -54,10 +64,23 @@ class Recording:
 
     commands: dict[int, Collect]
     free: Callable[[], None] | None = None
-    state: RecordingState = RecordingState.RECORDING
+    state: RecordingState = IDLE
     dones: dict[int, Done] = field(default_factory=dict[int, Done])
     batch: TensorDictBase | None = None
     is_wanted: bool = True
+
+    def enter(self, state: RecordingState) -> None:
+        """Go on to the next state.
+
+        Raises:
+            CallOrderError: it does not follow the present one.
+        """
+        if state not in FOLLOWING[self.state]:
+            allowed = " or ".join(sorted(one.name for one in FOLLOWING[self.state]))
+            raise CallOrderError(
+                f"a rollout of workers {sorted(self.workers)} is {self.state.name}: expected {allowed} next, got {state.name}"
+            )
+        self.state = state
 
     @property
     def workers(self) -> Collection[int]:
@@ -85,21 +108,32 @@ class Handover:
     Attributes:
         ready: a batch that is complete and that the next call returns.
         restarting: workers whose next rollout begins new episodes.
-        recording: rollouts under way, in the order in which they were asked for.
-        recorded: rollouts that wait for delivery, in the order in which they arrived.
     """
 
     def __init__(self, buffer: Any, meter: Meter) -> None:
         self.ready: Any = None
         self.restarting: set[int] = set()
         self._buffer, self._meter = buffer, meter
-        self.recording: list[Recording] = []
-        self.recorded: list[Recording] = []
-        self._delivering: Recording | None = None
+        self._rollouts: list[Recording] = []
+
+    @property
+    def recording(self) -> list[Recording]:
+        """Rollouts under way, in the order in which they were asked for."""
+        return [one for one in self._rollouts if one.state is RECORDING]
+
+    @property
+    def recorded(self) -> list[Recording]:
+        """Rollouts that wait for delivery, in the order in which they arrived."""
+        return [one for one in self._rollouts if one.state is RECORDED]
+
+    @property
+    def _delivering(self) -> Recording | None:
+        return next((one for one in self._rollouts if one.state is DELIVERING), None)
 
     def begin(self, recording: Recording) -> None:
         """A rollout was asked for; whoever was to restart its episodes does so with it."""
-        self.recording.append(recording)
+        recording.enter(RECORDING)
+        self._rollouts = [*(one for one in self._rollouts if one.state is not IDLE), recording]
         self.restarting.difference_update(recording.commands)
 
     def recording_of(self, worker: int) -> Recording | None:
@@ -108,48 +142,56 @@ class Handover:
 
     def arrive(self, recording: Recording) -> None:
         """A rollout is complete."""
-        self.recording.remove(recording)
+        recording.enter(RECORDED)
+        self._rollouts.remove(recording)
+        self._rollouts.append(recording)
         if not recording.is_wanted:
             self._drop(recording)
-            return
-        recording.state = RecordingState.RECORDED
-        self.recorded.append(recording)
 
     def take(self) -> Recording:
-        """The rollout that arrived first, to be delivered now."""
-        first = self.recorded.pop(0)
-        first.state = RecordingState.DELIVERING
-        self._delivering = first
+        """The rollout that arrived first, to be delivered now.
+
+        Raises:
+            CallOrderError: another one is being delivered.
+        """
+        if self._delivering is not None:
+            raise CallOrderError("a rollout is being delivered: expected that it is handed out, or lost, before the next one")
+        first = self.recorded[0]
+        first.enter(DELIVERING)
         return first
 
     def handed_out(self) -> None:
         """What was being delivered has arrived."""
-        self._delivering = None
+        delivering = self._delivering
+        if delivering is not None:
+            delivering.enter(IDLE)
 
     def close_gap(self) -> None:
         """Lose what was being delivered and was not handed out: called before more is recorded."""
-        if self._delivering is not None:
-            self.lose(self._delivering.workers)
-            self._delivering = None
+        delivering = self._delivering
+        if delivering is not None:
+            self.lose(delivering.workers)
+            delivering.enter(IDLE)
 
     def lose(self, workers: Iterable[int]) -> None:
         """Lose the rollout of these workers, and what continues it."""
         lost = set(workers)
         break_trajectories(self._buffer)
         self.restarting |= lost
-        for one in (*self.recording, *self.recorded):
+        for one in self._rollouts:
             one.is_wanted = one.is_wanted and not lost.intersection(one.workers)
-        for one in [one for one in self.recorded if not one.is_wanted]:
-            self.recorded.remove(one)
-            self._drop(one)
+        for one in self.recorded:
+            if not one.is_wanted:
+                self._drop(one)
 
     def break_off(self, recording: Recording) -> None:
         """A rollout under way is none any more: the env or the policy raised."""
-        self.recording.remove(recording)
+        recording.enter(IDLE)
         self._free(recording)
         self.lose(recording.workers)
 
     def _drop(self, recording: Recording) -> None:
+        recording.enter(IDLE)
         for worker, done in recording.dones.items():
             self._meter.discard(done.frames, worker)
         self._free(recording)
@@ -160,11 +202,12 @@ class Handover:
 
     def drop_recorded(self) -> None:
         """Have nothing that waits for delivery: new episodes are about to begin."""
-        while self.recorded:
-            self._drop(self.recorded.pop())
+        for one in self.recorded:
+            self._drop(one)
         if self.ready is not None:
             self._meter.take_back(valid_frames(self.ready))
-        self.ready = self._delivering = None
+        self.ready = None
+        self.handed_out()
 
     def state(self) -> dict[str, Any]:
         """What waits to be handed out, each rollout out of its slot."""
@@ -181,7 +224,7 @@ class Handover:
         """Have wait what waited when `state` was called."""
         for one in state["results"]:
             dones = {worker: done_from(own) for worker, own in one["dones"].items()}
-            self.recorded.append(Recording({}, state=RecordingState.RECORDED, dones=dones, batch=batch_from(one["batch"])))
+            self._rollouts.append(Recording({}, state=RECORDED, dones=dones, batch=batch_from(one["batch"])))
         self.ready = None if state["ready"] is None else batch_from(state["ready"])
-        self._delivering = None
+        self.handed_out()
         self.restarting.clear()

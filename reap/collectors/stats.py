@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan
 from time import perf_counter
-from typing import TypeVar
 
 from reap.keys import Key, plain
 from reap.recording.trajectories import Episode
@@ -163,9 +162,6 @@ COUNTERS = ("frames", "batches", "finished", "discarded", "restarts")
 """What a resumed collector goes on counting."""
 
 
-T = TypeVar("T")
-
-
 class Meter:
     """Adds up what the rollouts report; a few µs a batch.
 
@@ -213,14 +209,6 @@ class Meter:
         if self._entered is not None:
             self._busy_seconds += perf_counter() - self._entered
             self._entered = None
-
-    def timed(self, make: Callable[[], T]) -> T:
-        """What a call returns that makes a batch."""
-        self.enter()
-        try:
-            return make()
-        finally:
-            self.leave()
 
     def add(
         self,
@@ -306,11 +294,6 @@ class Meter:
         """The counts; the list of episodes is emptied."""
         # One by one: what another thread adds meanwhile stays for the next reader.
         whole, *each = [[m._episodes.popleft() for _ in range(len(m._episodes))] for m in (self, *self.workers)]
-        return self._snapshot(whole, each)
-
-    def peek(self) -> CollectorStats:
-        """The counts; the list of episodes stays for the next reader."""
-        whole, *each = [list(m._episodes.copy()) for m in (self, *self.workers)]
         return self._snapshot(whole, each)
 
     def glance(self) -> CollectorStats:

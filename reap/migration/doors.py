@@ -9,12 +9,12 @@ A migration has three levels, each with all that the ones before have:
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 from collections.abc import Sequence
 from functools import cache
 
+from reap.errors import nearest_name
 from reap.names import INSTEAD
 
 OWN, PEER = "reap", "torchrl"
@@ -85,8 +85,8 @@ def advice(module: str, name: str) -> str:
     """What to do about a name that `reap` does not have."""
     if name in INSTEAD:
         return f"use {INSTEAD[name]}"
-    near = difflib.get_close_matches(name, _names(same_module(module)), n=1, cutoff=_NEAR)
-    return f"stays torchrl's; the nearest name in reap is {near[0]}" if near else "stays torchrl's"
+    near = nearest_name(name, _names(same_module(module)), least=_NEAR)
+    return f"stays torchrl's; the nearest name in reap is {near}" if near else "stays torchrl's"
 
 
 @cache

@@ -26,7 +26,7 @@ from reap.recording.layout import Array
 from reap.recording.objects import fill, to_states
 from reap.recording.trajectories import NO_ID, NO_LIMIT, TrajectoryTracker
 from reap.specs.fits import Outside
-from reap.workers.progress import COLUMN, PHASE, STOP, new_control
+from reap.workers.progress import COLUMN, PHASE, new_control
 
 Hook = Callable[[], Any]
 
@@ -103,11 +103,6 @@ class Rollout:
         self._carried: list[tuple[Array, Array, Array]] = []
         env.owner = self
         tracker.begin(self._every_row, 0)
-
-    @property
-    def stop_asked(self) -> bool:
-        """Whether the control block asks to end the rollout with the column under way."""
-        return bool(self.control[STOP])
 
     def restart(self, rows: Iterable[int] | None = None) -> None:
         """Begin new episodes in these rows (None: all) at the start of the next rollout.

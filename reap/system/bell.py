@@ -1,4 +1,4 @@
-"""`Bell`: a descriptor that is readable once somebody has rung, in this process."""
+"""`Bell`: a descriptor that is readable once somebody has rung, in this process or in another one that has it too."""
 
 from __future__ import annotations
 
@@ -11,38 +11,67 @@ from reap.system.endings import at_end
 class Bell:
     """An event descriptor; a pipe, where the system has no such descriptors.
 
+    It may be rung and closed by different threads: a ring holds the descriptor open until it is through.
+
+    Args:
+        descriptor: of a bell that came from another process; it belongs to this one from now on. A new bell if None.
+
     Example:
         >>> bell = Bell()
         >>> bell.ring()
         >>> bell.clear()
     """
 
-    def __init__(self) -> None:
-        if hasattr(os, "eventfd"):
-            self._out = self._into = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        elif not hasattr(os, "set_blocking"):
-            raise NotImplementedError("collecting in the background needs Python 3.12 on Windows; iterate over the collector")
-        else:
-            self._out, self._into = os.pipe()
-            for end in (self._out, self._into):
-                os.set_blocking(end, False)
-        for end in {self._out, self._into}:
-            at_end(self, os.close, end)
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._ends: _Ends | None = _new_ends() if descriptor is None else _Ends(descriptor, descriptor)
 
     def fileno(self) -> int:
-        """The descriptor."""
-        return self._out
+        """The descriptor; -1 once the bell is closed."""
+        ends = self._ends
+        return -1 if ends is None else ends.out
 
     def ring(self) -> None:
-        """Make it readable."""
-        with suppress(BlockingIOError):  # it was rung very often: it is readable
-            os.write(self._into, ONE)
+        """Make it readable; nothing happens if it is closed."""
+        ends = self._ends
+        try:
+            if ends is not None:
+                os.write(ends.into, ONE)
+        except BlockingIOError:
+            return  # it was rung very often: it is readable
 
     def clear(self) -> None:
         """Make it unreadable until it rings again."""
+        ends = self._ends
         with suppress(BlockingIOError):
-            while len(os.read(self._out, MANY)) == MANY:
+            while ends is not None and len(os.read(ends.out, MANY)) == MANY:
                 pass
+
+    def close(self) -> None:
+        """Give the descriptor back; done too when the bell is dropped."""
+        self._ends = None
+
+
+class _Ends:
+    """Descriptors that are closed when this is dropped."""
+
+    __slots__ = ("__weakref__", "into", "out")
+
+    def __init__(self, out: int, into: int) -> None:
+        self.out, self.into = out, into
+        for end in {out, into}:
+            at_end(self, os.close, end)
+
+
+def _new_ends() -> _Ends:
+    if hasattr(os, "eventfd"):
+        descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        return _Ends(descriptor, descriptor)
+    if not hasattr(os, "set_blocking"):
+        raise NotImplementedError("collecting in the background needs Python 3.12 on Windows; iterate over the collector")
+    ends = _Ends(*os.pipe())
+    for end in (ends.out, ends.into):
+        os.set_blocking(end, False)
+    return ends
 
 
 ONE = (1).to_bytes(8, "little")

@@ -24,6 +24,7 @@ from reap.tuning.mlp import MLP
 from reap.tuning.parts import Parts, measure
 from reap.tuning.setups import Setup, candidates
 from reap.tuning.trials import Track, Trial, race
+from reap.words import counted
 
 PARTS_SHARE = 0.15
 """Of the time, for the parts."""
@@ -203,7 +204,7 @@ def _parts_line(parts: Parts) -> Text:
     policies = ", ".join(f"{_time(parts.policy_of(rows))} for {rows}" for rows in (1, 64))
     return Text(
         f"step {_time(parts.step)} ({min(1.0, parts.step_cpu / parts.step):.0%} of it CPU), reset {_time(parts.reset)}, "
-        f"policy {policies}; {parts.cores} core{'' if parts.cores == 1 else 's'}"
+        f"policy {policies}; {counted(parts.cores, 'core')}"
     )
 
 

@@ -13,6 +13,7 @@ from reap.collectors.local import SyncDataCollector
 from reap.collectors.multi import MultiaSyncDataCollector, MultiSyncDataCollector
 from reap.envs.parallel.env import ParallelEnv
 from reap.envs.serial import SerialEnv
+from reap.words import counted
 
 ENVS = (1, 2, 4, 8, 16, 32, 64)
 """Envs of one process that are tried."""
@@ -72,12 +73,12 @@ class Setup:
     def processes(self) -> str:
         """`"2 workers"`, `"2 processes"`, or nothing."""
         noun = "" if self.kind is Kind.SYNC else "process" if self.kind in WITH_PARALLEL_ENV else "worker"
-        return noun and _counted(self.workers, noun)
+        return noun and counted(self.workers, noun)
 
     @property
     def sizes(self) -> str:
         """`"64 envs"`, of each worker where there are any."""
-        return _counted(self.envs, "env") + (" each" if self.kind in WITH_WORKERS else "")
+        return counted(self.envs, "env") + (" each" if self.kind in WITH_WORKERS else "")
 
     @property
     def is_synchronous(self) -> bool:
@@ -161,8 +162,3 @@ def candidates(cores: int, waits: bool, threads: int = 1) -> Iterator[Setup]:
                 yield Setup(Kind.PARALLEL, envs, workers, threads)
             if envs >= 2 * workers:
                 yield Setup(Kind.OVERLAP, envs, workers, threads)
-
-
-def _counted(number: int, noun: str) -> str:
-    plural = "" if number == 1 else "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}{plural}"

@@ -23,6 +23,7 @@ import torch
 from reap.errors import ClosedError
 from reap.keys import Key
 from reap.recording.layout import Block, Field, Layout
+from reap.system.bell import Bell
 from reap.system.native import F_SETPIPE_SZ, fcntl
 from reap.weights.half import VERSION, WeightHalf
 from reap.weights.mailbox import CLOSED
@@ -62,7 +63,7 @@ class Feeder:
     """Writes messages into a pipe, in a thread of its own that starts with the first."""
 
     def __init__(self, pipe: int) -> None:
-        self._pipe, self._wakeup = pipe, os.eventfd(0)
+        self._pipe, self._wakeup = pipe, Bell()
         self._changed = Condition()
         self._next: WeightMessage | None = None
         self._is_stopped = False
@@ -84,10 +85,10 @@ class Feeder:
             with self._changed:
                 self._is_stopped = True
                 self._changed.notify()
-            os.eventfd_write(self._wakeup, 1)
+            self._wakeup.ring()
             if self._thread is not None:
                 self._thread.join()
-        os.close(self._wakeup)
+        self._wakeup.close()
         os.close(self._pipe)
 
     def _run(self) -> None:

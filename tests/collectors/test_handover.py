@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from reap.collectors.handover import Handover, Recording, RecordingState
 from reap.collectors.stats import Meter
 from reap.collectors.worker.commands import Collect, Done
+from reap.errors import CallOrderError
 
 
 class Buffer:
@@ -145,3 +146,46 @@ def test_what_waits_is_part_of_the_state() -> None:
     assert one.dones[1].frames == 4
     other.handover.drop_recorded()
     assert other.freed == [], "it has left its slot"
+
+
+def begun(case: Case) -> Recording:
+    return case.begin(0)
+
+
+def recorded(case: Case) -> Recording:
+    return case.record(0)
+
+
+def delivering(case: Case) -> Recording:
+    case.record(0)
+    return case.handover.take()
+
+
+@pytest.mark.parametrize(
+    ("make", "step", "told"),
+    [
+        (begun, Handover.begin, r"of workers \[0\] is RECORDING: expected IDLE or RECORDED next, got RECORDING"),
+        (recorded, Handover.begin, "is RECORDED: expected DELIVERING or IDLE next, got RECORDING"),
+        (recorded, Handover.arrive, "is RECORDED: expected DELIVERING or IDLE next, got RECORDED"),
+        (delivering, Handover.arrive, "is DELIVERING: expected IDLE next, got RECORDED"),
+    ],
+)
+def test_a_step_that_does_not_follow_is_refused(make: Any, step: Any, told: str) -> None:
+    case = Case()
+    recording = make(case)
+    before = recording.state
+    with pytest.raises(CallOrderError, match=told):
+        step(case.handover, recording)
+    assert recording.state is before
+
+
+def test_one_rollout_at_a_time_is_delivered() -> None:
+    case = Case()
+    first, second = case.record(0), case.record(1)
+    case.handover.take()
+    with pytest.raises(CallOrderError, match="expected that it is handed out, or lost, before the next one"):
+        case.handover.take()
+    assert (first.state, second.state) == (RecordingState.DELIVERING, RecordingState.RECORDED)
+    case.handover.handed_out()
+    assert case.handover.take() is second
+    assert first.state is RecordingState.IDLE

@@ -83,11 +83,11 @@ def test_time_in_a_batch_that_is_not_done_yet_is_no_waiting(clock: Clock) -> Non
     meter = Meter()
     meter.enter()
     clock.now += 4.0
-    assert meter.peek().waiting_share == 0.0
+    assert meter.glance().waiting_share == 0.0
     clock.now += 4.0
     meter.leave()
     clock.now += 2.0
-    assert meter.peek().waiting_share == 0.2
+    assert meter.glance().waiting_share == 0.2
 
 
 def test_frames_from_before_the_first_batch_are_in_no_rate(clock: Clock) -> None:
@@ -122,19 +122,24 @@ def test_each_read_begins_a_new_list_of_episodes() -> None:
     assert (stats.finished_episodes, stats.returns.mean, stats.recent_returns.mean) == (3, 3.0, 2.0)
 
 
-def test_peek_leaves_the_list_for_the_next_reader() -> None:
+def test_a_glance_leaves_the_list_for_the_next_reader() -> None:
     meter = Meter(workers=2)
     meter.add(10, [episode(1.0, 4)], 0.0, 0.0, worker=1)
     meter.add(10, [episode(2.0, 5)], 0.0, 0.0, worker=0)
-    assert meter.peek() == meter.peek() == meter.read()
-    stats = meter.peek()
+    stats = meter.glance()
     assert (stats.finished_episodes, stats.episodes, [worker.episodes for worker in stats.workers]) == (2, [], [[], []])
+    read = meter.read()
+    assert (read.episodes, [worker.episodes for worker in read.workers]) == (
+        [episode(1.0, 4), episode(2.0, 5)],
+        [[episode(2.0, 5)], [episode(1.0, 4)]],
+    )
+    assert meter.read() == stats
 
 
 def test_stats_that_were_read_do_not_change() -> None:
     meter = Meter()
     meter.add(10, [episode(1.0, 10)], 0.0, 0.0)
-    stats = meter.peek()
+    stats = meter.read()
     meter.add(10, [episode(2.0, 10)], 0.0, 0.0)
     meter.read()
     assert (stats.frames, stats.episodes) == (10, [episode(1.0, 10)])

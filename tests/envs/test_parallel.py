@@ -28,6 +28,7 @@ from reap.envs.parallel import board as parallel_board
 from reap.envs.parallel.board import ASKED, DONE, LAST, LEAVE, Link, Waiter
 from reap.errors import ClosedError, OptionError, SpecMismatch, WorkerRaised
 from reap.seeds import seed_chain
+from reap.system.bell import Bell
 from reap.testing import Const, Count, DiscreteCount, Id, Noise, check_collector, check_env
 from reap.workers.processes import fork_client as launch
 from reap.workers.stall import StallWatch
@@ -259,7 +260,7 @@ def test_numbers_of_commands_restart_after_the_last() -> None:
     board[ASKED] = board[DONE] = LAST - 1
     poll, numbers = select.poll(), list[int]()
     poll.register(asked, select.POLLIN), poll.register(end, select.POLLIN)
-    waiter = Waiter(board, asked, done, poll, 1)
+    waiter = Waiter(board, *(Bell(os.dup(bell)) for bell in (asked, done)), poll, 1)
 
     def answer() -> None:
         while waiter.wait() != LEAVE:

@@ -177,7 +177,6 @@ def raised_by(call: Callable[[], Any]) -> Exception | None:
     return None
 
 
-@pytest.mark.processes  # in runs of all tests another one may leave something that draws from torch's generator meanwhile
 def test_the_defaults_count_where_nobody_says_what_to_do() -> None:
     for default in (RANDOM, InteractionType.MODE):
         policy = actor(default_interaction_type=default)

@@ -122,7 +122,7 @@ class ThreadCarrier(LineCarrier[Line]):
         self.workers = workers
 
     def launch(self, worker: int, spec: bytes) -> None:
-        self._lines[worker] = line = Line(self._ring)
+        self._lines[worker] = line = Line(self._bell.ring)
         channel = ThreadChannel(line)
         name = f"worker-{worker}"
         line.threads = (
@@ -190,7 +190,7 @@ class ThreadCarrier(LineCarrier[Line]):
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        self._close_bell()
+        self._bell.close()
 
 
 def thread_group(

@@ -8,7 +8,7 @@ from reap.collectors.delivery.delivery import Delivery
 from reap.collectors.delivery.supply import Supply
 from reap.collectors.delivery.throttle import Throttle
 from reap.collectors.parts import Parts
-from reap.collectors.schedules.base import Schedule
+from reap.collectors.schedules.base import Schedule, finish_writes
 
 
 class Filling:
@@ -37,7 +37,7 @@ class Filling:
         if self.is_abandoned():
             return False
         if batch is None:
-            self._schedule.finish_writes()
+            finish_writes(self._schedule)
             return self._frames_left >= self._least_frames  # a write may have failed
         self._delivery.hand_out(batch)
         return True

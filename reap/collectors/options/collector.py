@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +13,6 @@ import torch
 from reap.collectors.options.generations import todays_options
 from reap.errors import OptionError, callers_level, nearest
 from reap.specs.fits import Check, checked_level
-from reap.weights.base import WeightUpdaterBase
-from reap.weights.scheme import WeightSyncScheme
 
 Device = torch.device | str | int | None
 
@@ -340,44 +337,9 @@ def _devices(options: Mapping[str, Any], here: Sequence[str]) -> dict[str, torch
     return found
 
 
-def made_scheme(schemes: Any, updater: Any) -> WeightSyncScheme | None:
-    """The scheme of `weight_sync_schemes`, which holds one or a constructor of one; None if there is none.
-
-    Args:
-        schemes: the option.
-        updater: the option `weight_updater`.
-
-    Raises:
-        OptionError: something else, or both options.
-    """
-    if schemes is None:
-        return None
-    if updater is not None:
-        raise OptionError("weight_updater and weight_sync_schemes: expected one of them, got both")
-    if not isinstance(schemes, Mapping) or not schemes or not all(isinstance(name, str) for name in schemes):
-        raise OptionError(f'weight_sync_schemes: expected {{"policy": scheme}}, and other models by name, got {schemes!r}')
-    made: dict[str, Any] = {name: given() if inspect.isclass(given) else given for name, given in schemes.items()}
-    wrong = [scheme for scheme in made.values() if not isinstance(scheme, WeightSyncScheme)]
-    if wrong:
-        raise OptionError(f"weight_sync_schemes: expected a WeightSyncScheme, got {wrong[0]!r}")
-    return made.get("policy")
-
-
 def _is_there(device: torch.device) -> bool:
     checks = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
     return device.type not in checks or checks[device.type]()
-
-
-def made_updater(given: Any) -> WeightUpdaterBase:
-    """The updater that was given as one, or as its constructor.
-
-    Raises:
-        OptionError: something else.
-    """
-    updater = given if isinstance(given, WeightUpdaterBase) or not callable(given) else given()
-    if not isinstance(updater, WeightUpdaterBase):
-        raise OptionError(f"weight_updater: expected a WeightUpdaterBase or a constructor of one, got {updater!r}")
-    return updater
 
 
 def warn_of_rounding(options: CollectorOptions, frames_per_batch: int) -> None:

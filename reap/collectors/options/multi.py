@@ -13,11 +13,11 @@ from reap.collectors.options.collector import (
     DEVICES,
     CollectorOptions,
     SyncOptions,
-    made_scheme,
     make_options,
     without_none,
 )
 from reap.collectors.options.generations import todays_options
+from reap.collectors.options.weights import made_scheme
 from reap.errors import OptionError, nearest
 from reap.weights.scheme import WeightSyncScheme
 from reap.weights.schemes import SharedMemWeightSyncScheme

@@ -15,8 +15,9 @@ import torch
 from tensordict import TensorDictBase
 
 from reap.collectors.delivery.buffer_writes import PendingWrites
-from reap.collectors.handover import Recording
+from reap.collectors.handover import Recording, RecordingState
 from reap.collectors.parts import Parts
+from reap.collectors.schedules.base import finish_writes
 from reap.collectors.worker.commands import Collect, Done
 from reap.errors import WorkerError
 
@@ -32,7 +33,8 @@ class AsTheyCome:
         infos = parts.workers.infos
         self.shape = torch.Size((*infos[0].batch_shape, infos[0].columns))
         self.frames = max(info.frames for info in infos)
-        self.real_rows, self.delivers_in_parts = None, False
+        self.real_rows: torch.Tensor | None = None
+        self.delivers_in_parts = False
         self.writes: PendingWrites | None = None
         self._parts, self._workers, self._handover = parts, parts.workers, parts.handover
         self._group = self._workers.group
@@ -50,14 +52,9 @@ class AsTheyCome:
             # Before the delivery: the worker continues while this rollout is looked at.
             self._set_to_work()
 
-    def finish_writes(self) -> None:
-        """Have no write under way."""
-        if self.writes is not None:
-            self.writes.finish(self.recover)
-
     def settle(self) -> None:
         """Have no rollout and no write under way; see `Schedule`."""
-        self.finish_writes()
+        finish_writes(self)
         while self._handover.recording or self._workers.joining:
             self._receive()
 
@@ -97,7 +94,7 @@ class AsTheyCome:
         self._group.clear(worker)
         recording = Recording({worker: command}, partial(slots.give_back, command.slot))
         try:
-            while recording not in self._handover.recording:
+            while recording.state is RecordingState.IDLE:
                 self._request(worker, command, recording)
         except BaseException:
             slots.give_back(command.slot)

@@ -37,10 +37,6 @@ class Schedule(Protocol):
         """Have no rollout and no write under way; rollouts that were recorded wait for delivery."""
         ...
 
-    def finish_writes(self) -> None:
-        """Have no write under way."""
-        ...
-
     def batch(self, recording: Recording) -> TensorDictBase:
         """Take a rollout out of the workers' slots."""
         ...
@@ -60,3 +56,9 @@ class Schedule(Protocol):
     def has_length(self) -> bool:
         """Whether all batches have equally many frames."""
         ...
+
+
+def finish_writes(schedule: Schedule) -> None:
+    """Have no write to the replay buffer under way that workers were told to make."""
+    if schedule.writes is not None:
+        schedule.writes.finish(schedule.recover)

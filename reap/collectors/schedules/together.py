@@ -16,6 +16,7 @@ from reap.collectors.delivery.arrangement import Arrangement
 from reap.collectors.delivery.buffer_writes import PendingWrites
 from reap.collectors.handover import Recording
 from reap.collectors.parts import Parts
+from reap.collectors.schedules.base import finish_writes
 from reap.collectors.schedules.gather import Gather
 from reap.errors import WorkerError
 
@@ -47,19 +48,14 @@ class Together:
                 self._begin()
             self._finish()
 
-    def finish_writes(self) -> None:
-        """Have no write under way."""
-        if self.writes is not None:
-            self.writes.finish(self.recover)
-
     def settle(self) -> None:
         """Have no rollout and no write under way; see `Schedule`."""
-        self.finish_writes()
+        finish_writes(self)
         if self._handover.recording:
             self._finish()
 
     def _begin(self) -> None:
-        self.finish_writes()
+        finish_writes(self)
         self._parts.weights.refresh()
         numbers = self._arrangement.take()
         commands = {w: self._parts.command(w, slot) for w, slot in enumerate(self._arrangement.by_worker(numbers))}

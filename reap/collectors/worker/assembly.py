@@ -9,7 +9,6 @@ from inspect import isclass
 from typing import Any
 
 import torch
-from tensordict.nn.probabilistic import set_interaction_type
 
 from reap.collectors.exchange.base import OwnSlots
 from reap.collectors.options.collector import CollectorOptions
@@ -127,7 +126,7 @@ def assemble(
         pool.fields,
         columns,
         random=random,
-        exploration=partial(set_interaction_type, options.exploration_type),
+        exploration=options.exploration_type,
         actor_kind=kind,
         fill=_overlap(env, rollout, interruptions),
         remembers=any(key != IS_INIT for key in stage.initial),

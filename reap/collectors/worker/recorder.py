@@ -7,10 +7,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from tensordict.nn.probabilistic import InteractionType, set_interaction_type
 
 from reap.collectors.state import as_state_dict_gave
 from reap.collectors.worker.attribute_paths import resolve
 from reap.collectors.worker.commands import Collect, Done, WorkerInfo
+from reap.collectors.worker.exploration import BackgroundExploration
 from reap.collectors.worker.journal import Journal
 from reap.collectors.worker.last_frames import mark_last
 from reap.envs.base import EnvBase
@@ -41,7 +43,7 @@ class RolloutRecorder:
         fields: one frame's value under each key of a slot.
         columns: time steps of a slot.
         random: random actions.
-        exploration: makes the context in which the policy acts.
+        exploration: how probabilistic policies choose.
         actor_kind: how the policy is called, in a word.
         fill: records a rollout of the policy in a slot; the rollout's own `fill` if None.
         remembers: the policy has a recurrent state: all envs begin new episodes after random actions.
@@ -50,7 +52,7 @@ class RolloutRecorder:
     Attributes:
         rollout: as given.
         remembers: as given.
-        is_in_thread: rollouts leave torch's generator alone: it is one for all threads of the process.
+        is_in_thread: rollouts leave torch's generator alone: it is one for all threads of the process. See `move_to_thread`.
         marks_last: the last frame of each row is marked truncated.
         close_env: `close` closes the env.
     """
@@ -62,7 +64,7 @@ class RolloutRecorder:
         columns: int,
         *,
         random: RandomActor,
-        exploration: Callable[[], AbstractContextManager[Any]],
+        exploration: InteractionType | None,
         actor_kind: str,
         fill: Fill | None = None,
         remembers: bool = False,
@@ -73,7 +75,9 @@ class RolloutRecorder:
         self.is_in_thread = self.marks_last = False
         self.close_env = True
         self._fields, self._columns = fields, columns
-        self._random, self._exploration, self._actor_kind = random, exploration, actor_kind
+        self._random, self._actor_kind, self._chosen = random, actor_kind, exploration
+        self._exploration: AbstractContextManager[Any] = set_interaction_type(exploration)
+        self._background: BackgroundExploration | None = None
         self._fill_by_policy: Fill = rollout.fill if fill is None else fill
         self._journal = journal
         self._actor: PolicyActor | None = None
@@ -97,6 +101,12 @@ class RolloutRecorder:
         self._actor, self._kept, self._policy = actor, kept, policy
         if actor is not None and actor.enables_grad:
             self._grad_mode = torch.no_grad
+
+    def move_to_thread(self) -> None:
+        """Following rollouts are those of a thread, beside others in this process."""
+        self.is_in_thread = True
+        if self._background is None:
+            self._exploration = self._background = BackgroundExploration(self._chosen)
 
     @property
     def env(self) -> EnvBase:
@@ -134,7 +144,7 @@ class RolloutRecorder:
             self._journal.begin(rollout)
         callers_state = self._begin_random_state()
         try:
-            with self._grad_mode(), self._exploration():
+            with self._grad_mode(), self._exploration:
                 if random:
                     frames = rollout.fill(slot, self._random, command.start)
                 else:
@@ -272,5 +282,7 @@ class RolloutRecorder:
 
     def close(self) -> None:
         """Close the env, unless it is to stay open."""
+        if self._background is not None:
+            self._background.end()
         if self.close_env:
             self.env.close()

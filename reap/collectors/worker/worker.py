@@ -107,7 +107,9 @@ def _with_env(spec: WorkerSpec, control: Control) -> tuple[RolloutRecorder, Poli
         raise
     recorder = assembly.recorder
     recorder.rollout.control = control
-    recorder.marks_last, recorder.is_in_thread = options.set_truncated, not spec.owns_process
+    recorder.marks_last = options.set_truncated
+    if not spec.owns_process:
+        recorder.move_to_thread()
     return recorder, PolicyCopy(assembly.held, attributes)
 
 

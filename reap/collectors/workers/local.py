@@ -8,7 +8,8 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
-from reap.collectors.options.collector import CollectorOptions, made_scheme, made_updater
+from reap.collectors.options.collector import CollectorOptions
+from reap.collectors.options.weights import made_scheme, made_updater
 from reap.collectors.worker.assembly import Assembly, assemble, made_by
 from reap.collectors.worker.commands import Collect, Done, Seed, SetState, WorkerInfo
 from reap.collectors.workers.requests import ask_one
@@ -138,7 +139,8 @@ class LocalWorkers:
             raise SpecMismatch(f"env: expected batches as those of {old.env}, {expected}, found {found}; build a new collector")
         state = before.recorder.state()
         after.recorder.load({**state, "rollout": {**state["rollout"], "env": None}})
-        after.recorder.is_in_thread = before.recorder.is_in_thread
+        if before.recorder.is_in_thread:
+            after.recorder.move_to_thread()
         self.assembly = replace(after, pool=before.pool, source=before.source)
         self.group.replace_handler(0, self.assembly.handler)
         self.infos[0] = new
@@ -146,7 +148,7 @@ class LocalWorkers:
     def prepare_background(self, updater: WeightUpdaterBase | None) -> PendingWeightUpdater | None:
         """Act with a private copy of the policy; see `Workers`."""
         assembly = self.assembly
-        assembly.recorder.is_in_thread = True
+        assembly.recorder.move_to_thread()
         if not assembly.held:
             return None
         private = private_copy(assembly.held)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from reap.collectors.exchange.landing import RemoteSlots
-from reap.collectors.options.collector import made_updater
 from reap.collectors.options.multi import Plan
+from reap.collectors.options.weights import made_updater
 from reap.collectors.stats import Place
 from reap.collectors.worker.buffer_writer import write_to
 from reap.collectors.worker.commands import CheckState, Collect, Done, SetState, WorkerInfo

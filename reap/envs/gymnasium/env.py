@@ -6,21 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import gymnasium as gym
 import torch
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from reap.envs.base import EnvBase
 from reap.envs.gymnasium.any_shape import with_any_shape
 from reap.envs.gymnasium.calls import Env, GymCalls
-from reap.envs.gymnasium.facts.infos import InfoKeys, info_leaf, info_specs
-from reap.envs.gymnasium.facts.names import RESERVED, GymFacts
+from reap.envs.gymnasium.facts.infos import InfoKeys, info_specs
+from reap.envs.gymnasium.facts.names import GymFacts
+from reap.envs.gymnasium.facts.row_specs import action_specs, observation_specs, reward_specs, row_format
 from reap.envs.gymnasium.make import Wrapping, build
 from reap.envs.gymnasium.resets import ResetNotes, keep_notes, return_to
-from reap.envs.gymnasium.row_arrays import ONE_REWARD, RowFormat
 from reap.envs.gymnasium.rows import GymRow, GymRows
 from reap.envs.gymnasium.state import env_state, load_env_state
-from reap.envs.gymnasium.values import action_leaves, observation_leaves
 from reap.envs.gymnasium.vector import VectorRows
 from reap.envs.gymnasium.vector_calls import VectorCalls
 from reap.envs.gymnasium.vector_kinds import VectorKind, count_rows, is_vector_env, kind_of, layers, single_spaces
@@ -29,10 +27,9 @@ from reap.envs.recipes import factory_recipe
 from reap.envs.row_stepper import RowStepper
 from reap.envs.rows import RowsEnv
 from reap.errors import OptionError
-from reap.keys import Key
 from reap.recording.records import Note, Recipe, RowResets
 from reap.seeds import seed_chain
-from reap.specs import Composite, Spec, Unbounded, spec_from_space
+from reap.specs import Spec
 from reap.specs.fits import Check
 
 
@@ -122,7 +119,7 @@ class GymEnv(RowsEnv, GymFacts):
         self._require_batch_size(batch_size)
         name = "pixels" if from_pixels and pixels_only else "observation"
         spaces = single_spaces(self.wrapped)
-        self._make_form = partial(_row_format, name=name, categorical=categorical_action_encoding, infos=info_specs(info_keys))
+        self._make_form = partial(row_format, name=name, categorical=categorical_action_encoding, infos=info_specs(info_keys))
         self.form = self._make_form(self.wrapped, *spaces)
         self._set_specs(categorical_action_encoding, dtype, info_keys)
         self._notes: Sequence[ResetNotes] = ()
@@ -201,19 +198,12 @@ class GymEnv(RowsEnv, GymFacts):
         self._set_rows([GymRow(one, self.form) for one in calls])
 
     def _set_specs(self, categorical: bool, dtype: torch.dtype | None, info_keys: InfoKeys | None) -> None:
-        found: dict[Key, Spec] = {}
-        for leaf in self.form.observations:
-            found[leaf.key] = spec_from_space(leaf.space, categorical=categorical, dtype=dtype)
-        infos = info_specs(info_keys)
-        _refuse_twice({key[0] for key in found}, infos)
-        found.update({(name,): spec for name, spec in infos.items()})
-        _refuse_reserved(found, self.wrapped)
+        env, form, infos = self.wrapped, self.form, info_specs(info_keys)
         # Expanded here: an observation as long as the batch would pass for one that has the batch dimension.
         size = self.batch_size
-        self.observation_spec = _tree(found).expand(*size)
-        actions = {leaf.key: spec_from_space(leaf.space, categorical=categorical) for leaf in self.form.actions}
-        self.action_spec = _tree(actions).expand(*size)
-        self.reward_spec = Composite(reward=Unbounded(self.form.reward_shape, dtype=torch.float32)).expand(*size)
+        self.observation_spec = observation_specs(env, form, infos, categorical=categorical, dtype=dtype).expand(*size)
+        self.action_spec = action_specs(form, categorical=categorical).expand(*size)
+        self.reward_spec = reward_specs(form).expand(*size)
         self.add_truncated_keys()
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
@@ -344,57 +334,3 @@ OF_ONE_ROW = ("categorical_action_encoding", "dtype", "info_keys")
 
 def _of_one_row(make: Callable[[], Env], options: Mapping[str, Any]) -> GymEnv:
     return GymEnv(make(), **options)
-
-
-def _row_format(
-    env: Any,
-    observation_space: gym.Space[Any],
-    action_space: gym.Space[Any],
-    *,
-    name: str,
-    categorical: bool,
-    infos: Mapping[str, Spec],
-) -> RowFormat:
-    form = RowFormat(
-        observations=tuple(observation_leaves(observation_space, (name,), categorical=categorical)),
-        infos=tuple(info_leaf(key, spec) for key, spec in infos.items()),
-        actions=tuple(action_leaves(action_space, ("action",), categorical=categorical)),
-        action_space=action_space,
-        reward_shape=_reward_shape(env),
-    )
-    if not form.observations and not form.infos:
-        raise OptionError(f"{env}: expected an observation space that holds something, got {observation_space}")
-    if not form.actions:
-        raise OptionError(f"{env}: expected an action space that holds something, got {action_space}")
-    return form
-
-
-def _reward_shape(env: Any) -> tuple[int, ...]:
-    """The shape of a reward: one number, unless an env that is stepped alone tells another shape by `reward_space`, a Box."""
-    single = env.envs[0] if isinstance(env, SyncVectorEnv) else env
-    if not (isinstance(single, gym.Env) and single.has_wrapper_attr("reward_space")):
-        return ONE_REWARD
-    space = single.get_wrapper_attr("reward_space")
-    return space.shape if isinstance(space, gym.spaces.Box) and space.shape else ONE_REWARD
-
-
-def _tree(leaves: Mapping[Key, Spec]) -> Composite:
-    tree = Composite()
-    for key, spec in leaves.items():
-        tree = tree.with_(key, spec)
-    return tree
-
-
-def _refuse_twice(names: set[str], infos: Mapping[str, Spec]) -> None:
-    taken = sorted(names & infos.keys())
-    if taken:
-        raise OptionError(f"info_keys: {taken} are observations of the env already; leave them out or rename the observation")
-
-
-def _refuse_reserved(keys: Mapping[Key, Spec], env: Any) -> None:
-    taken = sorted({key[0] for key in keys} & RESERVED)
-    if taken:
-        raise OptionError(
-            f"{env}: observation keys {taken} collide with keys of every batch; rename them, e.g. with "
-            "gymnasium.wrappers.TransformObservation"
-        )

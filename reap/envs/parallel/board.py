@@ -23,7 +23,6 @@ machines where another process may see writes in a different order (all but x86)
 from __future__ import annotations
 
 import array
-import contextlib
 import os
 import platform
 import select
@@ -32,6 +31,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
+from reap.system.bell import Bell
 from reap.system.memory import Bytes, shared_memory
 from reap.workers.stall import StallWatch
 
@@ -84,12 +84,6 @@ def read_rows(board: Ints) -> list[int] | None:
     return None if count == ALL else board[LISTS : LISTS + count].tolist()
 
 
-def drain(bell: int) -> None:
-    """Reset a bell."""
-    with contextlib.suppress(BlockingIOError):
-        os.eventfd_read(bell)
-
-
 class Link:
     """The commander's end: the boards and bells of all processes.
 
@@ -120,8 +114,8 @@ class Link:
         try:
             memory, self._memory = shared_memory(boards_size(rows))
             self._opened.append(self._memory)
-            self._asked = [self._bell() for _ in rows]
-            self._done = self._bell()
+            self._asked = [Bell() for _ in rows]
+            self._done = Bell()
             self._end, life = os.pipe2(os.O_CLOEXEC)
             self._opened += [self._end, life]
         except BaseException:
@@ -130,20 +124,15 @@ class Link:
         self.boards = boards(memory, rows)
         self._life = life
         self._check, self._poll = check, select.poll()
-        for descriptor in (self._done, watched):
+        for descriptor in (self._done.fileno(), watched):
             self._poll.register(descriptor, select.POLLIN)
         self._stall, self._describe = stall, describe
         self._timeout = None if stall.timeout < 0 else 1000 * stall.timeout
         self._patience = [SHORT] * len(rows)
 
-    def _bell(self) -> int:
-        bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._opened.append(bell)
-        return bell
-
     def descriptors_for(self, process: int) -> list[int]:
         """Descriptors for a process: the boards, its bell, the commander's bell, and a pipe that ends with the commander."""
-        return [self._memory, self._asked[process], self._done, self._end]
+        return [self._memory, self._asked[process].fileno(), self._done.fileno(), self._end]
 
     def keep_own(self) -> None:
         """Close the descriptors that only the processes need, once they have them."""
@@ -163,13 +152,13 @@ class Link:
             board[LISTS : LISTS + len(rows)] = memoryview(array.array("i", rows))
         board[COMMAND] = command
         board[ASKED] = board[ASKED] % LAST + 1
-        os.eventfd_write(self._asked[process], 1)
+        self._asked[process].ring()
 
     def finish(self, process: int) -> None:
         """See to it that the last command, whose wait may have been cut short, is over."""
         board = self.boards[process]
         if board[DONE] != board[ASKED]:
-            os.eventfd_write(self._asked[process], 1)
+            self._asked[process].ring()
             self.wait(process)
 
     def wait(self, process: int) -> None:
@@ -193,7 +182,7 @@ class Link:
 
     def _sleep(self) -> None:
         ready = self._woken_by()
-        if ready == [self._done]:
+        if ready == [self._done.fileno()]:
             return
         if not ready and self.is_open:
             at_work = [process for process, board in enumerate(self.boards) if board[DONE] != board[ASKED]]
@@ -211,7 +200,7 @@ class Link:
             if not self.is_open:
                 return []
             ready = [descriptor for descriptor, _ in self._poll.poll(self._timeout)]
-            drain(self._done)
+            self._done.clear()
             return ready
 
     def release(self) -> None:
@@ -241,12 +230,12 @@ class Waiter:
     Args:
         board: its board.
         asked: its bell.
-        done: the commander's bell.
+        done: the commander's.
         poll: waits for its bell, and for the commander's end.
         rows: number of its rows.
     """
 
-    def __init__(self, board: Ints, asked: int, done: int, poll: Any, rows: int) -> None:
+    def __init__(self, board: Ints, asked: Bell, done: Bell, poll: Any, rows: int) -> None:
         self._board = board
         self._asked, self._done, self._poll = asked, done, poll
         self._answers = LISTS + rows
@@ -274,8 +263,8 @@ class Waiter:
 
     def _sleep(self) -> None:
         ready = [descriptor for descriptor, _ in self._poll.poll()]
-        drain(self._asked)
-        if ready != [self._asked]:
+        self._asked.clear()
+        if ready != [self._asked.fileno()]:
             raise EOFError("the process that the env belongs to is gone")
 
     def answer(self, ended: Sequence[int] | None) -> None:
@@ -285,4 +274,4 @@ class Waiter:
         if count:
             board[self._answers : self._answers + count] = memoryview(array.array("i", ended or ()))
         board[DONE] = self._last
-        os.eventfd_write(self._done, 1)
+        self._done.ring()

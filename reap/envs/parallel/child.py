@@ -30,6 +30,7 @@ from reap.recording.buffers import Slot, Stage, after, map_slot
 from reap.recording.layout import Array, Block, Field
 from reap.seeds import seed_generators
 from reap.specs import Composite
+from reap.system.bell import Bell
 from reap.system.memory import shared_memory
 
 
@@ -204,7 +205,8 @@ class EnvProcess:
         self._bound: tuple[int, int] | None = None
         self._board: Ints
         self._waiter: Waiter
-        self._fds: Sequence[int] = ()
+        self._bells: Sequence[Bell] = ()
+        self._life = -1
         self._handlers: dict[type, Callable[[Any], Any]] = {
             DescribeEnvs: self._describe,
             Serve: self._serve,
@@ -227,9 +229,11 @@ class EnvProcess:
     def close(self) -> None:
         """Close the envs and the descriptors."""
         self._env.close()
-        for descriptor in self._fds:
-            os.close(descriptor)
-        self._fds = ()
+        for bell in self._bells:
+            bell.close()
+        if self._life >= 0:
+            os.close(self._life)
+            self._life = -1
 
     def _describe(self, command: DescribeEnvs) -> EnvFacts:
         env = self._env
@@ -249,7 +253,8 @@ class EnvProcess:
         )
 
     def _connect(self, command: Connect, board: int, asked: int, done: int, life: int) -> None:
-        self._fds = asked, done, life
+        own, commanders = self._bells = Bell(asked), Bell(done)
+        self._life = life
         try:
             every = boards(shared_memory(boards_size(command.rows), board)[0], command.rows)
         finally:
@@ -258,7 +263,7 @@ class EnvProcess:
         poll = select.poll()
         poll.register(asked, select.POLLIN)
         poll.register(life, 0)
-        self._waiter = Waiter(self._board, asked, done, poll, command.rows[command.number])
+        self._waiter = Waiter(self._board, own, commanders, poll, command.rows[command.number])
 
     def _attach(self, command: MapSlot, fd: int) -> None:
         shape = tuple(self._env.batch_size)

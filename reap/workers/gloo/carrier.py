@@ -64,7 +64,7 @@ class GlooCarrier(LineCarrier[Line]):
         name = f"{self._name}-{worker}-{self._launched}"
         membership = Membership(self._meeting.invitation(name), self._timeout, self._lost_after)
         job = self._launcher.launch(Task(ENTRY, pickle.dumps(membership), f"{self._name}-{worker}"))
-        line = Line(job, self._meeting, name, self._timeout, self._lost_after, self._ring, self._why_late)
+        line = Line(job, self._meeting, name, self._timeout, self._lost_after, self._bell.ring, self._why_late)
         line.outbox.put(COMMAND, Encoded(spec))
         self._lines[worker] = line
 
@@ -174,4 +174,4 @@ class GlooCarrier(LineCarrier[Line]):
         """Listen no more."""
         self._meeting.close()
         self._launcher.close()
-        self._close_bell()
+        self._bell.close()

@@ -10,12 +10,11 @@ One epoll waits for all sockets and status pipes.
 
 from __future__ import annotations
 
-import os
 import select
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from reap.system.bell import Bell
 from reap.workers import progress
 from reap.workers.carrier import Events
 from reap.workers.pickling import encode
@@ -43,8 +42,7 @@ class ProcessCarrier:
         self._channels: dict[int, int] = {}
         self._statuses: dict[int, int] = {}
         self._epoll = select.epoll()
-        self._lock = threading.RLock()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._bell = Bell()
         self._epoll.register(self._bell, select.EPOLLIN)
 
     @property
@@ -116,9 +114,7 @@ class ProcessCarrier:
 
     def wake(self) -> None:
         """Have every wait return at once."""
-        with self._lock:
-            if self._bell >= 0:
-                os.eventfd_write(self._bell, 1)
+        self._bell.ring()
 
     def fileno(self) -> int:
         """A descriptor that is readable when something has happened."""
@@ -173,7 +169,5 @@ class ProcessCarrier:
     def close(self) -> None:
         """Close the epoll and the descriptor of the shared ints."""
         self._block.close()
-        with self._lock:
-            self._epoll.close()
-            os.close(self._bell)
-            self._bell = -1
+        self._epoll.close()
+        self._bell.close()

@@ -108,7 +108,7 @@ class RayCarrier(LineCarrier[Line]):
         hides_gpus = not options.get("num_gpus")
         with in_words_of_options():
             actor = self._actor_class.options(**options).remote(hides_gpus)
-        line = Line(actor, spec, self._queue.put, self._ring)
+        line = Line(actor, spec, self._queue.put, self._bell.ring)
         if before is not None:
             line.bytes, line.seconds_before = before.bytes, before.seconds_before + before.seconds
         self._lines[worker] = line
@@ -212,7 +212,7 @@ class RayCarrier(LineCarrier[Line]):
         self._closing.set()
         self._queue.put(None)
         join_all(self._threads, KILL_TIMEOUT)
-        self._close_bell()
+        self._bell.close()
 
 
 @contextlib.contextmanager

@@ -5,16 +5,14 @@ thread of a line --- arrived.append(message), ring ---> wait -> who has sent, wh
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
-import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from reap.errors import OptionError
+from reap.system.bell import Bell
 from reap.workers.carrier import Events
 from reap.workers.messages import Encoded, MessageKind
 
@@ -70,8 +68,7 @@ class LineCarrier(Generic[L]):
 
     def __init__(self) -> None:
         self._lines: dict[int, L] = {}
-        self._lock = threading.RLock()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._bell = Bell()
         self._is_woken = False
 
     def receive(self, worker: int) -> ArrivedMessage | None:
@@ -92,38 +89,22 @@ class LineCarrier(Generic[L]):
         poll = select.poll()  # takes any descriptor: `select` ends at 1,023, and every worker has some
         poll.register(self.fileno(), select.POLLIN)
         poll.poll(None if timeout < 0 else 1000 * timeout)
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
+        self._bell.clear()
         watched = {worker: line for worker, line in self._lines.items() if not line.is_released}
         ended = [worker for worker, line in watched.items() if line.has_ended]  # first: its messages came before
         arrived = [worker for worker, line in watched.items() if line.arrived]
         if ended or arrived or self._is_woken:
-            self._ring()
+            self._bell.ring()
         return Events(arrived, ended)
-
-    def _ring(self) -> None:
-        """Have the next wait return; from any thread."""
-        with self._lock:
-            if self._bell >= 0:
-                os.eventfd_write(self._bell, 1)
 
     def wake(self) -> None:
         """Have the wait under way, and every later one, return at once."""
         self._is_woken = True
-        self._ring()
+        self._bell.ring()
 
     def fileno(self) -> int:
         """A descriptor that is readable when something has happened."""
-        return self._bell
-
-    def _close_bell(self) -> bool:
-        """Have nobody wait any more; whether somebody could until now."""
-        with self._lock:
-            is_open = self._bell >= 0
-            if is_open:
-                os.close(self._bell)
-                self._bell = -1
-            return is_open
+        return self._bell.fileno()
 
 
 def refuse_descriptors(fds: Sequence[int], way: str = "") -> None:

@@ -67,7 +67,7 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
         self._own = agent.shared.take(options.agent, is_local=launcher.is_local, address=options.address)
         self._epoll = select.epoll()
         self._epoll.register(self._bell, select.EPOLLIN)
-        self._watch = None if launcher.is_local else Watch(self._lines, options.lost_after, self._ring)
+        self._watch = None if launcher.is_local else Watch(self._lines, options.lost_after, self._bell.ring)
 
     # Messages
 
@@ -75,7 +75,7 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
         """Start a worker's process; see `Carrier`."""
         key, number = secrets.token_hex(16), next(agent.numbers)
         options = {**self._options.agent, **(self._options.each[worker] if worker < len(self._options.each) else {})}
-        line = Line(key, self._ring)
+        line = Line(key, self._bell.ring)
         membership = Membership(
             self._own,
             f"{self._own.name}-{number}",
@@ -199,6 +199,7 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
         if self._watch is not None:
             self._watch.close()
         self._launcher.close()
-        if self._close_bell():
+        if self._bell.fileno() >= 0:
+            self._bell.close()
             self._epoll.close()
             agent.shared.give_back()
