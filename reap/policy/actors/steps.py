@@ -34,6 +34,7 @@ from torch import nn
 
 from reap.errors import SpecMismatch
 from reap.keys import Key, as_key, plain
+from reap.policy.actors.module_changes import HOOKS, ModuleChanges
 from reap.policy.base import Outputs
 from reap.recording.buffers import Stage
 
@@ -59,7 +60,6 @@ NAMES: Mapping[type, frozenset[str]] = {
 }
 """The known classes of tensordict, and those of torchrl that do the same; torchrl is not imported to tell."""
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 CHANGING: Mapping[type, tuple[str, ...]] = {
     TensorDictModule: ("_kwargs", "method", "method_kwargs", "_get_kwargs"),
     TensorDictSequential: ("partial_tolerant", "_select_before_return"),
@@ -87,7 +87,6 @@ class StepPlan:
         reads: keys of the tensors in the first registers.
         steps: to be run in this order on the registers.
         places: the register in which each key's last value is.
-        parts: the modules that were taken apart.
 
     Raises:
         UnwrapError: the policy is not taken apart.
@@ -98,8 +97,9 @@ class StepPlan:
             raise UnwrapError("set_skip_existing is active")
         if nn.modules.module._has_any_global_hook():  # pyright: ignore[reportPrivateUsage]
             raise UnwrapError("hooks for all modules are registered")
-        self.parts: list[Any] = []
-        leaves = list(_leaves(policy, interaction, self.parts))
+        parts: list[Any] = []
+        leaves = list(_leaves(policy, interaction, parts))
+        self.is_changed = ModuleChanges(parts).found
         self.reads = _inputs(leaves, frozenset(known))
         self.places: dict[Key, int] = {key: place for place, key in enumerate(self.reads)}
         self._size = len(self.reads)
