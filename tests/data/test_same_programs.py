@@ -82,6 +82,59 @@ def single_items(data: Any) -> Any:
 
 
 @program
+def devices_of_what_is_read(data: Any) -> Any:
+    found = []
+    for make in (data.LazyTensorStorage, data.LazyMemmapStorage, data.ListStorage):
+        for device in (None, "cpu"):
+            buffer = data.ReplayBuffer(storage=make(5), batch_size=2)
+            buffer.extend(frames(3).to(device) if device else frames(3))
+            read = buffer.sample(), buffer[:], buffer[1]
+            found.append([(str(one.device), str(one["next"].device)) for one in read])
+    given = data.ReplayBuffer(storage=data.TensorStorage(frames(3)), batch_size=2)
+    return found, str(given[:].device), str(given.sample().device)
+
+
+@program
+def the_index_of_what_is_read(data: Any) -> Any:
+    found = []
+    for storage in (data.LazyTensorStorage(4), data.ListStorage(4)):
+        buffer = data.TensorDictReplayBuffer(storage=storage, batch_size=4)
+        buffer.extend(frames(3))
+        buffer.extend(frames(3, 3))
+        found += [buffer[:], buffer[1], buffer[[0, 2]], buffer[1:3]]
+    found.append(buffer.storage.get(1)["a"])
+    return found, data.ReplayBuffer(storage=data.LazyTensorStorage(4), writer=data.TensorDictRoundRobinWriter()).extend(
+        frames(2)
+    )
+
+
+@program
+def the_index_of_trajectories(data: Any) -> Any:
+    buffer = data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(4), batch_size=4)
+    buffer.extend(rows(2, 3))
+    return buffer[:], buffer[1], buffer["index"]
+
+
+@program
+def samples_that_are_written_again(data: Any) -> Any:
+    buffers = [data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(6), batch_size=2) for _ in range(2)]
+    buffers[0].extend(frames(3))
+    sample = buffers[0].sample()
+    buffers[0].extend(sample)
+    buffers[1].extend(buffers[0].sample())
+    buffers[1].extend(frames(2, 7))
+    return len(buffers[0]), buffers[0]["index"], sorted(buffers[1][:].keys()), buffers[1]["index"], buffers[1][2:]
+
+
+@program
+def the_index_is_not_an_edit(data: Any) -> Any:
+    buffer = data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(4), batch_size=2)
+    buffer.extend(frames(4))
+    buffer[0:2] = buffer[[2, 3]].set("index", torch.tensor([0, 1]))
+    return buffer[:]
+
+
+@program
 def keys_as_indices(data: Any) -> Any:
     buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(3), batch_size=3)
     buffer.extend(frames(3))
