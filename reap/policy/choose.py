@@ -42,8 +42,8 @@ def choose_actor(
 ) -> tuple[PolicyActor, RetainedInputs | None]:
     """The actor for a policy, after a call of the policy on the stage.
 
-    Modules of tensordict and torchrl that can be unwrapped, and torchrl's `RandomPolicy`, are called a second time, by their parts. Only if all
-    outputs and the random state after it are the same, bit for bit, is the policy called so from then on.
+    Modules of tensordict and torchrl that can be unwrapped, and torchrl's `RandomPolicy`, are called a second time, by their
+    parts. Only if all outputs and the random state after it are the same, bit for bit, is the policy called so from then on.
 
     Args:
         given: the policy, a module or function, or the result of `held_by` for it.
