@@ -101,8 +101,8 @@ class RandomPolicy:
         given = self.action_spec
         if given is None:
             raise CallOrderError(
-                "RandomPolicy: expected a spec to draw from, has none yet; give it one, RandomPolicy(env.action_spec), or make a "
-                "collector with it first, which takes it from its env"
+                "RandomPolicy: expected a spec to draw from, has none yet; give it one, RandomPolicy(env.action_spec), or make "
+                "a collector with it first, which takes it from its env"
             )
         return given if isinstance(given, Composite) else Composite().with_(as_key(self.action_key), given)
 

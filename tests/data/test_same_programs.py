@@ -527,7 +527,7 @@ def the_largest_priority_that_is_still_there(data: Any) -> Any:
 def wrong_priorities(data: Any) -> Any:
     sampler = data.PrioritizedSampler(3, alpha=1.0, beta=1.0)
     buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(3), sampler=sampler, batch_size=DRAWS)
-    empty = outcome(lambda: buffer.sample())
+    empty = outcome(buffer.sample)
     buffer.extend(frames(3))
     return (
         empty,

@@ -92,7 +92,7 @@ def test_without_a_spec_it_takes_that_of_the_env(make: Any, kind: Any) -> None:
         policy(TensorDict())
     with SyncDataCollector(env, policy, frames_per_batch=4) as collector:
         batch = collector.next()
-        expected = {key: spec for key, spec in env.full_action_spec.items(True, True)}
+        expected = dict(env.full_action_spec.items(True, True))
         for key, spec in expected.items():
             assert all(spec.is_in(action) for action in batch[key].unbind(0))
         drawn = policy(TensorDict())

@@ -19,18 +19,20 @@ from typing import Any
 import torch
 
 from reap.keys import Key, as_key
-from reap.policy.actors.steps import NO_SHAPE, TORCHRL, Registers, Step, UnwrapError
+from reap.policy.actors.registers import TORCHRL, Registers, Step, UnwrapError
 from reap.policy.base import Outputs
 from reap.recording.buffers import Stage
 
 SPECS = "torchrl.data.tensor_specs"
+NO_SHAPE = torch.Size(())
 
 
 def is_random_policy(policy: Any) -> bool:
     """Whether it is a `RandomPolicy` of torchrl, and no class derived from that; torchrl is not imported to tell."""
     cls = type(policy)
     owner = cls.__module__
-    return cls.__name__ == "RandomPolicy" and owner.startswith(TORCHRL) and vars(sys.modules[owner]).get(cls.__name__) is cls
+    is_named_so = cls.__qualname__ == "RandomPolicy" and owner.startswith(TORCHRL)
+    return is_named_so and getattr(sys.modules.get(owner), cls.__qualname__, None) is cls
 
 
 class DrawPlan:

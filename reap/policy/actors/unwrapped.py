@@ -16,8 +16,9 @@ import torch
 from tensordict.nn import InteractionType
 
 from reap.keys import Key
+from reap.policy.actors.registers import Registers, Step, UnwrapError
 from reap.policy.actors.spec_draws import DrawPlan, is_random_policy
-from reap.policy.actors.steps import Registers, Step, StepPlan, UnwrapError, getter
+from reap.policy.actors.steps import StepPlan, getter
 from reap.policy.base import Outputs, OutputWriter, PolicyActor
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Field
@@ -57,7 +58,7 @@ def unwrap(policy: Any, stage: Stage, interaction: InteractionType | None, devic
     try:
         if is_random_policy(policy):
             return DrawPlan(policy) if device is None or device.type == "cpu" else None
-        return StepPlan(policy, stage.fields, interaction)
+        return StepPlan(policy, stage, interaction)
     except UnwrapError:
         return None
 
