@@ -49,7 +49,7 @@ def test_progress_logs_and_episodes_again(kind: str, tmp_path: Path) -> None:
         records = list(collector.episodes.values())
         stats = collector.stats()
     assert "320" in screen.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
-    written = list(csv.DictReader((tmp_path / "run.csv").open()))
+    written = list(csv.DictReader((tmp_path / "run.csv").read_text(encoding="utf-8").splitlines()))
     assert [float(line["frames/delivered"]) for line in written] == [FRAMES * number for number in range(1, BATCHES + 1)]
     assert [one["frames/delivered"] for one in scalars] == [float(line["frames/delivered"]) for line in written]
     assert scalars[-1]["episodes/finished"] == stats.finished_episodes == len(records) > 0
