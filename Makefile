@@ -40,7 +40,7 @@ help:
 	@echo "make test-dropin  programs written against torchrl, with torchrl's classes and with reap's, level by level"
 	@echo "make test-oldest  the tests again, with the oldest torchrl, tensordict and gymnasium that reap works with"
 	@echo "make peer TORCHRL=CHECKOUT  torchrl's own tests with reap's classes in place, beside torchrl 0.10.1"
-	@echo "make bench   measure reap against hand-written loops and installed peers"
+	@echo "make bench   measure reap against hand-written loops and installed peers; docs/benchmarks.md names the other benchmarks"
 	@echo "make faults  collectors that fail in every way, 1,000 times; writes docs/faults.md"
 	@echo "make soak    Ctrl-C at each moment and 15,000 times, then collectors for 10,000 batches: nothing grows; writes docs/soak.md"
 	@echo "make again   1,000 random episodes of five envs from four collectors, run again and compared; writes the table of docs/episodes.md"

@@ -119,6 +119,8 @@ _HOMES = {
     "reap.tuning": ("tune",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = frozenset({"collectors", "data", "envs", "errors", "evaluation", "replaying", "testing", "tuning", "weight_update"})
+"""Modules that are imported when they are first named, so that `reap.data.load_run` works after `import reap`."""
 
 __all__ = [  # noqa: RUF022  in the order of their homes
     "DataCollectorBase",
@@ -171,6 +173,8 @@ __all__ = [  # noqa: RUF022  in the order of their homes
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"reap.{name}")
     home = _HOME.get(name)
     if home is None:
         raise importlib.import_module("reap.names").missing_name(__name__, name, __all__)

@@ -57,6 +57,11 @@ def test_names_of_the_package_are_in_its_modules() -> None:
     assert set(reap.__all__) - elsewhere == {"log", "progress"}
 
 
+def test_documented_modules_are_there_after_import_reap() -> None:
+    for name in {name.split(".")[1] for name in PUBLIC if "." in name}:
+        assert reap.__getattr__(name) is importlib.import_module(f"reap.{name}")
+
+
 @pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.name)
 def test_pages_and_examples_import_public_names(page: Path) -> None:
     for module, several, one in IMPORT.findall(page.read_text(encoding="utf-8")):

@@ -150,7 +150,7 @@ class Writer(SavedPart):
     """Whether it replaces frames that are not the oldest."""
 
     tells_index = False
-    """Whether samples have the place of each frame under `"index"`."""
+    """Whether samples, and what is read from the buffer, have the place of each frame under `"index"`."""
 
     def check(self, storage: Storage) -> None:
         """Raise OptionError for a storage that it cannot write to."""
@@ -181,7 +181,7 @@ class RoundRobinWriter(Writer):
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
-    """A `RoundRobinWriter` for samples that have the place of each frame under `"index"`."""
+    """A `RoundRobinWriter` for data that have the place of each frame under `"index"` when they are read or sampled."""
 
     tells_index = True
 

@@ -17,9 +17,8 @@ from reap.keys import Key
 from reap.policy.actors.plain import PlainActor, argument_keys, match_arguments, name_of, optional_arguments
 from reap.policy.actors.ragged import RaggedActor, object_inputs, reads_objects
 from reap.policy.actors.states import add_shown_states, add_states, check_states, missing_states, no_initial_state, read_keys
-from reap.policy.actors.steps import StepPlan
 from reap.policy.actors.through_tensordict import TensorDictActor
-from reap.policy.actors.unwrapped import UnwrappedActor, unwrap
+from reap.policy.actors.unwrapped import Plan, UnwrappedActor, unwrap
 from reap.policy.base import OutputWriter, PolicyActor, RetainedInputs, StrictWriter
 from reap.policy.contents.held import Held, held_by
 from reap.policy.probe import explained, output_fields
@@ -43,8 +42,8 @@ def choose_actor(
 ) -> tuple[PolicyActor, RetainedInputs | None]:
     """The actor for a policy, after a call of the policy on the stage.
 
-    Modules of tensordict and torchrl that can be unwrapped are called a second time, by their parts. Only if all
-    outputs and the random state after it are the same, bit for bit, is the policy called so from then on.
+    Modules of tensordict and torchrl that can be unwrapped, and torchrl's `RandomPolicy`, are called a second time, by their
+    parts. Only if all outputs and the random state after it are the same, bit for bit, is the policy called so from then on.
 
     Args:
         given: the policy, a module or function, or the result of `held_by` for it.
@@ -76,7 +75,7 @@ def choose_actor(
             if reads_objects(policy, stage):
                 objects = TensorDictActor(target, stage, device, object_inputs(stage, device))
                 return _probe(objects, None, held, actions, stage, check)
-            plan = unwrap(policy, stage, chosen) if called is None else None
+            plan = unwrap(policy, stage, chosen, device) if called is None else None
             return _probe(TensorDictActor(target, stage, device), plan, held, actions, stage, check)
         action = next(key for key, _ in actions.leaves())
         if optional := optional_arguments(policy, _arguments(stage)):
@@ -111,7 +110,7 @@ def _find_states(held: Held, called: Callable[..., Any], stage: Stage, device: t
 
 
 def _probe(
-    actor: PolicyActor, plan: StepPlan | None, held: Held, actions: Composite, stage: Stage, check: Check
+    actor: PolicyActor, plan: Plan | None, held: Held, actions: Composite, stage: Stage, check: Check
 ) -> tuple[PolicyActor, RetainedInputs | None]:
     is_lazy = held.has_lazy()
     kept = RetainedInputs([stage.tensors[key] for key in actor.reads])
@@ -143,7 +142,7 @@ def _writer(outputs: Mapping[Key, Field], actions: Composite, stage: Stage, wher
     return StrictWriter(outputs, stage.batch_shape, one_hot, where, whole)
 
 
-def _agrees(plan: StepPlan, trial: Trial, held: Held, stage: Stage) -> bool:
+def _agrees(plan: Plan, trial: Trial, held: Held, stage: Stage) -> bool:
     try:
         return trial.agrees(Trial(lambda: plan.outputs(stage), held, stage))
     except SpecMismatch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from reap.errors import OptionError
+from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, NestedKey, as_key, plain
 from reap.specs.base import Spec
 from reap.specs.composite import Composite
@@ -64,8 +64,12 @@ class RandomPolicy:
     """Draws actions from a spec.
 
     Args:
-        action_spec: spec of the action with its batch dimensions, or a Composite of several actions; torchrl's do too.
+        action_spec: spec of the action with its batch dimensions, or a Composite of several actions; torchrl's do too. None: a
+            collector takes it from its env.
         action_key: where the action goes, if the spec is not a Composite.
+
+    Attributes:
+        action_spec: the spec; None until there is one.
 
     Raises:
         OptionError: it is no spec.
@@ -75,17 +79,31 @@ class RandomPolicy:
         >>> policy = RandomPolicy(GymEnv("CartPole-v1").action_spec)
     """
 
-    def __init__(self, action_spec: Any, action_key: NestedKey = "action") -> None:
+    def __init__(self, action_spec: Any = None, action_key: NestedKey = "action") -> None:
         spec = as_own(action_spec)
-        if not isinstance(spec, Spec):
+        if spec is not None and not isinstance(spec, Spec):
             raise OptionError(f"RandomPolicy: expected the spec of an action, env.action_spec, got {action_spec!r}")
-        self.action_spec: Spec = spec
+        self.action_spec: Spec | None = spec
         self.action_key = action_key
+
+    def set_action_spec_from_env(self, env: Any) -> None:
+        """Take the specs of an env's actions, of an env of torchrl too; nothing changes if there is a spec already."""
+        if self.action_spec is None:
+            self.action_spec = as_own(env.full_action_spec)
 
     @property
     def actions(self) -> Composite:
-        """The specs of the actions under their keys."""
+        """The specs of the actions under their keys.
+
+        Raises:
+            CallOrderError: there is none yet.
+        """
         given = self.action_spec
+        if given is None:
+            raise CallOrderError(
+                "RandomPolicy: expected a spec to draw from, has none yet; give it one, RandomPolicy(env.action_spec), or make "
+                "a collector with it first, which takes it from its env"
+            )
         return given if isinstance(given, Composite) else Composite().with_(as_key(self.action_key), given)
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -93,4 +111,4 @@ class RandomPolicy:
         return random_actions(self.actions, tensordict)
 
     def __repr__(self) -> str:
-        return f"RandomPolicy({self.action_spec})"
+        return f"RandomPolicy({'' if self.action_spec is None else self.action_spec})"

@@ -14,6 +14,9 @@ from pathlib import Path
 
 from reap.system.memory import CGROUP
 
+SCHEDULED = Path("/proc/self/schedstat")
+"""Of the main thread of this process."""
+
 
 def usable_cores() -> int:
     """Cores that this process may run on; all where the system does not tell."""
@@ -34,6 +37,18 @@ def core_quota(cgroup: Path = CGROUP) -> float:
             continue
         return quota / period if quota > 0 else math.inf
     return math.inf
+
+
+def waited_for_core(noted: Path = SCHEDULED) -> float:
+    """Seconds that the main thread of this process was ready to run while other threads had the cores; 0 where nothing tells.
+
+    Args:
+        noted: the file in which the system notes it, after the seconds on a core; both in nanoseconds.
+    """
+    try:
+        return float(noted.read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def limit_of(name: str) -> float:

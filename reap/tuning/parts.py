@@ -19,6 +19,7 @@ from reap.collectors.local import SyncDataCollector
 from reap.collectors.stats import CollectorStats
 from reap.envs.make_env import build_env
 from reap.envs.serial import SerialEnv
+from reap.system.machine import waited_for_core
 from reap.tuning.setups import Kind, Setup
 
 SIZES = (1, 4, 16, 64)
@@ -40,7 +41,7 @@ class Parts:
 
     Attributes:
         step: of one env, resets of its episodes included, on the clock.
-        step_cpu: the same in CPU time; less where an env waits for something.
+        step_cpu: the same in CPU time, with the time that other programs had the core; less where an env waits for something.
         reset: a reset of one env.
         policy: a call of the policy with as many rows as `SIZES` says.
         transfer: copying a frame from another process, for each frame.
@@ -114,14 +115,14 @@ def measure(create_env_fn: Any, make_policy: Callable[[], Any], cores: int, seco
 
 
 def _run(create_env_fn: Any, policy: Any, rows: int, seconds: float) -> tuple[float, float, float]:
-    """Seconds of a step of one env, of a call of the policy, and the share of the time that was CPU time."""
+    """Seconds of a step of one env, of a call of the policy, and the share of the time that needed a core."""
     collector = SyncDataCollector(SerialEnv(rows, create_env_fn), policy, frames_per_batch=rows, return_same_td=True)
     try:
         collector.next()  # the first time is slower
-        before, clock, cpu = collector.stats(), time.perf_counter(), time.process_time()
+        before, clock, cpu = collector.stats(), time.perf_counter(), _needed_core()
         while (lasted := time.perf_counter() - clock) < seconds:
             collector.next()
-        after, cpu = collector.stats(), time.process_time() - cpu
+        after, cpu = collector.stats(), _needed_core() - cpu
     finally:
         collector.shutdown()
     calls = after.batches - before.batches
@@ -129,6 +130,11 @@ def _run(create_env_fn: Any, policy: Any, rows: int, seconds: float) -> tuple[fl
     in_policy = _total(after, after.policy_share) - _total(before, before.policy_share)
     step, call = in_env / calls / rows, in_policy / calls
     return max(step, LEAST_SECONDS), max(call, LEAST_SECONDS), cpu / lasted
+
+
+def _needed_core() -> float:
+    """Seconds that this process had a core, or was ready for one: on a busy machine it is not the env that waits."""
+    return time.process_time() + waited_for_core()
 
 
 def _total(stats: CollectorStats, share: float) -> float:

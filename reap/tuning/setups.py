@@ -90,6 +90,11 @@ class Setup:
         """Frames of one column of a batch."""
         return self.envs * (self.workers if self.kind is Kind.MULTI_SYNC else 1)
 
+    @property
+    def batches_of_all(self) -> int:
+        """Batches in which each worker has recorded a rollout."""
+        return self.workers if self.kind is Kind.MULTI_ASYNC else 1
+
     def build(self, create_env_fn: Any, make_policy: Callable[[], Any], frames_per_batch: int) -> DataCollectorBase:
         """Make the collector.
 

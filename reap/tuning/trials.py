@@ -11,7 +11,7 @@ from typing import Any
 from reap.tuning.parts import Parts, torch_threads
 from reap.tuning.setups import Setup
 
-HOPELESS = 0.4
+HOPELESS = 0.6
 """A set-up whose bound is less than this share of the best rate that was measured is not tried."""
 
 KEPT = 3
@@ -19,7 +19,7 @@ KEPT = 3
 
 ROUNDS = 3
 BATCH_SECONDS = 0.1
-"""A batch of a trial takes about this long at most, so that a slow env has several."""
+"""One rollout of each worker takes about this long at most, so that a slow env has several."""
 
 
 @dataclass
@@ -64,19 +64,23 @@ class Track:
     frames_per_batch: int
 
     def run(self, trial: Trial, seconds: float) -> None:
-        """Collect for a time, after a batch for warming up."""
-        expected = int(trial.bound * BATCH_SECONDS)
+        """Collect for a time, after a rollout of each worker for warming up.
+
+        Workers that deliver as they come may all do so at once, so that they are counted by whole rounds.
+        """
+        batches = trial.setup.batches_of_all
+        expected = int(trial.bound * BATCH_SECONDS / batches)
         frames = min(self.frames_per_batch, max(expected, trial.setup.columns_of))
         try:
             with (
                 torch_threads(trial.setup.threads),
                 trial.setup.build(self.create_env_fn, self.make_policy, frames) as collector,
             ):
-                for _ in range(trial.setup.workers):  # each worker's first rollout is slower
+                for _ in range(batches):  # each worker's first rollout is slower
                     collector.next()
                 count, began = 0, time.perf_counter()
                 while (lasted := time.perf_counter() - began) < seconds:
-                    count += collector.next().numel()
+                    count += sum(collector.next().numel() for _ in range(batches))
         except MemoryError as error:
             trial.error = f"{type(error).__name__}: {error}"
             return
@@ -101,8 +105,7 @@ def race(track: Track, setups: Sequence[Setup], parts: Parts, seconds: float) ->
         began = time.perf_counter()
         share = (deadline - began) / left
         for number, trial in enumerate(running):
-            best = max(one.rate for one in trials)
-            if trial.error or (not trial.rates and trial.bound < HOPELESS * best):
+            if trial.error or (not trial.rates and trial.bound < HOPELESS * _best_bound(trials)):
                 continue
             rest = (began + share - time.perf_counter()) / (len(running) - number)
             if rest <= 0 and trial.rates:
@@ -110,6 +113,12 @@ def race(track: Track, setups: Sequence[Setup], parts: Parts, seconds: float) ->
             track.run(trial, max(0.1, 0.6 * rest))
             yield ranked(trials)
         running = [trial for trial in ranked(running) if trial.rates][: max(2, len(running) // KEPT)]
+
+
+def _best_bound(trials: Sequence[Trial]) -> float:
+    """The best rate so far, on the scale of the bounds: the parts may have been measured while the machine was slower."""
+    best, most = max(one.rate for one in trials), max(one.share for one in trials)
+    return best / max(1.0, most)
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from reap.cli import health
 from reap.cli.health import Finding
 from reap.cli.main import main
-from reap.system.machine import core_quota, free_bytes, limit_of, usable_cores
+from reap.system.machine import core_quota, free_bytes, limit_of, usable_cores, waited_for_core
 
 NAMES = [
     *("reap", "Python", "system", "torch", "CUDA", "cores", "threads", "memory", "/dev/shm", "open files", "processes"),
@@ -110,6 +110,13 @@ def test_the_quota_of_a_container(tmp_path: Path, files: dict[str, str], quota: 
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
     assert core_quota(tmp_path) == quota
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("7000 2500000000 3\n", 2.5), ("", 0.0), ("none", 0.0), (None, 0.0)])
+def test_the_time_that_a_thread_waited_for_a_core(tmp_path: Path, text: str | None, seconds: float) -> None:
+    if text is not None:
+        (tmp_path / "schedstat").write_text(text)
+    assert waited_for_core(tmp_path / "schedstat") == seconds
 
 
 def test_this_machine(tmp_path: Path) -> None:

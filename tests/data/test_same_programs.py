@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, lazy_stack, tensorclass
 
 import reap.data
+from tests.data import torchrl_trees
 
 torchrl_data = pytest.importorskip("torchrl.data")
 storages = pytest.importorskip("torchrl.data.replay_buffers.storages")
@@ -79,6 +81,59 @@ def writes_wrap_around(data: Any) -> Any:
 def single_items(data: Any) -> Any:
     buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(3), batch_size=3)
     return [int(buffer.add(frames(1, number)[0])) for number in range(4)], buffer[:]
+
+
+@program
+def devices_of_what_is_read(data: Any) -> Any:
+    found = []
+    for make in (data.LazyTensorStorage, data.LazyMemmapStorage, data.ListStorage):
+        for device in (None, "cpu"):
+            buffer = data.ReplayBuffer(storage=make(5), batch_size=2)
+            buffer.extend(frames(3).to(device) if device else frames(3))
+            read = buffer.sample(), buffer[:], buffer[1]
+            found.append([(str(one.device), str(one["next"].device)) for one in read])
+    given = data.ReplayBuffer(storage=data.TensorStorage(frames(3)), batch_size=2)
+    return found, str(given[:].device), str(given.sample().device)
+
+
+@program
+def the_index_of_what_is_read(data: Any) -> Any:
+    found = []
+    for storage in (data.LazyTensorStorage(4), data.ListStorage(4)):
+        buffer = data.TensorDictReplayBuffer(storage=storage, batch_size=4)
+        buffer.extend(frames(3))
+        buffer.extend(frames(3, 3))
+        found += [buffer[:], buffer[1], buffer[[0, 2]], buffer[1:3]]
+    found.append(buffer.storage.get(1)["a"])
+    return found, data.ReplayBuffer(storage=data.LazyTensorStorage(4), writer=data.TensorDictRoundRobinWriter()).extend(
+        frames(2)
+    )
+
+
+@program
+def the_index_of_trajectories(data: Any) -> Any:
+    buffer = data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(4), batch_size=4)
+    buffer.extend(rows(2, 3))
+    return buffer[:], buffer[1], buffer["index"]
+
+
+@program
+def samples_that_are_written_again(data: Any) -> Any:
+    buffers = [data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(6), batch_size=2) for _ in range(2)]
+    buffers[0].extend(frames(3))
+    sample = buffers[0].sample()
+    buffers[0].extend(sample)
+    buffers[1].extend(buffers[0].sample())
+    buffers[1].extend(frames(2, 7))
+    return len(buffers[0]), buffers[0]["index"], sorted(buffers[1][:].keys()), buffers[1]["index"], buffers[1][2:]
+
+
+@program
+def the_index_is_not_an_edit(data: Any) -> Any:
+    buffer = data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(4), batch_size=2)
+    buffer.extend(frames(4))
+    buffer[0:2] = buffer[[2, 3]].set("index", torch.tensor([0, 1]))
+    return buffer[:]
 
 
 @program
@@ -330,6 +385,183 @@ def slices_by_themselves(data: Any) -> Any:
     return index.view(2, 5) % 5, info["next", "truncated"].view(-1), info["next", "done"].view(-1)
 
 
+# ---------------------------------------------------------------------- priorities
+
+DRAWS = 20_000
+
+
+def drawn(buffer: Any) -> Any:
+    """Each frame that is drawn, with its weight, and how often it is, to one place.
+
+    Programs have frames that are drawn in tenths, so that chance does not change what is rounded.
+    """
+    sample, info = buffer.sample(return_info=True)
+    index = info["index"]
+    flat = index if isinstance(index, torch.Tensor) else torch.stack(list(index), -1)
+    assert sample.batch_size == torch.Size([DRAWS])
+    found = {}
+    for number in flat.unique(dim=0).tolist():
+        hit = (flat == torch.as_tensor(number)).reshape(DRAWS, -1).all(-1)
+        weights = {round(weight, 4) for weight in info["priority_weight"][hit].tolist()}
+        found[str(number)] = weights.pop() if len(weights) == 1 else weights, round(float(hit.float().mean()), 1)
+    return found
+
+
+@program
+def priorities_that_are_set(data: Any) -> Any:
+    sampler = data.PrioritizedSampler(5, alpha=2.0, beta=0.5)
+    buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(5), sampler=sampler, batch_size=DRAWS)
+    index = buffer.extend(frames(4))
+    buffer.update_priority(index, torch.tensor([1.0, 2.0, 3.0, 4.0]).sqrt())
+    first = drawn(buffer)
+    buffer.update_priority(torch.tensor([0]), 2.0)
+    buffer.update_priority(index[1:], torch.tensor([1.0, 1.0, 2.0]))
+    sample, info = buffer.sample(return_info=True)
+    return first, drawn(buffer), sorted(sample.keys()), sorted(set(info) - {"_weight"}), info["priority_weight"].dtype
+
+
+@program
+def new_frames_have_the_largest_priority(data: Any) -> Any:
+    sampler = data.PrioritizedSampler(4, alpha=1.0, beta=1.0)
+    buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(4), sampler=sampler, batch_size=DRAWS)
+    buffer.update_priority(buffer.extend(frames(2)), torch.tensor([2.0, 4.0]))
+    buffer.extend(frames(1, 2))
+    first = drawn(buffer)
+    buffer.update_priority(torch.tensor([2]), 3.0)
+    buffer.add(frames(1, 3)[0])
+    buffer.update_priority(torch.tensor([3]), 1.0)
+    second = drawn(buffer)
+    buffer.extend(frames(2, 4))
+    buffer.update_priority(torch.tensor([1, 2, 3]), torch.tensor([2.0, 3.0, 1.0]))
+    return first, second, drawn(buffer)
+
+
+@program
+def priorities_of_samples(data: Any) -> Any:
+    buffer = data.TensorDictPrioritizedReplayBuffer(
+        alpha=1.0, beta=0.4, storage=data.LazyTensorStorage(4), batch_size=DRAWS, priority_key="loss"
+    )
+    buffer.extend(frames(4))
+    whole = buffer[:].clone()
+    whole["loss"] = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    buffer.update_tensordict_priority(whole)
+    sample = buffer.sample()
+    return drawn(buffer), sorted(set(sample.keys()) - {"_weight"}), sample["priority_weight"].shape, sample["index"].shape
+
+
+@program
+def priorities_that_come_with_the_data(data: Any) -> Any:
+    sampler = data.PrioritizedSampler(4, alpha=1.0, beta=1.0)
+    buffer = data.TensorDictReplayBuffer(
+        storage=data.LazyTensorStorage(4), sampler=sampler, batch_size=DRAWS, priority_key="loss"
+    )
+    buffer.extend(frames(4).set("loss", torch.tensor([4.0, 3.0, 2.0, 1.0])))
+    first = drawn(buffer)
+    sample = buffer.sample()
+    sample["loss"] = sample["index"].float() + 1
+    buffer.update_tensordict_priority(sample)
+    return first, drawn(buffer)
+
+
+@program
+def priorities_of_trajectories(data: Any) -> Any:
+    found = []
+    for reduction in ("max", "min", "mean"):
+        buffer = data.TensorDictReplayBuffer(
+            storage=data.LazyTensorStorage(2),
+            sampler=data.PrioritizedSampler(2, alpha=1.0, beta=1.0, reduction=reduction),
+            batch_size=DRAWS,
+            priority_key="loss",
+        )
+        buffer.extend(rows(2, 3))
+        buffer.update_tensordict_priority(buffer[:].set("loss", torch.tensor([[1.0, 2.0, 3.0], [2.0, 4.5, 7.0]])))
+        sample, info = buffer.sample(return_info=True)
+        pairs = {(int(i), round(float(w), 4)) for i, w in zip(info["index"], info["priority_weight"], strict=True)}
+        found.append((sorted(pairs), sample["index"].shape, sample["priority_weight"].shape))
+    return found
+
+
+@program
+def priorities_of_several_rows(data: Any) -> Any:
+    sampler = data.PrioritizedSampler(6, alpha=1.0, beta=1.0)
+    buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(6, ndim=2), sampler=sampler, batch_size=DRAWS)
+    buffer.extend(rows(2, 3))
+    sample, info = buffer.sample(return_info=True)
+    buffer.update_priority(info["index"], torch.tensor([1.0, 2.0, 2.0, 1.0, 1.0, 3.0])[sample["a"]])
+    sample, info = buffer.sample(return_info=True)
+    weights = {(int(a), round(float(w), 4)) for a, w in zip(sample["a"], info["priority_weight"], strict=True)}
+    return sorted(weights), [round(float(part), 1) for part in sample["a"].bincount() / DRAWS]
+
+
+@program
+def exponents_that_change(data: Any) -> Any:
+    sampler = data.PrioritizedSampler(3, alpha=1.0, beta=1.0)
+    buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(3), sampler=sampler, batch_size=DRAWS)
+    buffer.update_priority(buffer.extend(frames(3)), torch.tensor([2.0, 3.0, 5.0]))
+    first = drawn(buffer)
+    sampler.beta = 0.0
+    return first, drawn(buffer), sampler.alpha, sampler.beta
+
+
+@program
+def without_an_exponent_all_are_alike(data: Any) -> Any:
+    sampler = data.PrioritizedSampler(5, alpha=0.0, beta=1.0)
+    buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(5), sampler=sampler, batch_size=DRAWS)
+    buffer.update_priority(buffer.extend(frames(5)), torch.tensor([2.0, 3.0, 5.0, 1.0, 9.0]))
+    return drawn(buffer)
+
+
+@program
+def the_largest_priority_that_is_still_there(data: Any) -> Any:
+    found = []
+    for within in (False, True):
+        sampler = data.PrioritizedSampler(3, alpha=1.0, beta=1.0, max_priority_within_buffer=within)
+        buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(3), sampler=sampler, batch_size=DRAWS)
+        buffer.update_priority(buffer.extend(frames(3)), torch.tensor([8.0, 1.0, 2.0]))
+        buffer.update_priority(torch.tensor([0]), 1.0)
+        found.append(round(float(sampler.default_priority), 4))
+    return found
+
+
+@program
+def wrong_priorities(data: Any) -> Any:
+    sampler = data.PrioritizedSampler(3, alpha=1.0, beta=1.0)
+    buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(3), sampler=sampler, batch_size=DRAWS)
+    empty = outcome(buffer.sample)
+    buffer.extend(frames(3))
+    return (
+        empty,
+        outcome(lambda: buffer.update_priority(torch.tensor([0, 1]), torch.tensor([1.0, 2.0, 3.0]))),
+        outcome(lambda: data.PrioritizedSampler(3, alpha=-1.0, beta=1.0)),
+        outcome(lambda: data.PrioritizedSampler(3, alpha=1.0, beta=-1.0)),
+    )
+
+
+@program
+def slices_by_priority(data: Any) -> Any:
+    sampler = data.PrioritizedSliceSampler(10, alpha=1.0, beta=1.0, num_slices=DRAWS // 4, traj_key="episode")
+    buffer = data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(10), sampler=sampler, batch_size=DRAWS // 2)
+    held = TensorDict({"a": torch.arange(10), "episode": torch.tensor([0] * 5 + [1] * 5)}, [10])
+    buffer.update_priority(buffer.extend(held), torch.tensor([1.0, 2, 2, 1, 9, 1, 1, 1, 1, 9]))
+    sample, info = buffer.sample(return_info=True)
+    slices = sample["a"].view(-1, 2)
+    share = slices[:, 0].bincount(minlength=10) / len(slices)
+    return (
+        bool((slices[:, 1] == slices[:, 0] + 1).all()),
+        [round(float(part), 1) for part in share],
+        sorted(set(sample.keys()) - {"_weight"}),
+        sample["priority_weight"].shape,
+        sorted({(int(a), round(float(w), 4)) for a, w in zip(sample["a"], sample["priority_weight"].view(-1), strict=True)})[
+            ::2
+        ],
+        sample["next", "truncated"].view(-1, 2)[:3],
+        {"index", "priority_weight"} <= set(info),
+    )
+
+
+# ---------------------------------------------------------------------- transforms
+
+
 @program
 def transforms_in_order(data: Any) -> Any:
     buffer = data.ReplayBuffer(
@@ -410,7 +642,11 @@ def wrong_arguments(data: Any) -> Any:
 def test_the_same_comes_out(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RL_WARNINGS", "0")
-    results = [shown(PROGRAMS[name](data)) for data in (torchrls(), reap.data)]
+    torchrl_trees.provide(monkeypatch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = shown(PROGRAMS[name](torchrls()))
+    results = [theirs, shown(PROGRAMS[name](reap.data))]
     assert results[0] == results[1]
     assert results[1] != "refused"
 

@@ -50,7 +50,8 @@ def test_samples_have_their_index(prefetch: int) -> None:
     sample, info = buffer.sample(return_info=True)
     assert sample["index"].equal(info["index"])
     assert sample["index"].equal(sample["n"])
-    assert buffer[:].keys() == {"n"}
+    assert buffer[:]["index"].tolist() == buffer["index"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert buffer.storage.get(slice(None)).keys() == {"n"}
     buffer.set_sampler(RandomSampler())
 
 
@@ -59,6 +60,9 @@ def test_samples_of_rows_have_an_index_for_each_dimension() -> None:
     buffer.extend(frames(2, 3))
     sample = buffer.sample()
     assert sample["index"].shape == (20, 2)
+    assert buffer[:]["index"].tolist() == [[[0, 0], [0, 1], [0, 2]], [[1, 0], [1, 1], [1, 2]]]
+    assert buffer[1]["index"].tolist() == [[1, 0], [1, 1], [1, 2]]
+    assert buffer[1, 2]["index"].tolist() == [1, 2]
     assert buffer[:][tuple(sample["index"].unbind(-1))]["n"].equal(sample["n"])
 
 
@@ -378,7 +382,8 @@ def test_trajectories_of_several_lengths_come_in_a_list() -> None:
         (2, 0, (2,)),
         (5, 1, (5,)),
     }
-    assert "index" not in buffer[0].keys()
+    assert buffer[1]["index"].tolist() == [1] * 5
+    assert "index" not in buffer.storage[1].keys()
     buffer.update_tensordict_priority([item.set("td_error", item["n"].double()) for item in sample])
     assert powers(buffer)[:2] == [1, 4]
 

@@ -53,11 +53,7 @@ OLDER_NAMES = {
 }
 """Of torchrl before 0.13."""
 
-
 TRUNCATED = ("truncated", "next.truncated")
-
-DECIDED = frozenset({("sample", "device"), ("buffer", "device")})
-"""What a sample gives as its device is that of the data which were written."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class Program:
     Attributes:
         name: of its file.
         learned: the least mean return of a policy that has learned.
-        decided: what differs on purpose, as name and entry of what is described; see `DECIDED`.
+        decided: what differs on purpose, as name and entry of what is described.
     """
 
     name: str
@@ -78,8 +74,8 @@ class Program:
 ALL = (
     Program("dqn"),
     Program("ppo"),
-    # torchrl's buffer has no outputs of the policy if random actions were written first; `buffer[:]` of reap has no index.
-    Program("sac", decided=frozenset({("buffer", "data.loc"), ("buffer", "data.scale"), ("buffer", "data.index")})),
+    # torchrl's buffer has no outputs of the policy if random actions were written first.
+    Program("sac", decided=frozenset({("buffer", "data.loc"), ("buffer", "data.scale")})),
     Program("td3"),
     Program("a2c"),
     # Indices of slices are [B, 1] from torchrl, [B] from reap, as those of other samplers.
@@ -134,7 +130,7 @@ def facts(name: str, folder: Path) -> list[list[dict[str, Any]] | str]:
 def compared(found: dict[str, Any], program: Program) -> dict[str, Any]:
     """The facts that are equal."""
     entries = {(name, entry): value for name, entries in found["described"].items() for entry, value in entries.items()}
-    same = {place: value for place, value in entries.items() if place not in DECIDED | program.decided}
+    same = {place: value for place, value in entries.items() if place not in program.decided}
     return {**{name: value for name, value in found.items() if name not in {"described", "return"}}, "described": same}
 
 

@@ -12,10 +12,10 @@ from torch import distributions as d
 from torch import nn
 from torchrl.modules import OneHotCategorical, ProbabilisticActor
 
-from reap.keys import Key
+from reap.recording.buffers import Stage
 from tests.policy.recording import OBSERVATION
 
-KNOWN: list[Key] = list(OBSERVATION)
+STAGE = Stage(OBSERVATION, (3,))
 
 
 def net(n_out: int = 2, n_in: int = 4) -> nn.Module:

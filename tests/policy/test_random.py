@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from torchrl import modules as torchrl_modules
 
-from reap.collectors import RandomPolicy, SyncDataCollector
+from reap.collectors import MultiSyncDataCollector, RandomPolicy, SyncDataCollector
 from reap.data import Binary, Bounded, Categorical, Composite, MultiOneHot, OneHot
-from reap.envs import GymEnv, SerialEnv
+from reap.envs import GymEnv, PettingZooWrapper, SerialEnv
 from reap.errors import SpecMismatch
 from reap.policy.actors.random import RandomActor
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Field
 from reap.testing import Count, DiscreteCount, Masked
+from tests.envs.agents import Team, Walkers
 
 SPEC = Bounded(-1, 1, (2,))
 
@@ -72,6 +74,41 @@ def test_it_drives_a_rollout_of_an_env() -> None:
 
 def test_repr() -> None:
     assert repr(RandomPolicy(SPEC)) == f"RandomPolicy({SPEC})"
+    assert repr(RandomPolicy()) == "RandomPolicy()"
+
+
+AGENTS = [
+    pytest.param(lambda: PettingZooWrapper(Walkers()), id="agents of PettingZoo"),
+    pytest.param(Team, id="a group in an env of torchrl"),
+    pytest.param(lambda: GymEnv(DiscreteCount(4)), id="one agent"),
+]
+
+
+@pytest.mark.parametrize("make", AGENTS)
+@pytest.mark.parametrize("kind", [RandomPolicy, torchrl_modules.RandomPolicy])
+def test_without_a_spec_it_takes_that_of_the_env(make: Any, kind: Any) -> None:
+    policy, env = kind(), make()
+    with pytest.raises(RuntimeError, match="RandomPolicy"):
+        policy(TensorDict())
+    with SyncDataCollector(env, policy, frames_per_batch=4) as collector:
+        batch = collector.next()
+        expected = dict(env.full_action_spec.items(True, True))
+        for key, spec in expected.items():
+            assert all(spec.is_in(action) for action in batch[key].unbind(0))
+        drawn = policy(TensorDict())
+    assert set(drawn.keys(True, True)) == set(expected)
+
+
+def test_a_spec_that_it_has_stays() -> None:
+    policy = RandomPolicy(SPEC)
+    policy.set_action_spec_from_env(GymEnv(DiscreteCount(4)))
+    assert policy.action_spec is SPEC
+
+
+@pytest.mark.parametrize("kind", [RandomPolicy, torchrl_modules.RandomPolicy])
+def test_without_a_spec_in_workers(kind: Any) -> None:
+    with MultiSyncDataCollector([lambda: GymEnv(DiscreteCount(4))] * 2, kind(), frames_per_batch=8) as collector:
+        assert collector.next()["action"].sum(-1).eq(1).all()
 
 
 # ---------------------------------------------------------------------- RandomActor

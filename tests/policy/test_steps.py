@@ -30,7 +30,7 @@ from torchrl.modules import (
     ActorCriticOperator,
     ActorCriticWrapper,
     ActorValueOperator,
-    EGreedyModule,
+    AdditiveGaussianModule,
     OneHotCategorical,
     ProbabilisticActor,
     SafeModule,
@@ -43,7 +43,7 @@ from torchrl.modules.tensordict_module import SafeProbabilisticModule, SafeProba
 from reap.errors import SpecMismatch
 from reap.policy.actors.steps import StepPlan, UnwrapError
 from tests.pairwise import pairwise
-from tests.policy.policies import KNOWN, actor, chain, doubled, mod, net, normal_parts, prob, two_samples
+from tests.policy.policies import STAGE, actor, chain, doubled, mod, net, normal_parts, prob, two_samples
 from tests.policy.recording import RANDOM, Recording, called, check
 
 Policy = Callable[[], Any]
@@ -241,7 +241,10 @@ REFUSED: dict[str, tuple[Policy, str]] = {
     "subclass": (lambda: Subclass(net(), ["observation"], ["action"]), "Subclass is no class"),
     "subclass inside": (lambda: TensorDictSequential(Subclass(net(), ["observation"], ["action"])), "Subclass"),
     "any TensorDict function": (lambda: TensorDictSequential(mod(), WrapModule(lambda td: td)), "WrapModule is no"),
-    "exploration": (lambda: TensorDictSequential(mod(), EGreedyModule(Bounded(-1, 1, (3, 2)))), "EGreedyModule is no"),
+    "exploration": (
+        lambda: TensorDictSequential(mod(), AdditiveGaussianModule(Bounded(-1, 1, (3, 2)))),
+        "AdditiveGaussianModule is no",
+    ),
     "keyword arguments": (
         lambda: TensorDictModule(lambda x: x + 1, {"x": "observation"}, ["action"]),
         "TensorDictModule has _kwargs",
@@ -299,7 +302,7 @@ if not HAS_GENERATORS:
 @pytest.mark.parametrize(("make", "reason"), REFUSED.values(), ids=REFUSED)
 def test_refusals(make: Policy, reason: str) -> None:
     with pytest.raises(UnwrapError) as caught:
-        StepPlan(make(), KNOWN, RANDOM)
+        StepPlan(make(), STAGE, RANDOM)
     assert reason in str(caught.value)
     check(make(), "tensordict")
 
@@ -308,28 +311,28 @@ def test_refusals(make: Policy, reason: str) -> None:
 def test_a_generator_of_the_policy_is_refused() -> None:
     policy = TensorDictSequential(mod("logits"), prob(generator=torch.Generator().manual_seed(0)))
     with pytest.raises(UnwrapError, match="_generator"):
-        StepPlan(policy, KNOWN, RANDOM)
+        StepPlan(policy, STAGE, RANDOM)
     assert Recording(policy).actor.kind == "tensordict"
 
 
 def test_several_samples_are_refused() -> None:
     for options in ({"num_samples": 2}, {"num_samples": torch.Size(())}):
         with pytest.raises(UnwrapError, match="num_samples"):
-            StepPlan(ProbSequential(mod("logits"), prob(**options)), KNOWN, RANDOM)
+            StepPlan(ProbSequential(mod("logits"), prob(**options)), STAGE, RANDOM)
     with pytest.raises(UnwrapError, match="2 samples"):
-        StepPlan(ProbSequential(mod("logits"), prob(out_keys=["a", "b"], return_log_prob=False)), KNOWN, RANDOM)
+        StepPlan(ProbSequential(mod("logits"), prob(out_keys=["a", "b"], return_log_prob=False)), STAGE, RANDOM)
 
 
 def test_existing_outputs_are_skipped_by_the_policy_itself() -> None:
     with set_skip_existing(True), pytest.raises(UnwrapError, match="skip"):
-        StepPlan(mod(), KNOWN, RANDOM)
+        StepPlan(mod(), STAGE, RANDOM)
 
 
 def test_hooks_for_all_modules_are_refused() -> None:
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
         with pytest.raises(UnwrapError, match="all modules"):
-            StepPlan(mod(), KNOWN, RANDOM)
+            StepPlan(mod(), STAGE, RANDOM)
     finally:
         handle.remove()
 
@@ -338,19 +341,19 @@ def test_a_compiled_module_is_refused() -> None:
     policy = mod()
     policy._compiled_call_impl = policy.forward
     with pytest.raises(UnwrapError, match="_compiled_call_impl"):
-        StepPlan(policy, KNOWN, RANDOM)
+        StepPlan(policy, STAGE, RANDOM)
 
 
 def test_a_class_under_a_borrowed_name_is_refused() -> None:
     fake = type("SafeModule", (TensorDictModule,), {"__module__": SafeModule.__module__})
     with pytest.raises(UnwrapError, match="SafeModule is no class"):
-        StepPlan(mod(cls=fake), KNOWN, RANDOM)
+        StepPlan(mod(cls=fake), STAGE, RANDOM)
 
 
 def test_a_sample_that_is_drawn_before_is_refused() -> None:
     policy = ProbSequential(TensorDictModule(lambda x: (x, x), ["observation"], ["logits", "action"]), prob())
     with pytest.raises(UnwrapError, match="out_keys"):
-        StepPlan(policy, KNOWN, RANDOM)
+        StepPlan(policy, STAGE, RANDOM)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +363,7 @@ def test_a_sample_that_is_drawn_before_is_refused() -> None:
 )
 def test_outputs_that_are_no_tensors_go_the_other_way(module: Callable[[Tensor], Any]) -> None:
     policy = TensorDictSequential(mod(), TensorDictModule(module, ["observation"], ["other"]))
-    plan = StepPlan(policy, KNOWN, RANDOM)
+    plan = StepPlan(policy, STAGE, RANDOM)
     assert type(plan.run([torch.zeros(3, 4)])[-1]) is not Tensor
     try:
         recording = Recording(policy)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
+import torch
 
 from reap import GymEnv
 from reap.testing import Count
@@ -51,8 +53,8 @@ def test_what_cannot_win_is_not_tried() -> None:
     assert [round(slow_policy.bound(setup)) for setup in SETUPS] == [91, 167, 286, 444, 615]
     trials, runs = raced([90, 160, 280, 440, 610], slow_policy)
     assert trials[0].setup == SETUPS[4]
-    assert set(runs) == set(SETUPS[2:])
-    assert [one.rate for one in trials[3:]] == [0, 0]
+    assert set(runs) == set(SETUPS[3:])
+    assert [one.rate for one in trials[2:]] == [0, 0, 0]
 
 
 def test_a_setup_without_memory_is_out() -> None:
@@ -60,6 +62,33 @@ def test_a_setup_without_memory_is_out() -> None:
     assert trials[0].setup == SETUPS[3]
     assert runs.count(SETUPS[4]) == 1
     assert next(trial for trial in trials if trial.setup == SETUPS[4]).error == "MemoryError: none left"
+
+
+def test_parts_that_were_measured_too_slow_rule_nothing_out() -> None:
+    slow_policy = Parts(step=1e-3, step_cpu=1e-3, reset=0.0, policy=(1e-2,) * 4, transfer=0.0, cores=1)
+    trials, runs = raced([910, 1670, 2860, 4440, 6150], slow_policy)
+    assert trials[0].setup == SETUPS[4]
+    assert set(runs) == set(SETUPS[3:]), "as if all rates were a tenth of that"
+
+
+def test_workers_that_deliver_as_they_come_are_counted_by_whole_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Collector(contextlib.nullcontext[Any]):
+        delivered = 0
+
+        def __enter__(self) -> Any:
+            return self
+
+        def next(self) -> torch.Tensor:
+            self.delivered += 1
+            return torch.zeros(7)
+
+    made = Collector()
+    monkeypatch.setattr(Setup, "build", lambda *_given: made)
+    monkeypatch.setattr("time.perf_counter", iter([0.0, 0.5, 1.0, 1.5]).__next__)
+    trial = Trial(Setup(Kind.MULTI_ASYNC, 1, 4), bound=100.0)
+    Track(None, lambda: None, 20).run(trial, 1.25)
+    assert made.delivered == 4 + 2 * 4
+    assert trial.rate == 2 * 4 * 7 / 1.5
 
 
 def test_a_trial_collects() -> None:

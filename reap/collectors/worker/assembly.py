@@ -20,6 +20,7 @@ from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.policy.actors.halves import join_halves
 from reap.policy.actors.random import OwnDrawActor, RandomActor
+from reap.policy.actors.spec_draws import is_random_policy
 from reap.policy.actors.states import read_keys, written_keys
 from reap.policy.base import PolicyActor, RetainedInputs
 from reap.policy.choose import choose_actor
@@ -94,6 +95,7 @@ def assemble(
     if options.env_device is not None:
         env.set_device(options.env_device)
     env.leave_to_policy([key for key in read_keys(policy) if after(key) in written_keys(policy)])
+    _complete_random(policy, env)
     _refuse_rows(env, options)
     env.set_check(options.check)
     if options.use_buffers is False:
@@ -186,6 +188,14 @@ def _rewards(env: EnvBase) -> list[Key]:
     """The keys of a slot whose sum is an episode's return: the reward at the root, or else all there are."""
     keys = list(env.fields(env.full_reward_spec))
     return [after(REWARD)] if REWARD in keys else [after(key) for key in keys]
+
+
+def _complete_random(policy: Any, env: EnvBase) -> None:
+    """Give a `RandomPolicy` without a spec, of reap or of torchrl, those of the env's actions."""
+    if isinstance(policy, RandomPolicy):
+        policy.set_action_spec_from_env(env)
+    elif is_random_policy(policy) and policy.action_spec is None:
+        policy.action_spec = env.full_action_spec.as_torchrl()
 
 
 def _random_actor(policy: Any, env: EnvBase, stage: Stage, outputs: Mapping[Key, Field] | None) -> RandomActor:

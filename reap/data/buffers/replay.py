@@ -19,6 +19,7 @@ from torch import Tensor
 
 from reap.data.buffers.face import BETWEEN_GRAPHS, BufferFace
 from reap.data.buffers.feeders import Feeders
+from reap.data.buffers.own_index import read_with_index, without_index
 from reap.data.buffers.parts import sampler_of, storage_of, writer_of
 from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.buffers.sample_notes import SampleNotes
@@ -204,11 +205,13 @@ class ReplayBuffer(BufferFace):
 
     def _prepared(self, data: Any) -> Any:
         """These data, as they are written."""
-        return self._transforms.before_write(data, self._storage)
+        written = self._transforms.before_write(data, self._storage)
+        return without_index(written) if self._writer.tells_index else written
 
     def _edited(self, data: Any, dims: int) -> Any:
         """Data with this number of batch dimensions that replace others, as they are written."""
-        return self._transforms.before_edit(data, self._storage, dims)
+        written = self._transforms.before_edit(data, self._storage, dims)
+        return without_index(written) if self._writer.tells_index else written
 
     # ------------------------------------------------------------------ sampling
 
@@ -302,7 +305,9 @@ class ReplayBuffer(BufferFace):
         Slices and numbers give views of the memory of the buffer, which later writes change. A key gives the values under it.
         """
         self.feeders.check()
-        return self._storage.at(slice(None))[index] if is_key(index) else self._storage.at(index)
+        if is_key(index):
+            return self[:][index]
+        return read_with_index(self._storage, index) if self._writer.tells_index else self._storage.at(index)
 
     def __setitem__(self, index: Any, data: Any) -> None:
         """Overwrite frames, or the values of all frames under a key.

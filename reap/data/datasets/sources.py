@@ -87,7 +87,7 @@ def _in_order(buffer: ReplayBuffer) -> TensorDictBase:
     """The frames of a buffer `[*rows, time]`, or `[*rows, time, *item]`, in the order in which they were written."""
     storage = buffer.storage
     with storage.control.lock:
-        data = buffer[:]
+        data = storage.contents()
         whole = storage.ring.whole()
         last = storage.ring.claimed - 1
     if not isinstance(data, TensorDictBase):

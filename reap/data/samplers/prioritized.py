@@ -109,10 +109,13 @@ class PrioritizedSampler(Sampler):
 
     @property
     def default_priority(self) -> float:
-        """The priority of new frames: the largest so far, or 1."""
-        if not self._exponent or self._largest == self._first_power:
+        """The priority of new frames: the largest so far, or of those in the buffer; 1 if there is none."""
+        largest = self._largest
+        if self.max_priority_within_buffer and self._tree is not None:
+            largest = self._tree.highest or self._first_power
+        if not self._exponent or largest == self._first_power:
             return FIRST_PRIORITY
-        return max(0.0, self._largest ** (1 / self._exponent) - self.eps)
+        return max(0.0, largest ** (1 / self._exponent) - self.eps)
 
     @property
     def alpha(self) -> float:

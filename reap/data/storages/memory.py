@@ -98,10 +98,11 @@ class TensorMemory(Storage):
         objects = [plain(key) for key, field in schema.fields.items() if field.is_object]
         if objects and not self.holds_objects:
             raise SpecMismatch(f"replay buffer: {self.place} cannot hold the Python objects of {objects}; leave them out")
+        told = schema if self._takes_first_device else replace(schema, device=self.device)
         with self.control.lock:
             if self.control.schema is None:
-                self._take(schema, self._allocate)
-                self.control.note_schema(schema)
+                self._take(told, self._allocate)
+                self.control.note_schema(told)
         assert self.is_initialised
 
     def _take(self, schema: Schema, make: Any) -> None:

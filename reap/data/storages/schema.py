@@ -36,7 +36,7 @@ class Schema:
         fields: shape and dtype of one item's value under each key.
         rows: batch dimensions before time; none for a buffer of one dimension.
         item: batch dimensions of one item, after time: `(T,)` if each is a trajectory.
-        device: the device of the data.
+        device: what TensorDicts give as their device.
     """
 
     kind: Any

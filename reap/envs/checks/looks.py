@@ -23,6 +23,10 @@ SPREAD_BYTES = 256
 """Bounds of values up to this size are spread over all frames, for rows of a few numbers are compared slowly."""
 
 
+FEW_BYTES, FEW_COLUMNS = 512, 1024
+"""Columns of choices up to this size are known again, and up to this number of them."""
+
+
 class Look(Protocol):
     """Looks at the values of one key, arrays `[..., *value]`."""
 
@@ -157,10 +161,20 @@ class OneHotBlocks:
     def __init__(self, sizes: Iterable[int], ndim: int) -> None:
         self._sizes, self._ndim = list(sizes), ndim
         self._cuts = np.cumsum(self._sizes)[:-1]
+        # Small columns that were right once, by their bytes: with few choices and rows they come again and again.
+        self._known: set[tuple[Any, bytes]] = set()
 
     def is_fine(self, array: Array) -> bool:
         """Whether all are."""
-        return not self.wrong(array).any()
+        if array.nbytes > FEW_BYTES:
+            return not self.wrong(array).any()
+        column = array.dtype, array.tobytes()
+        if column in self._known:
+            return True
+        is_fine = not self.wrong(array).any()
+        if is_fine and len(self._known) < FEW_COLUMNS:
+            self._known.add(column)
+        return is_fine
 
     def wrong(self, array: Array) -> Mask:
         """Which frames have one that is not."""

@@ -34,19 +34,18 @@ from torch import nn
 
 from reap.errors import SpecMismatch
 from reap.keys import Key, as_key, plain
+from reap.policy.actors.module_changes import HOOKS, ModuleChanges
+from reap.policy.actors.registers import TORCHRL, Registers, Step, UnwrapError
+from reap.policy.actors.value_steps import value_step
 from reap.policy.base import Outputs
 from reap.recording.buffers import Stage
 
-Registers = list[Any]
-Step = Callable[[Registers], None]
-"""Appends its results to the registers."""
-
-TORCHRL = "torchrl.modules.tensordict_module"
 NAMES: Mapping[type, frozenset[str]] = {
     TensorDictModule: frozenset({"common.SafeModule", "actors.Actor", "actors.ValueOperator"}),
     TensorDictSequential: frozenset(
         {
             "sequence.SafeSequential",
+            "actors.QValueActor",
             "actors.ActorValueOperator",
             "actors.ActorCriticOperator",
             "actors.ActorCriticWrapper",
@@ -59,7 +58,6 @@ NAMES: Mapping[type, frozenset[str]] = {
 }
 """The known classes of tensordict, and those of torchrl that do the same; torchrl is not imported to tell."""
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 CHANGING: Mapping[type, tuple[str, ...]] = {
     TensorDictModule: ("_kwargs", "method", "method_kwargs", "_get_kwargs"),
     TensorDictSequential: ("partial_tolerant", "_select_before_return"),
@@ -71,36 +69,33 @@ CHANGING: Mapping[type, tuple[str, ...]] = {
 NO_SHAPE = torch.Size(())
 
 
-class UnwrapError(Exception):
-    """A policy is not taken apart; the text says why."""
-
-
 class StepPlan:
     """The steps of a policy.
 
     Args:
         policy: the policy.
-        known: keys of the tensors that it is given.
+        stage: the tensors that it is given.
         interaction: how probabilistic modules choose; None for the default of each.
 
     Attributes:
         reads: keys of the tensors in the first registers.
         steps: to be run in this order on the registers.
         places: the register in which each key's last value is.
-        parts: the modules that were taken apart.
 
     Raises:
         UnwrapError: the policy is not taken apart.
     """
 
-    def __init__(self, policy: Any, known: Iterable[Key], interaction: InteractionType | None) -> None:
+    def __init__(self, policy: Any, stage: Stage, interaction: InteractionType | None) -> None:
         if skip_existing():
             raise UnwrapError("set_skip_existing is active")
         if nn.modules.module._has_any_global_hook():  # pyright: ignore[reportPrivateUsage]
             raise UnwrapError("hooks for all modules are registered")
-        self.parts: list[Any] = []
-        leaves = list(_leaves(policy, interaction, self.parts))
-        self.reads = _inputs(leaves, frozenset(known))
+        parts: list[Any] = []
+        leaves = list(_leaves(policy, interaction, parts))
+        self.is_changed = ModuleChanges(parts).found
+        self.reads = _inputs(leaves, frozenset(stage.fields))
+        self._batch_shape = tuple(stage.batch_shape)
         self.places: dict[Key, int] = {key: place for place, key in enumerate(self.reads)}
         self._size = len(self.reads)
         self.steps: list[Step] = [self._step(leaf, taken) for leaf, taken in leaves]
@@ -119,7 +114,9 @@ class StepPlan:
 
     def _step(self, leaf: Any, interaction: InteractionType | None) -> Step:
         inputs = getter([self.places[as_key(key)] for key in leaf.in_keys])
-        if _kind(leaf) is TensorDictModule:
+        if make := value_step(leaf):
+            step = make(leaf, inputs, self._batch_shape)
+        elif _kind(leaf) is TensorDictModule:
             step = _module_step(leaf, inputs)
         else:
             step = _distribution_step(leaf, inputs, interaction)
@@ -158,6 +155,11 @@ def _draws_jointly(cls: type) -> bool:
 
 def _leaves(module: Any, interaction: InteractionType | None, parts: list[Any]) -> Iterator[tuple[Any, InteractionType | None]]:
     """The modules that compute something, in order, and how each uses its distribution."""
+    if value_step(module):
+        _refuse_changes(module, type(module))
+        parts.append(module)
+        yield module, interaction
+        return
     kind = _kind(module)
     if kind is None:
         raise UnwrapError(f"{type(module).__name__} is no class that is known")
@@ -177,7 +179,7 @@ def _leaves(module: Any, interaction: InteractionType | None, parts: list[Any]) 
 def _refuse_changes(module: Any, kind: type) -> None:
     own = vars(module)
     name = type(module).__name__
-    found = [attribute for attribute in (*HOOKS, "_compiled_call_impl", *CHANGING[kind]) if own.get(attribute)]
+    found = [attribute for attribute in (*HOOKS, "_compiled_call_impl", *CHANGING.get(kind, ())) if own.get(attribute)]
     found += [attribute for attribute in own if inspect.isfunction(getattr(type(module), attribute, None))]
     if found:
         raise UnwrapError(f"{name} has {', '.join(found)}")
@@ -221,7 +223,7 @@ def _inputs(leaves: Iterable[tuple[Any, InteractionType | None]], known: frozens
 
 def _written(leaf: Any) -> list[Key | None]:
     """Keys of the values that a module's step appends; None: the value is dropped."""
-    if _kind(leaf) is TensorDictModule:
+    if value_step(leaf) or _kind(leaf) is TensorDictModule:
         return [None if key == "_" else as_key(key) for key in leaf.out_keys]
     samples = [as_key(key) for key in leaf.dist_sample_keys]
     if len(samples) != 1:

@@ -4,21 +4,21 @@ It replaces the `TensorDictActor` of the same policy, after a trial of both from
 the same bits (`choose_actor`). That trial holds for the policy as it was: at the start of each rollout the actor looks
 whether the TensorDict modules are still the same ones, with the same attributes and networks and without hooks. As long
 as they are not, the `TensorDictActor` does the work. A change in the middle of a rollout counts from the next one on.
+torchrl's `RandomPolicy` is unwrapped in the same way (`DrawPlan`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from operator import is_, itemgetter
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
-from tensordict.nn import InteractionType, TensorDictSequential
-from torch import nn
+from tensordict.nn import InteractionType
 
 from reap.keys import Key
-from reap.policy.actors.steps import HOOKS, StepPlan, UnwrapError, getter
+from reap.policy.actors.registers import Registers, Step, UnwrapError
+from reap.policy.actors.spec_draws import DrawPlan, is_random_policy
+from reap.policy.actors.steps import StepPlan, getter
 from reap.policy.base import Outputs, OutputWriter, PolicyActor
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Field
@@ -26,16 +26,39 @@ from reap.recording.layout import Field
 copy_all: Callable[..., Any] = torch._foreach_copy_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
 
-def unwrap(policy: Any, stage: Stage, interaction: InteractionType | None) -> StepPlan | None:
+class Plan(Protocol):
+    """The computation of a policy, as steps over registers; see `StepPlan` and `DrawPlan`."""
+
+    reads: list[Key]
+    steps: list[Step]
+    places: dict[Key, int]
+
+    def run(self, inputs: Iterable[torch.Tensor]) -> Registers:
+        """The registers after all steps; the first of them are the tensors under `reads`."""
+        ...
+
+    def outputs(self, stage: Stage) -> Outputs:
+        """Run the steps on the tensors of a stage; return the values under keys that the stage does not have."""
+        ...
+
+    def is_changed(self) -> bool:
+        """Whether the policy computes something else now than when the plan was made."""
+        ...
+
+
+def unwrap(policy: Any, stage: Stage, interaction: InteractionType | None, device: torch.device | None = None) -> Plan | None:
     """The steps of a policy on the tensors of a stage; None if it must be called as it is.
 
     Args:
         policy: any policy.
         stage: its inputs.
         interaction: how probabilistic modules choose; None for the default of each.
+        device: of the TensorDict that the policy would be called with.
     """
     try:
-        return StepPlan(policy, stage.fields, interaction)
+        if is_random_policy(policy):
+            return DrawPlan(policy) if device is None or device.type == "cpu" else None
+        return StepPlan(policy, stage, interaction)
     except UnwrapError:
         return None
 
@@ -49,13 +72,12 @@ class UnwrappedActor:
         fallback: the actor that calls the policy itself, its outputs fixed; it is given copies of the stage.
     """
 
-    def __init__(self, plan: StepPlan, stage: Stage, fallback: PolicyActor) -> None:
+    def __init__(self, plan: Plan, stage: Stage, fallback: PolicyActor) -> None:
         self.kind = "unwrapped"
         self.enables_grad = fallback.enables_grad
         self.reads: Sequence[Key] = tuple(plan.reads)
         self.outputs: Mapping[Key, Field] = {}
         self._plan = plan
-        self._changes = ModuleChanges(plan.parts)
         self._steps = tuple(plan.steps)
         inputs = [stage.tensors[key] for key in plan.reads]
         self._inputs: Callable[[], list[Any]] = inputs.copy
@@ -85,7 +107,7 @@ class UnwrappedActor:
 
     def bind(self, slot: Slot) -> None:
         """Take the slot that following calls write; leave it to the policy itself as long as that is changed."""
-        if self._changes.found():
+        if self._plan.is_changed():
             self._fallback.bind(slot)
             self.kind, self.act = self._fallback.kind, self._fallback.act
         else:
@@ -103,31 +125,3 @@ class UnwrappedActor:
                 self.writer.write(t, dict(zip(self.writer.keys, results, strict=True)))
                 return
         copy_all([views[t] for views in self._views], results)
-
-
-class ModuleChanges:
-    """Detects changes of TensorDict modules."""
-
-    def __init__(self, modules: Sequence[Any]) -> None:
-        self._hooks = [getattr(module, hooks) for module in modules for hooks in HOOKS]
-        self._attributes = [vars(module) for module in modules]
-        # Going from train to eval mode changes nothing in them; their networks take care of it.
-        self._getters = [itemgetter(*(name for name in vars(module) if name != "training")) for module in modules]
-        sequences = [module.module for module in modules if isinstance(module, TensorDictSequential)]
-        self._children = [vars(module)["_modules"] for module in (*modules, *sequences)]
-        self._before = self._state()
-
-    def found(self) -> bool:
-        """Whether an attribute, a network or a module of a sequence is another one, or there is a hook."""
-        if any(self._hooks) or nn.modules.module._has_any_global_hook():  # pyright: ignore[reportPrivateUsage]
-            return True
-        try:
-            now = self._state()
-        except KeyError:  # an attribute was deleted
-            return True
-        return len(now) != len(self._before) or not all(map(is_, now, self._before))
-
-    def _state(self) -> list[Any]:
-        values = chain.from_iterable(get(own) for get, own in zip(self._getters, self._attributes, strict=True))
-        children = chain.from_iterable(modules.values() for modules in self._children)
-        return [*map(len, self._attributes), *values, *children]

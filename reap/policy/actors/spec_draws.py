@@ -1,0 +1,120 @@
+"""`DrawPlan`: torchrl's `RandomPolicy`, whose specs are asked one by one.
+
+    RandomPolicy(Composite)                          registers
+    ├── "action"            spec.rand()              0  action
+    └── ("agents", "move")  spec.rand()              1  move
+
+The policy draws the same numbers in the same order, puts them into new TensorDicts, and copies these into the one that it is
+given, which takes several times as long as to draw them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from operator import is_
+from typing import Any
+
+import torch
+
+from reap.keys import Key, as_key
+from reap.policy.actors.registers import TORCHRL, Registers, Step, UnwrapError
+from reap.policy.base import Outputs
+from reap.recording.buffers import Stage
+
+SPECS = "torchrl.data.tensor_specs"
+NO_SHAPE = torch.Size(())
+
+
+def is_random_policy(policy: Any) -> bool:
+    """Whether it is a `RandomPolicy` of torchrl, and no class derived from that; torchrl is not imported to tell."""
+    cls = type(policy)
+    owner = cls.__module__
+    is_named_so = cls.__qualname__ == "RandomPolicy" and owner.startswith(TORCHRL)
+    return is_named_so and getattr(sys.modules.get(owner), cls.__qualname__, None) is cls
+
+
+class DrawPlan:
+    """The steps of a `RandomPolicy`; as `StepPlan` for modules.
+
+    Args:
+        policy: it, with its specs.
+
+    Attributes:
+        reads: it reads nothing.
+        steps: a draw for each spec, to be run in this order on the registers.
+        places: the register in which the value of each key is.
+
+    Raises:
+        UnwrapError: its specs make something else than a TensorDict of tensors in the memory of the host.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+        self._specs = self._now()
+        leaves = list(_leaves(policy.action_spec, () if self._is_composite else as_key(policy.action_key)))
+        self.reads: list[Key] = []
+        self.places = {key: place for place, (key, _) in enumerate(leaves)}
+        if not leaves or len(self.places) < len(leaves):
+            raise UnwrapError(f"expected specs under keys of their own, found {[key for key, _ in leaves]}")
+        self.steps: list[Step] = [_draw_step(spec, self._is_composite) for _, spec in leaves]
+
+    @property
+    def _is_composite(self) -> bool:
+        return _is_composite(self._policy.action_spec)
+
+    def _now(self) -> list[Any]:
+        return [*vars(self._policy).values(), *_nodes(self._policy.action_spec)]
+
+    def is_changed(self) -> bool:
+        """Whether the policy has another spec now, or one of its specs has others in it."""
+        now = self._now()
+        return len(now) != len(self._specs) or not all(map(is_, now, self._specs))
+
+    def run(self, inputs: Iterable[torch.Tensor]) -> Registers:
+        """The registers after all steps."""
+        registers = list(inputs)
+        for step in self.steps:
+            step(registers)
+        return registers
+
+    def outputs(self, stage: Stage) -> Outputs:
+        """Run the steps; return the values under keys that the stage does not have."""
+        registers = self.run(())
+        return {key: registers[place] for key, place in self.places.items() if key not in stage.fields}
+
+
+def _draw_step(spec: Any, is_part: bool) -> Step:
+    draw = partial(spec.rand, NO_SHAPE) if is_part else spec.rand
+
+    def step(registers: Registers) -> None:
+        registers.append(draw())
+
+    return step
+
+
+def _is_composite(spec: Any) -> bool:
+    return isinstance(spec, sys.modules[SPECS].Composite)
+
+
+def _nodes(spec: Any) -> Iterator[Any]:
+    """A spec and all that it is composed of."""
+    yield spec
+    if _is_composite(spec):
+        for part in spec.values():
+            yield from _nodes(part)
+
+
+def _leaves(spec: Any, key: Key) -> Iterator[tuple[Key, Any]]:
+    """The specs of tensors, in the order in which they are drawn."""
+    if not _is_composite(spec):
+        if not isinstance(getattr(spec, "device", None), torch.device) or spec.device.type != "cpu":
+            raise UnwrapError(f"{key} is no tensor in the memory of the host")
+        yield key, spec
+        return
+    if type(spec).rand is not sys.modules[SPECS].Composite.rand or spec.data_cls is not None:
+        raise UnwrapError(f"{type(spec).__name__} draws in a way of its own")
+    for name, part in spec.items():
+        if part is not None:
+            yield from _leaves(part, (*key, name))
