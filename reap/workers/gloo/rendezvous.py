@@ -30,7 +30,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from reap.errors import OptionError
 from reap.workers.gloo.pair import Pair
-from reap.workers.launchers.versions import own_versions, refuse_other_versions
+from reap.workers.remote.versions import own_versions, refuse_other_versions
 
 LOOPBACK = "127.0.0.1"
 HELLO = "hello"
@@ -269,7 +269,7 @@ def meet(meeting: Meeting, name: str, timeout: float, give_up: Callable[[], str 
                 raise TimeoutError
             time.sleep(LOOK)
         hello = json.loads(store.get(HELLO))
-        refuse_other_versions(hello["versions"])
+        refuse_other_versions(hello["versions"], hello["host"])
         return Pair(store, 0, meeting.address, CONNECTING), hello
     except RuntimeError as error:
         raise ConnectionError(f"a worker has come to {meeting.place}, and cannot be connected to: {error}") from error

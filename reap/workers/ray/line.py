@@ -23,6 +23,7 @@ from reap.workers.ray.actor import HOW_TO_BRING_CODE, Whereabouts
 from reap.workers.ray.channel import Ending, Fetched, as_bytes
 from reap.workers.ray.store import Post, SharedObjects
 from reap.workers.remote.lines import ArrivedMessage
+from reap.workers.remote.versions import refuse_other_versions
 
 NOTHING = Encoded(b"")
 SHUT_DOWN = "Ray was shut down in this process"
@@ -147,12 +148,7 @@ class Line:
             if "ModuleNotFoundError" in str(error):
                 raise OptionError(f"a worker's actor could not be made: {words_of(error)}\n{HOW_TO_BRING_CODE}") from error
             raise
-        here = Whereabouts.here("")
-        if (found.reap, found.python) != (here.reap, here.python):
-            raise OptionError(
-                f"node {found.node} ({found.host}): expected reap {here.reap} and Python {here.python}, as the trainer has, "
-                f"found reap {found.reap} and Python {found.python}; install the same there"
-            )
+        refuse_other_versions(found.versions, f"{found.host}, Ray node {found.node[:12]},")
         self.whereabouts = found
         self._get(self.actor.prepare, self.spec, group="control")
         self.spec = b""
