@@ -142,7 +142,7 @@ class Line:
         try:
             raise error
         except Exception as raised:  # noqa: BLE001  the group raises it
-            report = reports.write(raised, reports.START, is_harmless=False)
+            report = reports.write(raised, reports.AT_START, is_harmless=False)
         self.arrived.append(ArrivedMessage(MessageKind.RAISED, Encoded(report)))
 
     def _connect(self) -> None:

@@ -124,7 +124,7 @@ class Line:
                 received += self._took(self._get(self.actor.following, received))
                 self.ring()
         except OptionError as error:
-            report = Encoded(reports.write(error, reports.START, is_harmless=False))
+            report = Encoded(reports.write(error, reports.AT_START, is_harmless=False))
             self.arrived.append(ArrivedMessage(MessageKind.RAISED, report))
             self.ending = str(error)
         except BaseException as error:  # noqa: BLE001  whatever Ray raises, SystemExit when it is shut down among it

@@ -179,7 +179,7 @@ class Line:
 
     def fail(self, error: Exception) -> None:
         """Have the group raise this: the worker will not start."""
-        report = reports.write(error, reports.START, is_harmless=False)
+        report = reports.write(error, reports.AT_START, is_harmless=False)
         self.arrived.append(ArrivedMessage(MessageKind.RAISED, Encoded(report)))
         self._ring()
 
