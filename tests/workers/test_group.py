@@ -356,7 +356,7 @@ def test_the_others_live_on_after_a_reported_failure(make_group: MakeGroup) -> N
         group.replace(worker, Doer)
     assert group.failures() == []
     assert [ask(group, worker, lambda doer: (doer.worker, *doer.control)) for worker in range(3)] == [
-        (worker, 0, 0, 0, 0) for worker in range(3)
+        (worker, 0, -1, 0, 0) for worker in range(3)
     ]
 
 
