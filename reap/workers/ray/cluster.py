@@ -41,7 +41,7 @@ NAMED = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 STATUS = "__autoscaling_status"
 """Where Ray's autoscaler keeps its report."""
 
-NO_TYPE = re.compile("(node_[0-9a-f]+)?")
+NO_TYPE = re.compile("node_[0-9a-f]+")
 """What the report gives as the type of a node where no others are added: the node itself."""
 
 CHOOSES_NODES = ("scheduling_strategy", "placement_group", "label_selector", "fallback_strategy", "accelerator_type")
@@ -108,7 +108,7 @@ class Cluster:
     def grows(self) -> bool:
         """Whether nodes are added when more is asked for than there is: Ray's autoscaler has types of nodes to choose from."""
         types: set[str] = set()
-        with suppress(AttributeError, ImportError):  # a Ray that does not tell
+        with suppress(Exception):  # a Ray that does not tell
             if _state().get_cluster_config() is not None:
                 return True
             types = self._types_of_nodes()
@@ -116,7 +116,7 @@ class Cluster:
 
     def _types_of_nodes(self) -> set[str]:
         """The types of the cluster's nodes, as its autoscaler reports them; nothing where that has not begun."""
-        if optional.load("ray.autoscaler.v2.utils").is_autoscaler_v2():
+        if optional.load("ray.autoscaler.v2.utils").is_autoscaler_v2(fetch_from_server=True):
             address = self.ray.get_runtime_context().gcs_address
             status = optional.load("ray.autoscaler.v2.sdk").get_cluster_status(address)
             return {node.ray_node_type_name for node in (*status.active_nodes, *status.idle_nodes)}

@@ -99,6 +99,7 @@ def ray_head(
         **os.environ,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_worker_niceness": "0",
         "PYTHONPATH": os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")]),
     }
     environ.pop("RAY_ADDRESS", None)

@@ -32,6 +32,7 @@ def running_ray() -> Generator[None]:
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")  # Ray's own, about what it will change
         patch.setenv("PYTHONPATH", os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("RAY_worker_niceness", "0")  # 15 otherwise: on a busy machine actors would take minutes to start
         ray.init(**CONFIG)
         yield
         PooledCluster.idle.clear()
