@@ -296,7 +296,7 @@ class Row:
         return not (self.processes or self.descriptors or self.memory or self.wrong)
 
 
-def carry_out(row: Row, fault: Fault, name: str, draw: random.Random) -> None:
+def carry_out(key: tuple[str, str], row: Row, fault: Fault, name: str, draw: random.Random) -> None:
     """One run, and what it left behind."""
     before, maps = descriptors(), mapped()
     run = Run(name, draw)
@@ -306,11 +306,18 @@ def carry_out(row: Row, fault: Fault, name: str, draw: random.Random) -> None:
         run.wrong = repr(error)
     gc.collect()
     row.runs[name] += 1
-    row.processes += still_running(run.pids)
-    row.descriptors += still_open(len(before))
-    row.memory += max(0, mapped() - maps)
+    processes, opened, memory = still_running(run.pids), still_open(len(before)), max(0, mapped() - maps)
+    row.processes, row.descriptors, row.memory = row.processes + processes, row.descriptors + opened, row.memory + memory
     if run.wrong:
         row.wrong.append(f"{name}: {run.wrong}")
+    if processes or opened or memory or run.wrong:
+        print(
+            "",
+            *key,
+            name,
+            f"left {processes} processes, {opened} descriptors, {memory} maps; {run.wrong or 'the right error'}",
+            sep=" | ",
+        )
     if run.seconds is not None:
         row.seconds.append(run.seconds)
 
@@ -348,7 +355,7 @@ def campaign(runs: int, seed: int, names: Sequence[str]) -> dict[tuple[str, str]
             draw.shuffle(order)
             round_names = [name for name in names if name not in RAY] or names
         key, name = order.pop()
-        carry_out(rows[key], FAULTS[key], name, draw)
+        carry_out(key, rows[key], FAULTS[key], name, draw)
         print(f"\r{number + 1} of {runs}, {sum(not row.is_clean for row in rows.values())} faults left something", end="")
     print()
     return rows
