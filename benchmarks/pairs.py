@@ -1,7 +1,7 @@
 """What a benchmark is made of: two loops that do the same work, and the ratio of their speeds.
 
-    claim file      pairs() -> Pair(ours, baseline, target) ...
-    run.py          measure(pair) -> Measurement -> table, JSON
+    claim file      pairs() -> Pair(ours, baseline, target), Rivals(baseline, subjects) ...
+    run.py          measured() -> Measurement -> table, JSON
 
 Only ratios count: both loops run in one process, in turns, through `ceiling.ratio`. Rates are printed to give an idea.
 """
@@ -12,8 +12,9 @@ import os
 import signal
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -28,6 +29,9 @@ Loop = Callable[[], int]
 
 OpenLoop = Callable[[], AbstractContextManager[Loop]]
 """Builds a loop, and closes what it holds afterwards."""
+
+SHARE = 0.5
+"""Pairs without a target are measured with this share of the seconds and of the repeats."""
 
 SIZES = ((1, 1000), (8, 125), (64, 50))
 """Envs and time steps of a batch, as in `ceiling.py`."""
@@ -55,10 +59,93 @@ class Pair:
     target: float | None = None
     needs: str | None = None
 
-    @property
-    def is_installed(self) -> bool:
-        """Whether this machine has what the pair needs."""
-        return self.needs is None or find_spec(self.needs) is not None
+    def measured(self, seconds: float, repeats: int) -> list[Measurement]:
+        """The ratio, or nothing where this machine lacks what the pair needs; see `measure`."""
+        if self.needs is not None and find_spec(self.needs) is None:
+            note(f"{self.claim}, {self.subject}, {self.envs} envs: left out, {self.needs} is not installed")
+            return []
+        if self.target is None:
+            seconds, repeats = SHARE * seconds, max(1, round(SHARE * repeats))
+        return [measure(self, seconds, repeats)]
+
+
+class Unavailable(Exception):  # noqa: N818  no error: it is left out
+    """A loop that cannot be opened on this machine; the text says why."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A loop among others that are measured with one baseline.
+
+    Attributes:
+        name: whose loop it is.
+        open_loop: builds it; may raise `Unavailable`.
+        target: the ratio to the baseline that is promised; None where nothing is.
+    """
+
+    name: str
+    open_loop: OpenLoop
+    target: float | None = None
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """Loops that are run in turns, in rounds, each compared with the baseline of its round.
+
+    All are open at the same time, and the baseline is run once for all of them: that takes half as long as pairs do.
+
+    Attributes:
+        claim: what is claimed, in words.
+        envs: number of envs.
+        baseline: the loop on the other side; may raise `Unavailable`.
+        subjects: the loops.
+        against: `(subject, other subject, target)` for ratios between subjects.
+        share: of the seconds and of the repeats that are asked for.
+    """
+
+    claim: str
+    envs: int
+    baseline: OpenLoop
+    subjects: Sequence[Subject]
+    against: Sequence[tuple[str, str, float]] = ()
+    share: float = 0.6
+
+    def measured(self, seconds: float, repeats: int) -> list[Measurement]:
+        """The ratios of all loops that could be opened."""
+        rates: dict[str, list[float]] = {}
+        with ExitStack() as stack:
+            loops: dict[str, Loop] = {}
+            for name, open_loop in [("", self.baseline), *((one.name, one.open_loop) for one in self.subjects)]:
+                try:
+                    loops[name] = stack.enter_context(open_loop())
+                except Unavailable as reason:
+                    note(f"{self.claim}, {name or 'the other side'}: left out, {reason}")
+                    if not name:
+                        return []
+            try:
+                for loop in loops.values():
+                    loop()
+                    loop()
+                for _ in range(max(1, round(self.share * repeats))):
+                    for name, loop in loops.items():
+                        rates.setdefault(name, []).append(_rate(loop, self.share * seconds))
+            except Unavailable as reason:
+                note(f"{self.claim}: left out, {reason}")
+                return []
+        wanted = [(self.claim, one.name, "", one.target) for one in self.subjects]
+        wanted += [(f"{other}, {self.claim}", name, other, target) for name, other, target in self.against]
+        return [
+            measurement_of(claim, name, self.envs, target, rates[name], rates[other])
+            for claim, name, other, target in wanted
+            if name in rates and other in rates
+        ]
+
+
+def _rate(loop: Loop, seconds: float) -> float:
+    frames, begun = 0, time.perf_counter()
+    while (spent := time.perf_counter() - begun) < seconds or not frames:
+        frames += loop()
+    return frames / spent
 
 
 @dataclass(frozen=True)
@@ -101,18 +188,17 @@ def measure(pair: Pair, seconds: float, repeats: int) -> Measurement:
     """
     with pair.ours() as ours, pair.baseline() as baseline:
         # One repeat a call: `ratio` returns medians, and the spread is wanted too.
-        ratios, rates, baseline_rates = zip(*(ratio(ours, baseline, seconds, 1) for _ in range(repeats)), strict=True)
-    return Measurement(
-        pair.claim,
-        pair.subject,
-        pair.envs,
-        pair.target,
-        statistics.median(ratios),
-        min(ratios),
-        max(ratios),
-        statistics.median(rates),
-        statistics.median(baseline_rates),
-    )
+        _, rates, baseline_rates = zip(*(ratio(ours, baseline, seconds, 1) for _ in range(repeats)), strict=True)
+    return measurement_of(pair.claim, pair.subject, pair.envs, pair.target, rates, baseline_rates)
+
+
+def measurement_of(
+    claim: str, subject: str, envs: int, target: float | None, rates: Sequence[float], baseline_rates: Sequence[float]
+) -> Measurement:
+    """The ratios of rates, one of each round."""
+    ratios = [ours / theirs for ours, theirs in zip(rates, baseline_rates, strict=True)]
+    middle, other = statistics.median(rates), statistics.median(baseline_rates)
+    return Measurement(claim, subject, envs, target, statistics.median(ratios), min(ratios), max(ratios), middle, other)
 
 
 @contextmanager

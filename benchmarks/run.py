@@ -1,7 +1,7 @@
 """Measures every claim of the README in one run, against hand-written loops and installed peers; `make bench` calls it.
 
     python benchmarks/run.py                               # everything but collectors beyond one machine, under 8 minutes
-    python benchmarks/run.py --only distributed            # these
+    python benchmarks/run.py --only distributed            # these, 5 minutes
     python benchmarks/run.py --only cartpole pong --seconds 0.3 --repeats 3
     python benchmarks/run.py --json results.json --check   # exit status 1 if a target is missed
 
@@ -35,7 +35,7 @@ import torch
 import torchrl_envs
 import tyro
 import vector
-from pairs import Measurement, Pair, measure, note
+from pairs import Measurement
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -73,9 +73,6 @@ PACKAGES = ("torch", "tensordict", "numpy", "gymnasium", "ale-py", "envpool", "s
 WIDTH = 120
 """Characters of a line where the output is no terminal."""
 
-SHARE = 0.5
-"""Pairs without a target are measured with this share of the seconds and of the repeats."""
-
 
 @dataclass(frozen=True)
 class Options:
@@ -98,17 +95,8 @@ def run(options: Options, console: Console) -> dict[str, list[Measurement]]:
     pairs = [(name, pair) for name in options.only for pair in FILES[name].pairs()]
     found: dict[str, list[Measurement]] = {name: [] for name in options.only}
     for name, pair in track(pairs, "measuring", console=console, transient=True):
-        if pair.is_installed:
-            found[name].append(_measure(pair, options))
-        else:
-            note(f"{pair.claim}, {pair.subject}, {pair.envs} envs: left out, {pair.needs} is not installed")
+        found[name] += pair.measured(options.seconds, options.repeats)
     return found
-
-
-def _measure(pair: Pair, options: Options) -> Measurement:
-    if pair.target is not None:
-        return measure(pair, options.seconds, options.repeats)
-    return measure(pair, SHARE * options.seconds, max(1, round(SHARE * options.repeats)))
 
 
 def claims_table(measurements: Sequence[Measurement]) -> Table:

@@ -63,10 +63,10 @@ def _nothing_left_running() -> Iterator[None]:
     assert not left, f"left running: {', '.join(left)}"
 
 
-def descendants() -> set[int]:
-    """The ids of this process's children, and of theirs; empty where there is no /proc."""
+def descendants(pid: int | None = None) -> set[int]:
+    """The ids of a process's children (None: of this one's), and of theirs; empty where there is no /proc."""
     found: set[int] = set()
-    parents = [os.getpid()]
+    parents = [os.getpid() if pid is None else pid]
     while parents:
         children = [int(pid) for pid in _children(parents.pop()) if int(pid) not in found]
         found.update(children)

@@ -93,7 +93,7 @@ class CollectorStats:
         policy_share: share of the time spent in the policy, 0 to 1.
         waiting_share: share of the time spent outside of the collector, in the training loop, 0 to 1.
         staleness: policy updates that the last batch was behind.
-        discarded_frames: frames that were collected and not delivered.
+        discarded_frames: frames that were collected and not delivered; of workers that failed, as far as that is known.
         restarts: workers that were restarted.
         outside: numbers that lie outside of the bounds of the env's own specs, for each key: in how many frames, and the first
             of them in words.

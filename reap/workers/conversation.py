@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from reap.workers.messages import Message, Outgoing
+from reap.workers.progress import Progress
 
 
 class Request:
@@ -30,10 +31,12 @@ class Conversation:
     Attributes:
         has_started: whether the worker has made its handler.
         requests: those whose answers have not been taken.
+        reached: how far the worker had come when it raised what ended it, as it said itself.
     """
 
     def __init__(self) -> None:
         self.has_started = False
+        self.reached: Progress | None = None
         self.requests: deque[Request] = deque()
 
     @property

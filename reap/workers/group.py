@@ -104,8 +104,8 @@ class Group:
         return self.carrier.fileno()
 
     def progress(self, worker: int) -> Progress | None:
-        """How far a worker has come, also after `stop`; None if that cannot be seen from here."""
-        return self.carrier.progress(worker)
+        """How far a worker has come, also after `stop`; None if that is not known here."""
+        return self._conversations[worker].reached or self.carrier.progress(worker)
 
     def stop_early(self, worker: int) -> None:
         """Ask a worker to end the command under way with the column that it is at."""
@@ -313,6 +313,7 @@ class Group:
             return False
         kind = message.kind
         if kind is MessageKind.RAISED and not (report := reports.read(message.encoded.body)).is_harmless:
+            self._conversations[worker].reached = report.progress
             self._retire(worker, reports.raised(worker, self._phases, report))
             return False
         if kind is MessageKind.STARTED:

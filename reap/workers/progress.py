@@ -37,8 +37,10 @@ class Progress(NamedTuple):
 
 
 def new_control() -> Control:
-    """Ints of one worker in memory of this process."""
-    return memoryview(bytearray(4 * CONTROL_INTS)).cast("i")
+    """Ints of one worker in memory of this process; no column has been reached."""
+    control = memoryview(bytearray(4 * CONTROL_INTS)).cast("i")
+    control[COLUMN] = -1
+    return control
 
 
 def progress_of(control: Control) -> Progress:

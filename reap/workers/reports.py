@@ -9,33 +9,36 @@ from typing import Any, NamedTuple
 
 from reap.errors import WorkerRaised, guarded, headline, portable
 from reap.workers.pickling import pickled
+from reap.workers.progress import Progress
 
 START = -1
 """The phase of a worker that has no handler yet."""
+
+AT_START = Progress(START, -1, 0)
 
 
 class Report(NamedTuple):
     """An exception in a worker.
 
     Args:
-        phase: index of what the worker was doing, or `START`.
+        progress: how far the worker had come; its phase is `START` where it had no handler.
         is_harmless: whether the worker goes on.
         error: the exception, pickled.
         stand_in: another for a parent that cannot load it, pickled.
         traceback: its text.
     """
 
-    phase: int
+    progress: Progress
     is_harmless: bool
     error: bytes
     stand_in: bytes
     traceback: str
 
 
-def write(error: BaseException, phase: int, *, is_harmless: bool) -> bytes:
+def write(error: BaseException, progress: Progress, *, is_harmless: bool) -> bytes:
     """Write an exception down, in its `except` clause; the frame of that clause is left out of the traceback."""
     stand_in = pickle.dumps(RuntimeError(headline(error)))
-    return pickle.dumps(tuple(Report(phase, is_harmless, _portable(error), stand_in, trace(error))))
+    return pickle.dumps(tuple(Report(progress, is_harmless, _portable(error), stand_in, trace(error))))
 
 
 def read(body: memoryview) -> Report:
@@ -50,7 +53,7 @@ def raised(worker: int, phases: Sequence[str], report: Report) -> WorkerRaised:
         error = pickle.loads(report.error)
     if not issubclass(type(error), BaseException):
         error = pickle.loads(report.stand_in)
-    return WorkerRaised(worker, phase_name(phases, report.phase), error, report.traceback)
+    return WorkerRaised(worker, phase_name(phases, report.progress.phase), error, report.traceback)
 
 
 def phase_name(phases: Sequence[str], index: int) -> str:

@@ -16,7 +16,7 @@ from reap.errors import add_note
 from reap.workers import reports
 from reap.workers.base import Command, Handler, Reply
 from reap.workers.messages import Encoded, MessageKind, Received
-from reap.workers.progress import PHASE, Control
+from reap.workers.progress import Control, progress_of
 
 Start = Callable[[], tuple[Control, Handler]]
 """Gives a worker its ints and its handler."""
@@ -75,7 +75,7 @@ def serve(channel: Channel, start: Start, before_close: Callable[[], Any]) -> in
         raise
     except BaseException as error:  # noqa: BLE001  the group is told, whatever it is
         with suppress(OSError):
-            channel.send(MessageKind.RAISED, Encoded(reports.write(error, reports.START, is_harmless=False)))
+            channel.send(MessageKind.RAISED, Encoded(reports.write(error, reports.AT_START, is_harmless=False)))
         return 1
     try:
         channel.send(MessageKind.STARTED, Encoded(b""))
@@ -114,5 +114,5 @@ def _answer(channel: Channel, handler: Any, control: Control, received: Received
         raise
     except BaseException as error:  # noqa: BLE001  the group is told, whatever it is
         is_harmless = is_harmless and isinstance(error, Exception)
-        report = reports.write(error, control[PHASE], is_harmless=is_harmless)
+        report = reports.write(error, progress_of(control), is_harmless=is_harmless)
         return MessageKind.RAISED, Encoded(report), is_harmless

@@ -21,13 +21,14 @@ from reap.collectors.schedules.make import as_they_come, together
 from reap.collectors.workers.joining import JoinAtOnce, JoinLater
 from reap.collectors.workers.retries import GrowingPauses, OneTry
 from reap.collectors.workers.rollout_workers import RolloutWorkers
+from reap.envs import SerialEnv
 from reap.errors import SpecMismatch, WorkerDied, WorkerRaised
 from reap.recording.buffers import IDS
 from reap.testing.marked import Marked
 from reap.workers.remote.group import RemoteGroup
 from reap.workers.serve import Terminated
 from tests.collectors.seams import pool_of
-from tests.workers.threads import ThreadCarrier, thread_group
+from tests.workers.threads import ThreadCarrier, WatchedThreadCarrier, thread_group
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.filterwarnings("ignore:worker . is replaced:RuntimeWarning")]
 
@@ -38,12 +39,19 @@ class Threaded(RemoteCollector):
     """A collector whose workers are threads, as those on other machines are: with retries, joining late where it is async."""
 
     def __init__(
-        self, sync: bool, create_env_fn: Any, policy: Any = None, *, min_workers: int | None = None, **options: Any
+        self,
+        sync: bool,
+        create_env_fn: Any,
+        policy: Any = None,
+        *,
+        min_workers: int | None = None,
+        make_carrier: Callable[[int], ThreadCarrier] = ThreadCarrier,
+        **options: Any,
     ) -> None:
         groups: list[RemoteGroup] = []
 
         def make_group(make_handlers: Any, **given: Any) -> RemoteGroup:
-            groups.append(thread_group(make_handlers, **given))
+            groups.append(thread_group(make_handlers, make_carrier=make_carrier, **given))
             return groups[0]
 
         make = partial(
@@ -140,6 +148,55 @@ def test_of_a_worker_that_dies_the_rollout_is_recorded_again(sync: bool) -> None
         batch = collector.next().reshape(-1)
         assert (leaves(batch), batch.shape) == ([1], (COLUMNS,))
         assert collector.stats().restarts == 1
+
+
+def complain() -> None:
+    raise ValueError("no")
+
+
+CARRIERS = {"seen": WatchedThreadCarrier, "unseen": ThreadCarrier}
+
+
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize(
+    ("act", "carrier", "lost"),
+    [
+        pytest.param(die, "seen", 4, id="dies, where its progress is seen"),
+        pytest.param(die, "unseen", 0, id="dies, where nobody knows how far it had come"),
+        pytest.param(complain, "unseen", 4, id="raises: it says itself how far it had come"),
+    ],
+)
+def test_frames_that_are_lost_with_a_worker_are_counted(sync: bool, act: Any, carrier: str, lost: int) -> None:
+    """Of two workers with two rows each, one ends in its fifth step, with four columns complete."""
+    once = Once(act)
+    envs = [here(partial(SerialEnv, 2, Marked)), here(partial(SerialEnv, 2, lambda: Acting(5, once)))]
+    options: Any = {"frames_per_batch": 2 * COLUMNS * (2 if sync else 1), "make_carrier": CARRIERS[carrier]}
+    with Threaded(sync, envs, **options) as collector:
+        while not collector.stats().restarts:
+            collector.next()
+        stats = collector.stats()
+    assert stats.discarded_frames == 2 * lost
+    assert [worker.discarded_frames for worker in stats.workers] == [0, 2 * lost]
+
+
+def test_frames_that_a_successor_loses_beside_those_that_its_predecessor_left_are_counted() -> None:
+    """The first leaves after five columns, which are delivered; the second dies with one more complete."""
+    collectors: list[Threaded] = []
+    leave, die_once = Once(lambda: collectors[0].threads.leave(0)), Once(die)
+    lives = iter([Acting(5, leave), Acting(2, die_once), Marked()])
+    with Threaded(True, [here(partial(next, lives))], make_carrier=WatchedThreadCarrier) as collector:
+        collectors.append(collector)
+        assert (collector.next()[IDS].reshape(-1) >> 40).tolist() == [0] * 5 + [2] * 3
+        stats = collector.stats()
+    assert (stats.restarts, stats.frames, stats.discarded_frames) == (2, COLUMNS, 1)
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_code_that_raises_in_each_rollout_is_raised_though_columns_before_were_complete(carrier: str) -> None:
+    """They are not kept: with them nothing would ever be delivered."""
+    env = here(lambda: Acting(5, complain))
+    with Threaded(True, [env], make_carrier=CARRIERS[carrier]) as collector, pytest.raises(WorkerRaised, match="no"):
+        collector.next()
 
 
 class Slow:

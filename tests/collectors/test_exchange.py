@@ -19,6 +19,7 @@ from reap.collectors.exchange.copied import CopiedExchange
 from reap.collectors.exchange.shared import SharedExchange
 from reap.collectors.exchange.slots import Slots
 from reap.collectors.options.multi import make_plan
+from reap.collectors.stats import Meter
 from reap.collectors.worker.commands import CheckState, Collect, Done, GetState, SetState
 from reap.collectors.workers.joining import JoinAtOnce, wait_for
 from reap.collectors.workers.recovery import Recovery
@@ -32,8 +33,9 @@ from reap.rollout.loop import Phase
 from reap.testing.marked import Marked, Told
 from reap.weights.no_weights import NoMailbox
 from reap.weights.schemes import MultiProcessWeightSyncScheme, NoWeightSyncScheme
+from reap.workers import reports
 from reap.workers.base import Call
-from reap.workers.progress import Progress
+from reap.workers.progress import Progress, new_control, progress_of
 from reap.workers.serve import Terminated
 from tests.collectors.worker_kinds import assert_same, mapped, serial
 from tests.workers.threads import thread_group
@@ -333,10 +335,10 @@ def test_of_a_worker_that_dies_nothing_is_kept_and_its_successor_records_whole_r
 ) -> None:
     policy, envs = filled(Told(), 1.0), [Marked, partial(Mortal, tmp_path / "died", COLUMNS + 5)]
     one = driver("threads", policy, envs, apart=apart, frames_per_batch=COLUMNS, on_worker_failure="restart")
-    workers, restarted = one.workers, list[int]()
+    workers, meter = one.workers, Meter(2)
     one.seed()
     slots_of = lambda worker: one.slots[worker if apart else 0]  # noqa: E731
-    recovery = Recovery(workers, slots_of, restarted.append, JoinAtOnce(), OneTry())
+    recovery = Recovery(workers, slots_of, meter, JoinAtOnce(), OneTry())
     one.plan.scheme.updater(filled(policy, 2.0), workers.mailboxes).push_weights()
     one.collect()
     numbers = [slots.take() for slots in one.slots]
@@ -354,7 +356,7 @@ def test_of_a_worker_that_dies_nothing_is_kept_and_its_successor_records_whole_r
             completed = workers.completed_columns(1), recovery.restart(failure, commands[1])
     batches = [slots.deliver(number) for slots, number in zip(one.slots, numbers, strict=True)]
     survivor, successor = batches if apart else batches[0]
-    assert (failures, restarted, completed) == ([1], [1], (0, None))
+    assert (failures, [own.restarts for own in meter.workers], completed) == ([1], [0, 1], (0, None))
     assert [done.frames for done in dones.values()] == [COLUMNS] * 2
     undisturbed = driver("threads", filled(Told(), 2.0), [Marked], frames_per_batch=COLUMNS)
     undisturbed.seed()
@@ -372,6 +374,8 @@ def test_of_a_worker_that_dies_nothing_is_kept_and_its_successor_records_whole_r
     ("progress", "expected"),
     [
         (None, 0),
+        (reports.AT_START, 0),
+        (progress_of(new_control()), 0),
         (Progress(Phase.POLICY, 3, 0), 3),
         (Progress(Phase.STEP, 3, 0), 3),
         (Progress(Phase.RESET, 3, 0), 4),

@@ -207,6 +207,25 @@ def test_a_worker_that_fails_again_without_a_column_is_given_up() -> None:
         collector.next()
 
 
+def short_lived(folder: Path) -> Fragile:
+    """Its first process is killed in its second step, and the next before it has an env."""
+    life = len(list(folder.iterdir()))
+    (folder / str(life)).touch()
+    if life == 1:
+        kill()
+    return Fragile(folder.parent / "failed", kill, steps=2)
+
+
+def test_a_successor_that_has_no_env_has_completed_no_column_though_there_is_only_one(tmp_path: Path) -> None:
+    lives = tmp_path / "lives"
+    lives.mkdir()
+    envs = [Fragile, partial(short_lived, lives)]
+    with MultiSyncDataCollector(envs, frames_per_batch=2, on_worker_failure="restart") as collector:
+        collector.next()
+        with pytest.raises(WorkerDied, match="SIGKILL"):
+            collector.next()
+
+
 def test_another_choice_is_refused() -> None:
     with pytest.raises(OptionError, match='expected "raise" or "restart"'):
         MultiSyncDataCollector([Fragile], frames_per_batch=24, on_worker_failure="ignore")

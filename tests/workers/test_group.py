@@ -205,18 +205,18 @@ def test_a_worker_that_is_told_to_stop_early_does_once(workers: Group) -> None:
     assert workers.ready({1})[1][4:] == [1, 7, 1, 40]
     workers.clear(1)
     assert ask(workers, 1, lambda doer: [doer.control[COLUMN], doer.control[STOP]]) == [-1, 0]
-    assert ask(workers, 0, lambda doer: list(doer.control)) == [0, 0, 0, 0]
+    assert ask(workers, 0, lambda doer: list(doer.control)) == [0, -1, 0, 0]
 
 
 def test_progress_is_what_the_worker_wrote_or_unknown(workers: Group) -> None:
-    assert workers.progress(1) == (None if unseen(workers) else Progress(0, 0, 0))
+    assert workers.progress(1) == (None if unseen(workers) else Progress(0, -1, 0))
     workers.clear(1)
     workers.stop_early(1)
     ask(workers, 1, run_columns)
     assert workers.progress(1) == (None if unseen(workers) else Progress(1, 7, 40))
     workers.clear_published(1)
     assert workers.progress(1) == (None if unseen(workers) else Progress(1, 7, 0))
-    assert workers.progress(0) == (None if unseen(workers) else Progress(0, 0, 0))
+    assert workers.progress(0) == (None if unseen(workers) else Progress(0, -1, 0))
     workers.stop()
     assert workers.progress(1) == (None if unseen(workers) else Progress(1, 7, 0))
 
@@ -356,7 +356,7 @@ def test_the_others_live_on_after_a_reported_failure(make_group: MakeGroup) -> N
         group.replace(worker, Doer)
     assert group.failures() == []
     assert [ask(group, worker, lambda doer: (doer.worker, *doer.control)) for worker in range(3)] == [
-        (worker, 0, 0, 0, 0) for worker in range(3)
+        (worker, 0, -1, 0, 0) for worker in range(3)
     ]
 
 

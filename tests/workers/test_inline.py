@@ -117,7 +117,7 @@ def test_progress_and_wishes_are_in_the_ints_of_each_handler() -> None:
     workers = InlineGroup([Echo("a"), Echo("b")], controls)
     workers.stop_early(1)
     controls[1][PHASE], controls[1][COLUMN], controls[1][PUBLISHED] = 2, 5, 30
-    assert [list(control) for control in controls] == [[0, 0, 0, 0], [2, 5, 1, 30]]
+    assert [list(control) for control in controls] == [[0, -1, 0, 0], [2, 5, 1, 30]]
     assert workers.progress(1) == Progress(2, 5, 30)
     workers.clear(1)
     workers.clear_published(1)
@@ -140,8 +140,8 @@ def test_a_handler_that_is_replaced_is_closed() -> None:
     assert old.closings == 1
     assert workers.poll({1}) is None
     workers.request(1, "go")
-    assert workers.ready({1}) == (1, "new 1 [0, 0, 0, 0] go")
-    assert workers.progress(1) == Progress(0, 0, 0)
+    assert workers.ready({1}) == (1, "new 1 [0, -1, 0, 0] go")
+    assert workers.progress(1) == Progress(0, -1, 0)
 
 
 def test_no_worker_fails_on_its_own() -> None:

@@ -19,6 +19,7 @@ from reap.errors import OptionError, WorkerRaised, add_note, headline, portable
 from reap.testing import Count
 from reap.workers import reports
 from reap.workers.processes.group import ProcessGroup
+from reap.workers.progress import Progress
 from tests.collectors.seams import wait_for_end
 from tests.workers.handlers import Doer, ask
 
@@ -221,7 +222,7 @@ def test_what_a_worker_writes_is_read_whatever_the_exception() -> None:
         try:
             raise make()
         except Exception as error:  # noqa: BLE001  any of them
-            body = reports.write(error, 0, is_harmless=True)
+            body = reports.write(error, Progress(0, -1, 0), is_harmless=True)
         failure = reports.raised(0, ["step"], reports.read(memoryview(body)))
         assert "test_what_a_worker_writes" not in failure.traceback
         assert type(failure).__name__ == "WorkerRaised"

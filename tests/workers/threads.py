@@ -25,7 +25,7 @@ from reap.workers.handler_spec import HandlerSpec, HandlerSpecs
 from reap.workers.messages import Encoded, MessageKind, Received
 from reap.workers.pickling import encode_apart
 from reap.workers.process_context import RemoteContext
-from reap.workers.progress import LEAVE, STOP, STOP_EARLY, Control, new_control
+from reap.workers.progress import LEAVE, STOP, STOP_EARLY, Control, Progress, new_control, progress_of
 from reap.workers.remote.carrier import WorkerFacts
 from reap.workers.remote.group import RemoteGroup
 from reap.workers.remote.lines import ArrivedMessage, LineCarrier, WholeCommand, refuse_descriptors
@@ -47,6 +47,7 @@ class Line:
         posted: commands, and wishes as bytes; None hangs up.
         arrived: messages that were not accepted yet.
         ring: called when something has arrived, or the worker has ended.
+        control: the worker's ints, which only a `WatchedThreadCarrier` looks at.
     """
 
     ring: Callable[[], None]
@@ -57,6 +58,7 @@ class Line:
     has_ended: bool = False
     left: threading.Event = field(default_factory=threading.Event)
     threads: Sequence[threading.Thread] = ()
+    control: Control = field(default_factory=new_control)
 
     def hang_up(self) -> None:
         self.is_cut = True
@@ -69,7 +71,7 @@ class ThreadChannel:
     def __init__(self, line: Line) -> None:
         self._line = line
         self._commands: SimpleQueue[Received | None] = SimpleQueue()
-        self.control: Control = new_control()
+        self.control = line.control
 
     def deliver(self) -> None:
         """Be the postman: carry out wishes at once, queue commands."""
@@ -159,7 +161,7 @@ class ThreadCarrier(LineCarrier[Line]):
     def place(self, worker: int) -> str:
         return f"thread worker-{worker}"
 
-    def progress(self, worker: int) -> None:
+    def progress(self, worker: int) -> Progress | None:
         """It cannot be seen from here."""
 
     def stop_early(self, worker: int) -> None:
@@ -193,6 +195,13 @@ class ThreadCarrier(LineCarrier[Line]):
         self._bell.close()
 
 
+class WatchedThreadCarrier(ThreadCarrier):
+    """Threads whose ints are seen, as those of processes on the trainer's machine are."""
+
+    def progress(self, worker: int) -> Progress:
+        return progress_of(self._lines[worker].control)
+
+
 def thread_group(
     make_handlers: Sequence[MakeHandler],
     *,
@@ -201,7 +210,8 @@ def thread_group(
     setup: Sequence[Callable[[], Any]] = (),
     stall_after: float | None = 60.0,
     on_failure: Literal["terminate", "report"] = "terminate",
+    make_carrier: Callable[[int], ThreadCarrier] = ThreadCarrier,
 ) -> RemoteGroup:
     """Handlers in threads of this process, one each."""
     specs = HandlerSpecs(name, setup, RemoteContext.capture())
-    return RemoteGroup(make_handlers, ThreadCarrier, specs, phases=phases, stall_after=stall_after, on_failure=on_failure)
+    return RemoteGroup(make_handlers, make_carrier, specs, phases=phases, stall_after=stall_after, on_failure=on_failure)

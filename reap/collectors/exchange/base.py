@@ -171,10 +171,10 @@ def columns_reached(progress: Progress | None, columns: int) -> int:
     """
     if progress is None:
         return 0
-    phase, column = Phase(progress.phase), progress.column
+    phase, column = progress.phase, progress.column
     if phase in (Phase.WRITE, Phase.IDLE):
         return columns if column == columns - 1 else max(0, column)
-    return column + 1 if phase is Phase.RESET else max(0, column)
+    return column + 1 if phase == Phase.RESET else max(0, column)
 
 
 def put_objects(done: Done, rows: Rows) -> None:

@@ -44,7 +44,7 @@ def together(plan: Plan, workers: RemoteWorkers, parts: Parts) -> Together:
         slots = [workers.make_slots(range(len(shapes)), tuple(slot_shape[:-1]), slot_shape[-1])]
     else:
         slots = [workers.make_slots([worker], own[:-1], own[-1]) for worker, own in enumerate(shapes)]
-    workers.record_in(slots, parts.meter.restart)
+    workers.record_in(slots, parts.meter)
     takes_parts = buffer_takes_parts(whole, dim, len(shape))
     arrangement = Arrangement(
         slots,
@@ -71,7 +71,7 @@ def as_they_come(plan: Plan, workers: RemoteWorkers, parts: Parts) -> AsTheyCome
     if plan.workers.preemptive_threshold is not None:
         raise OptionError("preemptive_threshold: it belongs to MultiSyncDataCollector, whose batches wait for all workers")
     slots = [workers.make_slots([worker], info.batch_shape, info.columns) for worker, info in enumerate(workers.infos)]
-    workers.record_in(slots, parts.meter.restart)
+    workers.record_in(slots, parts.meter)
     schedule = AsTheyCome(parts)
     schedule.writes = make_writes(workers, parts, takes_parts=True, at_once=workers.group.size)
     return schedule

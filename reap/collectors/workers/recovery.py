@@ -5,9 +5,11 @@
                   truncated ---'   new ids
 
 The exchange knows how many columns of a failed worker are here: where its memory was shared, those that were complete; where
-rollouts are copied, none, unless the worker left and sent them. Ids and step counts of a rollout are written when it ends. A
-rollout that never ends leaves the first ones of each segment in its slot (`TrajectoryTracker`), from which `finish` writes the
-others.
+rollouts are copied, none, unless the worker left and sent them. What it had completed besides is lost, and counted as discarded
+frames: by whole columns, with rows that idled, and as far as this process knows how far the worker had come.
+
+Ids and step counts of a rollout are written when it ends. A rollout that never ends leaves the first ones of each segment in
+its slot (`TrajectoryTracker`), from which `finish` writes the others.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from reap.collectors.exchange.landing import RemoteSlots
+from reap.collectors.stats import Meter
 from reap.collectors.worker.commands import Collect, Done, WorkerInfo
 from reap.collectors.workers.joining import Joins
 from reap.collectors.workers.retries import Retries
@@ -61,7 +64,7 @@ class Recovery:
     Args:
         workers: the workers.
         slots: gives the slots of a worker.
-        note: is told of each worker that was restarted.
+        meter: counts workers that were restarted, and frames that are lost.
         joins: has successors join.
         retries: decides whether there is another one.
     """
@@ -70,11 +73,11 @@ class Recovery:
         self,
         workers: RolloutWorkers,
         slots: Callable[[int], RemoteSlots],
-        note: Callable[[int], None],
+        meter: Meter,
         joins: Joins,
         retries: Retries,
     ) -> None:
-        self._workers, self._slots, self._note = workers, slots, note
+        self._workers, self._slots, self._meter = workers, slots, meter
         self._joins, self._retries = joins, retries
         self._salvaged: dict[int, SalvagedColumns] = {}
         self._tries: dict[int, int] = {}
@@ -128,15 +131,19 @@ class Recovery:
         """Keep what a worker had completed, once for each of its failures."""
         worker = failure.worker
         before = self._salvaged.pop(worker, None)
-        reached = 0 if command is None else self._workers.columns_reached(worker)
-        if reached > (0 if before is None else before.columns):
-            self._tries.pop(worker, None)
+        if command is not None:
+            salvaged = self._salvaged[worker] = self._columns_of(worker, command, before)
+            if salvaged.columns > (0 if before is None else before.columns):
+                self._tries.pop(worker, None)
+            self._lose(worker, self._workers.columns_reached(worker) - salvaged.columns)
         tries = self._tries.get(worker, 0)
         pause = self._retries.pause(failure, tries)
         self._tries[worker] = tries + 1
-        if command is not None:
-            self._salvaged[worker] = self._columns_of(worker, command, before)
         self._begun[worker] = failure, pause
+
+    def _lose(self, worker: int, columns: int) -> None:
+        if columns > 0:
+            self._meter.discard(columns * self._workers.infos[worker].rows, worker)
 
     def _columns_of(self, worker: int, command: Collect, before: SalvagedColumns | None) -> SalvagedColumns:
         arrays, columns = self._slots(worker).rows_of(worker, command.slot), self._workers.completed_columns(worker)
@@ -162,7 +169,7 @@ class Recovery:
 
     def _continue(self, worker: int, command: Collect | None) -> Done | None:
         """A successor has joined: have it record what is missing of the rollout."""
-        self._note(worker)
+        self._meter.restart(worker)
         salvaged = self._salvaged.get(worker)
         if command is None or salvaged is None:
             return None

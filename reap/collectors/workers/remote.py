@@ -11,7 +11,7 @@ import torch
 from reap.collectors.exchange.landing import RemoteSlots
 from reap.collectors.options.multi import Plan
 from reap.collectors.options.weights import made_updater
-from reap.collectors.stats import Place
+from reap.collectors.stats import Meter, Place
 from reap.collectors.worker.buffer_writer import write_to
 from reap.collectors.worker.commands import CheckState, Collect, Done, SetState, WorkerInfo
 from reap.collectors.workers.joining import JoinAtOnce, Joining, Joins
@@ -92,19 +92,19 @@ class RemoteWorkers:
         device = whole.storing_device if whole.stores_here else None
         return self._own.slots_for(workers, batch_shape, columns, device=device, same=whole.return_same_td)
 
-    def record_in(self, slots: Sequence[RemoteSlots], note_restart: Callable[[int], None]) -> None:
+    def record_in(self, slots: Sequence[RemoteSlots], meter: Meter) -> None:
         """Record in these slots: one for each worker, or one for all.
 
         Args:
             slots: the slots.
-            note_restart: is told of each worker that is restarted.
+            meter: counts workers that are restarted, and frames that are lost with them.
         """
         self._slots = list(slots) if len(slots) > 1 else list(slots) * self.group.size
         self._own.require_memory()
         if self._plan.workers.restarts:
             for one in slots:
                 one.make_all()
-            self._recovery = Recovery(self._own, self._slots.__getitem__, note_restart, self._joins, self._retries)
+            self._recovery = Recovery(self._own, self._slots.__getitem__, meter, self._joins, self._retries)
         self._begin_to_join(self._own.late)
 
     def _begin_to_join(self, late: Mapping[int, Joining]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from reap.workers import progress
 from reap.workers.gloo.kinds import COMMAND, POST, Wish
-from reap.workers.gloo.line import Line
+from reap.workers.gloo.line import Line, kill_all
 from reap.workers.gloo.member import ENTRY, Membership
 from reap.workers.gloo.rendezvous import Meeting
 from reap.workers.launchers.base import Launcher, Task, await_ends, described, words_of
@@ -146,8 +146,8 @@ class GlooCarrier(LineCarrier[Line]):
     def kill(self, workers: Iterable[int]) -> None:
         """Kill these processes, and wait until they are gone where that can be waited for."""
         lines = [self._lines[worker] for worker in workers if worker in self._lines]
+        kill_all(lines)
         for line in lines:
-            line.job.kill()
             line.cut()
         deadline = time.monotonic() + KILLED
         await_ends([line.job for line in lines], KILLED)
@@ -159,9 +159,9 @@ class GlooCarrier(LineCarrier[Line]):
         deadline = time.monotonic() + timeout
         lines = list(self._lines.values())
         try:
+            # They have made nothing that would have to be closed, and cannot be told.
+            kill_all([line for line in lines if not line.is_connected])
             for line in lines:
-                if not line.is_connected:  # it has made nothing that would have to be closed, and cannot be told
-                    line.job.kill()
                 line.cut()
             left = await_ends([line.job for line in lines], min(ASKED, timeout / 4))
             for job in left:

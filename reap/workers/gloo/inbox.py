@@ -9,48 +9,52 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from queue import SimpleQueue
 from typing import Any
 
+from reap.system.queues import next_of
 from reap.workers.gloo.kinds import POST
 from reap.workers.gloo.pair import Arrived
 from reap.workers.messages import Received
 
 
 class Inbox:
-    """Commands in order; one thread puts, another takes."""
+    """Commands in order; one thread puts, another takes.
+
+    A signal's handler may close it in the thread that takes, at any point there: so `close` takes no lock and changes nothing
+    that waits, and who waits does so for a queue. A condition would forget a notification that comes between look and wait.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Any] = deque()
         self._topics: deque[bytes] = deque()
-        self._changed = threading.Condition(threading.RLock())  # reentrant: a signal's handler may close it
+        self._lock = threading.Lock()
+        self._bell: SimpleQueue[None] = SimpleQueue()
         self._is_closed = False
 
     def put(self, arrived: Arrived) -> None:
         """Keep a command."""
         is_post = arrived.kind == POST
         received = Received(arrived.encoded, wants_reply=not is_post)
-        with self._changed:
+        with self._lock:
             if is_post and arrived.topic in self._topics:
                 self._waiting[self._topics.index(arrived.topic)] = received
             else:
                 self._waiting.append(received)
                 self._topics.append(arrived.topic if is_post else b"")
-            self._changed.notify()
+        self._bell.put(None)
 
     def take(self) -> Received | None:
         """Wait for the next command; None once it is closed."""
-        with self._changed:
-            while not self._waiting and not self._is_closed:
-                self._changed.wait()
-            if self._is_closed:
-                return None
-            self._topics.popleft()
-            return self._waiting.popleft()
+        while not self._is_closed:
+            with self._lock:
+                if self._waiting:
+                    self._topics.popleft()
+                    return self._waiting.popleft()
+            next_of(self._bell)
+        return None
 
     def close(self) -> None:
-        """Forget what waits; whoever takes is told that nothing comes any more."""
-        with self._changed:
-            self._is_closed = True
-            self._waiting.clear()
-            self._topics.clear()
-            self._changed.notify()
+        """Whoever takes is told that nothing comes any more."""
+        self._is_closed = True
+        self._bell.put(None)

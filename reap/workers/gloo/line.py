@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 from typing import Any
 
 from reap.errors import OptionError
@@ -23,6 +24,11 @@ from reap.workers.gloo.rendezvous import Meeting, meet
 from reap.workers.launchers.base import Job, await_ends, described, tail
 from reap.workers.messages import Encoded, MessageKind
 from reap.workers.remote.lines import ArrivedMessage
+
+NOT_WANTED = "it is not wanted any more"
+
+SETTLING = 1.0
+"""Seconds for a connection that is being made to a worker which is to be killed: on an idle machine it takes milliseconds."""
 
 ENDING = 0.1
 """Seconds that a process has to end after its connection has: that is the first thing that happens then."""
@@ -67,7 +73,8 @@ class Line:
         self._meeting, self._name, self._timeout, self._lost_after = meeting, name, timeout, lost_after
         self._ring, self._why_late = ring, why_late
         self._pair: Pair | None = None
-        self._is_cut = threading.Event()
+        self._is_cut, self._is_settled = threading.Event(), threading.Event()
+        self._is_settled.set()
         self._threads = [threading.Thread(target=self._live, name=f"reap-{name}", daemon=True)]
         self._threads[0].start()
 
@@ -89,6 +96,21 @@ class Line:
         self.outbox.close()
         if (pair := self._pair) is not None:
             pair.hang_up()
+
+    def refuse(self) -> None:
+        """From now on the worker is not connected to, unless it already is on its way."""
+        self._is_cut.set()
+
+    def kill(self, deadline: float) -> None:
+        """End the process, after `refuse`.
+
+        Args:
+            deadline: until then one that is being connected to may go on with that: for a process that is gone gloo would wait
+                for `CONNECTING` seconds.
+        """
+        if not self.job.has_ended:
+            self._is_settled.wait(max(0.0, deadline - time.monotonic()))
+        self.job.kill()
 
     def join(self, timeout: float) -> bool:
         """Wait until the threads have ended, after `cut`, and release what they used; whether they have."""
@@ -142,12 +164,12 @@ class Line:
         try:
             raise error
         except Exception as raised:  # noqa: BLE001  the group raises it
-            report = reports.write(raised, reports.START, is_harmless=False)
+            report = reports.write(raised, reports.AT_START, is_harmless=False)
         self.arrived.append(ArrivedMessage(MessageKind.RAISED, Encoded(report)))
 
     def _connect(self) -> None:
         try:
-            pair, hello = meet(self._meeting, self._name, self._timeout, self._why_nobody_comes)
+            pair, hello = meet(self._meeting, self._name, self._timeout, self._why_nobody_comes, self._settling())
         except TimeoutError:
             raise TimeoutError(self._why_late()) from None
         if self._lost_after is not None:
@@ -161,9 +183,20 @@ class Line:
         )
         self._threads[1].start()
 
+    @contextmanager
+    def _settling(self) -> Generator[None]:
+        """In the body the worker is connected to."""
+        self._is_settled.clear()
+        try:
+            if self._is_cut.is_set():
+                raise ConnectionError(NOT_WANTED)
+            yield
+        finally:
+            self._is_settled.set()
+
     def _why_nobody_comes(self) -> str | None:
         if self._is_cut.is_set():
-            return "it is not wanted any more"
+            return NOT_WANTED
         return "its process has ended" if self.job.has_ended else None
 
     def _receive_all(self) -> None:
@@ -174,3 +207,12 @@ class Line:
             self.arrived.append(ArrivedMessage(MessageKind(message.kind), message.encoded))
             del message
             self._ring()
+
+
+def kill_all(lines: Collection[Line]) -> None:
+    """End the processes of workers."""
+    for line in lines:
+        line.refuse()
+    deadline = time.monotonic() + SETTLING
+    for line in lines:
+        line.kill(deadline)

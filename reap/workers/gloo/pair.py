@@ -91,23 +91,32 @@ class Pair:
         self._receipt: Any = None
         self.received_bytes, self.received_seconds = 0, 0.0
         self._sockets: Sequence[socket.socket] = ()
-        self._find_sockets(before)
+        try:
+            self._find_sockets(before)
+        except BaseException:
+            self.close()  # not with the exception, whose traceback would keep the connection
+            raise
 
     def _find_sockets(self, before: Collection[str]) -> None:
         """Find the connection between the two processes, by exchanging what each has that is new: gloo does not show it."""
         own = connections(before)
-        said = Encoded("\n".join(own).encode())
+        try:
+            mirrored = {" ".join(reversed(one.split(" "))) for one in self._exchanged("\n".join(own)).split("\n")}
+            self._sockets = [own.pop(name) for name in mirrored & own.keys()]
+        finally:
+            for one in own.values():
+                one.close()
+
+    def _exchanged(self, text: str) -> str:
+        """What the other side says, which is told this."""
+        said = Encoded(text.encode())
         if self._other == 0:  # a message leaves when the other side waits for it: one of the two has to wait first
             heard = self.receive(Memory())
             self.send(0, b"", said)
         else:
             self.send(0, b"", said)
             heard = self.receive(Memory())
-        theirs = bytes(heard.encoded.body).decode().split("\n")
-        mirrored = {" ".join(reversed(one.split(" "))) for one in theirs}
-        self._sockets = [own.pop(name) for name in mirrored & own.keys()]
-        for one in own.values():
-            one.close()
+        return bytes(heard.encoded.body).decode()
 
     def watch(self, lost_after: float) -> None:
         """Have the kernel end the connection if the other machine is silent for some time; see `sockets.watch`."""

@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from reap.errors import OptionError
 from reap.workers.gloo.pair import Pair
-from reap.workers.launchers.versions import own_versions, refuse_other_versions
+from reap.workers.remote.versions import own_versions, refuse_other_versions
 
 LOOPBACK = "127.0.0.1"
 HELLO = "hello"
@@ -243,7 +244,13 @@ def introduction() -> dict[str, Any]:
     return {"host": socket.gethostname(), "pid": os.getpid(), "versions": own_versions()}
 
 
-def meet(meeting: Meeting, name: str, timeout: float, give_up: Callable[[], str | None]) -> tuple[Pair, dict[str, Any]]:
+def meet(
+    meeting: Meeting,
+    name: str,
+    timeout: float,
+    give_up: Callable[[], str | None],
+    connecting: AbstractContextManager[Any] | None = None,
+) -> tuple[Pair, dict[str, Any]]:
     """Wait for a worker, and connect to it.
 
     Args:
@@ -251,6 +258,7 @@ def meet(meeting: Meeting, name: str, timeout: float, give_up: Callable[[], str 
         name: of the pair.
         timeout: seconds.
         give_up: asked now and then: why nobody will come, or None.
+        connecting: entered while the worker, which has come, is connected to.
 
     Returns:
         The pair, and the worker's introduction.
@@ -269,8 +277,9 @@ def meet(meeting: Meeting, name: str, timeout: float, give_up: Callable[[], str 
                 raise TimeoutError
             time.sleep(LOOK)
         hello = json.loads(store.get(HELLO))
-        refuse_other_versions(hello["versions"])
-        return Pair(store, 0, meeting.address, CONNECTING), hello
+        refuse_other_versions(hello["versions"], hello["host"])
+        with connecting or nullcontext():
+            return Pair(store, 0, meeting.address, CONNECTING), hello
     except RuntimeError as error:
         raise ConnectionError(f"a worker has come to {meeting.place}, and cannot be connected to: {error}") from error
     finally:

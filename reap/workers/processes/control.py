@@ -8,7 +8,7 @@ import os
 
 from reap.system.endings import at_end
 from reap.system.native import libc
-from reap.workers.progress import CONTROL_INTS, Control
+from reap.workers.progress import CONTROL_INTS, Control, new_control
 
 CACHE_LINE = 64
 STRIDE = -(-CONTROL_INTS * 4 // CACHE_LINE) * CACHE_LINE
@@ -31,12 +31,14 @@ class ControlBlock:
     """
 
     def __init__(self, workers: int, descriptor: int | None = None) -> None:
-        size = max(1, workers) * STRIDE
+        size, is_new = max(1, workers) * STRIDE, descriptor is None
         if descriptor is None:
             descriptor = os.memfd_create("reap-control", os.MFD_CLOEXEC)
             os.ftruncate(descriptor, size)
         self.descriptor = descriptor
         self._bytes = _mapped(descriptor, size)
+        for worker in range(workers if is_new else 0):
+            self.of(worker)[:] = new_control()
 
     def of(self, worker: int) -> Control:
         """A worker's ints; valid for as long as it is held, after `close` too."""

@@ -14,7 +14,6 @@ import os
 import pickle
 import signal
 import socket
-import sys
 import threading
 import warnings
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ from reap.workers.messages import Encoded
 from reap.workers.processes.child import ignore
 from reap.workers.progress import Control
 from reap.workers.ray.channel import ActorChannel, Fetched
+from reap.workers.remote.versions import own_versions
 from reap.workers.serve import serve
 
 GROUPS: Mapping[str, int] = {"control": 1, "messages": 1}
@@ -49,21 +49,18 @@ class Whereabouts(NamedTuple):
         host: the name of the machine.
         node: the id of its Ray node.
         pid: of the actor's process.
-        reap: version of this package.
-        python: version of Python, as "3.11".
+        versions: of what both processes must have alike.
     """
 
     host: str
     node: str
     pid: int
-    reap: str
-    python: str
+    versions: Mapping[str, str]
 
     @classmethod
     def here(cls, node: str) -> Whereabouts:
         """Those of this process."""
-        major, minor = sys.version_info[:2]
-        return cls(socket.gethostname(), node, os.getpid(), sys.modules["reap"].__version__, f"{major}.{minor}")
+        return cls(socket.gethostname(), node, os.getpid(), own_versions())
 
 
 class WorkerActor:

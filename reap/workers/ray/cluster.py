@@ -5,8 +5,10 @@ A Ray that runs is used, and nobody here ends one.
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -35,6 +37,12 @@ OWN_OPTIONS = {
 
 NAMED = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 """Options of actors that are resources, and what Ray calls these."""
+
+STATUS = "__autoscaling_status"
+"""Where Ray's autoscaler keeps its report."""
+
+NO_TYPE = re.compile("node_[0-9a-f]+")
+"""What the report gives as the type of a node where no others are added: the node itself."""
 
 CHOOSES_NODES = ("scheduling_strategy", "placement_group", "label_selector", "fallback_strategy", "accelerator_type")
 """Options by which users choose nodes."""
@@ -98,10 +106,23 @@ class Cluster:
         return set(_state().get_draining_nodes()) if self.is_up else set()
 
     def grows(self) -> bool:
-        """Whether nodes are added when more is asked for than there is."""
-        with suppress(AttributeError):  # a Ray that does not tell
-            return _state().get_cluster_config() is not None
-        return False
+        """Whether nodes are added when more is asked for than there is: Ray's autoscaler has types of nodes to choose from."""
+        types: set[str] = set()
+        with suppress(Exception):  # a Ray that does not tell
+            if _state().get_cluster_config() is not None:
+                return True
+            types = self._types_of_nodes()
+        return not all(map(NO_TYPE.fullmatch, types))
+
+    def _types_of_nodes(self) -> set[str]:
+        """The types of the cluster's nodes, as its autoscaler reports them; nothing where that has not begun."""
+        if optional.load("ray.autoscaler.v2.utils").is_autoscaler_v2(fetch_from_server=True):
+            address = self.ray.get_runtime_context().gcs_address
+            status = optional.load("ray.autoscaler.v2.sdk").get_cluster_status(address)
+            return {node.ray_node_type_name for node in (*status.active_nodes, *status.idle_nodes)}
+        found = optional.load("ray.experimental.internal_kv")._internal_kv_get(STATUS)
+        report = json.loads(found or b"{}").get("autoscaler_report") or {}
+        return {*(report.get("active_nodes") or {}), *(report.get("idle_nodes") or {})}
 
     def place_other_than(self, node: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Options that put an actor on another node than this one, if one that is there has room for it."""

@@ -23,6 +23,7 @@ from reap.workers.ray.actor import HOW_TO_BRING_CODE, Whereabouts
 from reap.workers.ray.channel import Ending, Fetched, as_bytes
 from reap.workers.ray.store import Post, SharedObjects
 from reap.workers.remote.lines import ArrivedMessage
+from reap.workers.remote.versions import refuse_other_versions
 
 NOTHING = Encoded(b"")
 SHUT_DOWN = "Ray was shut down in this process"
@@ -123,7 +124,7 @@ class Line:
                 received += self._took(self._get(self.actor.following, received))
                 self.ring()
         except OptionError as error:
-            report = Encoded(reports.write(error, reports.START, is_harmless=False))
+            report = Encoded(reports.write(error, reports.AT_START, is_harmless=False))
             self.arrived.append(ArrivedMessage(MessageKind.RAISED, report))
             self.ending = str(error)
         except BaseException as error:  # noqa: BLE001  whatever Ray raises, SystemExit when it is shut down among it
@@ -147,12 +148,7 @@ class Line:
             if "ModuleNotFoundError" in str(error):
                 raise OptionError(f"a worker's actor could not be made: {words_of(error)}\n{HOW_TO_BRING_CODE}") from error
             raise
-        here = Whereabouts.here("")
-        if (found.reap, found.python) != (here.reap, here.python):
-            raise OptionError(
-                f"node {found.node} ({found.host}): expected reap {here.reap} and Python {here.python}, as the trainer has, "
-                f"found reap {found.reap} and Python {found.python}; install the same there"
-            )
+        refuse_other_versions(found.versions, f"{found.host}, Ray node {found.node[:12]},")
         self.whereabouts = found
         self._get(self.actor.prepare, self.spec, group="control")
         self.spec = b""

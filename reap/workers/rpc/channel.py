@@ -16,6 +16,7 @@ from typing import Any
 
 from torch.distributed import rpc
 
+from reap.system.queues import next_of
 from reap.workers import progress
 from reap.workers.messages import Encoded, MessageKind, Received
 from reap.workers.pickling import encode_apart
@@ -84,7 +85,7 @@ class RpcChannel:
 
     def receive(self) -> Received | None:
         """The next command; None if the group is gone, or after `leave`."""
-        item = self._commands.get()
+        item = next_of(self._commands)
         if item is None or self._is_leaving:
             return None
         if item.told == Told.POST:

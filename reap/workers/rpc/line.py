@@ -27,9 +27,9 @@ from torch.distributed import rpc
 from reap.errors import OptionError
 from reap.system.interrupts import deferring_interrupts
 from reap.workers import reports
-from reap.workers.launchers.versions import refuse_other_versions
 from reap.workers.messages import Encoded, MessageKind
 from reap.workers.remote.lines import ArrivedMessage
+from reap.workers.remote.versions import refuse_other_versions
 from reap.workers.rpc.agent import Address
 from reap.workers.rpc.tensors import Tensors, nbytes, unwrapped
 
@@ -171,7 +171,7 @@ class Line:
         """
         self.visitor = visitor
         try:
-            refuse_other_versions(visitor.versions)
+            refuse_other_versions(visitor.versions, visitor.host)
         except OptionError as error:
             self.fail(error)
             raise
@@ -179,7 +179,7 @@ class Line:
 
     def fail(self, error: Exception) -> None:
         """Have the group raise this: the worker will not start."""
-        report = reports.write(error, reports.START, is_harmless=False)
+        report = reports.write(error, reports.AT_START, is_harmless=False)
         self.arrived.append(ArrivedMessage(MessageKind.RAISED, Encoded(report)))
         self._ring()
 

@@ -21,10 +21,10 @@ from torch.distributed import rpc
 
 from reap.workers.base import Handler
 from reap.workers.handler_spec import HandlerSpec
-from reap.workers.launchers.versions import own_versions
 from reap.workers.progress import Control
 from reap.workers.remote.guard import Guard
 from reap.workers.remote.sockets import connections, watch
+from reap.workers.remote.versions import own_versions
 from reap.workers.rpc import agent, line
 from reap.workers.rpc.agent import Address
 from reap.workers.rpc.channel import RpcChannel

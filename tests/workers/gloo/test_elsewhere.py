@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+import reap
 from reap.errors import OptionError, WorkerDied, WorkerRaised
-from reap.workers.gloo import rendezvous
 from reap.workers.gloo.group import made_meeting
 from reap.workers.launchers.mp import MpLauncher
 from reap.workers.launchers.submitit import SubmititLauncher
@@ -162,10 +162,13 @@ def test_a_job_that_fails_at_its_start_shows_its_log(tmp_path: Path) -> None:
     assert str(tmp_path) in str(info.value)
 
 
-def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = {**rendezvous.introduction()["versions"], "torch": "1.0"}
-    with pytest.raises(OptionError, match=r"torch .* here, 1.0 there"):
-        rendezvous.refuse_other_versions(theirs)
+def test_a_worker_with_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reap, "__version__", "0.0.1")
+    group = group_of([Doer], launcher=Elsewhere(), address=HERE)
+    with pytest.raises(WorkerRaised, match=r"a worker on .* has other versions: reap 0\.0\.1 here, ") as caught:
+        ask(group, 0, ("add", 1, 1))
+    assert isinstance(caught.value.error, OptionError)
+    group.stop()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,6 +56,30 @@ def test_the_resource_that_is_missing_is_named() -> None:
 def test_who_chooses_nodes_or_has_them_added_is_left_alone() -> None:
     Offering({"CPU": 1.0}).refuse_impossible([{"num_gpus": 1, "placement_group": "mine"}])
     Offering({"CPU": 1.0}, grows=True).refuse_impossible([{"num_gpus": 1}])
+
+
+@pytest.mark.parametrize(
+    ("types", "grows"),
+    [
+        ([], False),
+        (["node_0a1b"], False),
+        (["ray.head.default"], True),
+        (["node_0a1b", "small"], True),
+    ],
+)
+def test_a_cluster_grows_where_its_autoscaler_has_types_of_nodes(
+    types: list[str], grows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an autoscaler of its own, Ray reports each node as a type."""
+
+    class Reporting(Offering):
+        grows = Cluster.grows
+
+        def _types_of_nodes(self) -> set[str]:
+            return set(types)
+
+    monkeypatch.setattr("reap.workers.ray.cluster._state", lambda: SimpleNamespace(get_cluster_config=lambda: None))
+    assert Reporting({"CPU": 1.0}).grows() is grows
 
 
 def test_a_client_is_no_part_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import reap
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
 from reap.workers.ray.actor import Whereabouts
 from reap.workers.ray.cluster import Cluster
@@ -293,25 +294,8 @@ class Missing:
         return __import__, ("nowhere_to_be_found",)
 
 
-class Other(PooledCluster):
-    """Its actors say that they run with something else."""
-
-    def actor_class(self) -> Any:
-        return self.ray.remote(concurrency_groups={"control": 1, "messages": 1})(Elsewhere)
-
-    kill = Cluster.kill
-
-
-class Elsewhere:
-    def __init__(self, hides_gpus: bool) -> None: ...
-
-    def take(self, *arguments: Any) -> None: ...
-
-    def where(self) -> Whereabouts:
-        return Whereabouts("far", "abc", 1, "0.0.1", "3.9")
-
-
-def test_other_versions_are_refused(make_group: MakeGroup) -> None:
-    with pytest.raises(WorkerRaised, match=r"node abc \(far\): expected reap .*found reap 0.0.1 and Python 3.9") as caught:
-        ask(make_group([Doer], cluster=Other("test")), 0, kept)
+def test_a_worker_with_other_versions(make_group: MakeGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reap, "__version__", "0.0.1")
+    with pytest.raises(WorkerRaised, match=r"a worker on .*, Ray node .*, has other versions: reap 0\.0\.1 here, ") as caught:
+        ask(make_group([Doer]), 0, kept)
     assert isinstance(caught.value.error, OptionError)
