@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -34,7 +34,7 @@ from reap.collectors.worker.results import batch_from, batch_state, done_from, d
 from reap.errors import CallOrderError
 
 
-class RecordingState(Enum):
+class RecordingState(IntEnum):
     """How far a rollout has come; idle is one that was not asked for yet, or is over."""
 
     IDLE = auto()
@@ -108,32 +108,22 @@ class Handover:
     Attributes:
         ready: a batch that is complete and that the next call returns.
         restarting: workers whose next rollout begins new episodes.
+        recording: rollouts under way, in the order in which they were asked for.
+        recorded: rollouts that wait for delivery, in the order in which they arrived.
     """
 
     def __init__(self, buffer: Any, meter: Meter) -> None:
         self.ready: Any = None
         self.restarting: set[int] = set()
         self._buffer, self._meter = buffer, meter
-        self._rollouts: list[Recording] = []
-
-    @property
-    def recording(self) -> list[Recording]:
-        """Rollouts under way, in the order in which they were asked for."""
-        return [one for one in self._rollouts if one.state is RECORDING]
-
-    @property
-    def recorded(self) -> list[Recording]:
-        """Rollouts that wait for delivery, in the order in which they arrived."""
-        return [one for one in self._rollouts if one.state is RECORDED]
-
-    @property
-    def _delivering(self) -> Recording | None:
-        return next((one for one in self._rollouts if one.state is DELIVERING), None)
+        self.recording: list[Recording] = []
+        self.recorded: list[Recording] = []
+        self._delivering: Recording | None = None
 
     def begin(self, recording: Recording) -> None:
         """A rollout was asked for; whoever was to restart its episodes does so with it."""
         recording.enter(RECORDING)
-        self._rollouts = [*(one for one in self._rollouts if one.state is not IDLE), recording]
+        self.recording.append(recording)
         self.restarting.difference_update(recording.commands)
 
     def recording_of(self, worker: int) -> Recording | None:
@@ -143,9 +133,10 @@ class Handover:
     def arrive(self, recording: Recording) -> None:
         """A rollout is complete."""
         recording.enter(RECORDED)
-        self._rollouts.remove(recording)
-        self._rollouts.append(recording)
-        if not recording.is_wanted:
+        self.recording.remove(recording)
+        if recording.is_wanted:
+            self.recorded.append(recording)
+        else:
             self._drop(recording)
 
     def take(self) -> Recording:
@@ -156,37 +147,37 @@ class Handover:
         """
         if self._delivering is not None:
             raise CallOrderError("a rollout is being delivered: expected that it is handed out, or lost, before the next one")
-        first = self.recorded[0]
+        first = self._delivering = self.recorded.pop(0)
         first.enter(DELIVERING)
         return first
 
     def handed_out(self) -> None:
         """What was being delivered has arrived."""
-        delivering = self._delivering
+        delivering, self._delivering = self._delivering, None
         if delivering is not None:
             delivering.enter(IDLE)
 
     def close_gap(self) -> None:
         """Lose what was being delivered and was not handed out: called before more is recorded."""
-        delivering = self._delivering
-        if delivering is not None:
-            self.lose(delivering.workers)
-            delivering.enter(IDLE)
+        if self._delivering is not None:
+            self.lose(self._delivering.workers)
+            self.handed_out()
 
     def lose(self, workers: Iterable[int]) -> None:
         """Lose the rollout of these workers, and what continues it."""
         lost = set(workers)
         break_trajectories(self._buffer)
         self.restarting |= lost
-        for one in self._rollouts:
+        for one in (*self.recording, *self.recorded):
             one.is_wanted = one.is_wanted and not lost.intersection(one.workers)
-        for one in self.recorded:
-            if not one.is_wanted:
-                self._drop(one)
+        for one in [one for one in self.recorded if not one.is_wanted]:
+            self.recorded.remove(one)
+            self._drop(one)
 
     def break_off(self, recording: Recording) -> None:
         """A rollout under way is none any more: the env or the policy raised."""
         recording.enter(IDLE)
+        self.recording.remove(recording)
         self._free(recording)
         self.lose(recording.workers)
 
@@ -202,8 +193,8 @@ class Handover:
 
     def drop_recorded(self) -> None:
         """Have nothing that waits for delivery: new episodes are about to begin."""
-        for one in self.recorded:
-            self._drop(one)
+        while self.recorded:
+            self._drop(self.recorded.pop())
         if self.ready is not None:
             self._meter.take_back(valid_frames(self.ready))
         self.ready = None
@@ -224,7 +215,7 @@ class Handover:
         """Have wait what waited when `state` was called."""
         for one in state["results"]:
             dones = {worker: done_from(own) for worker, own in one["dones"].items()}
-            self._rollouts.append(Recording({}, state=RECORDED, dones=dones, batch=batch_from(one["batch"])))
+            self.recorded.append(Recording({}, state=RECORDED, dones=dones, batch=batch_from(one["batch"])))
         self.ready = None if state["ready"] is None else batch_from(state["ready"])
         self.handed_out()
         self.restarting.clear()
