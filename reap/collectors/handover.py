@@ -148,14 +148,14 @@ class Handover:
         if self._delivering is not None:
             raise CallOrderError("a rollout is being delivered: expected that it is handed out, or lost, before the next one")
         first = self._delivering = self.recorded.pop(0)
-        first.enter(DELIVERING)
+        first.state = DELIVERING
         return first
 
     def handed_out(self) -> None:
         """What was being delivered has arrived."""
         delivering, self._delivering = self._delivering, None
         if delivering is not None:
-            delivering.enter(IDLE)
+            delivering.state = IDLE
 
     def close_gap(self) -> None:
         """Lose what was being delivered and was not handed out: called before more is recorded."""
