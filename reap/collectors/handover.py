@@ -34,7 +34,7 @@ from reap.collectors.worker.results import batch_from, batch_state, done_from, d
 from reap.errors import CallOrderError
 
 
-class RecordingState(IntEnum):  # an Enum's members are hashed by a Python function
+class RecordingState(IntEnum):
     """How far a rollout has come; idle is one that was not asked for yet, or is over."""
 
     IDLE = auto()
@@ -115,9 +115,9 @@ class Handover:
     def __init__(self, buffer: Any, meter: Meter) -> None:
         self.ready: Any = None
         self.restarting: set[int] = set()
+        self._buffer, self._meter = buffer, meter
         self.recording: list[Recording] = []
         self.recorded: list[Recording] = []
-        self._buffer, self._meter = buffer, meter
         self._delivering: Recording | None = None
 
     def begin(self, recording: Recording) -> None:
@@ -134,8 +134,9 @@ class Handover:
         """A rollout is complete."""
         recording.enter(RECORDED)
         self.recording.remove(recording)
-        self.recorded.append(recording)
-        if not recording.is_wanted:
+        if recording.is_wanted:
+            self.recorded.append(recording)
+        else:
             self._drop(recording)
 
     def take(self) -> Recording:
@@ -146,15 +147,15 @@ class Handover:
         """
         if self._delivering is not None:
             raise CallOrderError("a rollout is being delivered: expected that it is handed out, or lost, before the next one")
-        self._delivering = first = self.recorded.pop(0)
-        first.enter(DELIVERING)
+        first = self._delivering = self.recorded.pop(0)
+        first.state = DELIVERING
         return first
 
     def handed_out(self) -> None:
         """What was being delivered has arrived."""
-        if self._delivering is not None:
-            self._delivering.enter(IDLE)
-            self._delivering = None
+        delivering, self._delivering = self._delivering, None
+        if delivering is not None:
+            delivering.state = IDLE
 
     def close_gap(self) -> None:
         """Lose what was being delivered and was not handed out: called before more is recorded."""
@@ -170,6 +171,7 @@ class Handover:
         for one in (*self.recording, *self.recorded):
             one.is_wanted = one.is_wanted and not lost.intersection(one.workers)
         for one in [one for one in self.recorded if not one.is_wanted]:
+            self.recorded.remove(one)
             self._drop(one)
 
     def break_off(self, recording: Recording) -> None:
@@ -181,7 +183,6 @@ class Handover:
 
     def _drop(self, recording: Recording) -> None:
         recording.enter(IDLE)
-        self.recorded.remove(recording)
         for worker, done in recording.dones.items():
             self._meter.discard(done.frames, worker)
         self._free(recording)
@@ -193,7 +194,7 @@ class Handover:
     def drop_recorded(self) -> None:
         """Have nothing that waits for delivery: new episodes are about to begin."""
         while self.recorded:
-            self._drop(self.recorded[-1])
+            self._drop(self.recorded.pop())
         if self.ready is not None:
             self._meter.take_back(valid_frames(self.ready))
         self.ready = None
