@@ -44,6 +44,8 @@ def run(options: Replay, console: Console) -> int:
         record = folder[options.episode]
     except KeyError as error:
         raise OptionError(f"--episode {error.args[0]}") from error
+    if options.to is not None and not 0 <= options.to <= record.length:
+        raise OptionError(f"--to: expected a number from 0 to {record.length}, the length of the episode, got {options.to}")
     result = replay(None, record, video=options.video, to_step=options.to)
     console.print(Text(f"{result}; return {record.reward:,.6g}", style="" if result.equal else "red"), soft_wrap=True)
     if result.video is not None:

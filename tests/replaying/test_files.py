@@ -167,7 +167,7 @@ def test_an_episode_that_departs(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ([], "expected the folder of a reap collect --record-episodes"),
         (["--episode", "7000"], "--episode 7000: expected the id of one of"),
         (["--to", "3"], "--video and --to: expected --episode too"),
-        (["--episode", "best", "--to", "3000"], "to_step: expected a number from 0 to"),
+        (["--episode", "best", "--to", "3000"], "--to: expected a number from 0 to"),
         (["--episode", "best", "--video", "a.gif"], "expected the name of an .mp4 file"),
     ],
 )
