@@ -346,9 +346,9 @@ def campaign(runs: int, seed: int, names: Sequence[str]) -> dict[tuple[str, str]
     """All faults in turn with these classes, at moments drawn from the seed."""
     draw = random.Random(seed)
     rows = {key: Row() for key in FAULTS}
-    for name in {"MultiSync", *RAY}.intersection({"MultiSync", *names}):
+    for name in dict.fromkeys(["MultiSync", *names]):
         with KINDS[name]([partial(Count, 5)] * 2, Const(), frames_per_batch=4) as collector:
-            collector.next()  # servers have started, and connections stay that an engine keeps
+            collector.next()  # servers have started, and what an engine keeps open is open
     order, round_names = list[tuple[tuple[str, str], str]](), names
     for number in range(runs):
         if not order:
