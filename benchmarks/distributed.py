@@ -110,6 +110,7 @@ def start_ray() -> Any:
     import ray
 
     if not ray.is_initialized():
+        os.environ.setdefault("RAY_worker_niceness", "0")  # as the processes on the other side; Ray's own choice is 15
         paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         ray.init(
             address="local",

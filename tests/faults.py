@@ -346,8 +346,9 @@ def campaign(runs: int, seed: int, names: Sequence[str]) -> dict[tuple[str, str]
     """All faults in turn with these classes, at moments drawn from the seed."""
     draw = random.Random(seed)
     rows = {key: Row() for key in FAULTS}
-    with CLASSES["MultiSync"]([partial(Count, 5)], Const(), frames_per_batch=4) as collector:
-        collector.next()  # the server has started
+    for name in dict.fromkeys(["MultiSync", *names]):
+        with KINDS[name]([partial(Count, 5)] * 2, Const(), frames_per_batch=4) as collector:
+            collector.next()  # servers have started, and what an engine keeps open is open
     order, round_names = list[tuple[tuple[str, str], str]](), names
     for number in range(runs):
         if not order:
@@ -378,7 +379,7 @@ def page(rows: dict[tuple[str, str], Row], runs: int, seed: int, seconds: float,
 
 A collector with worker processes fails or ends, in every way, at random moments: this page counts the processes, descriptors
 and shared memory that remain. `make faults` writes it, `tests/faults.py` says how each fault is made, and
-`make faults ARGS="--runs 100"` makes the run shorter.
+`make faults ARGS="--runs 100 --only distributed"` makes the run shorter, and chooses classes.
 
 {runs} runs with seed {seed} in {seconds:.0f} s: {clean} of {len(rows)} faults left nothing and named their cause in every
 run."""
