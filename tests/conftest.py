@@ -27,7 +27,18 @@ os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Processes of `multiprocessing` start in milliseconds where their server has imported what they need; all tests share it.
-multiprocessing.set_forkserver_preload(["tests.envs.vector_envs", "tests.weights.receivers"])
+multiprocessing.set_forkserver_preload(
+    [
+        "tests.data.test_slices_written",
+        "tests.data.test_trees",
+        "tests.envs.test_objects",
+        "tests.envs.vector_envs",
+        "tests.system.test_sending",
+        "tests.weights.receivers",
+        "tests.weights.test_mailbox",
+        "tests.weights.test_schemes",
+    ]
+)
 
 TESTS = Path(__file__).parent
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from tests.collectors.worker_kinds import (
     take,
     workers_of,
 )
+from tests.pairwise import by_default
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -44,12 +46,7 @@ def alone(make: Callable[[int], Any], policy: Any, frames: int, batches: int, **
 
 
 @pytest.mark.parametrize(
-    ("kind", "policy"),
-    [
-        (kind, policy) if kind == "serial" or policy == "drawing" else pytest.param(kind, policy, marks=pytest.mark.processes)
-        for kind in ENVS
-        for policy in POLICIES
-    ],
+    ("kind", "policy"), by_default(product(ENVS, POLICIES), ("serial", "drawing"), ("serial", "recurrent"))
 )
 def test_several_workers_are_collectors_seeded_along_the_chain(kind: str, policy: str) -> None:
     torch.manual_seed(1)
@@ -73,8 +70,7 @@ def test_envs_of_torchrl() -> None:
                 assert_same(batch[worker], expected[worker][number])
 
 
-@pytest.mark.parametrize("form", [0, -1, "stack"])
-@pytest.mark.parametrize("kind", ENVS)
+@pytest.mark.parametrize(("form", "kind"), [*zip([0, -1, "stack"], ENVS, strict=True)])
 def test_one_worker_is_a_collector_in_this_process(kind: str, form: Any) -> None:
     options: Any = {"frames_per_batch": 12, "init_random_frames": 12, "max_frames_per_traj": 5, "track_policy_version": True}
     with SyncDataCollector(partial(ENVS[kind], 0), Drawing(), **options) as collector:
@@ -86,7 +82,7 @@ def test_one_worker_is_a_collector_in_this_process(kind: str, form: Any) -> None
             assert_same(found[0] if form == "stack" else found, wanted)
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "aSync"))
 def test_the_stream_does_not_depend_on_frames_per_batch(name: str) -> None:
     def stream(batches: int, frames: int) -> dict[int, Any]:
         with CLASSES[name]([partial(serial, w) for w in range(2)], Drawing(), frames_per_batch=frames) as collector:
@@ -105,7 +101,7 @@ def test_the_stream_does_not_depend_on_frames_per_batch(name: str) -> None:
         assert_same(many[worker], batch)
 
 
-@pytest.mark.parametrize("name", ["MultiaSync", "aSync"])
+@pytest.mark.parametrize("name", by_default(["MultiaSync", "aSync"], "MultiaSync"))
 def test_async_workers_are_collectors_too(name: str) -> None:
     *expected, _ = alone(serial, Told(), 12, 3)
     factories = [partial(serial, w) for w in range(2)]
