@@ -336,7 +336,7 @@ def test_hooks_for_all_modules_are_refused() -> None:
 
 def test_a_compiled_module_is_refused() -> None:
     policy = mod()
-    policy._compiled_call_impl = policy.forward
+    policy.compile(backend="eager")
     with pytest.raises(UnwrapError, match="_compiled_call_impl"):
         StepPlan(policy, KNOWN, RANDOM)
 
