@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from reap.workers.processes import fork_client
+
 # Two test processes share the cores; and matrix products may differ in the last bits with the number of threads.
 torch.set_num_threads(1)
 # Nothing may look for a display.
@@ -25,13 +27,45 @@ os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Processes of `multiprocessing` start in milliseconds where their server has imported what they need; all tests share it.
-multiprocessing.set_forkserver_preload(["tests.envs.vector_envs", "tests.weights.receivers"])
+multiprocessing.set_forkserver_preload(
+    [
+        "tests.data.test_slices_written",
+        "tests.data.test_trees",
+        "tests.envs.test_objects",
+        "tests.envs.vector_envs",
+        "tests.system.test_sending",
+        "tests.weights.receivers",
+        "tests.weights.test_mailbox",
+        "tests.weights.test_schemes",
+    ]
+)
+
+TESTS = Path(__file__).parent
+
+WITH_WORKERS = ("collectors", "data", "envs", "replaying", "testing", "values", "workers")
+"""Folders of tests whose envs and policies are made in workers: the server that forks these has imported the files."""
 
 GRACE = 5.0
 """Seconds that threads and processes have to end after their test."""
 
 SERVERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "reap.workers.processes.fork_server", "tests.warm")
 """Children that live until this process ends, by a piece of their command line; what they fork has the same one."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Start the server that forks workers, unless this process only hands tests out to others.
+
+    A worker imports the file of the test that its env is from, and with it pytest and perhaps torchrl: half a second for each
+    worker, if the server has not done so.
+    """
+    if session.config.getoption("numprocesses", None):
+        return
+    chosen = [Path(argument.split("::")[0]).absolute() for argument in session.config.args]
+    files = [file for folder in WITH_WORKERS for file in (TESTS / folder).glob("*.py")]
+    ours = [file for file in files if any(file.is_relative_to(one) for one in chosen)]
+    modules = [".".join(file.relative_to(TESTS.parent).with_suffix("").parts) for file in ours]
+    fork_client.warm_up((*fork_client.MODULES, *modules))
 
 
 def pytest_collection_finish() -> None:

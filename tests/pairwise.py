@@ -9,8 +9,10 @@ options together, shows in 12 of them already:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import pytest
 
 Pair = tuple[int, int, int, int]
 """An option and the place of its value, and the same of a later option."""
@@ -36,6 +38,15 @@ def pairwise(*options: Sequence[Any], possible: Callable[..., bool] = lambda *ro
         missing -= pairs[best]
         chosen.append(best)
     return [tuple(values[place] for values, place in zip(options, row, strict=True)) for row in sorted(chosen)]
+
+
+def by_default(values: Iterable[Any], *quick: Any) -> list[Any]:
+    """Values of an option, of which `make test` runs some; the others, much like these, run with the tests of processes."""
+    others = pytest.mark.processes
+    return [
+        value if value in quick else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=others)
+        for value in values
+    ]
 
 
 def _pairs(row: tuple[int, ...]) -> frozenset[Pair]:

@@ -24,7 +24,7 @@ from benchmarks.ceiling import CartPolePolicy, hand_loop
 from reap import GymEnv, SerialEnv, SyncDataCollector
 from reap.keys import Key
 from reap.recording.buffers import SMALL, Slot, after
-from tests.collectors.seams import pool_of
+from tests.collectors.seams import pool_of, seam_of
 
 OBSERVATION: Key = ("observation",)
 
@@ -210,7 +210,7 @@ def slots_of(collector: SyncDataCollector) -> list[Slot]:
 def count_writes(collector: SyncDataCollector, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """From now on, the bytes of observations written to the stage, to `next` and to the root."""
     written: Counter[str] = Counter()
-    stage = collector._workers.assembly.recorder.rollout.stage
+    stage = seam_of(collector).assembly.recorder.rollout.stage
     stage.arrays[OBSERVATION] = Counting.over(stage.arrays[OBSERVATION], "stage", written)
     names = {OBSERVATION: "root", after(OBSERVATION): "next"}
     by_column = Slot.by_column

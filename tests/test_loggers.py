@@ -110,6 +110,7 @@ with wandb.init(mode="offline", dir=sys.argv[1], project="reap") as run:
 """In a process of its own: wandb leaves threads."""
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(120)
 def test_weights_and_biases(tmp_path: Path) -> None:
     pytest.importorskip("wandb")

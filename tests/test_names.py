@@ -84,6 +84,7 @@ def test_what_to_use_instead() -> None:
     assert not any(hasattr(reap.data, name) for name in INSTEAD)
 
 
+@pytest.mark.processes
 def test_torchrl_is_not_imported_for_it() -> None:
     code = (
         "import reap.data, sys\n"

@@ -385,6 +385,7 @@ def test_a_process(here: Path) -> None:
     assert_equal(TensorDict.load_memmap(here / "data"), collected("CartPole-v1", 2, 200))
 
 
+@pytest.mark.processes
 def test_ctrl_c_in_a_process(here: Path) -> None:
     words = [
         "CartPole-v1",

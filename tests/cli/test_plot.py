@@ -13,6 +13,7 @@ from reap.cli.main import main
 from reap.cli.plot import Plot
 from reap.cli.report import Episodes
 from reap.errors import OptionError
+from tests.pairwise import by_default
 
 OBSERVATIONS = {
     "numbers": torch.randn(2, 50, 3),
@@ -25,7 +26,10 @@ OBSERVATIONS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "count"), [*((kind, 400) for kind in OBSERVATIONS), ("numbers", 0), ("picture", 1)])
+CASES = by_default([*((kind, 400) for kind in OBSERVATIONS), ("numbers", 0), ("picture", 1)], ("numbers", 0), ("picture", 1))
+
+
+@pytest.mark.parametrize(("kind", "count"), CASES)
 def test_any_data(tmp_path: Path, kind: str, count: int) -> None:
     observation = {"observation": OBSERVATIONS[kind], "nested": {"level": torch.arange(100.0).view(2, 50, 1)}}
     done = torch.zeros(2, 50, 1, dtype=torch.bool)

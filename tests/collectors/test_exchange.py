@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from reap.workers.base import Call
 from reap.workers.progress import Progress, new_control, progress_of
 from reap.workers.serve import Terminated
 from tests.collectors.worker_kinds import assert_same, mapped, serial
+from tests.pairwise import by_default
 from tests.workers.threads import thread_group
 
 pytestmark = pytest.mark.timeout(60)
@@ -175,8 +177,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[int], Any], dict[str, Any]]]
 }
 
 
-@pytest.mark.parametrize("apart", [False, True], ids=["one slot of all", "slots of each"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "apart"), by_default(product(CASES, [False, True]), ("two rows", False), ("objects", True)))
 def test_rollouts_are_the_same_whether_memory_is_shared_or_copied(case: str, apart: bool, driver: Any) -> None:
     make_policy, make_env, options = CASES[case]
     streams = []

@@ -95,7 +95,7 @@ def counted(batches: list[Any]) -> dict[int, list[int]]:
 
 
 COUNTS = [
-    300,
+    100,
     pytest.param(3_000, marks=[pytest.mark.processes, pytest.mark.timeout(300)]),
     pytest.param(15_000, marks=[pytest.mark.soak, pytest.mark.timeout(300)]),
 ]

@@ -22,6 +22,7 @@ from tests.collectors.worker_kinds import (
     take,
     workers_of,
 )
+from tests.pairwise import by_default
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -77,7 +78,7 @@ def test_resets_of_async_workers_drop_what_waits() -> None:
         assert collector.stats().discarded_frames % 4 == 0
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "MultiSync"))
 def test_calls_and_attributes(name: str) -> None:
     with CLASSES[name]([partial(Seeded, 2), partial(Seeded, 3)], Const(2.5), frames_per_batch=4) as collector:
         lengths = [3] if name == "aSync" else [2, 3]
@@ -99,7 +100,7 @@ def test_calls_and_attributes(name: str) -> None:
         assert collector.next().numel() == 4
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "MultiaSync"))
 def test_attributes_of_a_collector(name: str) -> None:
     policy = Const()
     collector = CLASSES[name]([partial(Count, 3)] * 2, policy, frames_per_batch=8, total_frames=16)
@@ -139,7 +140,7 @@ def test_stats_of_each_worker() -> None:
     assert (stats.recent_lengths.min, stats.recent_lengths.max) == (2, 3)
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "aSync"))
 def test_no_staleness_without_weights(name: str) -> None:
     """A policy without weights is never behind, however often they are "updated"."""
     with CLASSES[name]([partial(Count, 5)] * 2, frames_per_batch=4, track_policy_version=True) as collector:

@@ -17,6 +17,7 @@ from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
 from reap.testing import Const, Count
 from tests.collectors.seams import under_way
 from tests.collectors.worker_kinds import CLASSES, LIMIT, MASK, VERSION, Gate, Gated, counts, pairs, steps
+from tests.pairwise import by_default
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -52,7 +53,7 @@ def test_the_version_of_async_batches_is_that_of_their_action() -> None:
             collector.update_policy_weights_()
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "MultiSync"))
 @pytest.mark.parametrize("form", ["padded", "cat"])
 def test_whole_episodes_of_each_row_in_turn(name: str, form: str) -> None:
     """B10: envs of length 1 and 7; short episodes are not preferred."""
@@ -117,7 +118,7 @@ def wait_for_frames(collector: Any, frames: int) -> None:
         os.sched_yield()
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "MultiaSync"))
 def test_the_rollouts_of_all_workers_have_a_thousand_frames_unless_it_is_given(name: str) -> None:
     with CLASSES[name]([partial(Count, 5)] * 2, Const(), trajs_per_batch=4) as collector:
         assert collector.frames_per_batch == 1000

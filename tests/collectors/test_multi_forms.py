@@ -22,6 +22,7 @@ from tests.collectors.worker_kinds import (
     steps,
     take,
 )
+from tests.pairwise import by_default
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -55,7 +56,7 @@ JOINED: dict[Any, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("form", JOINED)
+@pytest.mark.parametrize("form", by_default(JOINED, "stack", -1))
 def test_forms_of_batched_envs(form: Any) -> None:
     factories = [partial(pairs, w) for w in range(2)]
     with MultiSyncDataCollector(factories, Const(), frames_per_batch=12, cat_results=form) as collector:

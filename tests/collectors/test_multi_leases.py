@@ -18,6 +18,7 @@ import torch
 from reap.collectors import MultiSyncDataCollector, SyncDataCollector
 from tests.collectors.seams import pids_of, pool_of, pools_of
 from tests.collectors.worker_kinds import CLASSES, Pixels, assert_same, descriptors, leaves, mapped, take
+from tests.pairwise import by_default
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -26,7 +27,7 @@ def fingerprint(batch: Any) -> dict[Any, int]:
     return {key: hash(batch[key].numpy().tobytes()) for key in leaves(batch)}
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "MultiSync"))
 def test_batches_that_are_kept_stay_as_they_were(name: str) -> None:
     with CLASSES[name]([partial(Pixels, 30, 50 * w) for w in range(2)], frames_per_batch=4) as collector:
         kept = []
@@ -62,7 +63,7 @@ def test_every_leaf_is_a_tensor_of_its_own(form: Any, tmp_path: Path) -> None:
         assert batch.reshape(-1)["observation"].shape == (8, 20, 20)
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "MultiaSync"))
 def test_nothing_grows(name: str) -> None:
     with CLASSES[name]([partial(Pixels, 7)] * 2, frames_per_batch=4) as collector:
         take(collector, 20)
@@ -85,7 +86,7 @@ def _handles(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "aSync"))
 def test_states_make_no_further_slots(name: str) -> None:
     with CLASSES[name]([partial(Pixels, 7)] * 2, frames_per_batch=4) as collector:
         kept: deque[Any] = deque(maxlen=2)
@@ -98,7 +99,7 @@ def test_states_make_no_further_slots(name: str) -> None:
         assert max(len(pool.slots) for pool in pools_of(collector)) <= 3
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "MultiSync"))
 def test_the_memory_of_a_collector_that_is_shut_down_does_not_wait_for_the_garbage_collector(name: str) -> None:
     gc.collect()
     before = mapped()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from reap.testing import Const, Count, CountTL
 from reap.testing.marked import Marked, Told
 from tests.collectors.seams import under_way
 from tests.collectors.worker_kinds import CLASSES, IDS, MASK, Text, counts, leaves, pairs, steps, take
+from tests.pairwise import by_default
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -142,11 +144,11 @@ def test_a15_batched_envs_and_len() -> None:
 
 @pytest.mark.parametrize(
     ("name", "asked", "batches"),
-    [
-        (name, *case) if name == "MultiSync" or case == (9, 2) else pytest.param(name, *case, marks=pytest.mark.processes)
-        for name in CLASSES
-        for case in [(0, 0), (None, 0), (5, 1), (8, 1), (9, 2)]
-    ],
+    by_default(
+        [(name, *case) for name in CLASSES for case in [(0, 0), (None, 0), (5, 1), (8, 1), (9, 2)]],
+        *((name, 9, 2) for name in CLASSES),
+        ("MultiSync", 5, 1),
+    ),
 )
 def test_random_frames_first(name: str, asked: Any, batches: int) -> None:
     options: Any = {"frames_per_batch": 8, "init_random_frames": asked}
@@ -179,8 +181,7 @@ def test_rows_that_wait_until_all_are_done() -> None:
         assert steps(collector.next())[0] == [[0, 1, 0, 0], [0, 1, 2, 0]]
 
 
-@pytest.mark.parametrize("form", ["stack", 0, -1])
-@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(("form", "rows"), by_default(product(["stack", 0, -1], [1, 2]), ("stack", 1), (-1, 2)))
 def test_the_last_frames_are_truncated(form: Any, rows: int) -> None:
     def make(worker: int) -> Any:
         return Count(3, 100 * worker) if rows == 1 else SerialEnv(2, [partial(Count, 3), partial(CountTL, 9, 2)])
@@ -263,7 +264,7 @@ def test_the_same_memory_each_time() -> None:
     assert len(pointers) <= 2
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "MultiaSync"))
 def test_columns_of_objects(name: str) -> None:
     with CLASSES[name]([partial(Text, 3, 7)] * 2, frames_per_batch=4) as collector:
         for _ in range(5):

@@ -31,6 +31,7 @@ from tests.collectors.worker_kinds import (
     take,
     workers_of,
 )
+from tests.pairwise import by_default
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -59,7 +60,7 @@ RESUMED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("scenario", RESUMED)
+@pytest.mark.parametrize("scenario", by_default(RESUMED, "recurrent", "episodes"))
 def test_a_resume_is_exact(scenario: str) -> None:
     options = RESUMED[scenario]
     with resuming("MultiSync", **options) as collector:
@@ -84,7 +85,7 @@ def test_a_resume_is_exact(scenario: str) -> None:
         assert_same(one, wanted)
 
 
-@pytest.mark.parametrize("name", ["MultiaSync", "aSync"])
+@pytest.mark.parametrize("name", by_default(["MultiaSync", "aSync"], "MultiaSync"))
 def test_a_resume_with_results_that_wait(name: str) -> None:
     def streams(collector: Any) -> dict[int, list[Any]]:
         return {worker: batches[:3] for worker, batches in workers_of(take(collector, 10)).items()}
@@ -179,7 +180,7 @@ class GatedText(Text, Gated):
     """`Gated` that says its count in words."""
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "MultiaSync"))
 def test_objects_of_results_that_wait_are_part_of_the_state(name: str, tmp_path: Path) -> None:
     gate = Gate(tmp_path)
 

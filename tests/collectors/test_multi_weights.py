@@ -23,6 +23,7 @@ from reap.collectors import (
 from reap.errors import OptionError, SpecMismatch
 from reap.testing import BN, Const, Count
 from tests.collectors.worker_kinds import CLASSES, Gate, Gated, Uniform, take, workers_of
+from tests.pairwise import by_default
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -73,7 +74,7 @@ def test_forms_of_weights_and_workers_that_get_them() -> None:
         assert policy.w.item() == 2.0
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "MultiaSync"))
 def test_e09_the_callers_module_is_untouched(name: str) -> None:
     policy = nn.Sequential(BN(1), nn.Linear(1, 1))
     policy[0].norm.weight.requires_grad_(False)
@@ -133,7 +134,7 @@ def test_an_update_at_each_batch() -> None:
         assert {batch["action"].unique().item() for batch in last.values()} == {9.0}
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "aSync"))
 def test_no_update_waits_for_a_rollout(name: str, tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     policy = Const(1.0)
@@ -164,7 +165,7 @@ def test_no_update_waits_for_a_rollout(name: str, tmp_path: Path) -> None:
     gate.close()
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "MultiSync"))
 def test_no_rollout_mixes_two_versions(name: str) -> None:
     policy = Uniform()
     collector = CLASSES[name]([partial(Count, 9)] * 2, policy, frames_per_batch=8, track_policy_version=True)

@@ -22,6 +22,7 @@ from reap.testing import Const, Count
 from reap.weights.schemes import MultiProcessWeightSyncScheme, SharedMemWeightSyncScheme
 from tests.collectors.seams import group_of, pids_of
 from tests.collectors.worker_kinds import Gate, nothing_left
+from tests.pairwise import by_default
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -85,7 +86,7 @@ def frames(batch: Any) -> list[tuple[int, ...]]:
     return [(i, *o, d, t) for i, o, d, t in zip(batch["collector", "traj_ids"].tolist(), observation, *flags, strict=True)]
 
 
-@pytest.mark.parametrize("fail", [kill, leave, complain])
+@pytest.mark.parametrize("fail", by_default([kill, leave, complain], kill, complain))
 def test_completed_columns_stay_and_a_successor_records_the_rest(tmp_path: Path, fail: Callable[[], None]) -> None:
     fragile = partial(Fragile, tmp_path / "failed", fail, steps=18)  # the sixth step of the second rollout of twelve
     with MultiSyncDataCollector(

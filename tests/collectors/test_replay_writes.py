@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from reap.testing.marked import Marked, Told
 from tests.collectors.replays import EVERY, STORAGES, equal, memory, places, require_each_once, serials, singles
 from tests.collectors.seams import pids_of
 from tests.collectors.worker_kinds import CLASSES, Text
+from tests.pairwise import by_default
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -40,8 +42,10 @@ def test_every_frame_once_and_in_order(name: str, storage: str) -> None:
     require_each_once(buffer, 48)
 
 
-@pytest.mark.parametrize("extend", [True, False])
-@pytest.mark.parametrize("name", EVERY)
+ROWS_KEPT = product(EVERY, [True, False])
+
+
+@pytest.mark.parametrize(("name", "extend"), by_default(ROWS_KEPT, ("MultiSync", True), ("MultiaSync", False)))
 def test_d03_batched_envs_keep_their_rows(name: str, extend: bool) -> None:
     buffer = memory(512, ndim=2)
     options: Any = {"frames_per_batch": 16, "total_frames": 64, "replay_buffer": buffer, "extend_buffer": extend}
@@ -85,7 +89,7 @@ SAME: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", SAME)
+@pytest.mark.parametrize("case", by_default(SAME, "stack, rows are workers", "time joined", "split"))
 def test_multi_sync_writes_what_its_batches_hold(case: str) -> None:
     """Bit for bit and in the same order as `for data in collector: memory.extend(data)`."""
     envs, options, of_buffer = SAME[case]
@@ -158,7 +162,7 @@ def test_objects_are_written_by_the_collector() -> None:
     assert buffer[0]["text"] == "0x0"
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "aSync"))
 def test_d10_priorities_are_the_learners(name: str) -> None:
     buffer = PrioritizedReplayBuffer(alpha=1.0, beta=1.0, storage=LazyTensorStorage(1_000), batch_size=64, prefetch=2)
     with CLASSES[name](singles(), Told(), frames_per_batch=20, total_frames=80, replay_buffer=buffer) as collector:
@@ -181,7 +185,7 @@ def note_process(folder: Path, batch: Any) -> Any:
     return batch
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", by_default(CLASSES, "MultiSync"))
 def test_postproc_runs_in_the_process_that_writes(name: str, tmp_path: Path) -> None:
     buffer, postproc = memory(), partial(note_process, tmp_path)
     options: Any = {"frames_per_batch": 12, "total_frames": 24, "replay_buffer": buffer, "postproc": postproc}

@@ -24,12 +24,16 @@ from reap.data.storages.next_values.side_store import RESERVED, RETURNED, TAKEN,
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError
 from reap.recording.layout import Field
+from tests.pairwise import pairwise
 from tests.warm import Program
 
 Make = Callable[..., ReplayBuffer]
 
 
-@pytest.fixture(params=["ram", "shared", "files"])
+KINDS = ["ram", "shared", "files"]
+
+
+@pytest.fixture(params=KINDS)
 def make(request: pytest.FixtureRequest) -> Make:
     def made(size: int, ndim: int = 1, *, once: bool = True, **options: Any) -> ReplayBuffer:
         kind = LazyMemmapStorage if request.param == "files" else LazyTensorStorage
@@ -111,8 +115,7 @@ def assert_same_buffers(ours: ReplayBuffer, plain: ReplayBuffer) -> None:
     assert np.array_equal(kept, plain.storage.leaf(("next", "observation"))[places].numpy().view(np.int32))
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("ndim", [1, 2, 3])
+@pytest.mark.parametrize(("make", "ndim", "seed"), pairwise(KINDS, [1, 2, 3], range(4)), indirect=["make"])
 def test_random_writes_and_edits_read_as_from_a_plain_storage(make: Make, ndim: int, seed: int) -> None:
     writes = Writes(seed, (2, 3)[: ndim - 1])
     random, rows = writes.random, int(np.prod(writes.rows))

@@ -77,10 +77,17 @@ def test_data_that_must_not_change() -> None:
     assert kept(buffer) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("made", [RoundRobinWriter, TensorDictRoundRobinWriter(), ImmutableDatasetWriter])
-def test_writers_are_given_or_made(made: Any) -> None:
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (RoundRobinWriter, "RoundRobinWriter()"),
+        (TensorDictRoundRobinWriter(), "TensorDictRoundRobinWriter()"),
+        (ImmutableDatasetWriter, "ImmutableDatasetWriter()"),
+    ],
+)
+def test_writers_are_given_or_made(made: Any, expected: str) -> None:
     buffer: ReplayBuffer = ReplayBuffer(writer=made)
-    assert repr(buffer.writer) in {"RoundRobinWriter()", "TensorDictRoundRobinWriter()", "ImmutableDatasetWriter()"}
+    assert repr(buffer.writer) == expected
     with pytest.raises(OptionError, match="writer: expected a Writer of reap.data, got int"):
         buffer.set_writer(3)  # pyright: ignore[reportArgumentType]
 

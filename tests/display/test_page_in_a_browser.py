@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +16,7 @@ from reap.display.page import feed
 from reap.display.page.server import Page
 from reap.recording.trajectories import Episode
 from tests.browser import PHONE, WIDE, browser, look, needs_chromium, requests
+from tests.warm import Program
 
 pytestmark = [needs_chromium, pytest.mark.processes, pytest.mark.timeout(120)]
 
@@ -22,14 +25,14 @@ SECONDS_TO_WAIT = 20
 
 
 class Run:
-    """A meter with two workers, one of them joining and mended, and its page; the readings are asked for.
+    """A meter with two workers, one of them joining and mended, and its page.
 
     Args:
-        monkeypatch: takes the clock of the readings away.
+        monkeypatch: makes the readings frequent.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(feed, "SECONDS_BETWEEN_READINGS", 3600.0)
+        monkeypatch.setattr(feed, "SECONDS_BETWEEN_READINGS", 0.02)
         self.meter = Meter(2)
         self.meter.place_of = [Place("a", "", 0, 0.0), Place("b", "", 0, 0.0, is_joining=True)].__getitem__
         self.meter.restart(1)
@@ -41,7 +44,6 @@ class Run:
             self.meter.enter()
             self.meter.add(1000, [Episode(7.0, 10), Episode(9.0, 30)], 1e-6, 1e-6)
             self.meter.leave()
-            self.page._server.loop.call_soon_threadsafe(self.page._feed.read)
 
     def end(self) -> None:
         self.page.__exit__()
@@ -52,7 +54,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     run = Run(monkeypatch)
     yield run
     run.end()
-    assert not run.page._thread.is_alive()
+    assert "reap-page" not in {thread.name for thread in threading.enumerate()}
 
 
 @pytest.fixture(scope="module")
@@ -113,12 +115,23 @@ def test_shows_what_is_collected_and_that_it_has_ended(driver: Any, run: Run) ->
     assert driver.get_log("browser") == []
 
 
-def test_a_server_that_is_gone_is_told(driver: Any, run: Run) -> None:
-    look(driver, run.address)
-    wait_for(driver, text("#state"), "running")
-    run.page._server.loop.call_soon_threadsafe(run.page._server.leave)  # without the last numbers
-    wait_for(driver, "document.querySelector('#state').className", "lost")
-    run.page._thread.join()
+SERVED = """
+import signal
+from reap.collectors.stats import Meter
+from reap.display.counts import Count
+from reap.display.page.server import Page
+
+print(Page(Count(Meter(1), 4000), "run", None, 0).__enter__(), flush=True)
+signal.pause()
+"""
+
+
+def test_a_server_that_is_gone_is_told(driver: Any) -> None:
+    with Program(SERVED) as program:
+        look(driver, program.stdout.readline().strip())
+        wait_for(driver, text("#state"), "running")
+        program.send_signal(signal.SIGKILL)
+        wait_for(driver, "document.querySelector('#state').className", "lost")
 
 
 def test_asks_nobody_else(driver: Any, run: Run) -> None:
@@ -189,7 +202,7 @@ def test_the_values_under_the_pointer_are_told(driver: Any, run: Run) -> None:
 
     run.work(2)
     look(driver, run.address)
-    wait_for(driver, "points.length", 3)
+    wait_for(driver, "points.length > 2", True)
     chart = driver.find_element(By.CSS_SELECTOR, "figure svg")
     ActionChains(driver).move_to_element_with_offset(chart, -chart.size["width"] // 2 + 47, 0).perform()
     wait_for(driver, text("figure .legend"), "at 0:00no episode has ended yet")

@@ -201,25 +201,26 @@ def test_news_are_all_points_then_new_ones_then_the_end(clock: Clock) -> None:
 
 
 def test_a_page_gets_all_points_again_when_they_were_thinned_out(clock: Clock) -> None:
+    """240 points are kept; from then on every second one."""
     feed = Feed(Count(Meter(), None), "run", None)
-    feed._history = History(most=3)
-    feed._history.add(feed._latest)
+    for _ in range(238):
+        clock.now += 1.0
+        feed.read()
 
     async def follow() -> list[tuple[int, list[float], bool]]:
         news, told = feed.news(), []
-        for _ in range(6):
+        for _ in range(5):
             told.append(seconds(await anext(news)))
             clock.now += 1.0
             feed.read()
         return told
 
     assert asyncio.run(follow()) == [
-        (0, [0.0], False),
-        (1, [1.0], False),
-        (2, [2.0], False),
-        (0, [0.0, 2.0, 3.0], False),  # the fourth point was one too many; 3.0 is the newest, and not kept
-        (2, [4.0], False),
-        (3, [5.0], False),
+        (0, [float(second) for second in range(239)], False),
+        (239, [239.0], False),
+        (0, [float(second) for second in range(0, 241, 2)], False),  # one too many
+        (121, [241.0], False),  # the newest, and not kept
+        (121, [242.0], False),
     ]
 
 

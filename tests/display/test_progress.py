@@ -45,8 +45,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class FakeCollector:
     """Batches of 100 frames, each of which takes a second: half in the env, a quarter in the policy; one episode in each."""
 
-    def __init__(self, clock: Clock, batches: int, total_frames: int | None = None) -> None:
-        self.meter = self._meter = Meter()
+    def __init__(self, clock: Clock, batches: int, total_frames: int | None = None, meter: Meter | None = None) -> None:
+        self.meter = self._meter = meter or Meter()
         self._clock, self._batches = clock, batches
         self.frames_per_batch = 100
         self.total_frames = batches * 100 if total_frames is None else total_frames
@@ -321,9 +321,8 @@ def test_a_second_loop_goes_on_counting() -> None:
     ],
 )
 def test_workers_on_other_machines_are_counted(clock: Clock, places: list[Place], expected: str) -> None:
-    collector, output = FakeCollector(clock, 1), StringIO()
-    collector._meter = Meter(2)
-    collector._meter.place_of = places.__getitem__
-    for _ in progress(collector, console=Console(file=output, width=200)):
+    meter, output = Meter(2), StringIO()
+    meter.place_of = places.__getitem__
+    for _ in progress(FakeCollector(clock, 1, meter=meter), console=Console(file=output, width=200)):
         pass
     assert expected in output.getvalue()

@@ -231,7 +231,8 @@ def test_policies_read_texts(policy: Any, rows: int | None) -> None:
     texts = batch["observation"] if rows else [batch["observation"]]
     expected = [[[float(text)] for text in row] for row in texts]
     assert batch["action"].tolist() == (expected if rows else expected[0])
-    assert "twice" not in batch or torch.equal(batch["twice"], 2 * batch["action"])
+    assert ("twice" in batch) == (policy is with_dict)
+    assert torch.equal(batch.get("twice", 2 * batch["action"]), 2 * batch["action"])
 
 
 def test_which_actor() -> None:

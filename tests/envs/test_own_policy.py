@@ -101,6 +101,6 @@ def test_other_policies_stay_what_they_are() -> None:
             return observation
 
     for policy in (Const(), Agent().rand_step, EnvBase.rand_step, GymEnv(Count(5)).reset, None):
-        assert as_policy(policy) is policy or as_policy(policy) == policy
+        assert as_policy(policy) == policy
     with pytest.raises(OptionError, match="policy and policy_factory"):
         SyncDataCollector(GymEnv(Count(5)), GymEnv(Count(5)).rand_step, policy_factory=Const, frames_per_batch=1)

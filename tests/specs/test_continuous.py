@@ -365,7 +365,7 @@ def test_immutable():
     with pytest.raises(AttributeError, match="specs are immutable"):
         spec.anything = 1
     with pytest.raises(AttributeError, match="specs are immutable"):
-        del spec._space
+        del spec.shape
 
 
 def test_repr():

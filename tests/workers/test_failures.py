@@ -109,6 +109,7 @@ def test_an_outside_sigterm_is_named_as_such() -> None:
         poll_until_it_fails(group)
 
 
+@pytest.mark.processes
 def test_the_death_of_the_server_ends_the_group_and_the_next_one_has_a_new_server() -> None:
     group = ProcessGroup([Doer] * 2)
     ask(group, 1, ("neg", 1))

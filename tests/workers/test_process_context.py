@@ -31,6 +31,7 @@ except UserWarning:
 """
 
 
+@pytest.mark.processes
 def test_a_worker_elsewhere_gets_named_variables_the_dtype_and_the_filters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("REAP_SECRET", "stays here")

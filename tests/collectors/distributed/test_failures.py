@@ -21,6 +21,7 @@ from reap.collectors.distributed import DistributedDataCollector, DistributedSyn
 from reap.errors import ClosedError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count
 from reap.workers.processes import fork_client
+from tests.collectors.seams import group_of
 from tests.collectors.worker_kinds import Failing, Gate, Gated, assert_same, fail, steps, take
 from tests.workers.gloo.groups import pid_of, pids_of
 from tests.workers.handlers import descriptors, exists, have_ended, watch
@@ -51,7 +52,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 def pid(collector: Any, worker: int) -> int:
-    return pid_of(collector._workers.group, worker)
+    return pid_of(group_of(collector), worker)
 
 
 def take_seeds(collector: Any) -> None:
@@ -231,7 +232,7 @@ def test_workers_end_with_their_trainer(number: int) -> None:
 def test_shutdown_in_a_rollout(gate: Gate) -> None:
     with nothing_left():
         collector = DistributedDataCollector([partial(Gated, gate.paths, [1], 50)] * 2, frames_per_batch=4)
-        pids = pids_of(collector._workers.group)
+        pids = pids_of(group_of(collector))
         thread = Thread(target=_next, args=(collector,))
         thread.start()
         gate.wait_for_entry()

@@ -19,8 +19,9 @@ from reap.collectors.distributed import RPCDataCollector
 from reap.errors import OptionError, WorkerDied, WorkerRaised
 from reap.recording.buffers import IDS
 from reap.testing.marked import Marked
-from reap.workers.rpc import agent
 from tests.collectors.distributed.policies import Chooser
+from tests.collectors.seams import pids_of
+from tests.workers.rpc.agents import has_agent
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
@@ -43,10 +44,6 @@ class Killing(Marked):
         return super().step(action)
 
 
-def runs() -> bool:
-    return agent.api._is_current_rpc_agent_set()
-
-
 def everything(collector: Any) -> list[Any]:
     with collector:
         return list(collector)
@@ -63,7 +60,7 @@ def test_same_seed_same_frames_as_multi_sync() -> None:
         assert ours.batch_size == theirs.batch_size
         assert set(ours.keys(True, True)) == set(theirs.keys(True, True))
         assert all((ours[key] == theirs[key]).all() for key in ours.keys(True, True))
-    assert not runs()
+    assert not has_agent()
 
 
 @pytest.fixture(params=[1, None], ids=["of a fixed size", "without a size"])
@@ -103,7 +100,7 @@ def test_a_worker_that_fails_in_a_rollout(sync: bool, how: str, tmp_path: Path) 
     assert info.value.worker == 1
     assert type(info.value) is (WorkerDied if how == "kill" else WorkerRaised)
     assert collector.closed
-    assert not runs()
+    assert not has_agent()
 
 
 @pytest.mark.parametrize("sync", [True, False])
@@ -127,8 +124,7 @@ def test_a_worker_that_is_killed_while_idle() -> None:
     made: Any = RPCDataCollector([Marked] * 2, sync=True, frames_per_batch=FRAMES)
     with made as collector:
         collector.next()
-        group: Any = collector._workers.group
-        os.kill(group.carrier._lines[1].job.pid, signal.SIGKILL)
+        os.kill(pids_of(collector)[1], signal.SIGKILL)
         with pytest.raises(WorkerDied, match="Worker 1 was killed by SIGKILL"):
             list(collector)
 
@@ -153,7 +149,7 @@ def test_options_that_cannot_work(options: dict[str, Any], message: str) -> None
     make: Any = RPCDataCollector
     with pytest.raises(OptionError, match=message):
         make(["CartPole-v1"] * 2, **{"frames_per_batch": FRAMES, **options})
-    assert not runs()
+    assert not has_agent()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there are CUDA devices")

@@ -18,9 +18,9 @@ from reap import MultiSyncDataCollector
 from reap.collectors.distributed import DistributedDataCollector, RPCDataCollector
 from reap.errors import CallOrderError, ClosedError, OptionError, SpecMismatch
 from reap.weight_update import DistributedWeightSyncScheme, RPCWeightSyncScheme
-from reap.workers.rpc import agent
 from tests.collectors.distributed.policies import Chooser
 from tests.weights.receivers import net, serve
+from tests.workers.rpc.agents import has_agent
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
@@ -94,7 +94,7 @@ def test_two_receivers(kind: Any, receiver: Callable[..., Receiver]) -> None:
     for one in (first, second):
         one.end()
     scheme.shutdown()
-    assert not agent.api._is_current_rpc_agent_set()
+    assert not has_agent()
 
 
 @pytest.mark.parametrize("kind", KINDS)

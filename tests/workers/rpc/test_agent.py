@@ -16,12 +16,9 @@ from reap.errors import ClosedError
 from reap.workers.rpc import agent
 from reap.workers.rpc.group import rpc_group
 from tests.workers.handlers import Doer, ask
+from tests.workers.rpc.agents import has_agent
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(60)]
-
-
-def runs() -> bool:
-    return agent.api._is_current_rpc_agent_set()
 
 
 @pytest.fixture(params=["of a fixed size", "without a size"])
@@ -53,14 +50,14 @@ def test_groups_share_an_agent_that_ends_with_the_last_of_them() -> None:
     first, second = rpc_group([Doer]), rpc_group([Doer])
     assert agent.shared.is_ours
     first.stop()
-    assert runs()
+    assert has_agent()
     assert ask(second, 0, ("add", 1, 2)) == 3
     second.stop()
-    assert not runs()
+    assert not has_agent()
     third = rpc_group([Doer])
     assert ask(third, 0, ("add", 1, 2)) == 3
     third.stop()
-    assert not runs()
+    assert not has_agent()
 
 
 @pytest.mark.filterwarnings("ignore:You are using a Backend:UserWarning")  # init_rpc's

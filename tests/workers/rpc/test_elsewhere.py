@@ -28,6 +28,7 @@ from reap.workers.rpc.carrier import RpcOptions
 from reap.workers.rpc.group import rpc_group
 from reap.workers.rpc.vigil import Vigil
 from tests.workers.handlers import Doer, ask, exists, have_ended, poll_until_it_fails, watch
+from tests.workers.rpc.agents import has_agent
 from tests.workers.scripts import Script
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
@@ -38,19 +39,24 @@ class Far:
 
     Args:
         changed: what is changed of a task; nothing if None.
+
+    Attributes:
+        jobs: those that it has launched.
     """
 
     is_local = False
 
     def __init__(self, changed: Callable[[Task], Task] | None = None) -> None:
         self._launcher, self._changed = MpLauncher(), changed
+        self.jobs: list[FarJob] = []
 
     @property
     def context(self) -> Any:
         return self._launcher.context
 
     def launch(self, task: Task) -> Any:
-        return FarJob(self._launcher.launch(self._changed(task) if self._changed else task))
+        self.jobs.append(FarJob(self._launcher.launch(self._changed(task) if self._changed else task)))
+        return self.jobs[-1]
 
     def close(self) -> None:
         self._launcher.close()
@@ -143,13 +149,19 @@ def test_wishes_travel_as_messages() -> None:
     group.stop()
 
 
-def test_a_death_that_the_launcher_does_not_tell_of() -> None:
-    group = far_group()
-    pid = ask(group, 0, own_pid)
-    job = group.carrier._lines[0].job
-    vigil = group.carrier._watch._vigil
-    while not all(watched._is_known for watched in vigil._watched.values()) or not vigil._watched:
+def wait_until_watched(group: Any) -> None:
+    """Until each worker has answered the calls of the group's vigil once: from then on silence counts."""
+    watched = group.carrier._watch._vigil._watched
+    while not watched or not all(one._is_known for one in watched.values()):
         threading.Event().wait(0.05)
+
+
+def test_a_death_that_the_launcher_does_not_tell_of() -> None:
+    launcher = Far()
+    group = far_group(launcher=launcher)
+    pid = ask(group, 0, own_pid)
+    (job,) = launcher.jobs
+    wait_until_watched(group)
     job.is_silent = True
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerDied, match="it cannot be reached any more: "):
@@ -161,9 +173,7 @@ def test_a_death_that_the_launcher_does_not_tell_of() -> None:
 def test_a_machine_that_is_silent() -> None:
     group = far_group()
     pid = ask(group, 0, own_pid)
-    vigil = group.carrier._watch._vigil
-    while not all(watched._is_known for watched in vigil._watched.values()) or not vigil._watched:
-        threading.Event().wait(0.05)
+    wait_until_watched(group)
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(WorkerDied, match="it cannot be reached any more: "):
         poll_until_it_fails(group)
@@ -223,7 +233,7 @@ def test_the_address_that_is_listened_on() -> None:
         OptionError, match=r"address: expected an IP address of this machine \(.*127\.0\.0\.1.*got '10\.9\.8\.7'"
     ):
         far_group(address="10.9.8.7")
-    assert not agent.api._is_current_rpc_agent_set()
+    assert not has_agent()
 
 
 def test_who_cannot_be_called_is_not_lost() -> None:

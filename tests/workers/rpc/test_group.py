@@ -21,6 +21,7 @@ from reap.workers.remote.carrier import WorkerFacts
 from reap.workers.rpc import agent
 from reap.workers.rpc.group import rpc_group
 from tests.workers.handlers import Doer, Dying, ask, descriptors, die, exists, have_ended, poll_until_it_fails, watch
+from tests.workers.rpc.agents import has_agent
 from tests.workers.rpc.sockets import listening
 from tests.workers.scripts import Script
 
@@ -102,7 +103,7 @@ def test_however_a_worker_ends_the_call_that_waits_says_so(how: str) -> None:
     assert not any(map(exists, pids))
     with pytest.raises(ClosedError):
         group.request(0, ("add", 1, 2))
-    assert not agent.api._is_current_rpc_agent_set()
+    assert not has_agent()
 
 
 def test_a_worker_that_ends_as_it_is_made() -> None:
@@ -242,7 +243,7 @@ def test_a_group_that_is_dropped_is_stopped() -> None:
     ended = watch([ask(group, 0, own_pid)])
     del group
     assert have_ended(ended)
-    assert not agent.api._is_current_rpc_agent_set()
+    assert not has_agent()
 
 
 def test_descriptors_do_not_travel() -> None:
