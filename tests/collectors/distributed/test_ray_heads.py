@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,6 @@ with RayCollector("CartPole-v1", num_collectors=3, frames_per_batch=30, total_fr
 """
 
 
-@pytest.mark.skipif(find_spec("aiohttp_cors") is None, reason='no dashboard, which takes jobs: pip install "ray[default]"')
 def test_a_program_that_is_submitted_as_a_job(tmp_path: Path) -> None:
     """It is part of its cluster, and its folder is sent along to the workers."""
     program = tmp_path / "program"
