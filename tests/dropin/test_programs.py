@@ -74,8 +74,7 @@ class Program:
 ALL = (
     Program("dqn"),
     Program("ppo"),
-    # torchrl's buffer has no outputs of the policy if random actions were written first.
-    Program("sac", decided=frozenset({("buffer", "data.loc"), ("buffer", "data.scale")})),
+    Program("sac"),
     Program("td3"),
     Program("a2c"),
     # Indices of slices are [B, 1] from torchrl, [B] from reap, as those of other samplers.

@@ -5,7 +5,7 @@ from typing import Any
 import tasks  # noqa: F401  # pyright: ignore[reportUnusedImport]  registers the env
 import torch
 from facts import Facts, run
-from tensordict.nn import NormalParamExtractor, TensorDictModule
+from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
 from torch import nn
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
@@ -31,7 +31,9 @@ def main(seed: int) -> dict[str, Any]:
     )
     critic = ValueOperator(MLP(in_features=2, out_features=1, num_cells=[32, 32]), in_keys=["observation", "action"])
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(800), batch_size=64)
-    collector = Collector(make_env, actor, frames_per_batch=20, total_frames=800, init_random_frames=200, replay_buffer=buffer)
+    # Random actions come without loc and scale, and torchrl's storage takes no frames that have more than its first ones.
+    acting = TensorDictSequential(actor, selected_out_keys=["action"])
+    collector = Collector(make_env, acting, frames_per_batch=20, total_frames=800, init_random_frames=200, replay_buffer=buffer)
     collector.set_seed(seed)
     loss = SACLoss(actor, critic, num_qvalue_nets=2)
     loss.make_value_estimator(gamma=0.9)
