@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import gymnasium as gym
