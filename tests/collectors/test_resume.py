@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import gymnasium as gym
@@ -602,8 +603,10 @@ def test_a_collector_that_is_shut_down() -> None:
 # ---------------------------------------------------------------------- whole episodes
 
 
-@pytest.mark.parametrize("form", ["padded", "cat"])
-@pytest.mark.parametrize("kind", ["gym", "serial", "custom batched"])
+WAITING = product(["gym", "serial", "custom batched"], ["padded", "cat"])
+
+
+@pytest.mark.parametrize(("kind", "form"), by_default(WAITING, ("serial", "padded"), ("custom batched", "cat")))
 def test_episodes_that_wait_are_part_of_the_state(kind: str, form: str) -> None:
     def make() -> SyncDataCollector:
         return collector_of(KINDS[kind](Marked), trajs_per_batch=4, traj_format=form)
