@@ -112,6 +112,10 @@ class WorkerGroup(Protocol):
         """In the body failures of other workers are not raised; they are raised later."""
         ...
 
+    def expect_end(self, worker: int) -> None:
+        """A worker has said that it leaves: `ready` waits for its end, which is raised as a failure."""
+        ...
+
     def replace(self, worker: int, make_handler: MakeHandler) -> None:
         """Start another worker in a worker's place; replies of the one before are forgotten."""
         ...

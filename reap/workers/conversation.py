@@ -30,19 +30,20 @@ class Conversation:
 
     Attributes:
         has_started: whether the worker has made its handler.
+        is_leaving: whether the worker has said that its end is next.
         requests: those whose answers have not been taken.
         reached: how far the worker had come when it raised what ended it, as it said itself.
     """
 
     def __init__(self) -> None:
-        self.has_started = False
+        self.has_started = self.is_leaving = False
         self.reached: Progress | None = None
         self.requests: deque[Request] = deque()
 
     @property
     def is_awaited(self) -> bool:
-        """Whether an answer has yet to come."""
-        return bool(self.requests) and self.requests[-1].answer is None
+        """Whether an answer, or the worker's end, has yet to come."""
+        return self.is_leaving or (bool(self.requests) and self.requests[-1].answer is None)
 
     def take_back(self, request: Request) -> None:
         """Forget a request if nothing of it has left."""
@@ -79,4 +80,5 @@ class Conversation:
 
     def end(self) -> None:
         """No more answers will come."""
+        self.is_leaving = False
         self.requests = deque(request for request in self.requests if request.answer)

@@ -208,6 +208,10 @@ class Group:
             for worker in workers:
                 self._conversations[worker].abandon()
 
+    def expect_end(self, worker: int) -> None:
+        """A worker has said that it leaves: `ready` waits for its end, which is raised as a failure."""
+        self._conversations[worker].is_leaving = worker not in self._down
+
     def replace(self, worker: int, make_handler: MakeHandler) -> None:
         """Launch another worker in a worker's place; one that still runs is killed, and its replies are forgotten.
 
@@ -327,8 +331,7 @@ class Group:
 
     def _ended(self, worker: int) -> None:
         if worker not in self._down:
-            exit_code = self.carrier.exit_code(worker)
-            self._retire(worker, WorkerDied(worker, exit_code, self.describe(worker)[0]))
+            self._retire(worker, WorkerDied(worker, self.carrier.exit_code(worker), self.describe(worker)[0]))
 
     def _send(self, worker: int) -> bool:
         """Send what can be sent of a worker's commands; whether all is sent."""

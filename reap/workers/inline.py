@@ -117,6 +117,9 @@ class InlineGroup:
         """There are none to be held back."""
         return nullcontext()
 
+    def expect_end(self, worker: int) -> None:
+        """None of them leaves."""
+
     def replace(self, worker: int, make_handler: MakeHandler) -> None:
         """Close a handler, and make another in its place."""
         self._check_open()

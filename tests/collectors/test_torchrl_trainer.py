@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,10 +108,19 @@ def test_weights_by_a_map_of_models(kind: str, scheme: Any, tmp_path: Path) -> N
 def test_it_samples_what_is_collected_in_the_background(tmp_path: Path) -> None:
     policy = value_network()
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(200), batch_size=16)
-    collector = CLASSES["Sync"](policy, frames_per_batch=30, total_frames=FRAMES, replay_buffer=buffer)
+    updated, numbers = threading.Event(), itertools.count(1)
+
+    def wait_for_an_update(batch: Any) -> Any:
+        """Before the third batch is written."""
+        assert next(numbers) != 3 or updated.wait(30)
+        return batch
+
+    options = {"replay_buffer": buffer, "postproc": wait_for_an_update}
+    collector = CLASSES["Sync"](policy, frames_per_batch=30, total_frames=FRAMES, **options)
     trainer = trainer_of(collector, policy, tmp_path, async_collection=True)
     trainers.ReplayBufferTrainer(buffer, batch_size=16, flatten_tensordicts=True).register(trainer)
     trainers.UpdateWeights(collector, 1).register(trainer)
+    trainer.register_op("post_steps", updated.set)
     trainer.train()
     assert (len(buffer), collector.closed) == (FRAMES, True)
     assert collector.policy_version > 0

@@ -482,3 +482,32 @@ def test_a_group_that_is_stopped_leaves_no_descriptor(make_group: MakeGroup) -> 
     ask(group, 0, ("neg", 1))
     group.stop()
     assert descriptors() == before
+
+
+class Leaves(Doer):
+    """It ends after its reply, once it is let."""
+
+    def close(self) -> None:
+        assert LET_GO.wait(20)
+
+
+LET_GO = threading.Event()
+
+
+def test_the_end_of_a_worker_that_leaves_is_waited_for() -> None:
+    """Between its last reply and its end nothing is under way."""
+    LET_GO.clear()
+    group = thread_group([Leaves], on_failure="report")
+    assert ask(group, 0, ("neg", 1)) == -1
+    group.carrier.leave(0)
+    group.expect_end(0)
+    waits = threading.Thread(target=LET_GO.set)
+    waits.start()
+    with pytest.raises(WorkerDied):
+        group.ready({0})
+    waits.join()
+    with pytest.raises(WorkerDied):  # again, until it is replaced
+        group.ready({0})
+    group.replace(0, Doer)
+    assert ask(group, 0, ("neg", 2)) == -2
+    group.stop()

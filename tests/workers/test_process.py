@@ -11,7 +11,7 @@ import pytest
 from reap.errors import WorkerDied, WorkerRaised
 from reap.workers.processes import fork_client as launch
 from reap.workers.processes.group import ProcessGroup
-from reap.workers.progress import COLUMN, Progress
+from reap.workers.progress import COLUMN, Progress, new_control
 from tests.workers.handlers import (
     Boss,
     Doer,
@@ -68,7 +68,7 @@ def test_both_sides_see_the_control_ints(workers: ProcessGroup, gates: list[tupl
     workers.stop_early(1)
     os.write(gates[0][1], b".")
     assert workers.ready({1})[1] == [0, 7, 1, 0]
-    assert list(workers.carrier.control(0)) == [0, 0, 0, 0]
+    assert list(workers.carrier.control(0)) == list(new_control())
     workers.stop()
     assert list(control) == [0, 7, 1, 0]
 
@@ -128,7 +128,7 @@ def test_processes_that_failed_can_be_replaced() -> None:
     group.stop_early(0)
     for worker in (0, 2):
         group.replace(worker, Doer)
-    assert list(group.carrier.control(0)) == [0, 0, 0, 0]
+    assert list(group.carrier.control(0)) == list(new_control())
     pids = group.pids
     assert (pids[1], len({*pids, *old})) == (old[1], 5)
     assert not any(map(exists, (old[0], old[2])))

@@ -193,6 +193,7 @@ class RemoteWorkers:
         """A reply, with the columns that a failed worker left; see `Workers`."""
         landed = self._slots[worker].land(worker, done)
         if landed.is_last:
+            self.group.expect_end(worker)
             if self._recovery is not None:
                 self._recovery.left(worker, landed)
             return None
