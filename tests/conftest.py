@@ -65,7 +65,7 @@ def pytest_collection(session: pytest.Session) -> None:
     files = [file for folder in WITH_WORKERS for file in (TESTS / folder).glob("*.py")]
     ours = [file for file in files if any(file.is_relative_to(one) for one in chosen)]
     modules = [".".join(file.relative_to(TESTS.parent).with_suffix("").parts) for file in ours]
-    fork_client.warm_up((*fork_client.MODULES, *modules))
+    fork_client.warm_up(("tests.forks", *fork_client.MODULES, *modules))
 
 
 def pytest_collection_finish() -> None:
