@@ -42,6 +42,8 @@ multiprocessing.set_forkserver_preload(
 
 TESTS = Path(__file__).parent
 
+collect_ignore = ["forks.py"]  # for the server that forks workers alone: it is not to be looked through for doctests
+
 WITH_WORKERS = ("collectors", "data", "envs", "replaying", "testing", "values", "workers")
 """Folders of tests whose envs and policies are made in workers: the server that forks these has imported the files."""
 
