@@ -42,6 +42,8 @@ multiprocessing.set_forkserver_preload(
 
 TESTS = Path(__file__).parent
 
+collect_ignore = ["forks.py"]  # for the server that forks workers alone: it is not to be looked through for doctests
+
 WITH_WORKERS = ("collectors", "data", "envs", "replaying", "testing", "values", "workers")
 """Folders of tests whose envs and policies are made in workers: the server that forks these has imported the files."""
 
@@ -65,7 +67,7 @@ def pytest_collection(session: pytest.Session) -> None:
     files = [file for folder in WITH_WORKERS for file in (TESTS / folder).glob("*.py")]
     ours = [file for file in files if any(file.is_relative_to(one) for one in chosen)]
     modules = [".".join(file.relative_to(TESTS.parent).with_suffix("").parts) for file in ours]
-    fork_client.warm_up((*fork_client.MODULES, *modules))
+    fork_client.warm_up(("tests.forks", *fork_client.MODULES, *modules))
 
 
 def pytest_collection_finish() -> None:

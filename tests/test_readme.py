@@ -153,6 +153,7 @@ def test_anchors_that_are_linked_exist() -> None:
             assert anchor in anchors, f"{page.name}: {file}#{anchor}"
 
 
+@pytest.mark.processes
 def test_commands_are_understood() -> None:
     """Every `reap ...` line of a console block, with `--help` in place of work."""
     text = "".join(blocks(page, "console", "sh", "bash") for page in PAGES)

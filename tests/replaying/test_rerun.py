@@ -18,6 +18,7 @@ from reap import GymEnv, MultiaSyncDataCollector, MultiSyncDataCollector, Parall
 from reap.envs.gymnasium import resets
 from reap.errors import OptionError, SpecMismatch
 from reap.recording.records import EpisodeRecord, checksums, compared
+from tests.pairwise import by_default
 
 
 def records_of(collector: Any) -> list[EpisodeRecord]:
@@ -111,8 +112,14 @@ ENVS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ENVS)
-@pytest.mark.parametrize(("columns", "share"), [(2, 1e9), (2, 1e-9), (40, 1e-9)])
+WAYS = [(2, 1e9), (2, 1e-9), (40, 1e-9)]
+# Each env in one way, each way with several envs.
+CASES = by_default(
+    [(name, *way) for name in ENVS for way in WAYS], *((name, *WAYS[place % 3]) for place, name in enumerate(ENVS))
+)
+
+
+@pytest.mark.parametrize(("name", "columns", "share"), CASES)
 def test_episodes_of_one_process(name: str, columns: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resets, "SHARE", share)
     env = ENVS[name]()

@@ -27,7 +27,7 @@ from reap.testing.marked import Marked, Told
 from reap.testing.streams import MakeCollector, collecting, frames_of, require_same, take
 from tests.collectors.kinds import KINDS, Factory, made
 from tests.envs.vector_envs import AutoresetMode, make_async, needs_modes
-from tests.pairwise import pairwise
+from tests.pairwise import by_default, pairwise
 
 needs_torchrl = pytest.mark.skipif(find_spec("torchrl") is None, reason="torchrl is not installed")
 STATELESS = tuple(fact for fact in FACTS if fact is not facts.state_goes_on)
@@ -152,6 +152,7 @@ def test_vectors(kind: str) -> None:
 
 
 @needs_modes
+@pytest.mark.processes
 @pytest.mark.timeout(240)
 @pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")  # how gymnasium tells that an env crashed
 def test_async_vectors() -> None:
@@ -160,7 +161,7 @@ def test_async_vectors() -> None:
 
 @needs_torchrl
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("kind", [*TORCHRL[:2], *(pytest.param(kind, marks=pytest.mark.processes) for kind in TORCHRL[2:])])
+@pytest.mark.parametrize("kind", by_default(TORCHRL, "transformed"))
 def test_torchrl(kind: str) -> None:
     check_collector(maker(lambda factory: torchrl_env(factory, kind)), STATELESS)
 

@@ -23,7 +23,7 @@ from reap.recording.buffers import after
 from reap.specs import Composite, Unbounded
 from reap.testing import DictCount, DiscreteCount, IdRows, Masked, check_env
 from tests.envs.vector_envs import CONTEXT, MODES, AutoresetMode, OneGenerator, Tagged, make_async
-from tests.pairwise import pairwise
+from tests.pairwise import by_default, pairwise
 
 needs_envpool = pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")
 needs_torchrl = pytest.mark.skipif(find_spec("torchrl") is None, reason="torchrl is not installed")
@@ -244,6 +244,7 @@ def test_episodes_are_repeated_with_the_seed_that_was_given(seed: int) -> None:
     check_env(lambda: GymEnv(TakesNoSeed(seed + 1)), seed=seed)
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(180)
 def test_ale() -> None:
     import ale_py
@@ -262,7 +263,7 @@ def test_sync_vectors(is_wrapped: bool, kind: str, mode: Any) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("mode", by_default(MODES, MODES[-1]), ids=lambda mode: mode.name)
 def test_async_vectors(mode: Any) -> None:
     check_env(GymEnv(make_async(repeating(2), autoreset_mode=mode)))
 
