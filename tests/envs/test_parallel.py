@@ -422,7 +422,7 @@ def test_numbers_that_cannot_be(count: Any) -> None:
 
 def test_options() -> None:
     with pytest.warns(DeprecationWarning, match=r"options \['mp_start_method', 'shared_memory'\] say how data travels") as info:
-        ParallelEnv(2, Count, mp_start_method="fork", shared_memory=False, num_processes=8)
+        ParallelEnv(2, Count, mp_start_method="fork", shared_memory=False, num_processes=8).close()
     assert len(info) == 1
     assert info[0].filename == __file__
     with pytest.raises(OptionError, match="unknown option 'num_procesess'. Did you mean 'num_processes'?"):
