@@ -1,6 +1,6 @@
 """Measures every claim of the README in one run, against hand-written loops and installed peers; `make bench` calls it.
 
-    python benchmarks/run.py                               # everything but collectors beyond one machine, under 8 minutes
+    python benchmarks/run.py                               # everything but collectors beyond one machine, 15 minutes
     python benchmarks/run.py --only distributed            # these, 5 minutes
     python benchmarks/run.py --only cartpole pong --seconds 0.3 --repeats 3
     python benchmarks/run.py --json results.json --check   # exit status 1 if a target is missed
@@ -91,11 +91,14 @@ class Options:
 
 
 def run(options: Options, console: Console) -> dict[str, list[Measurement]]:
-    """Measure all pairs; show how far it is."""
+    """Measure all pairs; show how far it is, and each figure at once: whoever interrupts keeps what was measured."""
     pairs = [(name, pair) for name in options.only for pair in FILES[name].pairs()]
     found: dict[str, list[Measurement]] = {name: [] for name in options.only}
     for name, pair in track(pairs, "measuring", console=console, transient=True):
-        found[name] += pair.measured(options.seconds, options.repeats)
+        measured = pair.measured(options.seconds, options.repeats)
+        found[name] += measured
+        for m in measured:
+            console.print(f"{name}: {m.claim}, {m.subject}, {m.envs} envs: {m.ratio:.2f}", style="dim", highlight=False)
     return found
 
 
