@@ -32,7 +32,7 @@ def main(seed: int) -> dict[str, Any]:
     critic = ValueOperator(MLP(in_features=2, out_features=1, num_cells=[32, 32]), in_keys=["observation", "action"])
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(800), batch_size=64)
     # Random actions come without loc and scale, and torchrl's storage takes no frames that have more than its first ones.
-    acting = TensorDictSequential(actor, selected_out_keys=["action"])
+    acting = TensorDictSequential(actor, selected_out_keys=["action"])  # pyright: ignore[reportCallIssue]
     collector = Collector(make_env, acting, frames_per_batch=20, total_frames=800, init_random_frames=200, replay_buffer=buffer)
     collector.set_seed(seed)
     loss = SACLoss(actor, critic, num_qvalue_nets=2)
