@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Literal
 
+from tensordict.nn.probabilistic import interaction_type, set_interaction_type
+
 from reap.workers import progress
 from reap.workers.base import Handler, MakeHandler
 from reap.workers.handler_spec import HandlerSpec, HandlerSpecs
@@ -122,6 +124,8 @@ class ThreadCarrier(LineCarrier[Line]):
     def __init__(self, workers: int) -> None:
         super().__init__()
         self.workers = workers
+        # tensordict has one for all threads: of two rollouts at once, the one that ends last puts back that of the other.
+        self._interaction = interaction_type()
 
     def launch(self, worker: int, spec: bytes) -> None:
         self._lines[worker] = line = Line(self._bell.ring)
@@ -193,6 +197,7 @@ class ThreadCarrier(LineCarrier[Line]):
 
     def close(self) -> None:
         self._bell.close()
+        set_interaction_type(self._interaction).__enter__()
 
 
 class WatchedThreadCarrier(ThreadCarrier):
