@@ -9,9 +9,6 @@ Registers = list[Any]
 Step = Callable[[Registers], None]
 """Appends its results to the registers."""
 
-TORCHRL = "torchrl.modules.tensordict_module"
-"""Where the classes are that are taken apart; torchrl is not imported to tell."""
-
 
 class UnwrapError(Exception):
     """A policy is not taken apart; the text says why."""

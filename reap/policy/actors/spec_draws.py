@@ -10,7 +10,6 @@ given, which takes several times as long as to draw them.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
 from operator import is_
@@ -19,20 +18,17 @@ from typing import Any
 import torch
 
 from reap.keys import Key, as_key
-from reap.policy.actors.registers import TORCHRL, Registers, Step, UnwrapError
+from reap.policy.actors.registers import Registers, Step, UnwrapError
+from reap.policy.actors.torchrls_own import composite, is_composite, own_name
 from reap.policy.base import Outputs
 from reap.recording.buffers import Stage
 
-SPECS = "torchrl.data.tensor_specs"
 NO_SHAPE = torch.Size(())
 
 
 def is_random_policy(policy: Any) -> bool:
-    """Whether it is a `RandomPolicy` of torchrl, and no class derived from that; torchrl is not imported to tell."""
-    cls = type(policy)
-    owner = cls.__module__
-    is_named_so = cls.__qualname__ == "RandomPolicy" and owner.startswith(TORCHRL)
-    return is_named_so and getattr(sys.modules.get(owner), cls.__qualname__, None) is cls
+    """Whether it is a `RandomPolicy` of torchrl, and no class derived from that."""
+    return type(policy).__qualname__ == "RandomPolicy" and own_name(policy) is not None
 
 
 class DrawPlan:
@@ -62,7 +58,7 @@ class DrawPlan:
 
     @property
     def _is_composite(self) -> bool:
-        return _is_composite(self._policy.action_spec)
+        return is_composite(self._policy.action_spec)
 
     def _now(self) -> list[Any]:
         return [*vars(self._policy).values(), *_nodes(self._policy.action_spec)]
@@ -94,26 +90,22 @@ def _draw_step(spec: Any, is_part: bool) -> Step:
     return step
 
 
-def _is_composite(spec: Any) -> bool:
-    return isinstance(spec, sys.modules[SPECS].Composite)
-
-
 def _nodes(spec: Any) -> Iterator[Any]:
     """A spec and all that it is composed of."""
     yield spec
-    if _is_composite(spec):
+    if is_composite(spec):
         for part in spec.values():
             yield from _nodes(part)
 
 
 def _leaves(spec: Any, key: Key) -> Iterator[tuple[Key, Any]]:
     """The specs of tensors, in the order in which they are drawn."""
-    if not _is_composite(spec):
+    if not is_composite(spec):
         if not isinstance(getattr(spec, "device", None), torch.device) or spec.device.type != "cpu":
             raise UnwrapError(f"{key} is no tensor in the memory of the host")
         yield key, spec
         return
-    if type(spec).rand is not sys.modules[SPECS].Composite.rand or spec.data_cls is not None:
+    if type(spec).rand is not composite().rand or spec.data_cls is not None:
         raise UnwrapError(f"{type(spec).__name__} draws in a way of its own")
     for name, part in spec.items():
         if part is not None:

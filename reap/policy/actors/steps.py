@@ -35,7 +35,8 @@ from torch import nn
 from reap.errors import SpecMismatch
 from reap.keys import Key, as_key, plain
 from reap.policy.actors.module_changes import HOOKS, ModuleChanges
-from reap.policy.actors.registers import TORCHRL, Registers, Step, UnwrapError
+from reap.policy.actors.registers import Registers, Step, UnwrapError
+from reap.policy.actors.torchrls_own import own_name
 from reap.policy.actors.value_steps import value_step
 from reap.policy.base import Outputs
 from reap.recording.buffers import Stage
@@ -138,10 +139,7 @@ def _kind(module: Any) -> type | None:
     cls = type(module)
     if cls in NAMES:
         return cls
-    owner = cls.__module__
-    if not owner.startswith(TORCHRL) or getattr(sys.modules.get(owner), cls.__qualname__, None) is not cls:
-        return None
-    name = f"{owner.removeprefix(TORCHRL)}.{cls.__qualname__}".removeprefix(".")
+    name = own_name(module)
     kind = next((kind for kind, names in NAMES.items() if name in names), None)
     if kind is None or cls.forward is kind.forward or _draws_jointly(cls):
         return kind

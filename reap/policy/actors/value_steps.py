@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from reap.policy.actors.registers import TORCHRL, Registers, Step, UnwrapError
+from reap.policy.actors.registers import Registers, Step, UnwrapError
+from reap.policy.actors.torchrls_own import is_composite, own_name
 
 Inputs = Callable[[Registers], Sequence[Any]]
 Maker = Callable[[Any, Inputs, tuple[int, ...]], Step]
@@ -17,11 +18,8 @@ Maker = Callable[[Any, Inputs, tuple[int, ...]], Step]
 
 def value_step(module: Any) -> Maker | None:
     """What makes the step of a module of these classes, which are torchrl's own; None for any other module."""
-    cls = type(module)
-    owner = cls.__module__
-    if not owner.startswith(TORCHRL) or getattr(sys.modules.get(owner), cls.__qualname__, None) is not cls:
-        return None
-    return MAKERS.get(f"{owner.removeprefix(TORCHRL)}.{cls.__name__}".removeprefix("."))
+    name = own_name(module)
+    return None if name is None else MAKERS.get(name)
 
 
 def _q_value_step(module: Any, inputs: Inputs, _batch_shape: tuple[int, ...]) -> Step:
@@ -51,13 +49,13 @@ def _greedy_step(module: Any, inputs: Inputs, batch_shape: tuple[int, ...]) -> S
         raise UnwrapError(f"{type(module).__name__} has no spec")
     names = vars(sys.modules[type(module).__module__])
     exploration, exploring = names["exploration_type"], (names["ExplorationType"].RANDOM, None)
-    is_composite = isinstance(given, sys.modules["torchrl.data.tensor_specs"].Composite)
+    has_keys = is_composite(given)
 
     def step(registers: Registers) -> None:
         (action,) = inputs(registers)
         if exploration() in exploring:
             draws = torch.rand(batch_shape) < module.eps
-            spec = given[key] if is_composite else given
+            spec = given[key] if has_keys else given
             if spec.shape != action.shape:
                 spec = spec.expand(action.shape)
             draws = draws.reshape(*batch_shape, *[1] * (action.ndim - len(batch_shape)))
