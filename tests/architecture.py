@@ -35,6 +35,8 @@ ROWS: tuple[tuple[str, ...], ...] = (
 """Modules and packages under `reap`, lowest row first. A module imports from rows below its own and from its own
 package; the longest name that fits decides."""
 
+MEMBERS = frozenset(name for row in ROWS for name in row)
+
 DOOR = "reap"
 """`reap/__init__.py` stands above all rows: it imports anything but `testing`, and nothing imports it."""
 
@@ -77,9 +79,13 @@ class Source:
     def tree(self) -> ast.Module:
         return ast.parse(self.text)
 
-    @property
-    def functions(self) -> Iterator[Function]:
-        return (node for node in ast.walk(self.tree) if isinstance(node, FUNCTIONS))
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
+    def functions(self) -> tuple[Function, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, FUNCTIONS))
 
 
 Sources = Mapping[str, Source]
@@ -106,8 +112,7 @@ SOURCES = read_package()
 def member_of(module: str) -> str | None:
     """The entry of ROWS that a module belongs to: `reap.collectors.distributed.ray` → `collectors.distributed`."""
     names = module.split(".")[1:]
-    known = {name for row in ROWS for name in row}
-    return next((name for stop in range(len(names), 0, -1) if (name := ".".join(names[:stop])) in known), None)
+    return next((name for stop in range(len(names), 0, -1) if (name := ".".join(names[:stop])) in MEMBERS), None)
 
 
 def row_of(member: str) -> int:
@@ -117,7 +122,7 @@ def row_of(member: str) -> int:
 def imports_of(source: Source) -> Iterator[tuple[int, str]]:
     """Line and full name of everything imported from `reap`, type-only imports and those in functions included."""
     package = source.name.split(".") if source.is_package else source.name.split(".")[:-1]
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             found = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -286,6 +291,8 @@ KNOWN_MAYBE = frozenset({"_maybe_map_weights", "step_and_maybe_reset"})
 
 def no_maybe(source: Source) -> list[str]:
     """The caller decides whether, the callee does it; these are documented names, the latter of torchrl's."""
+    if "_maybe_" not in source.text:
+        return []
     tokens = tokenize.generate_tokens(io.StringIO(source.text).readline)
     return [
         f"line {token.start[0]}: {token.string}; the caller decides whether, the callee does it"

@@ -10,7 +10,7 @@ given, which takes several times as long as to draw them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from operator import is_
 from typing import Any
@@ -18,10 +18,8 @@ from typing import Any
 import torch
 
 from reap.keys import Key, as_key
-from reap.policy.actors.registers import Registers, Step, UnwrapError
+from reap.policy.actors.registers import Plan, Registers, Step, UnwrapError
 from reap.policy.actors.torchrls_own import composite, is_composite, own_name
-from reap.policy.base import Outputs
-from reap.recording.buffers import Stage
 
 NO_SHAPE = torch.Size(())
 
@@ -31,16 +29,11 @@ def is_random_policy(policy: Any) -> bool:
     return type(policy).__qualname__ == "RandomPolicy" and own_name(policy) is not None
 
 
-class DrawPlan:
-    """The steps of a `RandomPolicy`; as `StepPlan` for modules.
+class DrawPlan(Plan):
+    """The steps of a `RandomPolicy`: a draw for each spec; it reads nothing.
 
     Args:
         policy: it, with its specs.
-
-    Attributes:
-        reads: it reads nothing.
-        steps: a draw for each spec, to be run in this order on the registers.
-        places: the register in which the value of each key is.
 
     Raises:
         UnwrapError: its specs make something else than a TensorDict of tensors in the memory of the host.
@@ -50,11 +43,11 @@ class DrawPlan:
         self._policy = policy
         self._specs = self._now()
         leaves = list(_leaves(policy.action_spec, () if self._is_composite else as_key(policy.action_key)))
-        self.reads: list[Key] = []
+        self.reads = []
         self.places = {key: place for place, (key, _) in enumerate(leaves)}
         if not leaves or len(self.places) < len(leaves):
             raise UnwrapError(f"expected specs under keys of their own, found {[key for key, _ in leaves]}")
-        self.steps: list[Step] = [_draw_step(spec, self._is_composite) for _, spec in leaves]
+        self.steps = [_draw_step(spec, self._is_composite) for _, spec in leaves]
 
     @property
     def _is_composite(self) -> bool:
@@ -67,18 +60,6 @@ class DrawPlan:
         """Whether the policy has another spec now, or one of its specs has others in it."""
         now = self._now()
         return len(now) != len(self._specs) or not all(map(is_, now, self._specs))
-
-    def run(self, inputs: Iterable[torch.Tensor]) -> Registers:
-        """The registers after all steps."""
-        registers = list(inputs)
-        for step in self.steps:
-            step(registers)
-        return registers
-
-    def outputs(self, stage: Stage) -> Outputs:
-        """Run the steps; return the values under keys that the stage does not have."""
-        registers = self.run(())
-        return {key: registers[place] for key, place in self.places.items() if key not in stage.fields}
 
 
 def _draw_step(spec: Any, is_part: bool) -> Step:

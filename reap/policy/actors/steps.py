@@ -35,10 +35,9 @@ from torch import nn
 from reap.errors import SpecMismatch
 from reap.keys import Key, as_key, plain
 from reap.policy.actors.module_changes import HOOKS, ModuleChanges
-from reap.policy.actors.registers import Registers, Step, UnwrapError
+from reap.policy.actors.registers import Plan, Registers, Step, UnwrapError
 from reap.policy.actors.torchrls_own import own_name
 from reap.policy.actors.value_steps import value_step
-from reap.policy.base import Outputs
 from reap.recording.buffers import Stage
 
 NAMES: Mapping[type, frozenset[str]] = {
@@ -70,18 +69,13 @@ CHANGING: Mapping[type, tuple[str, ...]] = {
 NO_SHAPE = torch.Size(())
 
 
-class StepPlan:
-    """The steps of a policy.
+class StepPlan(Plan):
+    """The steps of a policy of TensorDict modules.
 
     Args:
         policy: the policy.
         stage: the tensors that it is given.
         interaction: how probabilistic modules choose; None for the default of each.
-
-    Attributes:
-        reads: keys of the tensors in the first registers.
-        steps: to be run in this order on the registers.
-        places: the register in which each key's last value is.
 
     Raises:
         UnwrapError: the policy is not taken apart.
@@ -97,21 +91,9 @@ class StepPlan:
         self.is_changed = ModuleChanges(parts).found
         self.reads = _inputs(leaves, frozenset(stage.fields))
         self._batch_shape = tuple(stage.batch_shape)
-        self.places: dict[Key, int] = {key: place for place, key in enumerate(self.reads)}
+        self.places = {key: place for place, key in enumerate(self.reads)}
         self._size = len(self.reads)
-        self.steps: list[Step] = [self._step(leaf, taken) for leaf, taken in leaves]
-
-    def run(self, inputs: Iterable[torch.Tensor]) -> Registers:
-        """The registers after all steps; the first of them are the tensors under `reads`."""
-        registers = list(inputs)
-        for step in self.steps:
-            step(registers)
-        return registers
-
-    def outputs(self, stage: Stage) -> Outputs:
-        """Run the steps on the tensors of a stage; return the values under keys that the stage does not have."""
-        registers = self.run(stage.tensors[key] for key in self.reads)
-        return {key: registers[place] for key, place in self.places.items() if key not in stage.fields}
+        self.steps = [self._step(leaf, taken) for leaf, taken in leaves]
 
     def _step(self, leaf: Any, interaction: InteractionType | None) -> Step:
         inputs = getter([self.places[as_key(key)] for key in leaf.in_keys])

@@ -9,14 +9,14 @@ torchrl's `RandomPolicy` is unwrapped in the same way (`DrawPlan`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from tensordict.nn import InteractionType
 
 from reap.keys import Key
-from reap.policy.actors.registers import Registers, Step, UnwrapError
+from reap.policy.actors.registers import Plan, UnwrapError
 from reap.policy.actors.spec_draws import DrawPlan, is_random_policy
 from reap.policy.actors.steps import StepPlan, getter
 from reap.policy.base import Outputs, OutputWriter, PolicyActor
@@ -24,26 +24,6 @@ from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Field
 
 copy_all: Callable[..., Any] = torch._foreach_copy_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-
-
-class Plan(Protocol):
-    """The computation of a policy, as steps over registers; see `StepPlan` and `DrawPlan`."""
-
-    reads: list[Key]
-    steps: list[Step]
-    places: dict[Key, int]
-
-    def run(self, inputs: Iterable[torch.Tensor]) -> Registers:
-        """The registers after all steps; the first of them are the tensors under `reads`."""
-        ...
-
-    def outputs(self, stage: Stage) -> Outputs:
-        """Run the steps on the tensors of a stage; return the values under keys that the stage does not have."""
-        ...
-
-    def is_changed(self) -> bool:
-        """Whether the policy computes something else now than when the plan was made."""
-        ...
 
 
 def unwrap(policy: Any, stage: Stage, interaction: InteractionType | None, device: torch.device | None = None) -> Plan | None:
