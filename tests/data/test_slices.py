@@ -353,6 +353,16 @@ def test_ends_of_slices_are_marked() -> None:
     assert torch.equal(buffer[:]["next", "done"], Env(0, 1).frames(500)["next", "done"])
 
 
+def test_marks_are_in_samples_and_not_in_their_info() -> None:
+    """torchrl has them in `info`, and adds `terminated`: docs/dropin.md."""
+    buffer = sliced(20, slice_len=3)
+    buffer.extend(Env(0, 1).frames(20).exclude(("next", "terminated")))
+    sample, info = buffer.sample(6, return_info=True)
+    assert sample["next", "truncated"].flatten().tolist()[2::3] == [True, True]
+    assert list(info) == ["index"]
+    assert ("next", "terminated") not in sample.keys(include_nested=True)
+
+
 def _columns_of(data: Any) -> list[list[Any]]:
     flags = [data["next", name].flatten().tolist() for name in ("done", "terminated", "truncated")]
     return [data["observation"].tolist(), *flags]
