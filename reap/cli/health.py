@@ -25,6 +25,9 @@ from reap.system.memory import available_memory, readable
 
 LEAST_MEMORY, LEAST_SPACE, LEAST_SHM = 1e9, 1e9, 1e9
 LEAST_DESCRIPTORS, LEAST_PROCESSES = 1024, 512
+SLOW_START = 30.0
+"""Seconds until a worker's first batch; one to four are usual."""
+
 UNSEEN = "not seen by the system"
 
 NEIGHBOURS = (
@@ -201,7 +204,18 @@ def worker() -> Finding:
         return Finding(
             "a worker", f"{type(error).__name__}: {' '.join(str(error).split())}", "collect one batch by hand for the traceback"
         )
-    return Finding("a worker", f"{frames} frames of CartPole-v1 in {time.perf_counter() - started:.1f} s, its start included")
+    return first_batch(frames, time.perf_counter() - started)
+
+
+def first_batch(frames: int, seconds: float) -> Finding:
+    """What a worker delivered first, and how long it took with its start."""
+    remedy = (
+        ""
+        if seconds <= SLOW_START
+        else "a slow start: other programs use the cores (see top), or Python's packages are on a slow disk; "
+        "move the virtual environment to a local one"
+    )
+    return Finding("a worker", f"{frames} frames of CartPole-v1 in {seconds:.1f} s, its start included", remedy)
 
 
 def _free(folder: Path) -> float | None:
