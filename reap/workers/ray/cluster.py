@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -40,6 +41,9 @@ NAMED = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 
 STATUS = "__autoscaling_status"
 """Where Ray's autoscaler keeps its report."""
+
+FIRST_REPORT, BETWEEN_LOOKS = 10.0, 0.2
+"""Seconds that a head which has just started has for its first report, which comes after one to five; and between two looks."""
 
 NO_TYPE = re.compile("node_[0-9a-f]+")
 """What the report gives as the type of a node where no others are added: the node itself."""
@@ -108,10 +112,12 @@ class Cluster:
     def grows(self) -> bool:
         """Whether nodes are added when more is asked for than there is: Ray's autoscaler has types of nodes to choose from."""
         types: set[str] = set()
+        deadline = time.monotonic() + FIRST_REPORT
         with suppress(Exception):  # a Ray that does not tell
             if _state().get_cluster_config() is not None:
                 return True
-            types = self._types_of_nodes()
+            while not (types := self._types_of_nodes()) and time.monotonic() < deadline:
+                time.sleep(BETWEEN_LOOKS)
         return not all(map(NO_TYPE.fullmatch, types))
 
     def _types_of_nodes(self) -> set[str]:
@@ -144,23 +150,10 @@ class Cluster:
         Args:
             options: of each actor.
         """
-        chosen = [one for one in options if all(one.get(name) is None for name in CHOOSES_NODES)]
-        if not chosen or self.grows():
-            return
-        offers = [node["Resources"] for node in self.nodes()]
-        wanted = [resources_of(one) for one in chosen]
-        for one in wanted:
-            if not any(_copies(one, offered) for offered in offers):
-                raise OptionError(
-                    f"remote_configs: no node of the cluster offers {shown_resources(one)}, which one worker asks for; nodes "
-                    f"offer {_each(offers)}"
-                )
-        room = sum(_copies(wanted[0], offered) for offered in offers)
-        if all(one == wanted[0] for one in wanted) and room < len(wanted):
-            raise OptionError(
-                f"num_collectors: {len(wanted)} workers ask for {shown_resources(wanted[0])} each, and there is room for "
-                f"{room:.0f}; nodes offer {_each(offers)}. Ask for less in remote_configs, or add nodes first"
-            )
+        wanted = [resources_of(one) for one in options if all(one.get(name) is None for name in CHOOSES_NODES)]
+        problem = _impossible(wanted, [node["Resources"] for node in self.nodes()])
+        if problem and not self.grows():
+            raise OptionError(problem)
 
 
 def actor_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,6 +179,23 @@ def shown_resources(resources: Mapping[str, float]) -> str:
     sizes = {"memory", "object_store_memory"}
     parts = [f"{readable(n)} of {name}" if name in sizes else f"{n:g} {name}" for name, n in resources.items()]
     return ", ".join(parts) or "nothing"
+
+
+def _impossible(wanted: Sequence[Mapping[str, float]], offers: Sequence[Mapping[str, float]]) -> str:
+    """Why actors that ask for this never run at the same time on nodes that offer that; empty if they can."""
+    for one in wanted:
+        if not any(_copies(one, offered) for offered in offers):
+            return (
+                f"remote_configs: no node of the cluster offers {shown_resources(one)}, which one worker asks for; nodes offer "
+                f"{_each(offers)}"
+            )
+    room = sum(_copies(wanted[0], offered) for offered in offers) if wanted else 0
+    if room < len(wanted) and all(one == wanted[0] for one in wanted):
+        return (
+            f"num_collectors: {len(wanted)} workers ask for {shown_resources(wanted[0])} each, and there is room for "
+            f"{room:.0f}; nodes offer {_each(offers)}. Ask for less in remote_configs, or add nodes first"
+        )
+    return ""
 
 
 def _each(offers: Sequence[Mapping[str, float]]) -> str:

@@ -58,28 +58,52 @@ def test_who_chooses_nodes_or_has_them_added_is_left_alone() -> None:
     Offering({"CPU": 1.0}, grows=True).refuse_impossible([{"num_gpus": 1}])
 
 
+class Reporting(Offering):
+    """Of nodes whose types the autoscaler reports, one answer for each time that it is asked."""
+
+    grows = Cluster.grows
+
+    def __init__(self, *answers: set[str]) -> None:
+        super().__init__({"CPU": 1.0})
+        self.answers = list(answers)
+
+    def _types_of_nodes(self) -> set[str]:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@pytest.fixture
+def no_cluster_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reap.workers.ray.cluster._state", lambda: SimpleNamespace(get_cluster_config=lambda: None))
+
+
+@pytest.mark.usefixtures("no_cluster_config")
 @pytest.mark.parametrize(
     ("types", "grows"),
     [
-        ([], False),
-        (["node_0a1b"], False),
-        (["ray.head.default"], True),
-        (["node_0a1b", "small"], True),
+        ({"node_0a1b"}, False),
+        ({"ray.head.default"}, True),
+        ({"node_0a1b", "small"}, True),
     ],
 )
-def test_a_cluster_grows_where_its_autoscaler_has_types_of_nodes(
-    types: list[str], grows: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_grows_where_its_autoscaler_has_types_of_nodes(types: set[str], grows: bool) -> None:
     """Without an autoscaler of its own, Ray reports each node as a type."""
+    assert Reporting(types).grows() is grows
 
-    class Reporting(Offering):
-        grows = Cluster.grows
 
-        def _types_of_nodes(self) -> set[str]:
-            return set(types)
+@pytest.mark.usefixtures("no_cluster_config")
+def test_a_head_that_has_just_started_is_given_time_to_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Reporting(set(), set(), {"ray.head.default"}).grows()
+    monkeypatch.setattr("reap.workers.ray.cluster.FIRST_REPORT", 0.0)
+    with pytest.raises(OptionError, match="no node of the cluster offers 1 GPU"):
+        Reporting(set()).refuse_impossible([{"num_gpus": 1}])
 
-    monkeypatch.setattr("reap.workers.ray.cluster._state", lambda: SimpleNamespace(get_cluster_config=lambda: None))
-    assert Reporting({"CPU": 1.0}).grows() is grows
+
+def test_who_has_room_asks_no_autoscaler() -> None:
+    class Unasked(Offering):
+        def grows(self) -> bool:
+            raise AssertionError("the first report is waited for")
+
+    Unasked({"CPU": 1.0}).refuse_impossible([{"num_cpus": 1}])
 
 
 def test_a_client_is_no_part_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
