@@ -35,6 +35,9 @@ class Slow(Count):
 
 ENVS: Any = {"create_env_fn": [partial(Slow, 50)] * 2, "frames_per_batch": 200}
 
+BLOCK = 200 * 84 * 84 * 4
+"""Bytes of a block's observations, which are nearly all of it."""
+
 
 def over_gloo(namespace: str, address: str, kind: str, lost_after: str) -> Any:
     launcher, seconds = FarLauncher(namespace), float(lost_after)
@@ -67,14 +70,10 @@ def answer(collector: Any, name: str, argument: str) -> str:
     if name == "train":
         time.sleep(float(argument))
         return "trained"
-    if name == "wait":  # seconds spent in `next`, with training in between
-        waited = 0.0
-        for _ in range(int(argument)):
-            before = time.perf_counter()
-            collector.next()
-            waited += time.perf_counter() - before
-            time.sleep(1.0)
-        return str(waited)
+    if name == "land":  # until so many blocks have come, without a call of `next`
+        while sum(one.place.bytes for one in collector.stats().workers) < int(argument) * BLOCK:
+            time.sleep(0.05)
+        return "landed"
     if name == "transfer":
         return str(sum(one.place.transfer_seconds for one in collector.stats().workers))
     raise ValueError(name)

@@ -95,10 +95,10 @@ class Cable:
         rows = [line.split() for line in out.splitlines()[1:]]
         return [_address(row[1].partition(":")[0]) for row in rows if row[3] == "0A"]
 
-    def wait_for_listener(self, port: int, timeout: float = 60.0) -> None:
-        """Wait until a process in the trainer's namespace listens on a port."""
+    def wait_for_listener(self, namespace: str, port: int, timeout: float = 60.0) -> None:
+        """Wait until a process in a namespace listens on a port."""
         wait = f"until grep -q ':{port:04X} .* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done"
-        subprocess.run(["ip", "netns", "exec", self.near, "sh", "-c", wait], check=True, timeout=timeout)
+        subprocess.run(["ip", "netns", "exec", namespace, "sh", "-c", wait], check=True, timeout=timeout)
 
     def take_up(self) -> None:
         """End what runs there, and remove the namespaces."""
