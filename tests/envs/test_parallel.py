@@ -259,8 +259,9 @@ def test_numbers_of_commands_restart_after_the_last() -> None:
     [board] = link.boards
     board[ASKED] = board[DONE] = LAST - 1
     poll, numbers = select.poll(), list[int]()
-    poll.register(asked, select.POLLIN), poll.register(end, select.POLLIN)
-    waiter = Waiter(board, *(Bell(os.dup(bell)) for bell in (asked, done)), poll, 1)
+    bells = [Bell(os.dup(bell)) for bell in (asked, done)]
+    poll.register(bells[0].fileno(), select.POLLIN), poll.register(end, select.POLLIN)
+    waiter = Waiter(board, *bells, poll, 1)
 
     def answer() -> None:
         while waiter.wait() != LEAVE:
