@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from reap.errors import SpecMismatch, add_note, telling, text_of
+from reap.errors import ReapError, SpecMismatch, add_note, telling, text_of
 from reap.keys import Key, Sizes, plain
 from reap.policy.base import Outputs
 from reap.policy.contents.held import Held
@@ -72,7 +72,7 @@ def explained(held: Held, stage: Stage, reads: Iterable[Key], where: str) -> tel
 
     def explain(error: BaseException) -> None:
         given = {key: stage.tensors[key] for key in reads}
-        if isinstance(error, RuntimeError) and "type" in text_of(error):
+        if isinstance(error, RuntimeError) and not isinstance(error, ReapError) and "type" in text_of(error):
             _refuse_dtypes(held, given, where, error)
         inputs = ", ".join(f"{plain(key)!r} of {layout_text(value.shape, value.dtype)}" for key, value in given.items())
         add_note(error, f"reap: raised by the first call of {where}, with {inputs or 'nothing'}")

@@ -145,3 +145,16 @@ def test_what_to_use_instead() -> None:
 def test_text_that_is_not_python() -> None:
     with pytest.raises(SyntaxError):
         migrate("from torchrl import (", 3)
+
+
+def test_a_module_that_is_imported_from_its_package_moves_like_any_other() -> None:
+    text = "from torchrl.data.replay_buffers import samplers, writers as w\nparts = samplers.RandomSampler(), w.RoundRobinWriter\n"
+    assert moved(text).splitlines()[0] == "from reap.data.replay_buffers import samplers, writers as w"
+    text = "from torchrl.data.replay_buffers import samplers\nparts = samplers.RandomSampler(), samplers.SamplerEnsemble\n"
+    found = migrate(text, 3)
+    assert found.result == text
+    assert [(one.line, one.name) for one in found.staying] == [
+        (2, "torchrl.data.replay_buffers.samplers.RandomSampler"),
+        (2, "torchrl.data.replay_buffers.samplers.SamplerEnsemble"),
+    ]
+    assert migrate(text, 1).staying == ()
