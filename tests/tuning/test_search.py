@@ -14,6 +14,7 @@ from gymnasium.error import DependencyNotInstalled
 
 import reap
 from reap.cli.main import main
+from reap.cli.policies import load_policy
 from reap.errors import OptionError
 from reap.testing import Count
 from reap.tuning import Kind, Setup, Trial, Tuning, tune
@@ -143,6 +144,13 @@ def test_a_policy_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert '"CartPole-v1", create_env_kwargs={"categorical_action_encoding": True}' in out, "no line is broken"
     assert "    policy,\n" in out
     assert out.endswith("\npolicy is the one of balance.py:make_policy.\n")
+    policy = load_policy("balance.py:make_policy", reap.GymEnv("CartPole-v1"))
+    assert isinstance(policy, torch.nn.Module)
+    shapes = {"observation": {0: torch.export.Dim("envs")}}
+    program = torch.export.export(policy, (torch.zeros(2, 4),), dynamic_shapes=shapes)
+    torch.export.save(program, "balance.pt2")
+    assert main([*words, "balance.pt2", "--indices"]) == 0
+    assert capsys.readouterr().out.endswith("\npolicy is the one of balance.pt2.\n")
     assert main([*words, "balance.py:make_policy"]) == 2
     assert "On the command line that is --indices." in capsys.readouterr().err
     assert main([*words, "balance.py:fails"]) == 2
