@@ -148,7 +148,9 @@ def test_text_that_is_not_python() -> None:
 
 
 def test_a_module_that_is_imported_from_its_package_moves_like_any_other() -> None:
-    text = "from torchrl.data.replay_buffers import samplers, writers as w\nparts = samplers.RandomSampler(), w.RoundRobinWriter\n"
+    text = (
+        "from torchrl.data.replay_buffers import samplers, writers as w\nparts = samplers.RandomSampler(), w.RoundRobinWriter\n"
+    )
     assert moved(text).splitlines()[0] == "from reap.data.replay_buffers import samplers, writers as w"
     text = "from torchrl.data.replay_buffers import samplers\nparts = samplers.RandomSampler(), samplers.SamplerEnsemble\n"
     found = migrate(text, 3)

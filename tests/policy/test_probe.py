@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import count
+from itertools import chain, count, repeat
 from typing import Any
 
 import gymnasium as gym
@@ -51,7 +51,6 @@ CAST = "Cast it: value.to(torch.float32)"
             lambda observation: observation.squeeze(),
             f"key action: {FLOAT} shape () and dtype float32. It has as many elements: value.reshape((1,)) makes it fit.",
         ),
-        (lambda observation: observation.long(), f"key action: {FLOAT} shape (1,) and dtype int64. {CAST}."),
         (
             lambda observation: observation.numpy().astype(np.float64),
             f"key action: {FLOAT} shape (1,) and dtype float64. {CAST}; {CASTS}",
@@ -76,6 +75,17 @@ CAST = "Cast it: value.to(torch.float32)"
 )
 def test_wrong_outputs(policy: Any, text: str) -> None:
     assert message(policy) == f"policy <lambda>: {text}"
+
+
+@pytest.mark.parametrize("values", [torch.tensor([3]), torch.tensor([1], dtype=torch.int8), torch.tensor([True])])
+def test_whole_numbers_fit_a_float_action(values: torch.Tensor) -> None:
+    """In the first call and in later ones: floats are stored."""
+    for given in ([values], [torch.tensor([0.5]), values]):
+        numbers = chain(given, repeat(values))
+        with probe(lambda observation: next(numbers)) as collector:  # noqa: B023  used up before the next turn
+            actions = [collector.next()["action"] for _ in range(2)]
+        assert actions[1].dtype == torch.float32
+        assert actions[1].tolist() == [[float(values)]] * 4
 
 
 def test_outputs_without_the_batch_dimensions() -> None:

@@ -87,8 +87,8 @@ class CollectorOptions:
         device: the default of `policy_device`, `env_device` and `storing_device`.
         policy_device: where the policy runs; None leaves it where it is.
         env_device: where the env's values are; None leaves them where they are.
-        storing_device: where batches are delivered; None means the device that env and policy share on this machine, if both were
-            given one, and else leaves batches where they are.
+        storing_device: where batches are delivered; None means the device that env and policy were both given here, and else
+            leaves batches where they are.
         create_env_kwargs: keywords for `create_env_fn`.
         max_frames_per_traj: frames after which an episode is truncated; None or <= 0 for no limit.
         init_random_frames: number of frames at the start with random actions, rounded up to whole batches.
