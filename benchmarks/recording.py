@@ -117,7 +117,8 @@ def keeping_episodes(case: Case, seconds: float, repeats: int) -> list[float]:
 
     ratios = []
     with made(True) as keeping, made(False) as bare:
-        keeping.next(), bare.next()
+        for collector in (keeping, bare):
+            collector.next()
         for number in range(repeats):
             order = (keeping, bare) if number % 2 else (bare, keeping)
             found = {collector is keeping: rate(collector) for collector in order}
