@@ -20,7 +20,7 @@ from reap.policy.actors.ragged import RaggedActor, object_inputs, reads_objects
 from reap.policy.actors.states import add_shown_states, add_states, check_states, missing_states, no_initial_state, read_keys
 from reap.policy.actors.through_tensordict import TensorDictActor
 from reap.policy.actors.unwrapped import Plan, UnwrappedActor, unwrap
-from reap.policy.base import OutputWriter, PolicyActor, RetainedInputs, StrictWriter
+from reap.policy.base import Outputs, OutputWriter, PolicyActor, RetainedInputs, StrictWriter
 from reap.policy.contents.held import Held, held_by
 from reap.policy.probe import explained, output_fields
 from reap.policy.trial import Trial
@@ -44,12 +44,12 @@ class Writing:
     check: Check
     as_given: bool
 
-    def writer(self, outputs: Mapping[Key, Field], stage: Stage, where: str) -> OutputWriter:
-        """What writes outputs of this form."""
+    def writer(self, first: Outputs, outputs: Mapping[Key, Field], stage: Stage, where: str) -> OutputWriter:
+        """What writes outputs of this form, which those of the first call have."""
         if self.check == "first":
             return OutputWriter(outputs)
         one_hot = [key for key, spec in self.actions.leaves() if isinstance(spec, OneHot | MultiOneHot)]
-        whole = [key for key, spec in self.actions.leaves() if spec.dtype is not None]
+        whole = [key for key, _ in self.actions.leaves() if not torch.as_tensor(first[key]).is_floating_point()]
         return StrictWriter(outputs, stage.batch_shape, one_hot, where, whole)
 
 
@@ -147,7 +147,7 @@ def _probe(
     actor.enables_grad = trial.enables_grad
     outputs = output_fields(trial.outputs, writing.actions, stage, where, as_given=writing.as_given)
     check_states(stage, outputs, where)
-    actor.fix_outputs(writing.writer(outputs, stage, where))
+    actor.fix_outputs(writing.writer(trial.outputs, outputs, stage, where))
     if plan is not None and is_lazy:  # the first call drew the parameters: its random state is another one
         trial = Trial(actor.probe, held, stage)
     is_plan_right = plan is not None and _agrees(plan, trial, held, stage)

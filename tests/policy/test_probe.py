@@ -79,13 +79,17 @@ def test_wrong_outputs(policy: Any, text: str) -> None:
 
 @pytest.mark.parametrize("values", [torch.tensor([3]), torch.tensor([1], dtype=torch.int8), torch.tensor([True])])
 def test_whole_numbers_fit_a_float_action(values: torch.Tensor) -> None:
-    """In the first call and in later ones: floats are stored."""
-    for given in ([values], [torch.tensor([0.5]), values]):
-        numbers = chain(given, repeat(values))
-        with probe(lambda observation: next(numbers)) as collector:  # noqa: B023  used up before the next turn
-            actions = [collector.next()["action"] for _ in range(2)]
-        assert actions[1].dtype == torch.float32
-        assert actions[1].tolist() == [[float(values)]] * 4
+    """Floats are stored; and floats may follow, but no whole numbers where the first call gave floats."""
+    half = torch.tensor([0.5])
+    numbers = chain([values] * 4, repeat(half))
+    with probe(lambda observation: next(numbers)) as collector:
+        actions = [collector.next()["action"] for _ in range(2)]
+    assert [one.dtype for one in actions] == [torch.float32] * 2
+    assert actions[0].flatten().tolist()[:3] == [float(values)] * 3
+    assert actions[1].flatten().tolist() == [0.5] * 4
+    numbers = chain([half], repeat(values))
+    with probe(lambda observation: next(numbers)) as collector, pytest.raises(SpecMismatch, match="as in its first call, found"):
+        collector.next()
 
 
 def test_outputs_without_the_batch_dimensions() -> None:
