@@ -35,6 +35,7 @@ def count_env() -> reap.GymEnv:
     return reap.GymEnv(Count(5))
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(120)
 def test_a_real_run() -> None:
     threads = torch.get_num_threads()
