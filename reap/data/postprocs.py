@@ -124,7 +124,7 @@ class MultiStep(nn.Module):
     def _for_each_agent(self, batch: TensorDictBase, shape: torch.Size) -> TensorDictBase:
         """The n-step batch where the flags at the root are `[..., T, *agents]`: each agent has its own windows."""
         time, agents = batch.ndim - 1, len(shape) - batch.ndim
-        wide = batch.copy()
+        wide: Any = batch.copy()
         try:
             wide.batch_size = shape
         except RuntimeError as error:
