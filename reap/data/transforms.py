@@ -183,7 +183,7 @@ def on_samples(transform: Any) -> Any:
 
 
 def _for_any_data(transform: Any, name: str, call: Any) -> Any:
-    """A method of a module of tensordict, for lists and dicts too: its `dispatch` takes these for the value of the first key."""
+    """A method of a module of tensordict, for lists and dicts too, which its `dispatch` takes for the first value."""
     is_dispatched = hasattr(transform, "in_keys") and hasattr(getattr(transform, name, None), "__wrapped__")
     return partial(_dispatched, transform, name) if is_dispatched else call
 

@@ -81,6 +81,11 @@ def door_of(module: str, name: str) -> str | None:
     return next((door for door in doors if name in _names(door)), None)
 
 
+def is_module(module: str, name: str) -> bool:
+    """Whether what torchrl has under this name is a module, with one of the same path in `reap`."""
+    return bool(_names(same_module(f"{module}.{name}")))
+
+
 def advice(module: str, name: str) -> str:
     """What to do about a name that `reap` does not have."""
     if name in INSTEAD:

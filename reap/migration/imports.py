@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from reap.migration.doors import advice, door_of, is_peer, level_of, same_module, split_path
+from reap.migration.doors import advice, door_of, is_module, is_peer, level_of, same_module, split_path
 from reap.migration.source import Edit, Source
 
 
@@ -60,9 +60,9 @@ def migrate(text: str, level: int) -> Migration:
     staying: set[Staying] = set()
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level and is_peer(node.module):
-            homes = [(_home(node.module, name.name, level), name) for name in node.names]
+            homes = [(_home(node.module, name, source.tree, level), name) for name in node.names]
             edits += _of_names(node, source, homes)
-            staying.update(_names_that_stay(node, node.module, level))
+            staying.update(_names_that_stay(node, node.module, source.tree, level))
         elif isinstance(node, ast.Import) and any(is_peer(name.name) for name in node.names):
             modules = [_Module(name, source.tree, level) for name in node.names]
             edits += _of_modules(node, source, modules)
@@ -79,9 +79,16 @@ def _is_covered(module: str, name: str, level: int) -> bool:
 # ------------------------------------------------------------------ from torchrl.data import ReplayBuffer
 
 
-def _home(module: str, name: str, level: int) -> str:
+def _home(module: str, name: ast.alias, tree: ast.Module, level: int) -> str:
     """The module that a name is imported from after the migration."""
-    return (_is_covered(module, name, level) and door_of(module, name)) or module
+    if is_module(module, name.name):
+        return same_module(module) if _within(module, name, tree, level).moves else module
+    return (_is_covered(module, name.name, level) and door_of(module, name.name)) or module
+
+
+def _within(module: str, name: ast.alias, tree: ast.Module, level: int) -> _Module:
+    """The module that is imported from another one."""
+    return _Module(ast.alias(f"{module}.{name.name}", name.asname or name.name), tree, level)
 
 
 def _of_names(node: ast.ImportFrom, source: Source, homes: list[tuple[str, ast.alias]]) -> Iterator[Edit]:
@@ -94,8 +101,11 @@ def _written(home: str, names: Iterator[tuple[str, ast.alias]]) -> str:
     return f"from {home} import {', '.join(ast.unparse(name) for _, name in names)}"
 
 
-def _names_that_stay(node: ast.ImportFrom, module: str, level: int) -> Iterator[Staying]:
+def _names_that_stay(node: ast.ImportFrom, module: str, tree: ast.Module, level: int) -> Iterator[Staying]:
     for name in node.names:
+        if is_module(module, name.name):
+            yield from _within(module, name, tree, level).staying
+            continue
         if not _is_covered(module, name.name, level):
             continue
         if name.name == "*":
@@ -119,9 +129,9 @@ class _Module:
         uses = list(_uses(tree, bound, name.name if name.asname else bound)) if is_peer(name.name) else []
         covered = [use for use in uses if _is_covered(use.module, use.name, level)]
         elsewhere = [use for use in covered if door_of(use.module, use.name) != same_module(use.module)]
-        moves = bool(uses) and name.asname is not None and len(covered) == len(uses) and not elsewhere
-        self.alias = ast.alias(same_module(name.name), name.asname) if moves else name
-        self.staying = [] if moves else [use.staying for use in covered]
+        self.moves = bool(uses) and name.asname is not None and len(covered) == len(uses) and not elsewhere
+        self.alias = ast.alias(same_module(name.name), name.asname) if self.moves else name
+        self.staying = [] if self.moves else [use.staying for use in covered]
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,17 @@ def once(**options: Any) -> ReplayBuffer:
     return ReplayBuffer(storage=LazyTensorStorage(4), sampler=sampler, batch_size=1, **options)
 
 
+@pytest.mark.parametrize("iterated", [False, True])
+def test_a_copy_by_pickle_has_the_same_attributes(iterated: bool) -> None:
+    buffer = once()
+    both = ReplayBufferEnsemble(buffer, once(), sample_from_all=True, batch_size=4)
+    names = [sorted(vars(one)) for one in (buffer, both)]
+    buffer.extend(torch.arange(4))
+    if iterated:
+        buffer.next()
+    assert [sorted(vars(pickle.loads(pickle.dumps(one)))) for one in (buffer, both)] == names
+
+
 def test_transforms_before_and_after_others() -> None:
     added, doubled = (lambda data: data + 1), Step(2, 0)
     buffer = once(transform=added)

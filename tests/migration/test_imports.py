@@ -115,6 +115,27 @@ def test_a_module_with_a_name_of_its_own_moves_if_all_that_is_used_is_there() ->
     ]
 
 
+def test_a_module_that_is_imported_from_another_one_moves_likewise() -> None:
+    text = "from torchrl.data.replay_buffers import ReplayBuffer, samplers as s, writers\ns.RandomSampler, writers.Writer\n"
+    assert moved(text) == text.replace("torchrl", "reap")
+    assert moved(text, 1) == text
+    text += "s.SamplerEnsemble\n"
+    assert moved(text).splitlines()[:2] == [
+        "from reap.data.replay_buffers import ReplayBuffer, writers",
+        "from torchrl.data.replay_buffers import samplers as s",
+    ]
+    assert staying(text) == [
+        (
+            2,
+            "torchrl.data.replay_buffers.samplers.RandomSampler",
+            "write: from reap.data.replay_buffers.samplers import RandomSampler",
+        ),
+        (3, "torchrl.data.replay_buffers.samplers.SamplerEnsemble", "use ReplayBufferEnsemble(*buffers)"),
+    ]
+    unused = "from torchrl.data import replay_buffers\n"
+    assert moved(unused) == unused
+
+
 def test_uses_by_the_whole_path_are_named() -> None:
     text = """\
         import torchrl.collectors
