@@ -23,7 +23,7 @@ from reap.keys import Key
 NO_INFO: Mapping[str, Tensor] = {}
 
 
-EMPTY = "replay buffer: expected frames to sample from, found it empty; write to it first"
+EMPTY = "Cannot sample from an empty storage: expected frames, found it empty; write to it first"
 
 HIDDEN = "replay buffer: expected frames to sample from, found none whose writing has ended"
 
