@@ -2,7 +2,7 @@
 
     ReapError
     ├── OptionError (ValueError, TypeError)  an option or argument that cannot work, raised when it is given
-    ├── SpecMismatch (ValueError)     data that differs from its spec: key, shape, dtype, range
+    ├── SpecMismatch (ValueError, RuntimeError)  data that differs from its spec: key, shape, dtype, range
     ├── DiskFull (OSError)            no room on a disk for data to be written
     ├── ClosedError (RuntimeError)    a call on something that has been shut down
     ├── CallOrderError (RuntimeError) a call before or during another that excludes it
@@ -82,8 +82,11 @@ class OptionError(ReapError, ValueError, TypeError):
     """
 
 
-class SpecMismatch(ReapError, ValueError):  # noqa: N818  the usual name of the condition
-    """Data that differs from its spec, or specs that should be equal and are not."""
+class SpecMismatch(ReapError, ValueError, RuntimeError):  # noqa: N818  the usual name of the condition
+    """Data that differs from its spec, or specs that should be equal and are not.
+
+    It is a RuntimeError too, as torch and torchrl raise one for shapes and data that do not fit.
+    """
 
     places: tuple[str, ...] = ()
     """Where the data came from, from the widest place to the narrowest; `at` adds to them."""

@@ -33,7 +33,7 @@ class DemandingError(Exception):
     [
         (ReapError, (Exception,)),
         (OptionError, (ReapError, ValueError, TypeError)),
-        (SpecMismatch, (ReapError, ValueError)),
+        (SpecMismatch, (ReapError, ValueError, RuntimeError)),
         (DiskFull, (ReapError, OSError)),
         (ClosedError, (ReapError, RuntimeError)),
         (WorkerError, (ReapError, RuntimeError)),

@@ -43,6 +43,8 @@ class Waiting(Echo):
     def reset(self, **options: Any) -> Any:
         with open(self._fifo, "w") as told:
             told.write(str(os.getpid()))
+        with open(f"{self._fifo}.go") as go:  # only one reset at a time is told: else the pids of two would be read together
+            go.read()
         return super().reset(**options)
 
 
@@ -76,6 +78,7 @@ def pendulums() -> reap.SerialEnv:
 def fifo(tmp_path: Path) -> str:
     path = str(tmp_path / "fifo")
     os.mkfifo(path)
+    os.mkfifo(f"{path}.go")
     return path
 
 
@@ -85,7 +88,9 @@ def waiting(fifo: str, policy: Any) -> Evaluator:
 
 def let_one_begin(fifo: str) -> int:
     """Let a reset go on; the pid of who resets."""
-    return int(Path(fifo).read_text())
+    pid = int(Path(fifo).read_text())
+    Path(f"{fifo}.go").write_text("")
+    return pid
 
 
 def let_one_run(fifo: str) -> None:

@@ -35,6 +35,7 @@ def test_examples_are_short() -> None:
     assert not {name: lines for name, lines in lengths.items() if lines > 200}
 
 
+@pytest.mark.processes
 def test_ppo_repeats_itself_for_a_seed(ppo: ModuleType) -> None:
     curve, _ = train(ppo, seed=7, frames=2048)
     assert max(frames for frames, _ in curve) > 1024, "with weights that were trained on what was collected before"

@@ -41,6 +41,7 @@ def test_weights_that_do_not_arrive_are_seen() -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.processes
 def test_no_device() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False, env=environ)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -15,7 +14,7 @@ from tensordict import TensorDictBase
 
 from reap.cli.options import Actions, Amount, Collect, Results
 from reap.cli.plot import Plot
-from reap.cli.policies import load_policy, told
+from reap.cli.policies import explained, explained_env, load_policy, told
 from reap.cli.report import Episodes, Stored, size, summary
 from reap.cli.runs.recording import columns_in_time
 from reap.cli.runs.run import Run, is_complete
@@ -25,7 +24,7 @@ from reap.collectors.stats import CollectorStats
 from reap.data import load_run
 from reap.display import progress
 from reap.envs import EnvBase, ExplorationType, SerialEnv
-from reap.errors import OptionError, ReapError, notes_of
+from reap.errors import OptionError, notes_of
 from reap.evaluation import EpisodeLog
 from reap.replaying import EpisodeFolder
 
@@ -128,7 +127,7 @@ def _collector(options: Collect, rows: int, columns: int, seed: int) -> SyncData
             frames = rows * min(columns, ceil(wanted / rows))
         else:
             frames = rows * _even(columns, columns_in_time(env, most) if options.output.format == "minari" else most)
-        with _explained(actions):
+        with explained(actions.policy):
             collector = SyncDataCollector(
                 env,
                 policy,
@@ -158,27 +157,8 @@ def _even(columns: int, most: int) -> int:
 
 
 def _env(env_id: str, rows: int, actions: Actions) -> EnvBase:
-    try:
+    with explained_env(env_id):
         return SerialEnv(rows, env_id, create_env_kwargs={"categorical_action_encoding": actions.indices})
-    except OptionError:
-        raise
-    except Exception as error:
-        raise OptionError(f"the env {env_id} cannot be made: {told(error)}") from error
-
-
-@contextmanager
-def _explained(actions: Actions) -> Generator[None]:
-    """Turn an exception of the policy's first call into an OptionError that says what to do."""
-    try:
-        yield
-    except Exception as error:
-        text = " ".join(str(error).split()) if isinstance(error, ReapError) else told(error)
-        hint = ""
-        if actions.policy.endswith(".pt2") and "dynamic_shapes" in text:
-            hint = " Export the program for any number of envs: dynamic_shapes={...: {0: torch.export.Dim('envs')}}."
-        elif "categorical_action_encoding" in text:
-            hint = " On the command line that is --indices."
-        raise OptionError(f"--policy {actions.policy}: {text}{hint}") from error
 
 
 def _collected(

@@ -6,6 +6,7 @@ The command line is parsed before torch is loaded, which takes seconds, so help 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -21,7 +22,7 @@ from reap.errors import ReapError
 COMMANDS = Collect, Replay, Tune, Doctor, Migrate
 """Each is run by the module of its name."""
 
-USAGE, INTERRUPTED = 2, 130
+USAGE, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 DESCRIPTION = "Collects reinforcement-learning experience for PyTorch. `reap --version` prints the version."
 
 
@@ -45,9 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else USAGE
     try:
         run = importlib.import_module(f"reap.cli.{type(options).__name__.lower()}")
-        return run.run(options, rich.get_console())
+        code: int = run.run(options, rich.get_console())
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:  # of `reap ... | head`, which has read all it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it flushes at exit
+        return PIPE_CLOSED
     except (ReapError, ImportError) as error:
         if options.traceback:
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -63,20 +64,36 @@ def run(options: Migrate, console: Console) -> int:
         _show(path, migration, console)
         changed += bool(migration.edits)
         statements += len(migration.edits)
-    done = "changed" if options.write else "would change; --write changes them"
-    console.print(Text(f"{counted(statements, 'import')} in {counted(changed, 'file')} {done}."), soft_wrap=True)
+    counts = f"{counted(statements, 'import')} in {counted(changed, 'file')}"
+    if not statements:
+        done = f"No import lines to change at level {options.level}."
+    elif options.write:
+        done = f"{counts} changed."
+    else:
+        done = f"{counts} would change; --write changes {'it' if statements == 1 else 'them'}."
+    console.print(Text(done), soft_wrap=True)
     return FAILED if failed else COMPLETE
 
 
 def _programs(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         if path.is_dir():
-            yield from sorted(path.rglob("*.py"))
+            yield from sorted(_below(path))
         elif path.suffix == ".py" and path.exists():
             yield path
         else:
             found = "it is not there" if not path.exists() else f"found {path.suffix or 'no suffix'}"
             raise OptionError(f"{path}: expected a folder or a Python file, FILE.py; {found}")
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The programs of a folder: not those of packages that are installed in it, nor of hidden folders."""
+    for place, names, files in os.walk(folder):
+        names[:] = [name for name in names if not name.startswith(".") and not (Path(place, name) / "pyvenv.cfg").exists()]
+        if Path(place).name == "site-packages":
+            names.clear()
+            continue
+        yield from (Path(place, name) for name in files if name.endswith(".py"))
 
 
 def _read(path: Path) -> Program:

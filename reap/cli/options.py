@@ -152,8 +152,10 @@ class Tune:
     policy: Annotated[str, tyro.conf.arg(metavar="random|FILE.py:FACTORY|FILE.pt2", help=POLICY)] = "random"
     hidden: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = ()
     """In place of --policy: a network with hidden layers of these widths."""
+    indices: bool = False
+    """Discrete actions and observations are indices, not one-hot."""
     frames_per_batch: Count = 1000
-    """Frames of a batch of the collector to come."""
+    """Frames of a batch of the collector that you will use."""
     seconds: float = 60.0
     """Time to spend, about."""
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE.png")] = None

@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
 from torch import nn
 
 from reap.cli.exported import load_exported
 from reap.envs.base import EnvBase
-from reap.errors import OptionError, nearest, text_of
+from reap.errors import OptionError, ReapError, nearest, text_of
 
 FORMS = "random, module.py:factory or file.pt2"
 PICKLES = frozenset({".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin", ".joblib"})
@@ -65,6 +67,7 @@ def _import(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look up a class's module
+    cloudpickle.register_pickle_by_value(module)  # workers cannot import it: its name is none that Python finds
     sys.path.insert(0, str(path.parent.resolve()))  # as for a script: modules in its folder can be imported
     try:
         spec.loader.exec_module(module)
@@ -107,6 +110,32 @@ def _takes_env(factory: Callable[..., Any]) -> bool:
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return any(one.kind in kinds and one.default is one.empty for one in parameters)
+
+
+@contextmanager
+def explained_env(env_id: str) -> Generator[None]:
+    """Turn an exception of an env that is being made into an OptionError that names it."""
+    try:
+        yield
+    except OptionError:
+        raise
+    except Exception as error:
+        raise OptionError(f"the env {env_id} cannot be made: {told(error)}") from error
+
+
+@contextmanager
+def explained(policy: str) -> Generator[None]:
+    """Turn an exception of the first calls of a policy, `--policy`, into an OptionError that says what to do."""
+    try:
+        yield
+    except Exception as error:
+        text = " ".join(str(error).split()) if isinstance(error, ReapError) else told(error)
+        hint = ""
+        if policy.endswith(".pt2") and "dynamic_shapes" in text:
+            hint = " Export the program for any number of envs: dynamic_shapes={...: {0: torch.export.Dim('envs')}}."
+        elif "categorical_action_encoding" in text:
+            hint = " On the command line that is --indices."
+        raise OptionError(f"--policy {policy}: {text}{hint}") from error
 
 
 def told(error: BaseException, path: Path | None = None) -> str:

@@ -18,7 +18,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from reap.errors import OptionError, SpecMismatch
+from reap.errors import OptionError, SpecMismatch, text_of
 from reap.keys import Key, as_key, plain
 from reap.recording.buffers import DONE, IDS, MASK, after
 
@@ -44,6 +44,9 @@ class MultiStep(nn.Module):
     of temporal differences", Machine Learning 3, 1988, as V. Mnih et al. use it in "Asynchronous methods for deep
     reinforcement learning", ICML 2016. A trajectory that was truncated, or that continues after the batch, is bootstrapped
     from its own last observation.
+
+    Each agent has windows of its own where `("next", "done")` is `[..., T, *agents]`, as all other entries are then. Flags of
+    agents in a group of their own, without one at the root, end the windows of all.
 
     For a collector's `postproc`, or for any batch with time as its last dimension. A window never holds frames of another
     trajectory: it closes where `("next", "done")` is set, where the ids in `("collector", "traj_ids")` change (so rows may
@@ -98,6 +101,8 @@ class MultiStep(nn.Module):
         """
         if not tensordict.ndim:
             raise SpecMismatch("MultiStep: expected a batch with time as its last dimension, got a single frame")
+        if (shape := _shape_of_done(tensordict))[tensordict.ndim :] not in {(), (1,)}:
+            return self._for_each_agent(tensordict, shape)
         closes = _window_closes(tensordict)  # [..., T]
         steps = _frames_to_close(closes).clamp_(max=self.n_steps)
         following = tensordict.get(NEXT)
@@ -115,6 +120,22 @@ class MultiStep(nn.Module):
         batch.set("gamma", self.gamma ** steps.to(torch.float32))
         batch.set("nonterminal", ~closes)
         return batch
+
+    def _for_each_agent(self, batch: TensorDictBase, shape: torch.Size) -> TensorDictBase:
+        """The n-step batch where the flags at the root are `[..., T, *agents]`: each agent has its own windows."""
+        time, agents = batch.ndim - 1, len(shape) - batch.ndim
+        wide = batch.copy()
+        try:
+            wide.batch_size = shape
+        except RuntimeError as error:
+            raise SpecMismatch(
+                f"MultiStep: the tensordict shape must be compatible with its flags: expected every entry {list(shape)} + "
+                f'[...], as the flags of agents in ("next", "done") are; {text_of(error)}'
+            ) from error
+        first, last = list(range(time)), list(range(time + 1, wide.ndim))
+        result = self(wide.permute(*first, *last, time)).permute(*first, -1, *range(time, time + agents))
+        result.batch_size = batch.batch_size
+        return result
 
     def _summed(self, reward: Tensor, steps: Tensor) -> Tensor:
         """Discounted sums over the windows, in the dtype of the rewards (whole numbers: torch's default)."""
@@ -134,6 +155,12 @@ class MultiStep(nn.Module):
     def extra_repr(self) -> str:
         """The arguments, for `repr`."""
         return f"gamma={self.gamma}, n_steps={self.n_steps}"
+
+
+def _shape_of_done(batch: TensorDictBase) -> torch.Size:
+    """The shape of the root's flags; the batch's where it has none."""
+    done = batch.get(plain(after(DONE)), None)
+    return batch.shape if done is None else done.shape
 
 
 def _window_closes(batch: TensorDictBase) -> Tensor:
@@ -162,7 +189,7 @@ def _done(batch: TensorDictBase) -> Tensor | None:
         raise SpecMismatch('MultiStep: expected an entry "next" in the batch, found none')
     root = following.get(plain(DONE), None)
     keys = [DONE] if root is not None else [key for key in _leaf_keys(following) if key[-1] == DONE[-1]]
-    flags = [_per_frame(batch, after(key), following.get(plain(key)), any_of=True) for key in keys]
+    flags = [_per_frame(batch, after(key), following.get(plain(key)), any_of=root is None) for key in keys]
     return reduce(torch.logical_or, flags[1:], flags[0].clone()) if flags else None
 
 

@@ -71,6 +71,9 @@ class EnvBase(Stepping, ModuleCalls):
     checks_choices: bool = False
     """Whether discrete observations and actions are looked at one by one; otherwise they are in whole columns, as NaN is."""
 
+    stores_choices_as_given: bool = False
+    """Whether one-hot actions are stored, and reach the env, in the dtype that the policy gives them; else in their spec's."""
+
     shares_memory: bool = False
     """Whether other processes write the rows: stage and slot are then made in memory that can be shared, by `make_block`."""
 

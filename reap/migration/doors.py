@@ -44,6 +44,11 @@ def same_module(module: str) -> str:
     return OWN + module.removeprefix(PEER)
 
 
+def is_moved(module: str) -> bool:
+    """Whether `reap` has a module with the path of this one of torchrl's."""
+    return bool(_names(same_module(module)))
+
+
 def split_path(parts: Sequence[str]) -> tuple[str, str]:
     """Split `torchrl.data.ReplayBuffer.add` into a module and the name in it: `torchrl.data`, `ReplayBuffer`.
 
@@ -51,7 +56,7 @@ def split_path(parts: Sequence[str]) -> tuple[str, str]:
         parts: the names of the path, two at least.
     """
     length = 1
-    while length < len(parts) - 1 and _names(same_module(".".join(parts[: length + 1]))):
+    while length < len(parts) - 1 and is_moved(".".join(parts[: length + 1])):
         length += 1
     return ".".join(parts[:length]), parts[length]
 
@@ -79,11 +84,6 @@ def door_of(module: str, name: str) -> str | None:
     """
     doors = (same_module(module), *_FAMILIES[module.split(".")[1]][1])
     return next((door for door in doors if name in _names(door)), None)
-
-
-def is_module(module: str, name: str) -> bool:
-    """Whether what torchrl has under this name is a module, with one of the same path in `reap`."""
-    return bool(_names(same_module(f"{module}.{name}")))
 
 
 def advice(module: str, name: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from reap.migration.doors import advice, door_of, is_module, is_peer, level_of, same_module, split_path
+from reap.migration.doors import advice, door_of, is_moved, is_peer, level_of, same_module, split_path
 from reap.migration.source import Edit, Source
 
 
@@ -60,9 +60,9 @@ def migrate(text: str, level: int) -> Migration:
     staying: set[Staying] = set()
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level and is_peer(node.module):
-            homes = [(_home(node.module, name, source.tree, level), name) for name in node.names]
-            edits += _of_names(node, source, homes)
-            staying.update(_names_that_stay(node, node.module, source.tree, level))
+            names = [_imported(node.module, name, source.tree, level) for name in node.names]
+            edits += _of_names(node, source, [(name.home, name.alias) for name in names])
+            staying.update(one for name in names for one in name.staying_at(node.lineno))
         elif isinstance(node, ast.Import) and any(is_peer(name.name) for name in node.names):
             modules = [_Module(name, source.tree, level) for name in node.names]
             edits += _of_modules(node, source, modules)
@@ -79,16 +79,47 @@ def _is_covered(module: str, name: str, level: int) -> bool:
 # ------------------------------------------------------------------ from torchrl.data import ReplayBuffer
 
 
-def _home(module: str, name: ast.alias, tree: ast.Module, level: int) -> str:
-    """The module that a name is imported from after the migration."""
-    if is_module(module, name.name):
-        return same_module(module) if _within(module, name, tree, level).moves else module
-    return (_is_covered(module, name.name, level) and door_of(module, name.name)) or module
+class _Name:
+    """A name that a program imports from a module of torchrl.
+
+    Attributes:
+        alias: the name.
+        home: the module that it is imported from after the migration.
+    """
+
+    def __init__(self, module: str, alias: ast.alias, level: int) -> None:
+        self.alias = alias
+        self._module, self._is_covered = module, _is_covered(module, alias.name, level)
+        door = door_of(module, alias.name) if self._is_covered else None
+        self.home = door or module
+
+    def staying_at(self, line: int) -> Iterator[Staying]:
+        """The name, where its level covers it and it stays."""
+        if self._is_covered and self.alias.name == "*":
+            yield Staying(line, f"{self._module}.*", "import the names that are used, one by one")
+        elif self._is_covered and self.home == self._module:
+            yield Staying(line, f"{self._module}.{self.alias.name}", advice(self._module, self.alias.name))
 
 
-def _within(module: str, name: ast.alias, tree: ast.Module, level: int) -> _Module:
-    """The module that is imported from another one."""
-    return _Module(ast.alias(f"{module}.{name.name}", name.asname or name.name), tree, level)
+class _Submodule:
+    """A module of torchrl that a program imports from its package; as `_Name`."""
+
+    def __init__(self, package: str, alias: ast.alias, tree: ast.Module, level: int) -> None:
+        self.alias = alias
+        whole = ast.alias(f"{package}.{alias.name}", alias.asname or alias.name)
+        self._module = _Module(whole, tree, level)
+        self.home = same_module(package) if self._module.moves else package
+
+    def staying_at(self, _line: int) -> Iterator[Staying]:
+        """What is used of the module, where it stays."""
+        yield from self._module.staying
+
+
+def _imported(module: str, alias: ast.alias, tree: ast.Module, level: int) -> _Name | _Submodule:
+    name = _Name(module, alias, level)
+    if name.home == module and is_moved(f"{module}.{alias.name}"):
+        return _Submodule(module, alias, tree, level)
+    return name
 
 
 def _of_names(node: ast.ImportFrom, source: Source, homes: list[tuple[str, ast.alias]]) -> Iterator[Edit]:
@@ -99,19 +130,6 @@ def _of_names(node: ast.ImportFrom, source: Source, homes: list[tuple[str, ast.a
 
 def _written(home: str, names: Iterator[tuple[str, ast.alias]]) -> str:
     return f"from {home} import {', '.join(ast.unparse(name) for _, name in names)}"
-
-
-def _names_that_stay(node: ast.ImportFrom, module: str, tree: ast.Module, level: int) -> Iterator[Staying]:
-    for name in node.names:
-        if is_module(module, name.name):
-            yield from _within(module, name, tree, level).staying
-            continue
-        if not _is_covered(module, name.name, level):
-            continue
-        if name.name == "*":
-            yield Staying(node.lineno, f"{module}.*", "import the names that are used, one by one")
-        elif door_of(module, name.name) is None:
-            yield Staying(node.lineno, f"{module}.{name.name}", advice(module, name.name))
 
 
 # ------------------------------------------------------------------ import torchrl.data as data

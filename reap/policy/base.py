@@ -98,7 +98,7 @@ class StrictWriter(OutputWriter):
         batch_shape: batch dimensions of the rows.
         one_hot: keys of choices that may come in any dtype, as exact zeros and ones.
         policy: the name of the policy in errors.
-        whole: keys of whole numbers that may come in any dtype of such.
+        whole: keys of values that may come as whole numbers of any dtype.
     """
 
     def __init__(
@@ -143,7 +143,8 @@ class StrictWriter(OutputWriter):
             text = f"{self._policy}: output {plain(key)!r}: expected {expected}, found {type(value).__name__}"
             raise SpecMismatch(text).at(f"column {t}") from None
         is_same = tensor.dtype == dtype or (key in self._one_hot and bool(((tensor == 0) | (tensor == 1)).all()))
-        if key in self._whole or isinstance(value, bool | int | float):  # these have no dtype of their own
+        is_whole = key in self._whole and not tensor.is_floating_point()
+        if is_whole or isinstance(value, bool | int | float):  # numbers have no dtype of their own
             is_same |= tensor_as_dtype(tensor, dtype) is not None
         if tensor.shape == shape and is_same:
             return tensor

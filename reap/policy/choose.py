@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from reap.policy.actors.ragged import RaggedActor, object_inputs, reads_objects
 from reap.policy.actors.states import add_shown_states, add_states, check_states, missing_states, no_initial_state, read_keys
 from reap.policy.actors.through_tensordict import TensorDictActor
 from reap.policy.actors.unwrapped import Plan, UnwrappedActor, unwrap
-from reap.policy.base import OutputWriter, PolicyActor, RetainedInputs, StrictWriter
+from reap.policy.base import Outputs, OutputWriter, PolicyActor, RetainedInputs, StrictWriter
 from reap.policy.contents.held import Held, held_by
 from reap.policy.probe import explained, output_fields
 from reap.policy.trial import Trial
@@ -27,6 +28,29 @@ from reap.recording.buffers import FLAGS, Stage
 from reap.recording.layout import Field
 from reap.specs import Composite, MultiOneHot, OneHot
 from reap.specs.fits import Check
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How outputs of a policy are written.
+
+    Attributes:
+        actions: specs of the env's actions.
+        check: how closely outputs are compared with those of the first call.
+        as_given: whether one-hot actions are stored in the dtype that the policy gives them.
+    """
+
+    actions: Composite
+    check: Check
+    as_given: bool
+
+    def writer(self, first: Outputs, outputs: Mapping[Key, Field], stage: Stage, where: str) -> OutputWriter:
+        """What writes outputs of this form, which those of the first call have."""
+        if self.check == "first":
+            return OutputWriter(outputs)
+        one_hot = [key for key, spec in self.actions.leaves() if isinstance(spec, OneHot | MultiOneHot)]
+        whole = [key for key, _ in self.actions.leaves() if not torch.as_tensor(first[key]).is_floating_point()]
+        return StrictWriter(outputs, stage.batch_shape, one_hot, where, whole)
 
 
 def choose_actor(
@@ -39,6 +63,7 @@ def choose_actor(
     called: Callable[..., Any] | None = None,
     check: Check = "types",
     device: torch.device | None = None,
+    as_given: bool = False,
 ) -> tuple[PolicyActor, RetainedInputs | None]:
     """The actor for a policy, after a call of the policy on the stage.
 
@@ -55,6 +80,7 @@ def choose_actor(
         device: the device of the TensorDict that the policy is called with.
         interaction: how probabilistic modules will choose; None: as tensordict's `interaction_type()` says now.
         check: how closely later outputs are compared with those of this call.
+        as_given: whether one-hot actions are stored in the dtype that the policy gives them; else in that of their specs.
 
     Returns:
         The actor, and a check for retained inputs (None: the policy gets copies already).
@@ -66,6 +92,7 @@ def choose_actor(
     held = held_by(given)
     policy: Any = held.policy
     chosen = interaction_type() if interaction is None else interaction
+    writing = Writing(actions, check, as_given)
     target = policy if called is None else called
     with set_interaction_type(chosen):
         add_states(stage, policy, argument_keys(policy))
@@ -74,15 +101,15 @@ def choose_actor(
                 _find_states(held, target, stage, device)
             if reads_objects(policy, stage):
                 objects = TensorDictActor(target, stage, device, object_inputs(stage, device))
-                return _probe(objects, None, held, actions, stage, check)
+                return _probe(objects, None, held, writing, stage)
             plan = unwrap(policy, stage, chosen, device) if called is None else None
-            return _probe(TensorDictActor(target, stage, device), plan, held, actions, stage, check)
+            return _probe(TensorDictActor(target, stage, device), plan, held, writing, stage)
         action = next(key for key, _ in actions.leaves())
         if optional := optional_arguments(policy, _arguments(stage)):
             without = _by_arguments(target, stage, match_arguments(policy, _arguments(stage), stage.initial), action)
             add_shown_states(stage, optional, Trial(without.probe, held, stage).outputs)
         actor = _by_arguments(target, stage, match_arguments(policy, _arguments(stage), stage.initial), action)
-        return _probe(actor, None, held, actions, stage, check)
+        return _probe(actor, None, held, writing, stage)
 
 
 def _by_arguments(policy: Callable[..., Any], stage: Stage, reads: Sequence[Key], action: Key) -> PolicyActor:
@@ -110,7 +137,7 @@ def _find_states(held: Held, called: Callable[..., Any], stage: Stage, device: t
 
 
 def _probe(
-    actor: PolicyActor, plan: Plan | None, held: Held, actions: Composite, stage: Stage, check: Check
+    actor: PolicyActor, plan: Plan | None, held: Held, writing: Writing, stage: Stage
 ) -> tuple[PolicyActor, RetainedInputs | None]:
     is_lazy = held.has_lazy()
     kept = RetainedInputs([stage.tensors[key] for key in actor.reads])
@@ -118,9 +145,9 @@ def _probe(
     with explained(held, stage, actor.reads, where):
         trial = Trial(actor.probe, held, stage)
     actor.enables_grad = trial.enables_grad
-    outputs = output_fields(trial.outputs, actions, stage, where)
+    outputs = output_fields(trial.outputs, writing.actions, stage, where, as_given=writing.as_given)
     check_states(stage, outputs, where)
-    actor.fix_outputs(_writer(outputs, actions, stage, where, check))
+    actor.fix_outputs(writing.writer(trial.outputs, outputs, stage, where))
     if plan is not None and is_lazy:  # the first call drew the parameters: its random state is another one
         trial = Trial(actor.probe, held, stage)
     is_plan_right = plan is not None and _agrees(plan, trial, held, stage)
@@ -132,14 +159,6 @@ def _probe(
         actor.read_copies()
         return actor, None
     return actor, RetainedInputs([stage.tensors[key] for key in actor.reads])
-
-
-def _writer(outputs: Mapping[Key, Field], actions: Composite, stage: Stage, where: str, check: Check) -> OutputWriter:
-    if check == "first":
-        return OutputWriter(outputs)
-    one_hot = [key for key, spec in actions.leaves() if isinstance(spec, OneHot | MultiOneHot)]
-    whole = [key for key, spec in actions.leaves() if spec.dtype is not None and not spec.dtype.is_floating_point]
-    return StrictWriter(outputs, stage.batch_shape, one_hot, where, whole)
 
 
 def _agrees(plan: Plan, trial: Trial, held: Held, stage: Stage) -> bool:

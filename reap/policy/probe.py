@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from reap.errors import SpecMismatch, add_note, telling, text_of
+from reap.errors import ReapError, SpecMismatch, add_note, telling, text_of
 from reap.keys import Key, Sizes, plain
 from reap.policy.base import Outputs
 from reap.policy.contents.held import Held
@@ -72,7 +73,7 @@ def explained(held: Held, stage: Stage, reads: Iterable[Key], where: str) -> tel
 
     def explain(error: BaseException) -> None:
         given = {key: stage.tensors[key] for key in reads}
-        if isinstance(error, RuntimeError) and "type" in text_of(error):
+        if isinstance(error, RuntimeError) and not isinstance(error, ReapError) and "type" in text_of(error):
             _refuse_dtypes(held, given, where, error)
         inputs = ", ".join(f"{plain(key)!r} of {layout_text(value.shape, value.dtype)}" for key, value in given.items())
         add_note(error, f"reap: raised by the first call of {where}, with {inputs or 'nothing'}")
@@ -95,8 +96,17 @@ def _refuse_dtypes(held: Held, given: Mapping[Key, torch.Tensor], where: str, er
     raise SpecMismatch(f"{where}: expected inputs of dtype {wanted}, found {found} ({text_of(error)}); {advice}") from error
 
 
-def output_fields(outputs: Outputs, actions: Composite, stage: Stage, where: str) -> dict[Key, Field]:
+def output_fields(
+    outputs: Outputs, actions: Composite, stage: Stage, where: str, *, as_given: bool = False
+) -> dict[Key, Field]:
     """Shape and dtype of one row's value of each output, after a check against the env's action specs.
+
+    Args:
+        outputs: of the policy's first call.
+        actions: specs of the env's actions.
+        stage: the policy's inputs.
+        where: the policy, in errors.
+        as_given: whether one-hot actions keep the dtype that they have; else they get that of their specs.
 
     Raises:
         SpecMismatch: an action is missing or does not fit, an output lacks the batch dimensions or is no tensor.
@@ -113,8 +123,12 @@ def output_fields(outputs: Outputs, actions: Composite, stage: Stage, where: str
         tensor = _tensor(value, key, where)
         try:
             if key in specs:
-                tensor = checked_action(tensor, specs[key], key, where)
-            fields[key] = field_of(actions, key, lead) if key in specs else _field(tensor, stage.batch_shape, key, where)
+                checked_action(tensor, specs[key], key, where)
+                fields[key] = field_of(actions, key, lead)
+                if as_given and isinstance(specs[key], OneHot | MultiOneHot):
+                    fields[key] = replace(fields[key], dtype=tensor.dtype)
+            else:
+                fields[key] = _field(tensor, stage.batch_shape, key, where)
             _check_sizes(fields[key], sizes, key, where)
         except SpecMismatch as error:
             if tuple(tensor.shape[: len(stage.batch_shape)]) == stage.batch_shape:
@@ -180,7 +194,7 @@ def checked_action(action: torch.Tensor, spec: Spec, key: Key, where: str) -> to
         )
     if isinstance(spec, OneHot | MultiOneHot) and action.shape == spec.shape and bool(((action == 0) | (action == 1)).all()):
         action = action.to(spec.dtype)
-    elif spec.dtype is not None and not spec.dtype.is_floating_point:
+    elif spec.dtype is not None and not (spec.dtype.is_floating_point and action.is_floating_point()):
         action = as_spec(action, spec.shape, spec.dtype)
     spec.validate(action, key=str(plain(key)), where=where)
     return action

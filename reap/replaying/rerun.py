@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.error import DependencyNotInstalled
 
 from reap.envs.base import EnvBase
 from reap.envs.gymnasium.env import GymEnv
@@ -101,6 +102,7 @@ def replay(
     Raises:
         OptionError: an env that is no single gymnasium env; a record that names none, and none is given; an env that does not
             render to arrays; a step beyond the end; a video that cannot be written.
+        ImportError: a video without imageio and PyAV, or without the package that the env draws with.
         SpecMismatch: an env with other actions or observations.
 
     Example:
@@ -124,7 +126,7 @@ def replay(
         departure, step = None, 0
         for step, departure in run.steps(steps):
             if film is not None:
-                film.write(made.wrapped.render())
+                film.write(_picture(made))
             if on_step is not None:
                 on_step(step, made)
             if departure is not None:
@@ -151,6 +153,13 @@ def _film(env: GymEnv, path: Path) -> Video:
     if mode != "rgb_array":
         raise OptionError(f"video: expected an env with render_mode='rgb_array', {env!r} has {mode!r}; give one made so")
     return Video(path, env.wrapped.metadata.get("render_fps") or RENDER_FPS)
+
+
+def _picture(env: GymEnv) -> Any:
+    try:
+        return env.wrapped.render()
+    except DependencyNotInstalled as error:
+        raise ImportError(f"video: {env!r} cannot draw itself: {error}") from error
 
 
 class _Run:

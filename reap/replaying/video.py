@@ -15,7 +15,7 @@ CODEC = "libx264"
 
 
 class Video:
-    """A file that frames are written to, in a `with` block.
+    """A file that frames are written to, in a `with` block; an exception in the block removes the file.
 
     Args:
         path: where; it must not exist. The folder is there.
@@ -34,8 +34,13 @@ class Video:
         if not path.parent.is_dir():
             raise OptionError(f"video: expected a file in a folder that exists, got {path}")
         load("av", "video")
+        self._path = path
         self._file = load("imageio.v3", "video").imopen(path, "w", plugin="pyav")
-        self._file.init_video_stream(CODEC, fps=fps)
+        try:
+            self._file.init_video_stream(CODEC, fps=fps)
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
 
     def write(self, frame: Any) -> None:
         """Append a frame.
@@ -52,4 +57,8 @@ class Video:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        finally:
+            if kind is not None:  # a file that plays to the middle, or not at all, would be in the way of the next try
+                self._path.unlink(missing_ok=True)

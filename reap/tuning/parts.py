@@ -120,8 +120,10 @@ def _run(create_env_fn: Any, policy: Any, rows: int, seconds: float) -> tuple[fl
     try:
         collector.next()  # the first time is slower
         before, clock, cpu = collector.stats(), time.perf_counter(), _needed_core()
-        while (lasted := time.perf_counter() - clock) < seconds:
+        lasted = 0.0
+        while lasted < seconds:  # once at least, however short the time and busy the machine
             collector.next()
+            lasted = time.perf_counter() - clock
         after, cpu = collector.stats(), _needed_core() - cpu
     finally:
         collector.shutdown()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Tuning:
     """What `tune` found. `print` shows the table and the lines to paste.
 
     Attributes:
-        env: the env, as Python.
+        env: the env, as Python: what a batch of envs is made from.
         policy: the policy, as Python.
         frames_per_batch: that the set-ups were tried with, at most.
         parts: seconds that the parts of a collection take.
@@ -76,14 +77,14 @@ class Tuning:
     def __str__(self) -> str:
         console = Console(width=100, no_color=True)
         with console.capture() as captured:
-            console.print(self)
+            console.print(self, soft_wrap=True)
         return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
     def __rich__(self) -> RenderableType:
         return Group(_parts_line(self.parts), Text(""), _table(self.trials[:SHOWN]), Text(""), Text(self.code))
 
     def plot(self, path: str | Path) -> None:
-        """Draw the frames per second of all set-ups that were tried, with what their parts alone would allow.
+        """Draw the frames per second of all set-ups that were tried, and the estimate for each.
 
         Args:
             path: the file, whose suffix chooses the format.
@@ -97,13 +98,15 @@ class Tuning:
         )
         axes = figure.subplots()
         names = [str(trial.setup) for trial in trials]
-        axes.barh(names, [trial.bound for trial in trials], color="#e3e8ef", label="what the parts alone would allow")
+        axes.barh(names, [trial.bound for trial in trials], color="#e3e8ef", label="estimate from the parts alone")
         axes.barh(names, [trial.rate for trial in trials], color="#1f4e8c", height=0.5, label="measured")
         axes.invert_yaxis()
         axes.margins(y=0.01)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_xlabel("frames per second")
-        axes.set_title(f"{self.env}, policy: {self.policy}, {self.parts.cores} cores", loc="left", fontweight="bold")
+        policy = "random actions" if self.policy == "None" else f"policy: {self.policy}"
+        title = f"{self.env}, {policy}, {counted(self.parts.cores, 'core')}"
+        axes.set_title(title, loc="left", fontweight="bold")
         axes.spines[["top", "right"]].set_visible(False)
         figure.legend(loc="outside lower center", ncols=2, frameon=False)
         figure.savefig(path)
@@ -113,6 +116,7 @@ def tune(
     create_env_fn: Any,
     policy: Callable[..., Any] | None = None,
     *,
+    create_env_kwargs: Mapping[str, Any] | None = None,
     policy_factory: Callable[[], Any] | None = None,
     hidden: Sequence[int] | None = None,
     frames_per_batch: int = 1000,
@@ -122,16 +126,17 @@ def tune(
 ) -> Tuning:
     """Find the collector, the number of workers, and the number of envs in each that collect the most frames per second here.
 
-    Steps of the env, resets and calls of the policy are measured first; from them follows what each set-up could reach. Then
-    the set-ups race: all that could win collect for a moment, the best for longer. Training is not part of it: where it takes
+    Steps of the env, resets and calls of the policy are measured first, which gives an estimate for each set-up. Then the
+    set-ups race: all that could win collect for a moment, the best for longer. Training is not part of it: where it takes
     long, `MultiaSyncDataCollector` collects meanwhile, whatever the table says.
 
     Args:
         create_env_fn: a gymnasium id, or a factory of one env (not of a batch).
         policy: module or function; None for random actions.
+        create_env_kwargs: keywords for the factory, or for `GymEnv` with an id.
         policy_factory: builds the policy, in place of `policy`.
         hidden: widths of an `MLP`, in place of `policy`: a network for the env, to tune with before there is a policy.
-        frames_per_batch: frames of a batch of the collector to come.
+        frames_per_batch: frames of a batch of the collector that you will use.
         seconds: to spend, about.
         cores: to plan for; None for those that this process may use, by the container's limits too.
         console: where progress is shown; by default rich's, and only on a terminal.
@@ -151,28 +156,37 @@ def tune(
         raise OptionError(
             f"expected positive numbers, got seconds={seconds!r}, frames_per_batch={frames_per_batch!r}, cores={cores!r}"
         )
-    make_policy, shown = _policy(create_env_fn, policy, policy_factory, hidden)
+    make_env, shown_env = _env(create_env_fn, create_env_kwargs)
+    make_policy, shown = _policy(make_env, policy, policy_factory, hidden)
     usable = max(1, int(min(usable_cores(), core_quota()))) if cores is None else cores
     with _display(console) as show:
         show(Text("Measuring the parts ..."))
-        parts = measure(create_env_fn, make_policy, usable, PARTS_SHARE * seconds)
+        parts = measure(make_env, make_policy, usable, PARTS_SHARE * seconds)
         setups = list(candidates(usable, waits=parts.step_cpu < WAITING * parts.step, threads=parts.threads))
         trials: list[Trial] = []
-        track = Track(create_env_fn, make_policy, frames_per_batch)
+        track = Track(make_env, make_policy, frames_per_batch)
         for trials in race(track, setups, parts, (1 - PARTS_SHARE) * seconds):
             show(Group(_parts_line(parts), Text(""), _table(trials[:SHOWN])))
     tried = tuple(trial for trial in trials if trial.rates)
-    return Tuning(_as_python(create_env_fn), shown, frames_per_batch, parts, tried)
+    return Tuning(shown_env, shown, frames_per_batch, parts, tried)
 
 
-def _policy(create_env_fn: Any, policy: Any, factory: Any, hidden: Any) -> tuple[Callable[[], Any], str]:
-    """What makes the policy of each trial, and the policy as Python."""
+def _env(create_env_fn: Any, kwargs: Mapping[str, Any] | None) -> tuple[Any, str]:
+    """The id or the factory of one env, and the arguments of a batch of such envs as Python."""
     if is_env(create_env_fn):
         raise OptionError(f"create_env_fn: expected a gymnasium id or a factory, got an env: {create_env_fn!r}")
+    shown = _quoted(create_env_fn) if isinstance(create_env_fn, str) else _name(create_env_fn, "make_env")
+    if not kwargs:
+        return create_env_fn, shown
+    return partial(build_env, create_env_fn, kwargs), f"{shown}, create_env_kwargs={_quoted(dict(kwargs))}"
+
+
+def _policy(make_env: Any, policy: Any, factory: Any, hidden: Any) -> tuple[Callable[[], Any], str]:
+    """What makes the policy of each trial, and the policy as Python."""
     given = [name for name, value in (("policy", policy), ("policy_factory", factory), ("hidden", hidden)) if value is not None]
     if len(given) > 1:
         raise OptionError(f"expected one of policy, policy_factory and hidden, got {' and '.join(given)}")
-    env: EnvBase = build_env(create_env_fn)
+    env: EnvBase = build_env(make_env)
     try:
         if len(env.batch_size):
             raise OptionError(f"create_env_fn: expected a factory of one env, found a batch of {list(env.batch_size)}")
@@ -182,12 +196,18 @@ def _policy(create_env_fn: Any, policy: Any, factory: Any, hidden: Any) -> tuple
     finally:
         env.close()
     if factory is not None:
-        return factory, f"{_as_python(factory)}()"
+        return factory, f"{_name(factory, 'make_policy')}()"
     return lambda: policy, "policy" if policy is not None else "None"
 
 
-def _as_python(given: Any) -> str:
-    return repr(given).replace("'", '"') if isinstance(given, str) else getattr(given, "__name__", "make_env")
+def _name(factory: Any, otherwise: str) -> str:
+    """A name for a factory in lines of Python; a lambda and a partial have none of their own."""
+    name = getattr(factory, "__name__", otherwise)
+    return name if name.isidentifier() else otherwise
+
+
+def _quoted(given: Any) -> str:
+    return repr(given).replace("'", '"')
 
 
 @contextlib.contextmanager
@@ -215,7 +235,7 @@ def _time(seconds: float) -> str:
 def _table(trials: Sequence[Trial]) -> Table:
     table = Table("collector", "processes", "envs", box=None, padding=(0, 2, 0, 0))
     table.add_column("frames/s", justify="right")
-    table.add_column("of the parts", justify="right")
+    table.add_column("of the estimate", justify="right")
     for number, trial in enumerate(trials):
         if trial.rates:
             setup, style = trial.setup, "bold" if number == 0 else ""

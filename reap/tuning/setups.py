@@ -106,7 +106,8 @@ class Setup:
         frames = -(-frames_per_batch // self.columns_of) * self.columns_of
         make_env = partial(self._env, create_env_fn)
         if self.kind in WITH_WORKERS:
-            return WITH_WORKERS[self.kind]([make_env] * self.workers, make_policy(), frames_per_batch=frames)
+            factory = None if make_policy() is None else make_policy  # in the worker: a program of a `.pt2` cannot be sent
+            return WITH_WORKERS[self.kind]([make_env] * self.workers, policy_factory=factory, frames_per_batch=frames)
         env = make_env()
         try:
             return SyncDataCollector(env, make_policy(), frames_per_batch=frames)

@@ -45,7 +45,7 @@ class Trial:
 
     @property
     def share(self) -> float:
-        """The rate, as a share of what the parts alone would allow."""
+        """The rate, as a share of the estimate from the parts alone."""
         return self.rate / self.bound
 
 

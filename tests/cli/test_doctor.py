@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,19 @@ def test_what_is_here_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert by_name["gymnasium"]["status"] == "ok"
     assert all(set(one) == {"name", "found", "remedy", "status"} for one in found)
     assert code == any(one["status"] == "warning" for one in found)
+
+
+@pytest.mark.processes
+def test_a_pipe_that_is_closed_is_the_end() -> None:
+    """`reap doctor --json | head -1`."""
+    program = (
+        "import sys; from reap.cli import doctor, main; doctor.findings = lambda: []; sys.exit(main.main(['doctor', '--json']))"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

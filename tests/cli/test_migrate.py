@@ -46,8 +46,20 @@ def test_it_writes(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.read_text() == AFTER
     assert program.stat().st_mode & 0o777 == 0o640
     assert main(["migrate", "train.py"]) == 0
-    assert "0 imports in 0 files" in capsys.readouterr().out
+    assert capsys.readouterr().out.endswith("\nNo import lines to change at level 3.\n")
     assert [path.name for path in Path().iterdir()] == ["train.py"]
+
+
+def test_packages_that_are_installed_in_the_folder_stay_as_they_are(program: Path) -> None:
+    Path("own/venv").mkdir(parents=True)
+    Path("own/venv/pyvenv.cfg").touch()
+    others = [Path(name) for name in ("own/venv/a.py", ".venv/lib/torchrl/a.py", "own/site-packages/torchrl/a.py")]
+    for path in (*others, own := Path("own/agents/a.py")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(BEFORE)
+    assert main(["migrate", ".", "--write"]) == 0
+    assert [path.read_text() for path in others] == [BEFORE] * 3
+    assert (own.read_text(), program.read_text()) == (AFTER, AFTER)
 
 
 def test_a_level(program: Path) -> None:

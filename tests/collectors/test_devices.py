@@ -138,6 +138,24 @@ def test_rows_of_a_parallel_env() -> None:
     assert batch["observation"].squeeze(-1).tolist() == [[0, 1, 2]] * 2
 
 
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ({}, None),
+        ({"env_device": "cpu"}, None),
+        ({"policy_device": "cpu"}, None),
+        ({"env_device": "cpu", "policy_device": "cpu"}, "cpu"),
+        ({"device": "cpu"}, "cpu"),
+        ({"storing_device": "cpu"}, "cpu"),
+    ],
+)
+def test_batches_are_on_the_device_that_env_and_policy_share(given: dict[str, str], stored: str | None) -> None:
+    """As with torchrl."""
+    with SyncDataCollector(Steps(), Const(), frames_per_batch=6, **given) as collector:
+        expected = None if stored is None else torch.device(stored)
+        assert (collector.storing_device, collector.next().device) == (expected, expected)
+
+
 def test_the_envs_of_workers() -> None:
     with MultiSyncDataCollector([Steps] * 2, Const(), frames_per_batch=6, env_device=["cpu", None]) as collector:
         collector.next()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import random
 from typing import Any
@@ -158,6 +159,33 @@ def test_rewards_and_dones_below_the_root() -> None:
     assert result["next", "agents", "original_reward"].dtype == torch.int64
     assert list(result["next", "words"]) == ["b", "b", "d", "d"]
     assert result["steps_to_next_obs"].tolist() == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize("agents", [(3,), (3, 1), (2, 3)])
+@pytest.mark.parametrize("rows", [(), (2,)])
+def test_flags_of_several_agents_at_the_root(rows: tuple[int, ...], agents: tuple[int, ...]) -> None:
+    """Each agent's windows end with its own flags, as if it had a batch of its own."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (*rows, 7, *agents)
+    done = torch.rand(shape, generator=generator) < 0.3
+    reward, observation = torch.rand(shape, generator=generator), torch.rand((*shape, 4), generator=generator)
+    following = {"done": done, "reward": reward, "observation": observation}
+    result = MultiStep(0.5, 3)(TensorDict({"done": done, "next": following}, [*rows, 7]))
+    assert result.batch_size == (*rows, 7)
+    time = len(rows)
+    alone = TensorDict({"next": following}, shape).permute(*range(time), *range(time + 1, len(shape)), time)
+    for index in itertools.product(*map(range, alone.batch_size[:-1])):
+        expected = MultiStep(0.5, 3)(alone[index].clone())
+        place = (*index[:time], slice(None), *index[time:])
+        for key in ("steps_to_next_obs", "gamma", "nonterminal", ("next", "reward"), ("next", "observation"), ("next", "done")):
+            assert torch.equal(result[key][place], expected[key]), key
+
+
+def test_flags_of_several_agents_that_other_entries_lack() -> None:
+    following = {"done": torch.zeros(4, 2, 1, dtype=torch.bool), "reward": torch.zeros(4, 1)}
+    words = r"tensordict shape must be compatible with its flags: expected every entry \[4, 2, 1\] \+ \[...\], as the flags"
+    with pytest.raises(SpecMismatch, match=words):
+        MultiStep(0.9, 2)(TensorDict({"next": following}, [4]))
 
 
 def test_float64_rewards_stay_float64() -> None:

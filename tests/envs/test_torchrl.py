@@ -452,3 +452,52 @@ def test_reap_does_not_import_torchrl() -> None:
     # Where this program runs, nothing but reap has been imported.
     code = "import sys, reap.envs, reap.collectors as c; print(c.SyncDataCollector.__name__, 'torchrl' in sys.modules)"
     assert warm.run(code, timeout=50) == (0, "SyncDataCollector False\n", "")
+
+
+class Door(TorchRLBase):
+    """One of four doors; notes the dtypes in which it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = specs.Composite(observation=specs.Unbounded((3,)))
+        self.action_spec, self.reward_spec = specs.OneHot(4), specs.Unbounded((1,))
+        self.told: list[torch.dtype] = []
+
+    def _reset(self, tensordict: Any = None, **kwargs: Any) -> TensorDictBase:
+        return TensorDict({"observation": torch.zeros(3)}, [])
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.told.append(tensordict["action"].dtype)
+        done = torch.zeros(1, dtype=torch.bool)
+        return TensorDict({"observation": torch.zeros(3), "reward": torch.ones(1), "done": done, "terminated": done}, [])
+
+    def _set_seed(self, seed: int | None) -> None:
+        pass
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool])
+def test_one_hot_actions_keep_the_dtype_of_the_policy(dtype: torch.dtype) -> None:
+    """torchrl's `OneHot` is bool, and its `OneHotCategorical` draws int64: the env gets what the policy gave."""
+    env = Door()
+    assert env.action_spec.dtype == torch.bool
+    with SyncDataCollector(
+        env, lambda observation: torch.eye(4)[1].to(dtype), frames_per_batch=5, init_random_frames=5
+    ) as collector:
+        env.told.clear()
+        batches = [collector.next() for _ in range(2)]
+    assert [batch["action"].dtype for batch in batches] == [dtype] * 2
+    assert env.told[5:] == [dtype] * 5
+    assert batches[1]["action"].tolist() == [[0, 1, 0, 0]] * 5
+    assert batches[0]["action"].sum(-1).tolist() == [1] * 5
+
+
+def test_a_later_one_hot_of_another_dtype_is_stored_in_that_of_the_first() -> None:
+    steps = iter([torch.int64, *[torch.bool] * 20])
+
+    def policy(observation: torch.Tensor) -> torch.Tensor:
+        return torch.eye(4)[2].to(next(steps))
+
+    with SyncDataCollector(Door(), policy, frames_per_batch=5) as collector:
+        batch = collector.next()
+    assert batch["action"].dtype == torch.int64
+    assert batch["action"].argmax(-1).tolist() == [2] * 5

@@ -115,27 +115,6 @@ def test_a_module_with_a_name_of_its_own_moves_if_all_that_is_used_is_there() ->
     ]
 
 
-def test_a_module_that_is_imported_from_another_one_moves_likewise() -> None:
-    text = "from torchrl.data.replay_buffers import ReplayBuffer, samplers as s, writers\ns.RandomSampler, writers.Writer\n"
-    assert moved(text) == text.replace("torchrl", "reap")
-    assert moved(text, 1) == text
-    text += "s.SamplerEnsemble\n"
-    assert moved(text).splitlines()[:2] == [
-        "from reap.data.replay_buffers import ReplayBuffer, writers",
-        "from torchrl.data.replay_buffers import samplers as s",
-    ]
-    assert staying(text) == [
-        (
-            2,
-            "torchrl.data.replay_buffers.samplers.RandomSampler",
-            "write: from reap.data.replay_buffers.samplers import RandomSampler",
-        ),
-        (3, "torchrl.data.replay_buffers.samplers.SamplerEnsemble", "use ReplayBufferEnsemble(*buffers)"),
-    ]
-    unused = "from torchrl.data import replay_buffers\n"
-    assert moved(unused) == unused
-
-
 def test_uses_by_the_whole_path_are_named() -> None:
     text = """\
         import torchrl.collectors
@@ -166,3 +145,18 @@ def test_what_to_use_instead() -> None:
 def test_text_that_is_not_python() -> None:
     with pytest.raises(SyntaxError):
         migrate("from torchrl import (", 3)
+
+
+def test_a_module_that_is_imported_from_its_package_moves_like_any_other() -> None:
+    text = (
+        "from torchrl.data.replay_buffers import samplers, writers as w\nparts = samplers.RandomSampler(), w.RoundRobinWriter\n"
+    )
+    assert moved(text).splitlines()[0] == "from reap.data.replay_buffers import samplers, writers as w"
+    text = "from torchrl.data.replay_buffers import samplers\nparts = samplers.RandomSampler(), samplers.SamplerEnsemble\n"
+    found = migrate(text, 3)
+    assert found.result == text
+    assert [(one.line, one.name) for one in found.staying] == [
+        (2, "torchrl.data.replay_buffers.samplers.RandomSampler"),
+        (2, "torchrl.data.replay_buffers.samplers.SamplerEnsemble"),
+    ]
+    assert migrate(text, 1).staying == ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import count
+from itertools import chain, count, repeat
 from typing import Any
 
 import gymnasium as gym
@@ -51,7 +51,6 @@ CAST = "Cast it: value.to(torch.float32)"
             lambda observation: observation.squeeze(),
             f"key action: {FLOAT} shape () and dtype float32. It has as many elements: value.reshape((1,)) makes it fit.",
         ),
-        (lambda observation: observation.long(), f"key action: {FLOAT} shape (1,) and dtype int64. {CAST}."),
         (
             lambda observation: observation.numpy().astype(np.float64),
             f"key action: {FLOAT} shape (1,) and dtype float64. {CAST}; {CASTS}",
@@ -76,6 +75,21 @@ CAST = "Cast it: value.to(torch.float32)"
 )
 def test_wrong_outputs(policy: Any, text: str) -> None:
     assert message(policy) == f"policy <lambda>: {text}"
+
+
+@pytest.mark.parametrize("values", [torch.tensor([3]), torch.tensor([1], dtype=torch.int8), torch.tensor([True])])
+def test_whole_numbers_fit_a_float_action(values: torch.Tensor) -> None:
+    """Floats are stored; and floats may follow, but no whole numbers where the first call gave floats."""
+    half = torch.tensor([0.5])
+    numbers = chain([values] * 4, repeat(half))
+    with probe(lambda observation: next(numbers)) as collector:
+        actions = [collector.next()["action"] for _ in range(2)]
+    assert [one.dtype for one in actions] == [torch.float32] * 2
+    assert actions[0].flatten().tolist()[:3] == [float(values)] * 3
+    assert actions[1].flatten().tolist() == [0.5] * 4
+    numbers = chain([half], repeat(values))
+    with probe(lambda observation: next(numbers)) as collector, pytest.raises(SpecMismatch, match="as in its first call"):
+        collector.next()
 
 
 def test_outputs_without_the_batch_dimensions() -> None:

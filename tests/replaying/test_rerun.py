@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.error import DependencyNotInstalled
 
 import reap
 from reap import GymEnv, MultiaSyncDataCollector, MultiSyncDataCollector, ParallelEnv, SerialEnv, SyncDataCollector
@@ -372,3 +373,35 @@ def test_a_video(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="render_mode='rgb_array'"):
         reap.replay(gym.make("CartPole-v1"), one_record(), video=tmp_path / "other.mp4")
     assert reap.replay(None, one_record(), video=tmp_path / "other.mp4").equal
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (DependencyNotInstalled("pygame is not installed"), ImportError, "cannot draw itself: pygame is not installed"),
+        (ValueError("no screen"), ValueError, "^no screen$"),
+        (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
+    ],
+)
+def test_a_video_that_fails_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, raised: type[BaseException], message: str
+) -> None:
+    """It would be in the way of the next try."""
+    record, drawn = one_record(Noisy), Noisy.render
+
+    def fails(env: Noisy) -> Any:
+        if env.count == 2:
+            raise error
+        return drawn(env)
+
+    monkeypatch.setattr(Noisy, "render", fails)
+    with pytest.raises(raised, match=message):
+        reap.replay(Noisy, record, video=tmp_path / "episode.mp4")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_video_without_a_codec_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reap.replaying.video.CODEC", "no-such-codec")
+    with pytest.raises(Exception, match="no-such-codec"):
+        reap.replay(None, one_record(Noisy), video=tmp_path / "episode.mp4")
+    assert list(tmp_path.iterdir()) == []

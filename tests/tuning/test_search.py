@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from gymnasium.error import DependencyNotInstalled
 
 import reap
 from reap.cli.main import main
+from reap.cli.policies import load_policy
 from reap.errors import OptionError
 from reap.testing import Count
 from reap.tuning import Kind, Setup, Trial, Tuning, tune
@@ -31,6 +35,7 @@ def count_env() -> reap.GymEnv:
     return reap.GymEnv(Count(5))
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(120)
 def test_a_real_run() -> None:
     threads = torch.get_num_threads()
@@ -50,9 +55,9 @@ def test_the_table_and_the_code() -> None:
     assert str(TUNING).splitlines() == [
         "step 1.0 ms (40% of it CPU), reset 2.0 ms, policy 100 µs for 1, 100 µs for 64; 2 cores",
         "",
-        "collector                processes  envs         frames/s  of the parts",
-        "MultiaSyncDataCollector  2 workers  8 envs each     3,000           50%",
-        "SyncDataCollector                   4 envs          1,000           50%",
+        "collector                processes  envs         frames/s  of the estimate",
+        "MultiaSyncDataCollector  2 workers  8 envs each     3,000              50%",
+        "SyncDataCollector                   4 envs          1,000              50%",
         "",
         "from reap import MultiaSyncDataCollector, SerialEnv",
         "",
@@ -73,6 +78,93 @@ def test_the_table_and_the_code() -> None:
         "    frames_per_batch=100,",
         ")",
     ]
+
+
+def race_of(monkeypatch: pytest.MonkeyPatch, *setups: Setup) -> None:
+    """Let only these set-ups race."""
+    monkeypatch.setattr("reap.tuning.search.candidates", lambda *_arguments, **_options: setups)
+
+
+def make_none() -> None:
+    pass
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("env", "env_kwargs", "factory", "shown_env", "shown_policy"),
+    [
+        (lambda: reap.GymEnv(Count(5)), None, lambda: None, "make_env", "make_policy()"),
+        (partial(reap.GymEnv, "CartPole-v1"), None, partial(make_none), "make_env", "make_policy()"),
+        (count_env, None, make_none, "count_env", "make_none()"),
+        (
+            "CartPole-v1",
+            {"categorical_action_encoding": True},
+            None,
+            '"CartPole-v1", create_env_kwargs={"categorical_action_encoding": True}',
+            "None",
+        ),
+    ],
+)
+def test_the_code_is_python_whatever_makes_env_and_policy(
+    env: Any, env_kwargs: Any, factory: Any, shown_env: str, shown_policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race_of(monkeypatch, Setup(Kind.SYNC, 1))
+    tuning = tune(env, create_env_kwargs=env_kwargs, policy_factory=factory, seconds=0.1, cores=1, frames_per_batch=8)
+    assert (tuning.env, tuning.policy) == (shown_env, shown_policy)
+    compile(tuning.code, "code", "exec")
+    assert tuning.code in str(tuning), "no line is broken"
+
+
+BALANCE = """
+import torch
+from beside import GAIN
+
+class Balance(torch.nn.Module):
+    def forward(self, observation):
+        return (observation[..., 2] + GAIN * observation[..., 3] > 0).long()
+
+def make_policy():
+    return Balance()
+
+def fails():
+    return lambda observation: observation.nothing
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_policy_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.chdir(tmp_path)
+    race_of(monkeypatch, Setup(Kind.MULTI_SYNC, 1, 2))
+    Path("beside.py").write_text("GAIN = 0.2\n")
+    Path("balance.py").write_text(BALANCE)
+    words = ["tune", "CartPole-v1", "--seconds", "0.2", "--policy"]
+    assert main([*words, "balance.py:make_policy", "--indices"]) == 0
+    out = capsys.readouterr().out
+    assert "MultiSyncDataCollector" in out
+    assert '"CartPole-v1", create_env_kwargs={"categorical_action_encoding": True}' in out, "no line is broken"
+    assert "    policy,\n" in out
+    assert out.endswith("\npolicy is the one of balance.py:make_policy.\n")
+    policy = load_policy("balance.py:make_policy", reap.GymEnv("CartPole-v1"))
+    assert isinstance(policy, torch.nn.Module)
+    shapes = {"observation": {0: torch.export.Dim("envs")}}
+    program = torch.export.export(policy, (torch.zeros(2, 4),), dynamic_shapes=shapes)
+    torch.export.save(program, "balance.pt2")
+    assert main([*words, "balance.pt2", "--indices"]) == 0
+    assert capsys.readouterr().out.endswith("\npolicy is the one of balance.pt2.\n")
+    assert main([*words, "balance.py:make_policy"]) == 2
+    assert "On the command line that is --indices." in capsys.readouterr().err
+    assert main([*words, "balance.py:fails"]) == 2
+    assert "--policy balance.py:fails: AttributeError" in capsys.readouterr().err
+
+
+def test_an_env_that_cannot_be_made(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> None:
+        raise DependencyNotInstalled("Box2D is not installed")
+
+    monkeypatch.setattr("reap.cli.tune.build_env", missing)
+    assert main(["tune", "LunarLander-v3"]) == 2
+    assert "the env LunarLander-v3 cannot be made: DependencyNotInstalled: Box2D" in capsys.readouterr().err
 
 
 def test_the_plot(tmp_path: Path) -> None:
@@ -123,7 +215,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr("reap.cli.tune.tune", lambda *_arguments, **_options: TUNING)
     plot = tmp_path / "tuning.png"
     assert main(["tune", "CartPole-v1", "--hidden", "8", "8", "--plot", str(plot)]) == 0
-    assert str(TUNING).splitlines()[3] in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert str(TUNING).splitlines()[3] in out
+    assert "\npolicy is your network.\n" in out
     assert plot.exists()
     assert main(["tune", "CartPole-v1", "--plot", str(plot)]) == 2
     assert "nothing is overwritten" in " ".join(capsys.readouterr().err.split())

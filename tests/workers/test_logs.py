@@ -82,6 +82,7 @@ INFO immovable: once
 """
 
 
+@pytest.mark.processes
 def test_a_worker_logs_as_its_parent(tmp_path: Path) -> None:
     code = SET_UP + "group = ProcessGroup([Doer])\nfile.close()\nask(group, talk)\nopen(1, 'w', closefd=False).write('end')"
     with Script("", ["-c", code, str(tmp_path / "log")]) as script:

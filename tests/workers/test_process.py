@@ -46,6 +46,7 @@ def gates() -> Iterator[list[tuple[int, int]]]:
             os.close(descriptor)
 
 
+@pytest.mark.processes
 def test_large_messages_go_both_ways_at_once(workers: ProcessGroup) -> None:
     large = bytes(MEGABYTES << 20)
     workers.request(0, lambda doer: bytes(MEGABYTES << 20))  # its reply fills the socket while the next is being sent

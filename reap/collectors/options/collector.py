@@ -87,7 +87,8 @@ class CollectorOptions:
         device: the default of `policy_device`, `env_device` and `storing_device`.
         policy_device: where the policy runs; None leaves it where it is.
         env_device: where the env's values are; None leaves them where they are.
-        storing_device: where batches are delivered; None leaves them where they are.
+        storing_device: where batches are delivered; None means the device that env and policy were both given here, and else
+            leaves batches where they are.
         create_env_kwargs: keywords for `create_env_fn`.
         max_frames_per_traj: frames after which an episode is truncated; None or <= 0 for no limit.
         init_random_frames: number of frames at the start with random actions, rounded up to whole batches.
@@ -334,6 +335,8 @@ def _devices(options: Mapping[str, Any], here: Sequence[str]) -> dict[str, torch
             raise OptionError(f"{name}: expected a device such as 'cpu' or 'cuda:0', got {value!r}") from error
         if device is not None and name in here and not _is_there(device):
             raise OptionError(f"{name}={value!r}: torch finds no {device.type.upper()} device here")
+    if found["storing_device"] is None and "env_device" in here and found["env_device"] == found["policy_device"]:
+        found["storing_device"] = found["env_device"]
     return found
 
 

@@ -244,6 +244,7 @@ def _actor(
         called=placed.called,
         check=options.check,
         device=placed.device,
+        as_given=env.stores_choices_as_given,
     )
     chosen = choose(env.full_action_spec, stage)
     parts = _parts(env, stage)

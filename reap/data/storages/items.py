@@ -172,6 +172,8 @@ def _walk(node: Any, path: Key) -> Iterator[tuple[Key, Any]]:
                 yield from _walk(value._tensordict, key)
             else:
                 yield from _walk(value, key)
+    except SpecMismatch:
+        raise
     except RuntimeError as error:
         raise SpecMismatch(
             f"replay buffer: expected values of one shape in every item: {error}; nothing was written"

@@ -59,7 +59,7 @@ function showProgress() {
   const left = part === null || now.ended || !now.frames_per_second ? "" :
     ` · ${clock(Math.max(0, now.total - now.frames) / now.frames_per_second)} left`;
   const of = part === null ? "" : ` of ${whole.format(now.total)} (${Math.floor(100 * part)}%)`;
-  find("#progress").textContent = `${whole.format(now.frames)}${of} frames · ${clock(now.seconds)} so far${left}`;
+  find("#progress").textContent = `${whole.format(now.frames)}${of} frames · ${clock(now.seconds)}${now.ended ? "" : " so far"}${left}`;
 }
 
 function tiles() {

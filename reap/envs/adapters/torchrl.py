@@ -134,6 +134,8 @@ class TorchRLEnv(EnvBase):
         """The torchrl env itself."""
         return self.wrapped
 
+    stores_choices_as_given = True
+
     @property
     def own_draw(self) -> Callable[[TensorDictBase], TensorDictBase] | None:
         """The torchrl env's own way of drawing random actions; see `EnvBase`."""
