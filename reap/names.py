@@ -30,7 +30,6 @@ INSTEAD: Mapping[str, str] = {
     "MultiThreadedEnv": "GymEnv over a vector env of envpool",
     "NestedStorageCheckpointer": "buffer.dumps(path), which writes one file per key",
     "RayEvalWorker": "reap.evaluate",
-    "RemoteTensorDictReplayBuffer": "RayReplayBuffer(replay_buffer_cls=TensorDictReplayBuffer)",
     "SamplerEnsemble": "ReplayBufferEnsemble(*buffers)",
     "StorageEnsemble": "ReplayBufferEnsemble(*buffers)",
     "StorageEnsembleCheckpointer": "ensemble.dumps(path)",

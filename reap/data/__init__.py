@@ -5,6 +5,7 @@ from typing import Any
 from reap.data import tensor_specs
 from reap.data.buffers.ensemble import ReplayBufferEnsemble
 from reap.data.buffers.ray_buffer import RayReplayBuffer
+from reap.data.buffers.remote import RemoteTensorDictReplayBuffer
 from reap.data.buffers.replay import ReplayBuffer
 from reap.data.buffers.tensordict_buffers import (
     PrioritizedReplayBuffer,
@@ -70,6 +71,7 @@ __all__ = [
     "PrioritizedSliceSampler",
     "RandomSampler",
     "RayReplayBuffer",
+    "RemoteTensorDictReplayBuffer",
     "ReplayBuffer",
     "ReplayBufferEnsemble",
     "RoundRobinWriter",

@@ -154,8 +154,8 @@ class TensorDictMaxValueWriter(Writer):
         found = leaves_of(_with_keys(data)).get(self.rank_key)
         if not isinstance(found, Tensor):
             raise SpecMismatch(
-                f"TensorDictMaxValueWriter: expected the rank_key {plain(self.rank_key)!r} in the data, got the keys "
-                f"{[plain(key) for key in leaves_of(data)]}; nothing was written"
+                "TensorDictMaxValueWriter: expects data to be a tensor collection with the rank_key "
+                f"{plain(self.rank_key)!r}, got the keys {[plain(key) for key in leaves_of(data)]}; nothing was written"
             )
         values = _REDUCTIONS[self.reduction](found.reshape(len(found), -1)) if found.ndim > 1 else found
         if values.isnan().any():
@@ -178,7 +178,8 @@ def _with_keys(data: Any) -> Any:
     if isinstance(data, TensorDictBase | Tree) or is_tensorclass(data):
         return data
     raise SpecMismatch(
-        f"TensorDictMaxValueWriter: expected TensorDicts, whose entries can be ranked, got {data!r:.100}; dicts will do too"
+        "TensorDictMaxValueWriter: expects data to be a tensor collection, whose entries can be ranked, got "
+        f"{data!r:.100}; dicts will do too"
     )
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
+
+from tensordict import is_tensor_collection
 
 from reap.data.storages.base import Storage
 from reap.data.storages.items import as_given
@@ -81,8 +84,11 @@ class Transforms:
             invert: `forward` changes data that are written, and `inv` changes samples.
 
         Raises:
-            OptionError: neither a function nor an object with `forward` or `inv`.
+            OptionError: neither a function nor an object with `forward` or `inv`; there is no such number.
         """
+        count = len(self._steps)
+        if not -count <= index <= count:
+            raise OptionError(f"insert_transform: expected an index from {-count} to {count}, got {index}")
         forward, inverse = getattr(transform, "forward", None), getattr(transform, "inv", None)
         if forward is None and inverse is None:
             _require(transform, "transform", callable(transform))
@@ -93,6 +99,7 @@ class Transforms:
                 step = Step(transform, transform, None, self._numbers)
         else:
             ahead = transform if forward is not None and callable(transform) else forward
+            ahead, inverse = _for_any_data(transform, "forward", ahead), _for_any_data(transform, "inv", inverse)
             step = Step(transform, inverse, ahead) if invert else Step(transform, ahead, inverse)
         self._steps.insert(index, step)
         self._arrange()
@@ -172,7 +179,19 @@ def on_samples(transform: Any) -> Any:
     """
     forward = getattr(transform, "forward", None)
     _require(transform, "transform", callable(transform) or forward is not None)
-    return transform if callable(transform) else forward
+    return _for_any_data(transform, "forward", transform if callable(transform) else forward)
+
+
+def _for_any_data(transform: Any, name: str, call: Any) -> Any:
+    """A method of a module of tensordict, for lists and dicts too, which its `dispatch` takes for the first value."""
+    is_dispatched = hasattr(transform, "in_keys") and hasattr(getattr(transform, name, None), "__wrapped__")
+    return partial(_dispatched, transform, name) if is_dispatched else call
+
+
+def _dispatched(transform: Any, name: str, data: Any) -> Any:
+    if not is_tensor_collection(data):
+        return getattr(transform, name).__wrapped__(transform, data)
+    return transform(data) if name == "forward" else transform.inv(data)
 
 
 def _require(value: Any, name: str, fits: bool) -> None:

@@ -112,10 +112,10 @@ def test_options_that_exclude_each_other() -> None:
     "sampler", [SamplerWithoutReplacement(drop_last=True), SliceSamplerWithoutReplacement(slice_len=2, drop_last=True)]
 )
 def test_leaving_out_the_last_needs_a_size(sampler: Any) -> None:
-    with pytest.raises(OptionError, match="drop_last=True: expected a batch_size where the buffer is made"):
+    with pytest.raises(OptionError, match="drop_last=True must .*: expected a batch_size where the buffer is made, got none"):
         ReplayBuffer(sampler=sampler)
     buffer = ReplayBuffer()
-    with pytest.raises(OptionError, match="drop_last=True: expected a batch_size where the buffer is made"):
+    with pytest.raises(OptionError, match="drop_last=True must .*: expected a batch_size where the buffer is made, got none"):
         buffer.set_sampler(sampler)
     assert isinstance(buffer.sampler, RandomSampler)
     assert ReplayBuffer(sampler=sampler, batch_size=4).sampler is sampler
@@ -157,6 +157,17 @@ class Step:
 def once(**options: Any) -> ReplayBuffer:
     sampler = SamplerWithoutReplacement(shuffle=False)
     return ReplayBuffer(storage=LazyTensorStorage(4), sampler=sampler, batch_size=1, **options)
+
+
+@pytest.mark.parametrize("iterated", [False, True])
+def test_a_copy_by_pickle_has_the_same_attributes(iterated: bool) -> None:
+    buffer = once()
+    both = ReplayBufferEnsemble(buffer, once(), sample_from_all=True, batch_size=4)
+    names = [sorted(vars(one)) for one in (buffer, both)]
+    buffer.extend(torch.arange(4))
+    if iterated:
+        buffer.next()
+    assert [sorted(vars(pickle.loads(pickle.dumps(one)))) for one in (buffer, both)] == names
 
 
 def test_transforms_before_and_after_others() -> None:

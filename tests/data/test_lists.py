@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,17 @@ def test_rows_of_a_tensor_and_of_a_tensordict_are_items() -> None:
     assert buffer[4] == 7
 
 
-@pytest.mark.parametrize("data", [5, "word", {"a": 1}, torch.tensor(1.0)])
+@pytest.mark.parametrize("data", [range(3), deque(range(3)), (0, "b", 2), np.arange(3)])
+def test_any_sequence_is_a_list_of_items(data: Any) -> None:
+    buffer: ReplayBuffer = ReplayBuffer(storage=ListStorage(5))
+    buffer.extend(data)
+    assert buffer[:] == [*data]
+    storage = ListStorage(5)
+    storage.set(range(3), data)
+    assert [storage[place] for place in range(3)] == [*data]
+
+
+@pytest.mark.parametrize("data", [5, "word", b"word", {"a": 1}, torch.tensor(1.0)])
 def test_what_is_no_list_of_items_is_refused(data: Any) -> None:
     buffer = buffer_of("a")
     with pytest.raises(SpecMismatch, match="expected a list of items"):

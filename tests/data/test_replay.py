@@ -400,7 +400,7 @@ def test_other_rows_change_nothing() -> None:
 
 
 def test_nothing_to_sample() -> None:
-    with pytest.raises(CallOrderError, match="expected frames to sample from, found it empty"):
+    with pytest.raises(CallOrderError, match="Cannot sample from an empty storage: expected frames, found it empty"):
         buffer(5).sample(3)
     with pytest.raises(CallOrderError, match="expected something to be written to it first"):
         buffer(5)[:]

@@ -434,6 +434,19 @@ def test_what_cannot_be_sampled() -> None:
         buffer.sample(2)
 
 
+@pytest.mark.parametrize(("ids", "ends"), [("episode", "nowhere"), ("nowhere", "over")])
+def test_one_of_two_keys_is_enough(ids: str, ends: str) -> None:
+    buffer = sliced(10, slice_len=2, traj_key=ids, end_key=ends)
+    over = torch.tensor([False, False, True, False, False, True])
+    data = {"episode": torch.tensor([0, 0, 0, 1, 1, 1]), "over": over, "n": torch.arange(6)}
+    buffer.extend(TensorDict({key: value for key, value in data.items() if key in (ids, ends, "n")}, [6]))
+    assert {tuple(piece) for piece in buffer.sample(200)["n"].view(100, 2).tolist()} == {(0, 1), (1, 2), (3, 4), (4, 5)}
+    other = sliced(10, slice_len=2, traj_key="neither", end_key="nor")
+    other.extend(TensorDict(data, [6]))
+    with pytest.raises(OptionError, match="traj_key='neither': the buffer has no such key"):
+        other.sample(2)
+
+
 def test_a_call_that_failed_does_no_harm() -> None:
     buffer = of_lengths([3])
     with pytest.raises(CallOrderError):

@@ -55,6 +55,20 @@ def test_samples_have_their_index(prefetch: int) -> None:
     buffer.set_sampler(RandomSampler())
 
 
+def test_items_of_a_list_may_be_tensorclasses() -> None:
+    @tensorclass
+    class Point:
+        n: torch.Tensor
+
+    buffer = TensorDictReplayBuffer(storage=ListStorage(4), batch_size=5)
+    buffer.add(Point(n=torch.tensor(3), batch_size=[]))
+    buffer.extend([Point(n=torch.tensor(4), batch_size=[])])
+    assert [item.n.item() for item in buffer.storage.get([0, 1])] == [3, 4]
+    assert set(buffer.sample().n.tolist()) <= {3, 4}
+    with pytest.raises(SpecMismatch, match="expected a TensorDict, got Point"):
+        TensorDictReplayBuffer(storage=LazyTensorStorage(4)).add(Point(n=torch.tensor(3), batch_size=[]))
+
+
 def test_samples_of_rows_have_an_index_for_each_dimension() -> None:
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(8, ndim=2), batch_size=20)
     buffer.extend(frames(2, 3))

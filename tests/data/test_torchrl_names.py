@@ -71,6 +71,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     "TensorDictReplayBuffer": BUFFER_ARGUMENTS | {"kwargs": "called options here"},
     "PrioritizedReplayBuffer": PRIORITIZED_BUFFER,
     "TensorDictPrioritizedReplayBuffer": PRIORITIZED_BUFFER,
+    "RemoteTensorDictReplayBuffer": {"args": "all are named", "kwargs": "called options here"},
     "RayReplayBuffer": BUFFER_ARGUMENTS | {"args": "all are named", "kwargs": "called options here"},
     "ReplayBufferEnsemble": {
         "rbs": "called buffers here; they have no name in a call",
@@ -104,6 +105,7 @@ NAMES: dict[str, dict[str, str]] = {
         (
             "ReplayBuffer",
             "TensorDictReplayBuffer",
+            "RemoteTensorDictReplayBuffer",
             "PrioritizedReplayBuffer",
             "TensorDictPrioritizedReplayBuffer",
         ),
@@ -147,7 +149,6 @@ NAMES: dict[str, dict[str, str]] = {
 NOT_THERE = {
     "ConditionalUpdateResult": GENERATIONS,
     "ConsumingSampler": CONSUMED,
-    "RemoteTensorDictReplayBuffer": SERVICE,
     **dict.fromkeys(("SampleUnit", "Sequence", "Transition", "StreamingSliceSampler"), UNITS),
     **dict.fromkeys(("SamplerEnsemble", "StorageEnsemble", "StorageEnsembleCheckpointer", "WriterEnsemble"), PARTS),
     **dict.fromkeys(("Trajectory", "TrajectoryPredicate", "filter_trajectories", "iter_trajectories", "traj"), QUERY),

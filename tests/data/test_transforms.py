@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, tensorclass
+from tensordict.nn import dispatch
 from torch import nn
 
 from reap.data.buffers.replay import ReplayBuffer
@@ -180,3 +182,86 @@ def test_data_that_a_transform_makes_unfit_change_nothing() -> None:
     with pytest.raises(SpecMismatch, match=r"expected data \[2\] for this index, got \[4\]; nothing was changed"):
         buffer[:2] = numbers(2)
     assert buffer[:]["a"].tolist() == [0, 1, 2, 0, 1, 2]
+
+
+# ---------------------------------------------------------------------- modules of tensordict, as torchrl's transforms are
+
+
+class Noting(nn.Module):
+    """Leaves data as they are, and notes what they were."""
+
+    in_keys = in_keys_inv = ("a",)
+    out_keys = out_keys_inv = ("a",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[Any] = []
+        self.written: list[Any] = []
+
+    @dispatch(source="in_keys", dest="out_keys")
+    def forward(self, tensordict: Any) -> Any:
+        self.read.append(tensordict)
+        return tensordict
+
+    @dispatch(source="in_keys_inv", dest="out_keys_inv")
+    def inv(self, tensordict: Any) -> Any:
+        self.written.append(tensordict)
+        return tensordict
+
+
+@tensorclass
+class Point:
+    a: torch.Tensor
+
+
+def test_a_module_of_tensordict_gets_lists_and_dicts_whole() -> None:
+    noting, items = Noting(), ["a", "b"]
+    buffer = ReplayBuffer(storage=ListStorage(4), transform=noting, batch_size=3)
+    buffer.extend(items)
+    buffer.add("c")
+    assert noting.written == [items, ["c"]]
+    sample = buffer.sample()
+    assert noting.read == [sample]
+    assert set(sample) <= {"a", "b", "c"}
+    tensors = ReplayBuffer(storage=LazyTensorStorage(4), transform=Noting(), batch_size=3)
+    tensors.extend({"a": torch.arange(2.0)})
+    tensors[:1] = {"a": torch.tensor([5.0])}
+    noted = tensors.transform[0]
+    assert [data["a"].tolist() for data in noted.written] == [[0, 1], [5]]
+    assert tensors.sample()["a"].shape == noted.read[0]["a"].shape == (3,)
+    assert buffer_of_a_copy(tensors).sample()["a"].shape == (3,)
+
+
+def buffer_of_a_copy(buffer: ReplayBuffer) -> ReplayBuffer:
+    return pickle.loads(pickle.dumps(buffer))
+
+
+@pytest.mark.parametrize("invert", [False, True])
+def test_a_module_of_tensordict_turned_around_gets_lists_too(invert: bool) -> None:
+    noting = Noting()
+    buffer = ReplayBuffer(storage=ListStorage(4), batch_size=2).append_transform(noting, invert=invert)
+    buffer.extend(["a", "b"])
+    buffer.sample()
+    first, second = (noting.read, noting.written) if invert else (noting.written, noting.read)
+    assert first == [["a", "b"]]
+    assert len(second) == 1
+
+
+@pytest.mark.parametrize("storage", [ListStorage, LazyTensorStorage])
+@pytest.mark.parametrize("item", [TensorDict({"a": torch.ones(2)}, []), Point(a=torch.ones(2), batch_size=[])])
+def test_one_item_has_a_dimension_of_time_for_transforms(storage: Any, item: Any) -> None:
+    noting = Noting()
+    buffer = ReplayBuffer(storage=storage(4), transform=noting, batch_size=3)
+    assert buffer.add(item).tolist() in (0, [0])
+    assert type(noting.written[0]) is type(item)
+    assert noting.written[0].shape == (1,)
+    assert buffer[0].shape == ()
+    assert buffer.sample()["a" if isinstance(item, TensorDict) else slice(None)].shape[0] == 3
+
+
+@pytest.mark.parametrize("index", [2, -2, 10])
+def test_a_place_that_no_transform_can_have_is_refused(index: int) -> None:
+    buffer = ReplayBuffer(transform=Forward())
+    with pytest.raises(OptionError, match=f"insert_transform: expected an index from -1 to 1, got {index}"):
+        buffer.insert_transform(index, Forward())
+    assert len(buffer.insert_transform(-1, Both()).insert_transform(2, Both()).transform) == 3

@@ -172,7 +172,7 @@ def test_tensorclasses_and_items_in_lists() -> None:
     listed.extend([TensorDict({"score": torch.ones(length)}, [length]) for length in (3, 1, 2, 4)])
     assert sorted(len(item) for item in listed[:]) == [3, 4]
     assert listed.extend(scored(9, 1)).tolist() == [0, -1]
-    with pytest.raises(SpecMismatch, match="expected TensorDicts, whose entries can be ranked, got 'word'"):
+    with pytest.raises(SpecMismatch, match="expects data to be a tensor collection, whose entries can be ranked, got 'word'"):
         listed.extend(["word"])
 
 
@@ -213,7 +213,7 @@ def test_a_refused_write_changes_nothing() -> None:
     buffer.extend(scored(5, 6))
     with pytest.raises(SpecMismatch, match="NaN under 'score'"):
         buffer.extend(scored(7, float("nan")))
-    with pytest.raises(SpecMismatch, match="rank_key 'score' in the data, got the keys \\['other'\\]"):
+    with pytest.raises(SpecMismatch, match="with the rank_key 'score', got the keys \\['other'\\]"):
         buffer.extend(TensorDict({"other": torch.zeros(1)}, [1]))
     with pytest.raises(SpecMismatch, match="missing"):
         buffer.extend(TensorDict({"score": torch.ones(1) * 9}, [1]))

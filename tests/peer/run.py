@@ -38,7 +38,8 @@ from reap.migration.imports import migrate
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SHOWN = 30
-PRIVATE = re.compile(r"(?:no attribute|cannot import name|unexpected keyword argument) '_\w+'")
+PRIVATE = re.compile(r"(?:no attribute|cannot import name|unexpected keyword argument|KeyError:) '_\w+'|\)\._\w+$")
+"""Private names in errors, and in the last words of pytest about an assertion: `where ... = ReplayBuffer(...)._transform`."""
 
 
 class Verdict(Enum):

@@ -86,6 +86,14 @@ def test_a_folder_without_suites(tmp_path: Path) -> None:
         ("t.py::test[a-1]", Outcome(False, "ValueError: other"), Verdict.FAULT),
         ("t.py::test", Outcome(False, "AttributeError: 'ReplayBuffer' object has no attribute '_lock'"), Verdict.ARTEFACT),
         ("t.py::test", Outcome(False, "AttributeError: 'ReplayBuffer' object has no attribute 'lock'"), Verdict.FAULT),
+        ("t.py::test", Outcome(False, "KeyError: '_size'"), Verdict.ARTEFACT),
+        ("t.py::test", Outcome(False, "KeyError: 'size'"), Verdict.FAULT),
+        (
+            "t.py::test",
+            Outcome(False, "assert False + where False = Mock(1).called + where Mock(1) = Buffer()._lock"),
+            Verdict.ARTEFACT,
+        ),
+        ("t.py::test", Outcome(False, "assert False + where False = Mock(1)._lock.called"), Verdict.FAULT),
     ],
 )
 def test_verdicts(test: str, outcome: Outcome, verdict: Verdict) -> None:

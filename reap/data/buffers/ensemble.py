@@ -378,7 +378,7 @@ class ReplayBufferEnsemble(OneByOne):
                     buffer.set_rng(self._generator)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_prefetcher": None, "_iterator": None}
+        return {name: value for name, value in vars(self).items() if name != "_iterator"} | {"_prefetcher": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

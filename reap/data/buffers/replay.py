@@ -376,8 +376,8 @@ class ReplayBuffer(BufferFace):
             return vars(self)
         with self._at_rest() as parts:
             ahead = None if self._storage.control.is_shared else parts.prefetcher.made()
-        own = {name: value for name, value in vars(self).items() if name not in BETWEEN_GRAPHS}
-        return {**own, "_prefetcher": ahead, "_lock": None, "_iterator": None}
+        own = {name: value for name, value in vars(self).items() if name not in (*BETWEEN_GRAPHS, "_iterator")}
+        return {**own, "_prefetcher": ahead, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

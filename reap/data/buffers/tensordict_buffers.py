@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_tensorclass
 from torch import Tensor
 
 from reap.data.buffers.replay import Index, ReplayBuffer
@@ -20,6 +20,7 @@ from reap.data.consistent_sample import spread
 from reap.data.samplers.base import Sampler
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.storages.items import Items
+from reap.data.storages.lists import ListStorage
 from reap.data.storages.trees import Tree, holds_tensors_only, tree_of
 from reap.data.writers import TensorDictRoundRobinWriter
 from reap.errors import OptionError, SpecMismatch
@@ -133,7 +134,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def _checked(self, written: Any, dims: int) -> Any:
         """The data `[*batch, *item]` to write, if they fit this buffer."""
         written = _as_tensordict(written)
-        if not isinstance(written, TensorDictBase | Items):
+        is_item = is_tensorclass(written) and isinstance(self._storage, ListStorage)
+        if not isinstance(written, TensorDictBase | Items) and not is_item:
             raise SpecMismatch(
                 f"{type(self).__name__}: expected a TensorDict, got {type(written).__name__}; a ReplayBuffer holds other data"
             )

@@ -53,12 +53,16 @@ class Labels:
     Attributes:
         has_ids: whether trajectories have ids.
 
+    Of two keys that are given, the data may have one only.
+
     Raises:
         OptionError: no such key, or nothing that tells trajectories apart.
     """
 
     def __init__(self, storage: TensorRing, traj_key: Key | None, end_key: Key | None) -> None:
         known = storage.keys
+        if traj_key is not None and end_key is not None and (traj_key in known) != (end_key in known):
+            traj_key, end_key = (traj_key, None) if traj_key in known else (None, end_key)
         for key, name in ((traj_key, "traj_key"), (end_key, "end_key")):
             if key is not None and key not in known:
                 raise OptionError(f"{name}={plain(key)!r}: the buffer has no such key; it holds {list(map(plain, known))}")

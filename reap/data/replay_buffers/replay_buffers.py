@@ -3,6 +3,7 @@
 from typing import Any
 
 from reap.data.buffers.ensemble import ReplayBufferEnsemble
+from reap.data.buffers.remote import RemoteTensorDictReplayBuffer
 from reap.data.buffers.replay import ReplayBuffer
 from reap.data.buffers.tensordict_buffers import (
     PrioritizedReplayBuffer,
@@ -13,6 +14,7 @@ from reap.names import missing_name
 
 __all__ = [
     "PrioritizedReplayBuffer",
+    "RemoteTensorDictReplayBuffer",
     "ReplayBuffer",
     "ReplayBufferEnsemble",
     "TensorDictPrioritizedReplayBuffer",

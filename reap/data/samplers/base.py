@@ -23,7 +23,7 @@ from reap.keys import Key
 NO_INFO: Mapping[str, Tensor] = {}
 
 
-EMPTY = "replay buffer: expected frames to sample from, found it empty; write to it first"
+EMPTY = "Cannot sample from an empty storage: expected frames, found it empty; write to it first"
 
 HIDDEN = "replay buffer: expected frames to sample from, found none whose writing has ended"
 
@@ -191,7 +191,8 @@ def require_size(sampler: Sampler, batch_size: int | None) -> None:
     """Raise OptionError for a sampler that needs the size of samples where there is none."""
     if batch_size is None and sampler.needs_size:
         raise OptionError(
-            "drop_last=True: expected a batch_size where the buffer is made: it decides which frames are left out; got none"
+            "Samplers with drop_last=True must work with a predictable batch-size, which decides which frames are left out: "
+            "expected a batch_size where the buffer is made, got none"
         )
 
 

@@ -47,7 +47,7 @@ class SliceSampler(Sampler):
         end_key: the key of flags at the ends of trajectories; `("next", "done")` if the data have it. If nothing else tells
             trajectories apart, `"is_init"` says where they begin, if the data have it.
         traj_key: the key of ids of trajectories, one number for each frame; `("collector", "traj_ids")` or `"episode"` if the
-            data have one of these.
+            data have one of these. Where an `end_key` is given too, the data need one of the two only.
         trajectory_key: another name for `traj_key`.
         truncated_key: where slices are marked as truncated; None leaves samples as they are.
         strict_length: leave out trajectories that are shorter than a slice; if False they are given as a whole, and a sample

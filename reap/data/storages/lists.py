@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDictBase, is_tensorclass, lazy_stack
+from tensordict import TensorDictBase, is_tensor_collection, is_tensorclass, lazy_stack
 from torch import Tensor
 
 from reap.data.numeric_options import positive
@@ -101,7 +101,7 @@ class ListStorage(Storage):
         """
         if isinstance(data, dict | tuple) and holds_tensors_only(data):
             return tree_of(data, 1)
-        if isinstance(data, list | tuple | np.ndarray):
+        if isinstance(data, Sequence | np.ndarray) and not isinstance(data, str | bytes):
             return Items(data)
         if isinstance(data, Tree):
             return data
@@ -114,8 +114,8 @@ class ListStorage(Storage):
         )
 
     def single(self, item: Any, dims: int | None = None) -> Any:
-        """One item of the user."""
-        return Items([item])
+        """One item of the user: a TensorDict with a first dimension, as transforms get it; anything else as a list."""
+        return item.unsqueeze(0) if is_tensor_collection(item) else Items([item])
 
     def append(self, data: Any, origins: Any) -> Tensor:
         """Write items after those written last; see `Storage`."""
