@@ -112,10 +112,10 @@ def test_options_that_exclude_each_other() -> None:
     "sampler", [SamplerWithoutReplacement(drop_last=True), SliceSamplerWithoutReplacement(slice_len=2, drop_last=True)]
 )
 def test_leaving_out_the_last_needs_a_size(sampler: Any) -> None:
-    with pytest.raises(OptionError, match="drop_last=True must .*: expected a batch_size where the buffer is made, got none"):
+    with pytest.raises(OptionError, match="drop_last=True: expected a batch_size where the buffer is made"):
         ReplayBuffer(sampler=sampler)
     buffer = ReplayBuffer()
-    with pytest.raises(OptionError, match="drop_last=True must .*: expected a batch_size where the buffer is made, got none"):
+    with pytest.raises(OptionError, match="drop_last=True: expected a batch_size where the buffer is made"):
         buffer.set_sampler(sampler)
     assert isinstance(buffer.sampler, RandomSampler)
     assert ReplayBuffer(sampler=sampler, batch_size=4).sampler is sampler

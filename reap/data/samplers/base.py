@@ -191,8 +191,7 @@ def require_size(sampler: Sampler, batch_size: int | None) -> None:
     """Raise OptionError for a sampler that needs the size of samples where there is none."""
     if batch_size is None and sampler.needs_size:
         raise OptionError(
-            "Samplers with drop_last=True must work with a predictable batch-size, which decides which frames are left out: "
-            "expected a batch_size where the buffer is made, got none"
+            "drop_last=True: expected a batch_size where the buffer is made: it decides which frames are left out; got none"
         )
 
 
