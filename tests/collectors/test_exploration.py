@@ -50,6 +50,26 @@ def test_a_block_that_begins_in_a_rollout_and_ends_after_it_leaves_nothing() -> 
     assert interaction_type() is None
 
 
+@pytest.mark.parametrize("second", [RANDOM, MEAN])
+@pytest.mark.parametrize("is_made_in_a_rollout", [False, True])
+def test_rollouts_of_two_threads_leave_nothing(second: InteractionType, is_made_in_a_rollout: bool) -> None:
+    """And none of them takes the other's type away."""
+    one = BackgroundExploration(RANDOM)
+    other = BackgroundExploration(second)
+    for _ in range(2):
+        one.__enter__()
+        if is_made_in_a_rollout:
+            other = BackgroundExploration(second)
+        other.__enter__()
+        assert interaction_type() is second
+        one.__exit__()
+        assert interaction_type() is second
+        one.end()
+        assert interaction_type() is second
+        other.__exit__()
+        assert interaction_type() is None
+
+
 def test_a_block_that_ends_in_a_rollout_leaves_nothing() -> None:
     exploration, block = BackgroundExploration(RANDOM), set_interaction_type(MODE)
     block.__enter__()

@@ -117,7 +117,7 @@ def test_the_code_is_python_whatever_makes_env_and_policy(
 
 BALANCE = """
 import torch
-from beside import GAIN
+from gains import GAIN
 
 class Balance(torch.nn.Module):
     def forward(self, observation):
@@ -136,7 +136,7 @@ def test_a_policy_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     monkeypatch.setattr(sys, "path", sys.path.copy())
     monkeypatch.chdir(tmp_path)
     race_of(monkeypatch, Setup(Kind.MULTI_SYNC, 1, 2))
-    Path("beside.py").write_text("GAIN = 0.2\n")
+    Path("gains.py").write_text("GAIN = 0.2\n")
     Path("balance.py").write_text(BALANCE)
     words = ["tune", "CartPole-v1", "--seconds", "0.2", "--policy"]
     assert main([*words, "balance.py:make_policy", "--indices"]) == 0
