@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
@@ -108,7 +110,8 @@ class RayNodes:
         self.address = f"{cable.near_address}:6379"
         self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), **QUICK}
         common = ["--block", "--disable-usage-stats", "--object-store-memory", str(200 << 20)]
-        head = ["--head", "--port", "6379", "--num-cpus", "0", "--include-dashboard", "false"]
+        self._place = tempfile.mkdtemp(prefix="ray-")  # in /tmp/ray programs would look for this Ray when it is gone
+        head = ["--head", "--port", "6379", "--num-cpus", "0", "--include-dashboard", "false", "--temp-dir", self._place]
         self._cable, self._processes = cable, list[subprocess.Popen[bytes]]()
         self._start(cable.near, *head, "--node-ip-address", cable.near_address, *common)
         cable.wait_for_listener(cable.near, 6379)
@@ -128,6 +131,7 @@ class RayNodes:
         for process in self._processes:
             process.kill()
             process.wait()
+        shutil.rmtree(self._place, ignore_errors=True)
 
     @contextmanager
     def trainer(self, kind: str) -> Generator[Trainer]:
