@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch.distributed import rpc
 
 from reap.data import LazyTensorStorage, PrioritizedSampler, RemoteTensorDictReplayBuffer, TensorDictReplayBuffer
 from reap.data.buffers.remote import CALLED
+from tests.weights.engines.references import join_group
 
 
 def frames(*values: int) -> TensorDict:
@@ -60,14 +60,8 @@ def test_every_public_method_takes_a_reference() -> None:
     assert RemoteTensorDictReplayBuffer.__len__(Reference(buffer)) == 2  # pyright: ignore[reportArgumentType]
 
 
-def join(name: str, rank: int, store: str) -> None:
-    os.environ["TP_SOCKET_IFNAME"] = "lo"
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{store}")
-    rpc.init_rpc(name, rank=rank, world_size=2, rpc_backend_options=options)
-
-
 def own(store: str) -> None:
-    join("owner", 1, store)
+    join_group("owner", 1, store)
     rpc.shutdown()
 
 
@@ -77,7 +71,7 @@ def owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     store = str(tmp_path / "store")
     process = multiprocessing.get_context("spawn").Process(target=own, args=(store,), daemon=True)
     process.start()
-    join("trainer", 0, store)
+    join_group("trainer", 0, store)
     yield "owner"
     rpc.shutdown()
     process.join()
