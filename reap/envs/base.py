@@ -33,7 +33,7 @@ from reap.errors import ClosedError, OptionError
 from reap.keys import Key
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Block, Layout
-from reap.recording.records import Note, Recipe, RowResets
+from reap.recording.records import Note, Recipe, ResetLog, Resets
 from reap.seeds import next_seed
 from reap.specs.fits import Check
 
@@ -294,13 +294,14 @@ class EnvBase(Stepping, ModuleCalls):
         if self._is_by_tensordict:
             self._made_face().load_state(state["current"])
 
-    def keep_resets(self, rows: int | None = None) -> None:
+    def keep_resets(self, log: ResetLog | None = None, first: int = 0) -> None:
         """Note from now on where each row is before its resets, so that its episodes can be run again.
 
         Called again it forgets what it has noted, and notes the next reset of each row.
 
         Args:
-            rows: number of rows that are stepped in turns with these; None for its own.
+            log: where resets are counted and noted, together with those of other envs; None for a log of its own.
+            first: the row in the log of its own first row.
 
         Raises:
             OptionError: it cannot tell.
@@ -310,12 +311,14 @@ class EnvBase(Stepping, ModuleCalls):
             f"several in a SerialEnv, a ParallelEnv or a SyncVectorEnv. {self.hides_resets}"
         )
 
-    hides_resets = "Other envs define keep_resets(), taken_resets() and row_recipes()."
+    _resets: ResetLog
+
+    hides_resets = "Other envs define keep_resets() and row_recipes()."
     """Why its episodes cannot be run again, and what to do."""
 
-    def taken_resets(self) -> list[RowResets]:
-        """The resets of each row since the last call; see `keep_resets`."""
-        raise NotImplementedError(f"{type(self).__name__}.taken_resets() is not defined")
+    def taken_resets(self) -> Resets:
+        """The resets of all rows in the log since the last call; see `keep_resets`."""
+        return self._resets.take()
 
     def row_recipes(self) -> list[Recipe | None]:
         """What builds the env of each row by itself; None where that is not known."""

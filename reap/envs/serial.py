@@ -17,7 +17,7 @@ from reap.envs.rows import RowsEnv
 from reap.envs.transport import merged_kwargs, warn_of
 from reap.errors import CallOrderError, OptionError, SpecMismatch, add_note
 from reap.recording.buffers import Slot, Stage
-from reap.recording.records import Recipe, RowResets
+from reap.recording.records import Recipe, ResetLog
 from reap.specs.fits import Check
 
 Factory = Callable[..., Any]
@@ -178,14 +178,12 @@ class SerialEnv(RowsEnv):
         for env, own in zip(self.envs, state["envs"], strict=True):
             env.load_loop_state(own)
 
-    def keep_resets(self, rows: int | None = None) -> None:
+    def keep_resets(self, log: ResetLog | None = None, first: int = 0) -> None:
         """Note where each env is before its resets; see `EnvBase`."""
+        self._resets = log or ResetLog(self.batch_size.numel())
         for env in self.envs:
-            env.keep_resets(rows or self.batch_size.numel())
-
-    def taken_resets(self) -> list[RowResets]:
-        """The resets of each row since the last call."""
-        return [taken for env in self.envs for taken in env.taken_resets()]
+            env.keep_resets(self._resets, first)
+            first += env.batch_size.numel()
 
     def row_recipes(self) -> list[Recipe | None]:
         """What builds the env of each row."""

@@ -1,6 +1,7 @@
 """What it takes to run an episode again: where its env was at the reset, its actions, and what to compare the results with.
 
     Note            where the generators of one env were before a reset, and the seed that the reset got
+    ResetLog        the resets of several envs since it was last read: their number, and the notes
     RolloutNotes    what a worker tells of one rollout, all rows at once; nothing in it is made per step
     EpisodeRecord   one episode, put together of the notes of the rollouts that it spans
 
@@ -10,7 +11,7 @@ reached through those before it: they are its `lead`, from the last reset that h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -23,6 +24,9 @@ from reap.recording.layout import Array
 from reap.recording.trajectories import Episode
 
 SEED_OF_WEIGHTS = 0x5EED
+SHARE = 0.005
+"""The part of the time that notes may take; between two of them there are episodes, whose actions lead to the later one."""
+
 MOST_COMPARED = 256
 """Bytes of a value that is kept as it is; of larger ones a checksum is kept."""
 
@@ -41,16 +45,68 @@ class Note(NamedTuple):
     state: Mapping[str, Any]
 
 
-class RowResets(NamedTuple):
-    """The resets of one env.
+class Resets(NamedTuple):
+    """The resets of several rows.
 
     Attributes:
-        total: how many there were.
-        notes: of some of them, by number, counted from 0.
+        totals: how many each row had.
+        notes: by row, those of some of its resets, by number, counted from 0; only of rows that have any.
     """
 
-    total: int
-    notes: Mapping[int, Note]
+    totals: list[int]
+    notes: dict[int, dict[int, Note]]
+
+    def insert(self, first: int, part: Resets) -> None:
+        """Take over the resets of some rows, from row `first` on."""
+        self.totals[first : first + len(part.totals)] = part.totals
+        self.notes.update({first + row: notes for row, notes in part.notes.items()})
+
+
+class ResetLog:
+    """Counts the resets of several rows, and collects their notes.
+
+    Args:
+        rows: number of rows.
+
+    Attributes:
+        totals: how many each row has had since the last call of `take`.
+        interval: seconds from a note of a row to its next one.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.totals = [0] * rows
+        self.interval = 0.0
+        self._cost = 0.0
+        self._notes: dict[int, dict[int, Note]] = {}
+        self._elsewhere: list[tuple[int, Callable[[], Sequence[Resets]]]] = []
+
+    def add(self, row: int, note: Note, seconds: float) -> None:
+        """Add the note of the next reset of a row, which took some seconds to make."""
+        self._notes.setdefault(row, {})[self.totals[row]] = note
+        # The mean of the last few dozen; a long wait for a core counts as some notes.
+        self._cost += (min(seconds, 8 * self._cost) - self._cost) / 16 if self._cost else seconds
+        self.interval = self._cost * len(self.totals) / SHARE
+
+    def read_from(self, first: int, take: Callable[[], Sequence[Resets]]) -> None:
+        """Rows whose resets are logged elsewhere, such as in other processes.
+
+        Args:
+            first: the first of these rows.
+            take: returns their resets since its last call: of the first of these rows, of the next ones, and so on.
+        """
+        self._elsewhere.append((first, take))
+
+    def take(self) -> Resets:
+        """The resets since the last call."""
+        taken = Resets(self.totals.copy(), self._notes)
+        self.totals[:] = [0] * len(self.totals)
+        self._notes = {}
+        for first, take in self._elsewhere:
+            row = first
+            for part in take():
+                taken.insert(row, part)
+                row += len(part.totals)
+        return taken
 
 
 @dataclass(frozen=True)
@@ -79,7 +135,7 @@ class RolloutNotes:
         ids: of the trajectory of each segment.
         begins: whether a segment is the beginning of its episode.
         lengths: of each segment.
-        resets: by row.
+        resets: of all rows.
         actions: `[rows, columns, ...]` under each key.
         results: what followed, likewise; of large values a checksum, `[rows, columns]`.
         firsts: first observations of the segments that begin an episode, `[n, ...]`; of large ones a checksum, `[n]`.
@@ -96,7 +152,7 @@ class RolloutNotes:
     ids: NDArray[np.int64]
     begins: NDArray[np.bool_]
     lengths: NDArray[np.int64]
-    resets: Mapping[int, RowResets]
+    resets: Resets
     actions: Values
     results: Values
     firsts: Values

@@ -16,8 +16,8 @@ from gymnasium.error import DependencyNotInstalled
 
 import reap
 from reap import GymEnv, MultiaSyncDataCollector, MultiSyncDataCollector, ParallelEnv, SerialEnv, SyncDataCollector
-from reap.envs.gymnasium import resets
 from reap.errors import OptionError, SpecMismatch
+from reap.recording import records as episode_records
 from reap.recording.records import EpisodeRecord, checksums, compared
 from tests.pairwise import by_default
 
@@ -106,6 +106,8 @@ ENVS: dict[str, Callable[[], Any]] = {
     "factory of a gymnasium env": lambda: lambda: gym.make("CartPole-v1", max_episode_steps=9),
     "serial": lambda: SerialEnv(3, "FrozenLake-v1"),
     "serial of factories": lambda: SerialEnv(3, Noisy),
+    "serial of serials": lambda: SerialEnv(2, lambda: SerialEnv(2, Noisy)),
+    "serial of parallels": lambda: SerialEnv(2, lambda: ParallelEnv(2, Noisy)),
     "parallel": lambda: ParallelEnv(3, lambda: gym.make("CartPole-v1"), num_processes=2),
     "parallel in halves": lambda: ParallelEnv(4, Noisy, num_processes=2, overlap=True),
     "sync vector env": lambda: GymEnv("CartPole-v1", num_envs=3, categorical_action_encoding=True),
@@ -122,7 +124,7 @@ CASES = by_default(
 
 @pytest.mark.parametrize(("name", "columns", "share"), CASES)
 def test_episodes_of_one_process(name: str, columns: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resets, "SHARE", share)
+    monkeypatch.setattr(episode_records, "SHARE", share)
     env = ENVS[name]()
     rows = 1 if isinstance(env, str) or not hasattr(env, "batch_size") else env.batch_size.numel()
     frames = rows * columns
@@ -130,7 +132,7 @@ def test_episodes_of_one_process(name: str, columns: int, share: float, monkeypa
         SyncDataCollector(env, frames_per_batch=frames, total_frames=frames * (240 // columns), record_episodes=999)
     )
     assert len(records) > 5
-    if not name.startswith("parallel"):  # there the share is that of other processes
+    if "parallel" not in name:  # there the share is that of other processes
         assert [len(record.lead) > 0 for record in records] == [
             share < 1 and record.id >= frames // columns for record in records
         ]
@@ -241,7 +243,7 @@ def test_generators_of_the_process_are_named(source: str, name: str) -> None:
 
 
 def test_what_is_told_to_nobody_departs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resets, "SHARE", 1e9)
+    monkeypatch.setattr(episode_records, "SHARE", 1e9)
     records = records_of(SyncDataCollector(Remembers, frames_per_batch=40, total_frames=40, record_episodes=True))
     found = [reap.replay(None, record) for record in records]
     assert found[0].equal

@@ -20,13 +20,11 @@ from numpy.typing import NDArray
 
 from reap.keys import Key
 from reap.recording.layout import Array
-from reap.recording.records import EpisodeRecord, Note, Recipe, RolloutNotes, RowResets, Values
+from reap.recording.records import EpisodeRecord, Note, Recipe, RolloutNotes, Values
 from reap.recording.trajectories import NO_ID
 
-UNKNOWN = -1
-"""In place of the number of a rollout: the episode began where there was no note of it."""
-
-NO_RESETS = RowResets(0, {})
+UNKNOWN = 1 << 62
+"""In place of the number of a rollout, and later than any: the episode began where there was no note of it."""
 
 Indices = NDArray[np.int64]
 
@@ -52,8 +50,7 @@ class WorkersNotes:
     @property
     def first_needed(self) -> int:
         """The first rollout that episodes under way and to come need; no more than the next."""
-        needed = np.concatenate([self.anchors, self.noted])
-        return int(needed[needed != UNKNOWN].min(initial=max(self.rollouts, default=0) + 1))
+        return int(min(self.anchors.min(), self.noted.min(), max(self.rollouts, default=0) + 1))
 
 
 @dataclass
@@ -115,7 +112,8 @@ class EpisodeRecords(Mapping[int, EpisodeRecord]):
             self._add_ended(worker, own, notes, anchors)
             rows = notes.starts[notes.begins] // notes.columns
             own.began[rows], own.anchors[rows] = notes.number, anchors[rows]
-            own.noted[[row for row, resets in notes.resets.items() if resets.notes]] = notes.number
+            if notes.resets.notes:
+                own.noted[list(notes.resets.notes)] = notes.number
             self._forget(own)
 
     def _add_ended(self, worker: int, own: WorkersNotes, notes: RolloutNotes, anchors: Indices) -> None:
@@ -127,8 +125,8 @@ class EpisodeRecords(Mapping[int, EpisodeRecord]):
         began = np.where(begins, notes.number, own.began[rows])
         known = np.flatnonzero(began != UNKNOWN)
         if len(known):
-            anchor = int(np.where(begins, anchors[rows], own.anchors[rows])[known].min())
-            self._ended.append(Ended(worker, own, notes.number, notes.ids[segments][known], known, began[known], anchor))
+            anchor = int(np.where(begins, anchors[rows], own.anchors[rows]).min())
+            self._ended.append(Ended(worker, own, notes.number, notes.ids[segments[known]], known, began[known], anchor))
             self._count += len(known)
 
     def _forget(self, own: WorkersNotes) -> None:
@@ -250,13 +248,13 @@ class Part(NamedTuple):
 
 def _parts(notes: RolloutNotes, row: int) -> list[Part]:
     """What happened in a row, in order."""
-    segments, resets = _segments(notes, row), notes.resets.get(row, NO_RESETS)
-    number = resets.total - sum(bool(notes.begins[index]) for index in segments)
-    parts = [Part(True, resets.notes.get(index), NO_ID, {}) for index in range(number)]
+    segments, noted = _segments(notes, row), notes.resets.notes.get(row, {})
+    number = notes.resets.totals[row] - sum(bool(notes.begins[index]) for index in segments)
+    parts = [Part(True, noted.get(index), NO_ID, {}) for index in range(number)]
     for segment in segments:
         columns, begins = _columns(notes, segment), bool(notes.begins[segment])
         actions = {name: array[row, columns] for name, array in notes.actions.items()}
-        parts.append(Part(begins, resets.notes.get(number) if begins else None, int(notes.ids[segment]), actions))
+        parts.append(Part(begins, noted.get(number) if begins else None, int(notes.ids[segment]), actions))
         number += begins
     return parts
 

@@ -65,7 +65,7 @@ class Journal:
         number, self._number = self._number, self._number + 1
         segments, ends = rollout.tracker.segments, rollout.tracker.ends
         resets = self._env.taken_resets()
-        begins = _begins_with_resets(segments, slot.columns, [taken.total for taken in resets])
+        begins = _begins_with_resets(segments, slot.columns, resets.totals)
         return RolloutNotes(
             number,
             slot.columns,
@@ -73,7 +73,7 @@ class Journal:
             segments.ids,
             begins,
             segments.lengths,
-            {row: taken for row, taken in enumerate(resets) if taken.total},
+            resets,
             {key: slot.by_row(key).copy() for key in self._actions},
             {key: compared(slot.by_row(key), 2) for key in self._results},
             {key: compared(_flat(slot, key)[segments.starts[begins]], 1) for key in self._observations},

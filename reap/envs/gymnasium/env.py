@@ -16,7 +16,7 @@ from reap.envs.gymnasium.facts.infos import InfoKeys, info_specs
 from reap.envs.gymnasium.facts.names import GymFacts
 from reap.envs.gymnasium.facts.row_specs import action_specs, observation_specs, reward_specs, row_format
 from reap.envs.gymnasium.make import Wrapping, build
-from reap.envs.gymnasium.resets import ResetNotes, keep_notes, return_to
+from reap.envs.gymnasium.resets import keep_notes, return_to
 from reap.envs.gymnasium.rows import GymRow, GymRows
 from reap.envs.gymnasium.state import env_state, load_env_state
 from reap.envs.gymnasium.vector import VectorRows
@@ -27,7 +27,7 @@ from reap.envs.recipes import factory_recipe
 from reap.envs.row_stepper import RowStepper
 from reap.envs.rows import RowsEnv
 from reap.errors import OptionError
-from reap.recording.records import Note, Recipe, RowResets
+from reap.recording.records import Note, Recipe, ResetLog
 from reap.seeds import seed_chain
 from reap.specs import Spec
 from reap.specs.fits import Check
@@ -122,7 +122,6 @@ class GymEnv(RowsEnv, GymFacts):
         self._make_form = partial(row_format, name=name, categorical=categorical_action_encoding, infos=info_specs(info_keys))
         self.form = self._make_form(self.wrapped, *spaces)
         self._set_specs(categorical_action_encoding, dtype, info_keys)
-        self._notes: Sequence[ResetNotes] = ()
         self.row: GymRow | GymRows | VectorRows = self._make_rows(kind, name, info_keys, categorical_action_encoding)
 
     def _require_batch_size(self, given: Sequence[int] | None) -> None:
@@ -243,7 +242,7 @@ class GymEnv(RowsEnv, GymFacts):
         for calls, own in zip(self._calls(), state["envs"], strict=True):
             load_env_state(calls, own)
 
-    def keep_resets(self, rows: int | None = None) -> None:
+    def keep_resets(self, log: ResetLog | None = None, first: int = 0) -> None:
         """Note where each env is before its resets; see `EnvBase`.
 
         Raises:
@@ -251,14 +250,12 @@ class GymEnv(RowsEnv, GymFacts):
         """
         calls = self._calls()
         if not calls:
-            super().keep_resets(rows)
-        self._notes = [keep_notes(one, rows or len(calls)) for one in calls]
+            super().keep_resets(log, first)
+        self._resets = log or ResetLog(len(calls))
+        for row, one in enumerate(calls, first):
+            keep_notes(one, self._resets, row)
 
     hides_resets = "In this one all rows are one object; make its envs by SerialEnv, or ParallelEnv."
-
-    def taken_resets(self) -> list[RowResets]:
-        """The resets of each row since the last call."""
-        return [notes.take() for notes in self._notes]
 
     def row_recipes(self) -> list[Recipe | None]:
         """What builds the env of each row: the id and the options, or the factory of a row of a SyncVectorEnv."""

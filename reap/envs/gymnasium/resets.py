@@ -24,75 +24,58 @@ import torch
 
 from reap.envs.gymnasium.calls import Env, GymCalls
 from reap.errors import SpecMismatch
-from reap.recording.records import Note, RowResets
-
-SHARE = 0.005
-"""The part of the time that notes may take; between two of them there are episodes, whose actions lead to the later one."""
+from reap.recording.records import Note, ResetLog
 
 OWN = (("state_dict", "load_state_dict"), ("getstate", "setstate"))
 """Methods of an env that give its state, and that take it."""
 
 ALES = ("clone_state", "restore_state")
 
-NONE: Mapping[int, Note] = {}
-"""The notes where there are none."""
-
 Read = Callable[[], Any]
 
 
-class ResetNotes:
-    """Takes the place of an env's `reset`, and notes where the env is before it.
+class NotedResets:
+    """Replaces the `reset` of an env by one that notes where the env is before it.
 
-    The first reset has a note, and so has one with a seed; others as far as notes take no more than their share of the time.
+    The first reset gets a note, and so does each one with a seed; the others get one as long as notes take no more than their
+    share of the time.
 
     Args:
         env: the env.
-        rows: number of envs that are stepped in turns with this one, itself included.
+        log: where resets are counted, and notes are added.
+        row: of the env in the log.
     """
 
-    def __init__(self, env: Env, rows: int) -> None:
-        self._env, self._rows, self._begin = env, rows, env.reset
-        self._count = 0
-        self._notes: dict[int, Note] = {}
+    def __init__(self, env: Env, log: ResetLog, row: int) -> None:
+        self._env, self._log, self._row, self._begin = env, log, row, env.reset
+        self._totals = log.totals
         self._reads: dict[str, Read] | None = None
-        self._due = 0.0
-        self._cost = float("inf")
+        self._noted = float("-inf")
 
     def reset(self, *, seed: int | None = None) -> Any:
         """Reset the env; the arguments and the result are those of its own `reset`."""
-        if seed is None and perf_counter() < self._due:
-            self._count += 1
+        if seed is None and perf_counter() < self._noted + self._log.interval:
+            self._totals[self._row] += 1
             return self._begin()
         self._note(seed)
-        self._count += 1
+        self._totals[self._row] += 1
         if seed is None:
             return self._begin()
         self._reads = None  # an env with a seed may have generators that it had not before
         return self._begin(seed=seed)
 
     def _note(self, seed: int | None) -> None:
-        began = perf_counter()
         if self._reads is None:
             self._reads = _reads(self._env)
-        self._notes[self._count] = Note(seed, {name: read() for name, read in self._reads.items()})
-        ended = perf_counter()
-        self._cost = min(self._cost, ended - began)
-        self._due = ended + self._cost * self._rows / SHARE
-
-    def take(self) -> RowResets:
-        """The resets since the last call."""
-        taken = RowResets(self._count, self._notes or NONE)
-        self._count = 0
-        if self._notes:
-            self._notes = {}
-        return taken
+        began = perf_counter()
+        note = Note(seed, {name: read() for name, read in self._reads.items()})
+        self._noted = perf_counter()
+        self._log.add(self._row, note, self._noted - began)
 
 
-def keep_notes(calls: GymCalls, rows: int) -> ResetNotes:
-    """Have resets noted from now on; see `ResetNotes`."""
-    notes = ResetNotes(calls.env, rows)
-    calls.reset_by(notes.reset)
-    return notes
+def keep_notes(calls: GymCalls, log: ResetLog, row: int) -> None:
+    """Have the resets of an env counted and noted in a log from now on; see `NotedResets`."""
+    calls.reset_by(NotedResets(calls.env, log, row).reset)
 
 
 def return_to(calls: GymCalls, note: Note) -> None:

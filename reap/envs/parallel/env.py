@@ -27,7 +27,7 @@ from reap.envs.serial import SerialEnv, each_of, require_equal
 from reap.envs.transport import merged_kwargs, warn_of
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.recording.buffers import Slot, Stage
-from reap.recording.records import Recipe, RowResets
+from reap.recording.records import Recipe, ResetLog
 from reap.specs.fits import Check
 from reap.system.machine import usable_cores
 from reap.system.native import require_workers
@@ -306,13 +306,12 @@ class ParallelEnv(RowsEnv):
         stops = [share.first + len(share.factories) for share in self._groups]
         self._started().ask_each(name, [({"envs": envs[a:b]},) for a, b in zip([0, *stops], stops, strict=False)])
 
-    def keep_resets(self, rows: int | None = None) -> None:
+    def keep_resets(self, log: ResetLog | None = None, first: int = 0) -> None:
         """Note where each env is before its resets, in its process; see `EnvBase`."""
-        self._started().ask("keep_resets")
-
-    def taken_resets(self) -> list[RowResets]:
-        """The resets of each row since the last call."""
-        return _joined(self._started().ask("taken_resets"))
+        processes = self._started()
+        processes.ask("keep_resets")
+        self._resets = log or ResetLog(self.batch_size.numel())
+        self._resets.read_from(first, partial(processes.ask, "taken_resets"))
 
     def row_recipes(self) -> list[Recipe | None]:
         """What builds the env of each row."""
