@@ -21,7 +21,7 @@ import torch
 from tensordict import MemoryMappedTensor, TensorDict, TensorDictBase, is_non_tensor
 
 from reap.cli.runs.file_lengths import cut, relaid, with_columns, write_over
-from reap.data.datasets.run_folder import META, WITHHELD, stored_files
+from reap.data.datasets.run_folder import MANIFEST, META, WITHHELD, stored_files
 from reap.data.dtypes import dtype_named
 from reap.errors import OptionError, SpecMismatch, nearest
 from reap.keys import Key, NestedKey, nested
@@ -266,7 +266,8 @@ def require_empty(path: Path, place: Path) -> None:
                 "killed; continue it with --resume, name another folder, or remove that one"
             )
         if found:
-            raise OptionError(f"--out {path}: expected a new or empty folder, found {found[0]!r} in it; name another")
+            way = "name another" + (", or continue that run with --resume if it was stopped" if MANIFEST in found else "")
+            raise OptionError(f"--out {path}: expected a new or empty folder, found {found[0]!r} in it; {way}")
     elif os.path.lexists(place):
         raise OptionError(f"--out {path}: expected a new or empty folder, found a file; name another")
 

@@ -66,11 +66,14 @@ def test_nothing_at_all_leaves_nothing(tmp_path: Path, is_new: bool) -> None:
 
 def test_folders_that_are_not_empty(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
-    with pytest.raises(OptionError, match=r"expected a new or empty folder, found 'x' in it"):
+    with pytest.raises(OptionError, match=r"expected a new or empty folder, found 'x' in it; name another$"):
         DataFolder(tmp_path, 5)
     with pytest.raises(OptionError, match=r"found a file"):
         DataFolder(tmp_path / "x", 5)
     assert [file.name for file in tmp_path.iterdir()] == ["x"]
+    (tmp_path / "manifest.json").touch()
+    with pytest.raises(OptionError, match=r"continue that run with --resume if it was stopped"):
+        DataFolder(tmp_path, 5)
 
 
 @pytest.mark.parametrize("path", ["/proc/reap", "/dev/null/reap"])
