@@ -49,5 +49,27 @@ def by_default(values: Iterable[Any], *quick: Any) -> list[Any]:
     ]
 
 
+def each_value(combinations: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Combinations, of which `make test` runs a few, so that each value of each option is in one; the others as above."""
+    rows = list(combinations)
+    places = range(len(rows[0]))
+    missing = [(place, value) for place in places for value in _apart(row[place] for row in rows)]
+    quick: list[int] = []
+    while missing:
+        new = [sum(row[place] == value for place, value in missing) for row in rows]
+        best = new.index(max(new))  # the first of those that add the most
+        missing = [(place, value) for place, value in missing if rows[best][place] != value]
+        quick.append(best)
+    return [row if place in quick else pytest.param(*row, marks=pytest.mark.processes) for place, row in enumerate(rows)]
+
+
+def _apart(values: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in values:
+        if value not in found:
+            found.append(value)
+    return found
+
+
 def _pairs(row: tuple[int, ...]) -> frozenset[Pair]:
     return frozenset((first, row[first], second, row[second]) for first, second in itertools.combinations(range(len(row)), 2))

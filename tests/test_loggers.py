@@ -150,6 +150,7 @@ def log_records(data: bytes) -> Iterator[bytes]:
             yield record
 
 
+@pytest.mark.processes
 def test_mlflow(collector: SyncDataCollector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

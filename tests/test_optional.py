@@ -47,6 +47,7 @@ def test_the_error_of_a_broken_package_is_its_own(tmp_path, monkeypatch):
         load("brokenpackage")
 
 
+@pytest.mark.processes
 def test_specs_do_not_import_tensordict():
     code = """
 import sys, reap.specs as s

@@ -139,6 +139,7 @@ except DiskFull as error:
 """
 
 
+@pytest.mark.processes
 def test_a_run_that_ends_early_on_a_full_disk_is_kept() -> None:
     done = on_small_disk(FULL, 6)
     assert done.stderr == ""

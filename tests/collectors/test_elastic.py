@@ -225,6 +225,7 @@ def test_others_deliver_while_a_successor_starts() -> None:
         assert found <= {0, 2}
 
 
+@pytest.mark.processes
 def test_a_successor_that_dies_at_once_is_tried_again() -> None:
     made, act = list[int](), Once(die)
 

@@ -606,7 +606,7 @@ def test_a_collector_that_is_shut_down() -> None:
 WAITING = product(["gym", "serial", "custom batched"], ["padded", "cat"])
 
 
-@pytest.mark.parametrize(("kind", "form"), by_default(WAITING, ("serial", "padded"), ("custom batched", "cat")))
+@pytest.mark.parametrize(("kind", "form"), by_default(WAITING, ("serial", "padded")))
 def test_episodes_that_wait_are_part_of_the_state(kind: str, form: str) -> None:
     def make() -> SyncDataCollector:
         return collector_of(KINDS[kind](Marked), trajs_per_batch=4, traj_format=form)

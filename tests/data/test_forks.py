@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from reap.data import LazyTensorStorage, ReplayBuffer, SliceSampler
 from reap.errors import CallOrderError
 from tests import warm
 from tests.data.claims import claimed
+from tests.pairwise import each_value
 
 SETTING = """
 import itertools, os, signal, threading, time, warnings
@@ -66,8 +68,7 @@ assert len(buffer) == 40
 
 
 @pytest.mark.parametrize("forks", [8, pytest.param(30, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("options", ["prefetch=2", "shared=True"])
-@pytest.mark.parametrize("buffer", [SLICES, PRIORITIES])
+@pytest.mark.parametrize(("buffer", "options"), each_value(product([SLICES, PRIORITIES], ["prefetch=2", "shared=True"])))
 def test_forks_while_threads_write_and_sample(buffer: str, options: str, forks: int) -> None:
     program = f"""
 buffer = {buffer.format(options)}

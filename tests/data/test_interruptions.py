@@ -28,6 +28,7 @@ from reap.data import (
 from reap.data.samplers.sum_tree import SumTree
 from reap.data.storages.ring.control import COUNT
 from tests.interruptions import CtrlC
+from tests.pairwise import each_value
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -144,7 +145,7 @@ def sweep(make: Callable[[], Any], act: Callable[[Any], Any], check: Callable[[A
 
 
 EVERY = pytest.mark.parametrize("every", [97, pytest.param(1, marks=pytest.mark.soak)])
-CASES = [(kind, name) for kind in KINDS for name in ACTS if name != "update_priority" or "priorit" in kind]
+CASES = each_value([(kind, name) for kind in KINDS for name in ACTS if name != "update_priority" or "priorit" in kind])
 
 
 @EVERY

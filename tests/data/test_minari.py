@@ -29,6 +29,7 @@ from reap.data.datasets import minari_out
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError, SpecMismatch
 from reap.testing import CountTL
+from tests.pairwise import by_default
 
 ENVS, COLUMNS = 3, 20
 
@@ -162,7 +163,7 @@ def counting(total: int = 240, capacity: int = 240, ndim: int = 1, **options: An
     return buffer
 
 
-@pytest.mark.parametrize("ndim", [1, 2])
+@pytest.mark.parametrize("ndim", by_default([1, 2], 2))
 def test_episodes_of_several_envs(ndim: int) -> None:
     dataset = to_minari(counting(ndim=ndim), "count-v0")
     lengths = [len(episode) for episode in dataset]

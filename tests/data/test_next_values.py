@@ -24,7 +24,7 @@ from reap.data.storages.next_values.side_store import RESERVED, RETURNED, TAKEN,
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError
 from reap.recording.layout import Field
-from tests.pairwise import pairwise
+from tests.pairwise import each_value, pairwise
 from tests.warm import Program
 
 Make = Callable[..., ReplayBuffer]
@@ -115,7 +115,7 @@ def assert_same_buffers(ours: ReplayBuffer, plain: ReplayBuffer) -> None:
     assert np.array_equal(kept, plain.storage.leaf(("next", "observation"))[places].numpy().view(np.int32))
 
 
-@pytest.mark.parametrize(("make", "ndim", "seed"), pairwise(KINDS, [1, 2, 3], range(4)), indirect=["make"])
+@pytest.mark.parametrize(("make", "ndim", "seed"), each_value(pairwise(KINDS, [1, 2, 3], range(4))), indirect=["make"])
 def test_random_writes_and_edits_read_as_from_a_plain_storage(make: Make, ndim: int, seed: int) -> None:
     writes = Writes(seed, (2, 3)[: ndim - 1])
     random, rows = writes.random, int(np.prod(writes.rows))

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from reap.display.page import feed
 from reap.display.page.app import document
 from reap.display.page.server import Page
 from reap.errors import OptionError
+from tests.pairwise import each_value
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -168,8 +170,15 @@ def test_headers_keep_the_address_secret_and_foreign_code_out(address: str) -> N
 # Who is answered
 
 
-@pytest.mark.parametrize("path", ["", "data", "events", "nothing", "docs"])
-@pytest.mark.parametrize("query", ["", "token=", "token=wrong", "token=%C3%A9", "tokens=a", "token=wrong&token="])
+@pytest.mark.parametrize(
+    ("query", "path"),
+    each_value(
+        product(
+            ["", "token=", "token=wrong", "token=%C3%A9", "tokens=a", "token=wrong&token="],
+            ["", "data", "events", "nothing", "docs"],
+        )
+    ),
+)
 def test_without_the_token_there_is_nothing(address: str, path: str, query: str) -> None:
     response, text = ask(address, path, query=query)
     assert response.status == 403

@@ -139,6 +139,7 @@ def test_code_of_torchrls_takes_the_conversion() -> None:
     assert envs.SerialEnv(2, lambda: cartpole().as_torchrl()).rollout(3).shape == (2, 3)
 
 
+@pytest.mark.processes
 def test_specs_that_were_made_before_torchrl_was_imported() -> None:
     code = (
         "import warnings; warnings.simplefilter('ignore')\n"

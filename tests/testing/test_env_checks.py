@@ -23,7 +23,7 @@ from reap.recording.buffers import after
 from reap.specs import Composite, Unbounded
 from reap.testing import DictCount, DiscreteCount, IdRows, Masked, check_env
 from tests.envs.vector_envs import CONTEXT, MODES, AutoresetMode, OneGenerator, Tagged, make_async
-from tests.pairwise import by_default, pairwise
+from tests.pairwise import by_default, each_value, pairwise
 
 needs_envpool = pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")
 needs_torchrl = pytest.mark.skipif(find_spec("torchrl") is None, reason="torchrl is not installed")
@@ -183,8 +183,7 @@ def test_gymnasium(name: str) -> None:
     check_env(GYMNASIUM[name])
 
 
-@pytest.mark.parametrize("rows", [0, 2])
-@pytest.mark.parametrize("name", OBJECTS)
+@pytest.mark.parametrize(("name", "rows"), each_value(pairwise(list(OBJECTS), [0, 2])))
 def test_objects(name: str, rows: int) -> None:
     def make() -> GymEnv:
         return GymEnv(Drawn(OBJECTS[name]()), info_keys=["resets"])
@@ -269,9 +268,10 @@ def test_async_vectors(mode: Any) -> None:
 
 
 @needs_envpool
+@pytest.mark.processes
 @pytest.mark.timeout(180)
 @pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
-@pytest.mark.parametrize("name", ["CartPole-v1", pytest.param("Pong-v5", marks=pytest.mark.processes)])
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pong-v5"])
 def test_envpool(name: str) -> None:
     check_env(partial(pool, name), seeded=False)
 
@@ -317,6 +317,6 @@ def torchrl_env(name: str) -> Any:
 
 @needs_torchrl
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", [*TORCHRL[:3], pytest.param(TORCHRL[3], marks=pytest.mark.processes)])
+@pytest.mark.parametrize("name", by_default(TORCHRL, TORCHRL[0]))
 def test_torchrl(name: str) -> None:
     check_env(torchrl_env(name) if name == "parallel" else partial(torchrl_env, name))

@@ -131,6 +131,7 @@ def fails():
 """
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(120)
 def test_a_policy_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path.copy())

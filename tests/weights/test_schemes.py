@@ -26,6 +26,7 @@ from reap.weight_update import (
 )
 from reap.weights.weight_layout import describe
 from tests import warm
+from tests.pairwise import by_default
 from tests.weights.receivers import net, serve, values
 
 SENDING = [SharedMemWeightSyncScheme, MultiProcessWeightSyncScheme]
@@ -423,7 +424,7 @@ def test_options_that_cannot_work(kind: Any, ends: Make) -> None:
     copy.shutdown()
 
 
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("kind", by_default(ALL, SharedMemWeightSyncScheme))
 def test_nothing_is_left_of_schemes_that_are_dropped(kind: Any) -> None:
     def use() -> None:
         source = kind()

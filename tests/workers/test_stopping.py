@@ -284,6 +284,7 @@ def test_an_interpreter_that_ends_while_its_server_imports_leaves_nothing() -> N
         assert not exists(pid)
 
 
+@pytest.mark.processes
 def test_a_killed_process_takes_everything_with_it() -> None:
     code = """
 group = ProcessGroup([Boss] * 2)
