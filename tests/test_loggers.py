@@ -111,7 +111,6 @@ with wandb.init(mode="offline", dir=sys.argv[1], project="reap") as run:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
 def test_weights_and_biases(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     environ = {**os.environ, "WANDB_SILENT": "true"}

@@ -64,5 +64,5 @@ try:
 except AskedFor:
     print("here")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180)
     assert done.stdout == "here\n"

@@ -84,7 +84,6 @@ def test_recurrent_dqn_trains_on_slices_with_the_memory_of_their_first_frame(loa
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
 def test_sac(load: Load, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ("--total-frames", "600", "--random-frames", "400", "--batch-size", "32")
     assert run(load("sac"), monkeypatch, capfd, *arguments).startswith("seed 1: 600 frames, evaluation return -")

@@ -166,7 +166,7 @@ print(folder.finish(), Path("out").exists())
 
 
 def test_files_longer_than_a_limit_are_an_error(tmp_path: Path) -> None:
-    code, out, errors = warm.run(LIMITED, str(tmp_path), timeout=50)
+    code, out, errors = warm.run(LIMITED, str(tmp_path), timeout=180)
     assert (code, errors) == (0, "")
     said = r"--out: expected room for 8.0 MB at out, found .* free: the file would exceed .*\nNone False\n"
     assert re.fullmatch(said, out)

@@ -42,8 +42,6 @@ from tests.collectors.worker_kinds import assert_same, mapped, serial
 from tests.pairwise import by_default
 from tests.workers.threads import thread_group
 
-pytestmark = pytest.mark.timeout(60)
-
 SEED = 5
 COLUMNS = 8
 

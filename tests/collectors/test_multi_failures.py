@@ -33,7 +33,7 @@ from tests.collectors.worker_kinds import (
     take,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(30)]
+pytestmark = pytest.mark.processes
 
 ENDS: dict[str, Any] = {"raise": ValueError, "os._exit": 3, "SIGKILL": -9, "SIGSEGV": -11}
 

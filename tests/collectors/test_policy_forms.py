@@ -27,8 +27,6 @@ from tests.collectors.worker_kinds import CLASSES, take
 from tests.interruptions import each_moment
 from tests.policy.forms import FORMS, Agent, Hiding, Player, a_closure, in_tensordict, itself
 
-pytestmark = pytest.mark.timeout(60)
-
 VERSION = ("collector", "policy_version")
 FEW = ("bound method", "closure", "method of a player", "tensordict around a method", "list in a module")
 IN_WORKERS = [form if form in FEW else pytest.param(form, marks=pytest.mark.processes) for form in FORMS]
@@ -399,7 +397,6 @@ def test_lazy_layers_of_a_closure() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
 def test_ctrl_c_reaches_all_workers_or_none() -> None:
     agent = Agent(0.0)
     with two(agent.act, track_policy_version=True) as collector:

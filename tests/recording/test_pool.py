@@ -306,7 +306,7 @@ def test_batches_that_live_at_interpreter_exit_are_silent() -> None:
             kept = error
         assert pool.lent == len(pool.slots) == 8
     """
-    assert warm.run(textwrap.dedent(script), timeout=50) == (0, "", "")
+    assert warm.run(textwrap.dedent(script), timeout=180) == (0, "", "")
 
 
 def test_a_slot_is_not_allocated_before_it_is_needed() -> None:

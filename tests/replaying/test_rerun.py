@@ -150,7 +150,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", by_default(OPTIONS, *list(OPTIONS)[::2]))
 def test_options(name: str) -> None:
     collector = SyncDataCollector(
         SerialEnv(3, Noisy), frames_per_batch=30, total_frames=300, record_episodes=500, **OPTIONS[name]
@@ -162,7 +162,6 @@ def test_options(name: str) -> None:
     assert {record.length for record in records} <= {1, 2, 3, 4, 5}
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", by_default([MultiSyncDataCollector, MultiaSyncDataCollector], MultiSyncDataCollector))
 def test_workers(kind: Any) -> None:
     makers = [lambda: SerialEnv(2, Noisy), lambda: SerialEnv(2, "FrozenLake-v1", create_env_kwargs={"is_slippery": True})]

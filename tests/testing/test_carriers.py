@@ -109,7 +109,6 @@ def one_mode() -> Iterator[None]:
     random.setstate(states[2])
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("schedule", "fact"), each_value(product(SCHEDULES, FACTS)), ids=lambda value: getattr(value, "__name__", None)
 )

@@ -161,7 +161,6 @@ def test_async_vectors() -> None:
 
 
 @needs_torchrl
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", by_default(TORCHRL, "one"))
 def test_torchrl(kind: str) -> None:
     check_collector(maker(lambda factory: torchrl_env(factory, kind)), STATELESS)

@@ -166,6 +166,9 @@ GYMNASIUM: dict[str, Any] = {
     "vector entry point": partial(GymEnv, "CartPole-v1", num_envs=3, vectorization_mode="vector_entry_point"),
     "by num_envs": partial(GymEnv, "CartPole-v1", num_envs=3),
 }
+ALIKE = {"indices", "mujoco, float32", "blackjack", "serial of dicts", "serial of action masks", "by num_envs"}
+"""Those that differ from another one in one thing, which another one has too."""
+
 CUSTOM: dict[str, Any] = {
     "by TensorDicts": Walk,
     "by TensorDicts, batched": lambda: Walk((2, 3)),
@@ -178,7 +181,7 @@ CUSTOM: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", GYMNASIUM)
+@pytest.mark.parametrize("name", by_default(GYMNASIUM, *set(GYMNASIUM) - ALIKE))
 def test_gymnasium(name: str) -> None:
     check_env(GYMNASIUM[name])
 
@@ -244,7 +247,6 @@ def test_episodes_are_repeated_with_the_seed_that_was_given(seed: int) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(180)
 def test_ale() -> None:
     import ale_py
 
@@ -261,7 +263,6 @@ def test_sync_vectors(is_wrapped: bool, kind: str, mode: Any) -> None:
     check_env(make)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("mode", by_default(MODES, MODES[-1]), ids=lambda mode: mode.name)
 def test_async_vectors(mode: Any) -> None:
     check_env(GymEnv(make_async(repeating(2), autoreset_mode=mode)))
@@ -269,14 +270,15 @@ def test_async_vectors(mode: Any) -> None:
 
 @needs_envpool
 @pytest.mark.processes
-@pytest.mark.timeout(180)
 @pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pong-v5"])
 def test_envpool(name: str) -> None:
     check_env(partial(pool, name), seeded=False)
 
 
-@pytest.mark.parametrize("name", CUSTOM)
+@pytest.mark.parametrize(
+    "name", by_default(CUSTOM, "by TensorDicts, batched", "serial of those", "by arrays", "serial by batched arrays")
+)
 def test_custom(name: str) -> None:
     check_env(CUSTOM[name])
 
@@ -316,7 +318,6 @@ def torchrl_env(name: str) -> Any:
 
 
 @needs_torchrl
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", by_default(TORCHRL, TORCHRL[0]))
 def test_torchrl(name: str) -> None:
     check_env(torchrl_env(name) if name == "parallel" else partial(torchrl_env, name))

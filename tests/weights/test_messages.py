@@ -22,7 +22,7 @@ from reap.weights.weight_layout import describe
 from tests.warm import Program
 from tests.weights.receivers import values
 
-LIMIT = 20.0
+LIMIT = 100.0
 """Seconds after which a wait has failed."""
 
 LARGE = 1_500_000

@@ -120,7 +120,7 @@ def watch(pids: Iterable[int]) -> list[int]:
     return [os.pidfd_open(pid) for pid in pids]
 
 
-def have_ended(pidfds: list[int], timeout: float = 10.0) -> bool:
+def have_ended(pidfds: list[int], timeout: float = 100.0) -> bool:
     """Whether these processes end in time; closes the descriptors."""
     deadline = time.monotonic() + timeout
     ended = [bool(select.select([one], [], [], max(0.0, deadline - time.monotonic()))[0]) for one in pidfds]

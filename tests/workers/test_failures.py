@@ -28,8 +28,6 @@ from tests.workers.handlers import (
 )
 from tests.workers.scripts import Script
 
-pytestmark = pytest.mark.timeout(30)
-
 ENDS = {"raise": ValueError, "SystemExit": SystemExit, "os._exit": 3, "SIGKILL": -9, "SIGSEGV": -11}
 
 

@@ -24,8 +24,6 @@ from tests.warned import on_warning
 from tests.workers.handlers import Doer, Harmless, ask, descriptors, poll_until_it_fails
 from tests.workers.threads import thread_group
 
-pytestmark = pytest.mark.timeout(30)
-
 MakeGroup = Callable[..., Group]
 
 PHASES = ("thinking", "stepping")
@@ -488,7 +486,7 @@ class Leaves(Doer):
     """It ends after its reply, once it is let."""
 
     def close(self) -> None:
-        assert LET_GO.wait(20)
+        assert LET_GO.wait(100)
 
 
 LET_GO = threading.Event()

@@ -18,8 +18,6 @@ from reap.workers.processes.group import ProcessGroup
 from tests.workers.handlers import Doer, ask, exists
 from tests.workers.scripts import Script
 
-pytestmark = pytest.mark.timeout(60)
-
 SCRIPT = """
 from reap.workers.processes import fork_client as launch
 launch.warm_up(())

@@ -28,8 +28,6 @@ from tests.workers.handlers import (
 )
 from tests.workers.scripts import Script
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
