@@ -1,4 +1,4 @@
-"""Few combinations of many options: each value of one option meets each value of every other.
+"""Few combinations of many options: each value of one option meets each value of every other, or occurs at all.
 
 A test with options of 4, 3, 3 and 2 values has 72 cases. A mistake that takes one value, or two values of different
 options together, shows in 12 of them already:

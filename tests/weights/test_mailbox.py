@@ -225,7 +225,6 @@ def test_state_beyond_tensors_without_a_mailbox() -> None:
 # ---------------------------------------------------------------------- versions
 
 
-@pytest.mark.timeout(LIMIT)
 def test_only_what_is_newer_is_read() -> None:
     policy = filled(nn.Linear(1, 1), 0.0)
     writer, reader = pair(policy)
