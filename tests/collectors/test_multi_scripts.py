@@ -165,11 +165,11 @@ class Slow(gym.Env):
     def reset(self, *, seed=None, options=None):
         if {in_reset}:
             print("waits", flush=True)
-            time.sleep(60)
+            time.sleep(600)
         return np.zeros(1, np.float32), {{}}
     def step(self, action):
         print("waits", flush=True)
-        time.sleep(60)
+        time.sleep(600)
         return np.zeros(1, np.float32), 0.0, False, False, {{}}
 collector = {name}DataCollector([Slow] * {workers}, frames_per_batch=8)
 collector.next()
@@ -178,7 +178,7 @@ collector.next()
 INTERRUPTED = {
     "in a rollout": SLOW.replace("{in_reset}", "False"),
     "in the construction": SLOW.replace("{in_reset}", "True"),
-    "in the loop's body": "for batch in begin({name}DataCollector):\n    print('waits', flush=True)\n    time.sleep(60)",
+    "in the loop's body": "for batch in begin({name}DataCollector):\n    print('waits', flush=True)\n    time.sleep(600)",
     "in a worker's step, and it is shut down": (
         SLOW.replace("{in_reset}", "False").replace(
             "collector.next()", "try:\n    collector.next()\nfinally:\n    collector.shutdown()\n    collector.shutdown()"

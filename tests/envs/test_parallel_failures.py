@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -304,9 +305,7 @@ def test_a_step_that_does_not_end_is_reported(tmp_path: Path, kind: Any, overlap
         batch = collector.next()
         pids = env_processes()
         collector.shutdown(close_env=False)
-    [text] = texts
-    assert text.startswith("worker 1 has been in step for 0.")
-    assert text.endswith(f" s (pid {pids[1]})")
+    assert re.fullmatch(rf"worker 1 has been in step for [\d.]+ s \(pid {pids[1]}\)", texts[0])
     assert batch["next", "reward"].sum() == 15
     os.close(opened)
 

@@ -71,7 +71,7 @@ def die(how: str) -> Any:
             os._exit(3)
         case "SIGKILL":
             os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(60)
+            time.sleep(600)
         case _:
             ctypes.string_at(0)
 

@@ -49,7 +49,7 @@ def block(doer: Doer, fd: int) -> None:
     """Say so, and wait for ever, in Python."""
     os.write(fd, b".")
     while True:
-        time.sleep(60)
+        time.sleep(600)
 
 
 def block_in_c(doer: Doer, fd: int) -> None:
@@ -98,7 +98,7 @@ def test_a_worker_that_has_replied_to_nobody_does_not_hold_up_the_end() -> None:
 
 def test_a_worker_that_is_starting_is_stopped() -> None:
     def make(worker: int, control: memoryview) -> Doer:
-        time.sleep(60)
+        time.sleep(600)
         return Doer(worker, control)
 
     group = ProcessGroup([make])
@@ -211,7 +211,7 @@ def test_many_ctrl_cs_lose_no_reply_and_mix_up_none() -> None:
 
 
 def test_a_dropped_group_leaves_nothing(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reap.workers.carrier.DROP_TIMEOUT", 20.0)  # workers on a busy machine are killed before they close
+    monkeypatch.setattr("reap.workers.carrier.DROP_TIMEOUT", 100.0)  # workers on a busy machine are killed before they close
     ask(started := ProcessGroup([Doer]), 0, ("neg", 1))
     started.stop()
     before = descriptors()
@@ -288,7 +288,7 @@ def test_a_killed_process_takes_everything_with_it() -> None:
 group = ProcessGroup([Boss] * 2)
 below = [ask(group, worker, lambda boss: boss.group.pids[0]) for worker in range(2)]
 print(*group.pids, *below, launch.server().pid, flush=True)
-group.request(0, lambda boss: ask(boss.group, 0, lambda doer: __import__("time").sleep(60)))
+group.request(0, lambda boss: ask(boss.group, 0, lambda doer: __import__("time").sleep(600)))
 print("waiting", flush=True)
 group.ready({0})
 """
@@ -360,7 +360,7 @@ def test_ctrl_c_in_a_script_that_does_not_catch_it_leaves_nothing() -> None:
     code = """
 group = ProcessGroup([Doer])
 ask(group, 0, lambda doer: None)
-group.request(0, lambda doer: __import__("time").sleep(60))
+group.request(0, lambda doer: __import__("time").sleep(600))
 pids = (*group.pids, launch.server().pid)
 print(*pids, flush=True)
 group.ready({0})
