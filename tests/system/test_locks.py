@@ -261,6 +261,7 @@ def test_who_is_stopped_with_it_is_named(fd: int, holder: subprocess.Popen[str],
     assert kind is RuntimeWarning
     assert re.match(
         rf"waited for \d+ s: process {holder.pid} \(.*python.*\), which is stopped .* kill -CONT {holder.pid} lets it "
-        rf"continue, kill -KILL {holder.pid} ends it\): it has the lock of memory that it shares with this process\. The wait continues",
+        rf"continue, kill -KILL {holder.pid} ends it\): it has the lock of memory that it shares with this process\. "
+        "The wait continues",
         message,
     )
