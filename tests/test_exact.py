@@ -191,8 +191,7 @@ def test_pendulum(count: int | None) -> None:
     assert_equals(stream(both(count, lambda: gym.make("Pendulum-v1")), policy, 50 * (count or 1), 250), wanted)
 
 
-@pytest.mark.parametrize("indices", [False, True])
-@pytest.mark.parametrize("count", [None, 3])
+@pytest.mark.parametrize(("count", "indices"), each_value(pairwise([None, 3], [False, True])))
 def test_frozen_lake(count: int | None, indices: bool) -> None:
     """Observations and actions are choices: one-hot int64, or indices."""
 
@@ -212,8 +211,7 @@ def test_frozen_lake(count: int | None, indices: bool) -> None:
     assert_equals(stream(env, policy, 40 * (count or 1), 200), wanted)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("count", [None, 2])
+@pytest.mark.parametrize(("count", "dtype"), each_value(pairwise([None, 2], [torch.float64, torch.float32])))
 def test_hopper(count: int | None, dtype: torch.dtype) -> None:
     """MuJoCo observes float64; `dtype` casts as the row is written."""
     policy = seeded(lambda: Greedy(11, 3, scale=1.0, dtype=dtype))

@@ -203,6 +203,7 @@ def test_the_table(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+@pytest.mark.processes
 def test_a_program_of_torch_export(here: Path) -> None:
     class Program(torch.nn.Module):
         def forward(self, observation: torch.Tensor) -> torch.Tensor:

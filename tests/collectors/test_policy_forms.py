@@ -28,7 +28,7 @@ from tests.interruptions import each_moment
 from tests.policy.forms import FORMS, Agent, Hiding, Player, a_closure, in_tensordict, itself
 
 VERSION = ("collector", "policy_version")
-FEW = ("bound method", "closure", "method of a player", "tensordict around a method", "list in a module")
+FEW = ("bound method", "tensordict around a method", "list in a module")
 IN_WORKERS = [form if form in FEW else pytest.param(form, marks=pytest.mark.processes) for form in FORMS]
 
 
@@ -378,7 +378,14 @@ def test_the_first_call_leaves_no_trace() -> None:
         assert net.norm.num_batches_tracked.item() == 0
 
 
-@pytest.mark.parametrize("make", [lambda net: net.act, a_closure, lambda net: in_tensordict(net.act)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        a_closure,
+        pytest.param(lambda net: net.act, marks=pytest.mark.processes),
+        pytest.param(lambda net: in_tensordict(net.act), marks=pytest.mark.processes),
+    ],
+)
 def test_compiled_policies(make: Any) -> None:
     agent = Agent(1.0)
     with SyncDataCollector(Count(9), make(agent), frames_per_batch=2, compile_policy={"backend": "eager"}) as collector:

@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from tests import warm
 from tests.data.claims import claimed
-from tests.pairwise import by_default, pairwise
+from tests.pairwise import by_default, each_value, pairwise
 
 Saved = Callable[[ReplayBuffer, ReplayBuffer, Path], None]
 
@@ -148,7 +149,9 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize(("sampler", "written", "prefetch", "moved"), pairwise(list(SAMPLERS), [18, 70], [None, 2], WAYS))
+@pytest.mark.parametrize(
+    ("sampler", "written", "prefetch", "moved"), each_value(pairwise(list(SAMPLERS), [18, 70], [None, 2], WAYS))
+)
 def test_every_sampler_goes_on(moved: Saved, sampler: str, written: int, prefetch: int | None, tmp_path: Path) -> None:
     options = {"batch_size": 6, "prefetch": prefetch}
     buffer, twin = (made(LazyTensorStorage(40), sampler=SAMPLERS[sampler](), **options) for _ in range(2))
@@ -205,9 +208,9 @@ def test_the_greatest_values_go_on(moved: Saved, tmp_path: Path) -> None:
     assert buffer[:]["number"].tolist() == twin[:]["number"].tolist()
 
 
-@both
-@pytest.mark.parametrize("target", ["ram", "shared", "files"])
-@pytest.mark.parametrize("source", ["ram", "shared", "files"])
+@pytest.mark.parametrize(
+    ("moved", "source", "target"), each_value(product(WAYS, ["ram", "shared", "files"], ["ram", "shared", "files"]))
+)
 def test_any_storage_loads_what_any_other_saved(moved: Saved, source: str, target: str, tmp_path: Path) -> None:
     kinds = {"ram": LazyTensorStorage, "shared": LazyTensorStorage, "files": LazyMemmapStorage}
     buffer, twin = (made(kinds[kind](10), shared=kind == "shared") for kind in (source, target))

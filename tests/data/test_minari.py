@@ -116,7 +116,7 @@ def at(values: Any, step: int) -> Any:
     return tuple(at(value, step) for value in values) if isinstance(values, tuple) else values[step]
 
 
-@pytest.mark.parametrize("categorical", [False, True])
+@pytest.mark.parametrize("categorical", by_default([False, True], False))
 def test_minari_has_what_the_env_gave_and_got(categorical: bool) -> None:
     buffer, env = everything(categorical)
     dataset = to_minari(buffer, "own/everything-v0", env=env)
@@ -139,7 +139,7 @@ def test_minari_has_what_the_env_gave_and_got(categorical: bool) -> None:
     assert next(seen, None) is None
 
 
-@pytest.mark.parametrize("categorical", [False, True])
+@pytest.mark.parametrize("categorical", by_default([False, True], True))
 def test_there_and_back(categorical: bool) -> None:
     buffer, env = everything(categorical)
     to_minari(buffer, "everything-v0", env=env)

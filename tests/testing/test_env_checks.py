@@ -207,9 +207,13 @@ class Rounded(DictCount):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "value"), [(np.float64, 1.0000000000000002), (np.float64, -1 - 9e-7), (np.float32, 1.0000005)]
+    ("dtype", "value", "rows"),
+    each_value(
+        (*case, rows)
+        for case in [(np.float64, 1.0000000000000002), (np.float64, -1 - 9e-7), (np.float32, 1.0000005)]
+        for rows in (0, 2)
+    ),
 )
-@pytest.mark.parametrize("rows", [0, 2])
 def test_values_outside_of_their_box_by_rounding_pass_as_in_collectors(dtype: Any, value: float, rows: int) -> None:
     def make() -> GymEnv:
         return GymEnv(Rounded(dtype, value))
@@ -254,7 +258,7 @@ def test_ale() -> None:
     check_env(partial(GymEnv, "ALE/Pong-v5", frame_skip=4))
 
 
-@pytest.mark.parametrize(("is_wrapped", "kind", "mode"), pairwise([False, True], ["box", "dict"], MODES))
+@pytest.mark.parametrize(("is_wrapped", "kind", "mode"), each_value(pairwise([False, True], ["box", "dict"], MODES)))
 def test_sync_vectors(is_wrapped: bool, kind: str, mode: Any) -> None:
     def make() -> GymEnv:
         env = SyncVectorEnv(repeating(3, kind), autoreset_mode=mode)
