@@ -19,6 +19,7 @@ import pytest
 import torch
 from tensordict import TensorDict, assert_close
 
+from reap.errors import ClosedError
 from reap.keys import Key
 from reap.recording import layout
 from reap.recording.buffers import Slot
@@ -315,6 +316,19 @@ def test_a_slot_is_not_allocated_before_it_is_needed() -> None:
     with pytest.raises(MemoryError, match=r"a: \(1, 1, 10000000000000\) torch.uint8, 10.0 TB"):
         terabytes.take()
     assert (terabytes.slots, terabytes.lent) == ([], 0)
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_a_slot_that_was_taken_before_the_pool_was_cleared(same: bool) -> None:
+    """As another thread clears it that shuts the collector down."""
+    pool = SlotPool(FIELDS, (), 4, same=same)
+    numbers = [pool.take() for _ in range(2)]
+    pool.clear()
+    pool.give_back(numbers[0])
+    for call in (pool.slot, pool.deliver):
+        with pytest.raises(ClosedError, match="^the memory of these batches is dropped: another thread has shut"):
+            call(numbers[1])
+    assert (pool.slots, pool.lent) == ([], 0)
 
 
 @pytest.mark.parametrize("same", [False, True])
