@@ -33,7 +33,7 @@ $(shell test "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" && $(PY) -c "" 2>/dev/
 
 help:
 	@echo "make demo    train PPO on CartPole-v1 with live progress; writes the learning curve"
-	@echo "make test    make check, then the tests and doctests: about six minutes on two cores"
+	@echo "make test    make check, then the quick tests and doctests"
 	@echo "make test-processes  the tests that make test leaves out: many processes, programs, seconds, further combinations of options"
 	@echo "make test-ray  the tests that start Ray, which make test leaves out too"
 	@echo "make test-distributed  the tests of collectors on torch.distributed, torch RPC and Ray, on several machines too"
