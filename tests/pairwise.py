@@ -1,4 +1,4 @@
-"""Few combinations of many options: each value of one option meets each value of every other.
+"""Few combinations of many options: each value of one option meets each value of every other, or occurs at all.
 
 A test with options of 4, 3, 3 and 2 values has 72 cases. A mistake that takes one value, or two values of different
 options together, shows in 12 of them already:
@@ -47,6 +47,28 @@ def by_default(values: Iterable[Any], *quick: Any) -> list[Any]:
         value if value in quick else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=others)
         for value in values
     ]
+
+
+def each_value(combinations: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Combinations, of which `make test` runs a few, so that each value of each option is in one; the others as above."""
+    rows = list(combinations)
+    places = range(len(rows[0]))
+    missing = [(place, value) for place in places for value in _apart(row[place] for row in rows)]
+    quick: list[int] = []
+    while missing:
+        new = [sum(row[place] == value for place, value in missing) for row in rows]
+        best = new.index(max(new))  # the first of those that add the most
+        missing = [(place, value) for place, value in missing if rows[best][place] != value]
+        quick.append(best)
+    return [row if place in quick else pytest.param(*row, marks=pytest.mark.processes) for place, row in enumerate(rows)]
+
+
+def _apart(values: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in values:
+        if value not in found:
+            found.append(value)
+    return found
 
 
 def _pairs(row: tuple[int, ...]) -> frozenset[Pair]:

@@ -25,6 +25,7 @@ from reap import GymEnv, SerialEnv, SyncDataCollector
 from reap.keys import Key
 from reap.recording.buffers import SMALL, Slot, after
 from tests.collectors.seams import pool_of, seam_of
+from tests.pairwise import by_default
 
 OBSERVATION: Key = ("observation",)
 
@@ -108,13 +109,13 @@ def by_hand() -> Callable[[torch.Tensor], torch.Tensor]:
 
 # What reap may call beyond the hand-written loop; promised are 3 a frame for a plain module and 8 envs, 4 for an unwrapped
 # policy. The calls of a column are shared by its rows; for one env they are the calls of a frame.
-@pytest.mark.parametrize(("envs", "budget"), [(1, 5.0), (8, 1.5), (64, 0.5)])
+@pytest.mark.parametrize(("envs", "budget"), by_default([(1, 5.0), (8, 1.5), (64, 0.5)], (8, 1.5)))
 def test_plain_module_python_calls(envs: int, budget: float) -> None:
     extra = calls_of_reap(envs, CartPolePolicy(), "plain") - calls_by_hand(envs, CartPolePolicy())
     assert extra <= budget
 
 
-@pytest.mark.parametrize(("envs", "budget"), [(1, 9.0), (8, 2.5), (64, 0.75)])
+@pytest.mark.parametrize(("envs", "budget"), by_default([(1, 9.0), (8, 2.5), (64, 0.75)], (8, 2.5)))
 @pytest.mark.parametrize(
     ("policy", "inner"),
     [(tensordict_policy, CartPolePolicy), (probabilistic_policy, by_hand)],

@@ -20,8 +20,6 @@ from reap.errors import ClosedError, OptionError, SpecMismatch, WorkerDied, Work
 from reap.evaluation import Evaluation, Evaluator
 from reap.testing import Count
 
-pytestmark = pytest.mark.timeout(60)
-
 LENGTH = 4
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from reap.collectors import SyncDataCollector
 from reap.envs import GymEnv, SerialEnv
 from reap.testing import DictCount, MLPPolicy, Noise
-from tests.pairwise import pairwise
+from tests.pairwise import by_default, each_value, pairwise
 
 SEED = 5
 Make = Callable[[], gym.Env]
@@ -127,7 +127,9 @@ def seeded(make: Callable[[], nn.Module]) -> nn.Module:
     return make()
 
 
-@pytest.mark.parametrize(("size", "count", "length"), pairwise([1, 4, 11, 17, 376], [None, 1, 2, 3, 4, 5], [7, 30, 50]))
+@pytest.mark.parametrize(
+    ("size", "count", "length"), each_value(pairwise([1, 4, 11, 17, 376], [None, 1, 2, 3, 4, 5], [7, 30, 50]))
+)
 def test_batches_of_7_30_and_50_are_one_stream(size: int, count: int | None, length: int) -> None:
     """Rows of 1, 11 or 17 floats lose their alignment where they are not copied to the stage."""
     columns = 210
@@ -189,8 +191,7 @@ def test_pendulum(count: int | None) -> None:
     assert_equals(stream(both(count, lambda: gym.make("Pendulum-v1")), policy, 50 * (count or 1), 250), wanted)
 
 
-@pytest.mark.parametrize("indices", [False, True])
-@pytest.mark.parametrize("count", [None, 3])
+@pytest.mark.parametrize(("count", "indices"), each_value(pairwise([None, 3], [False, True])))
 def test_frozen_lake(count: int | None, indices: bool) -> None:
     """Observations and actions are choices: one-hot int64, or indices."""
 
@@ -210,8 +211,7 @@ def test_frozen_lake(count: int | None, indices: bool) -> None:
     assert_equals(stream(env, policy, 40 * (count or 1), 200), wanted)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("count", [None, 2])
+@pytest.mark.parametrize(("count", "dtype"), each_value(pairwise([None, 2], [torch.float64, torch.float32])))
 def test_hopper(count: int | None, dtype: torch.dtype) -> None:
     """MuJoCo observes float64; `dtype` casts as the row is written."""
     policy = seeded(lambda: Greedy(11, 3, scale=1.0, dtype=dtype))
@@ -235,7 +235,7 @@ def make_pong() -> gym.Env:
     return gym.wrappers.FrameStackObservation(env, 4)
 
 
-@pytest.mark.parametrize("count", [None, 2])
+@pytest.mark.parametrize("count", by_default([None, 2], None))
 def test_pong(count: int | None) -> None:
     class Pixels(Greedy):
         def forward(self, observation: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from reap.collectors.utils import split_trajectories
 from reap.envs import EnvBase, GymEnv, SerialEnv
 from reap.testing import Count, DictPolicy, Id, IdRows
 from tests.frames_model import Frames, Model, Stopper, batch_from, counts_from, last_frames, mask_from
-from tests.pairwise import pairwise
+from tests.pairwise import by_default, each_value, pairwise
 
 BATCHES = 9
 
@@ -127,10 +127,14 @@ CHOSEN = [names for k in range(5) for names in itertools.combinations(list(SWITC
 COMBINATIONS = [(*names, "same") if place % 2 else names for place, names in enumerate(CHOSEN)]
 
 
+def joined(value: Any) -> str | None:
+    return "-".join(value) if isinstance(value, tuple) else None
+
+
 @pytest.mark.parametrize(
     ("env", "names", "columns"),
-    pairwise(list(ENVS), COMBINATIONS, [1, 7, 18]),
-    ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
+    each_value(pairwise(list(ENVS), COMBINATIONS, [1, 7, 18])),
+    ids=joined,
 )
 def test_every_frame_is_in_its_place(env: str, names: tuple[str, ...], columns: int) -> None:
     """A01, A04, H01 and all of their combinations; batches of 1, 7 and 18 columns with each."""
@@ -139,7 +143,8 @@ def test_every_frame_is_in_its_place(env: str, names: tuple[str, ...], columns: 
 
 
 @pytest.mark.parametrize(
-    ("env", "names", "size"), pairwise(["single", "serial3", "own2x3"], COMBINATIONS, [(7, 5), (18, 7), (7, 7), (1, 1)])
+    ("env", "names", "size"),
+    each_value(pairwise(["single", "serial3", "own2x3"], COMBINATIONS, [(7, 5), (18, 7), (7, 7), (1, 1)])),
 )
 def test_every_frame_is_in_its_place_when_interrupted(env: str, names: tuple[str, ...], size: tuple[int, int]) -> None:
     """B08: frames that were not collected are invalid; episodes under way go on."""
@@ -148,16 +153,14 @@ def test_every_frame_is_in_its_place_when_interrupted(env: str, names: tuple[str
     check(Case(ENVS[env](), columns, options, period=period))
 
 
-@pytest.mark.parametrize("names", COMBINATIONS, ids="-".join)
-@pytest.mark.parametrize("env", ["single", "serial3", "own3"])
+@pytest.mark.parametrize(("env", "names"), each_value(pairwise(["single", "serial3", "own3"], COMBINATIONS)), ids=joined)
 def test_every_frame_is_in_its_place_in_warm_up_after_a_seed(env: str, names: tuple[str, ...]) -> None:
     """A14: the keys are the same from the first batch on. A seed before the first batch costs one reset, and no id."""
     options = {name: value for one in names for name, value in SWITCHES[one].items()}
     check(Case(ENVS[env](), 7, {**options, "init_random_frames": 50}, seeded=True))
 
 
-@pytest.mark.parametrize("names", COMBINATIONS, ids="-".join)
-@pytest.mark.parametrize("period", [0, 5])
+@pytest.mark.parametrize(("period", "names"), each_value(pairwise([0, 5], COMBINATIONS)), ids=joined)
 def test_split_holds_the_same_frames(names: tuple[str, ...], period: int) -> None:
     """Each trajectory of a batch in a row of its own, whole, in order, under its id; nothing invalid; postproc sees it."""
     options = {name: value for one in names for name, value in SWITCHES[one].items()}
@@ -240,9 +243,9 @@ def test_rollout_is_the_batch_as_recorded() -> None:
     case.close()
 
 
-@pytest.mark.parametrize("names", COMBINATIONS[:8], ids="-".join)
-@pytest.mark.parametrize("period", [0, 5])
-@pytest.mark.parametrize("env", ["serial3", "own3"])
+@pytest.mark.parametrize(
+    ("env", "period", "names"), each_value(itertools.product(["serial3", "own3"], [0, 5], COMBINATIONS[:8])), ids=joined
+)
 def test_finished_episodes_are_counted_with_their_returns(env: str, names: tuple[str, ...], period: int) -> None:
     options = {name: value for one in names for name, value in SWITCHES[one].items() if one != "cut"}
     case = Case(ENVS[env](), 7, options, period=period)
@@ -314,7 +317,7 @@ def test_idle_rows_show_the_policy_what_it_acted_on_last() -> None:
     assert [int(batch["collector", "mask"].sum()) for batch in kept] == [8, 5, 2] * 2
 
 
-@pytest.mark.parametrize("env", ["single", "serial3"])
+@pytest.mark.parametrize("env", by_default(["single", "serial3"], "single"))
 def test_more_columns_than_views_are_made_at_a_time(env: str) -> None:
     check(Case(ENVS[env](), 2100, {"max_frames_per_traj": 6}), 2)
 

@@ -111,7 +111,6 @@ with wandb.init(mode="offline", dir=sys.argv[1], project="reap") as run:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
 def test_weights_and_biases(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     environ = {**os.environ, "WANDB_SILENT": "true"}
@@ -150,6 +149,7 @@ def log_records(data: bytes) -> Iterator[bytes]:
             yield record
 
 
+@pytest.mark.processes
 def test_mlflow(collector: SyncDataCollector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

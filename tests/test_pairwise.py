@@ -1,13 +1,14 @@
-"""The combinations that `pairwise` chooses: every pair is there, they are few, and they stay the same."""
+"""The combinations that `pairwise` and `each_value` choose: every pair, or value, is there; they are few and stay the same."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from tests.pairwise import pairwise
+from tests.pairwise import by_default, each_value, pairwise
 
 
 def pairs_of(row: tuple[object, ...]) -> set[tuple[object, ...]]:
@@ -48,3 +49,30 @@ def test_what_cannot_be_is_left_out_and_what_can_be_is_not() -> None:
 
 def test_values_need_not_be_hashable() -> None:
     assert pairwise([[1], [2]], [{}], [None]) == [([1], {}, None), ([2], {}, None)]
+    assert each_value([([1], {}), ([2], {})]) == [([1], {}), ([2], {})]
+
+
+def others(values: list[Any]) -> list[tuple[Any, ...]]:
+    """What runs with the tests of processes."""
+    params = [value for value in values if hasattr(value, "marks")]
+    assert all([mark.name for mark in param.marks] == ["processes"] for param in params)
+    return [tuple(param.values) for param in params]
+
+
+def test_each_value_is_in_a_combination_that_make_test_runs_and_none_is_lost() -> None:
+    rows = pairwise("abcde", "fgh", "ij")
+    chosen = each_value(rows)
+    assert [tuple(getattr(row, "values", row)) for row in chosen] == rows
+    quick = [row for row in chosen if not hasattr(row, "marks")]
+    assert {value for row in quick for value in row} == set("abcdefghij")
+    assert len(quick) == 5
+    assert sorted(quick + others(chosen)) == rows
+
+
+def test_make_test_runs_the_values_that_are_named() -> None:
+    chosen = by_default(["a", "b", "c"], "b")
+    assert chosen[1] == "b"
+    assert others(chosen) == [("a",), ("c",)]
+    chosen = by_default([(1, 2), (3, 4)], (1, 2))
+    assert chosen[0] == (1, 2)
+    assert others(chosen) == [(3, 4)]

@@ -21,6 +21,7 @@ from reap.collectors.distributed.torch_distributed import TorchDistributedOption
 from reap.collectors.options.collector import SyncOptions, make_options
 from reap.collectors.options.multi import MultiOptions, WorkerOptions
 from reap.errors import ReapError
+from tests.pairwise import by_default
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
@@ -76,12 +77,7 @@ def found_in(expected: list[str], printed: list[str]) -> bool:
 GUIDES = [page for page in PAGES[1:] if blocks(page, "python").strip()]
 
 
-@pytest.mark.timeout(150)
-@pytest.mark.parametrize(
-    "page",
-    [PAGES[0], *(pytest.param(page, marks=pytest.mark.processes) for page in GUIDES)],
-    ids=lambda page: page.name,
-)
+@pytest.mark.parametrize("page", by_default([PAGES[0], *GUIDES], ROOT / "docs" / "trajectories.md"), ids=lambda page: page.name)
 def test_examples_run_and_print_what_they_say(page: Path, tmp_path: Path) -> None:
     """In a process of their own, as a reader runs them; warnings are errors."""
     code = blocks(page, "python")
@@ -94,7 +90,7 @@ def test_examples_run_and_print_what_they_say(page: Path, tmp_path: Path) -> Non
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=180,
         check=False,
     )
     assert run.returncode == 0, f"{page.name}, with its own line numbers:\n{run.stderr}"
@@ -162,7 +158,7 @@ def test_commands_are_understood() -> None:
     for command, words in commands:
         options = set(re.findall(r"(?<=\s)--[a-z-]+", words))
         shown = subprocess.run(
-            [sys.executable, "-m", "reap", command, "--help"], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-m", "reap", command, "--help"], capture_output=True, text=True, timeout=180, check=False
         )
         assert shown.returncode == 0, shown.stderr
         assert not [option for option in options if option not in shown.stdout], f"reap {command}{words}"
@@ -176,7 +172,7 @@ def test_the_command_line_page_shows_the_help() -> None:
         env={**os.environ, "COLUMNS": "100"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=True,
     )
     help_on_page = page.partition("## All options\n\n```\n")[2].partition("```")[0]

@@ -83,7 +83,7 @@ def test_recurrent_dqn_trains_on_slices_with_the_memory_of_their_first_frame(loa
         torch.testing.assert_close(values[:, t], agent.values.head(memory))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.processes
 def test_sac(load: Load, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ("--total-frames", "600", "--random-frames", "400", "--batch-size", "32")
     assert run(load("sac"), monkeypatch, capfd, *arguments).startswith("seed 1: 600 frames, evaluation return -")

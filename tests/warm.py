@@ -78,7 +78,7 @@ class Program:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.returncode is None:
             self.send_signal(signal.SIGKILL)
-        self.wait(10)
+        self.wait(100)
         for stream in (self.stdout, self.stderr):
             stream.close()
         os.close(self._status[0])

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from reap.errors import ClosedError
 from reap.keys import Key, Sizes, is_private, nested
 from reap.recording.buffers import SMALL, Slot, slot_layout
 from reap.recording.layout import Block, Field, Layout, sizes_of
@@ -113,9 +114,21 @@ class SlotPool:
         """Whether a slot is left for the next rollout when this one is lent."""
         return self._limit is None or bool(self._free) or len(self.slots) < self._limit
 
+    def slot(self, index: int) -> Slot:
+        """A slot that was taken.
+
+        Raises:
+            ClosedError: the pool has been cleared since.
+        """
+        try:
+            return self.slots[index]
+        except IndexError:
+            raise ClosedError("the memory of these batches is dropped: another thread has shut their collector down") from None
+
     def give_back(self, index: int) -> None:
-        """Return a slot that was taken and is not delivered."""
-        self._free.append(self._own[index])
+        """Return a slot that was taken and is not delivered; one of before the pool was cleared is dropped already."""
+        if index < len(self._own):
+            self._free.append(self._own[index])
 
     def clear(self) -> None:
         """Drop all slots: the memory of a lent one is freed with the last piece of its batch, that of the others now."""
@@ -123,12 +136,16 @@ class SlotPool:
             kept.clear()
 
     def deliver(self, index: int) -> TensorDict:
-        """The batch recorded in a slot that was taken: ordinary tensors, whatever mode the caller is in."""
+        """The batch recorded in a slot that was taken: ordinary tensors, whatever mode the caller is in.
+
+        Raises:
+            ClosedError: the pool has been cleared since the slot was taken.
+        """
         with torch.inference_mode(False):
             return self._deliver(self, index)
 
     def _deliver_lease(self, index: int) -> TensorDict:
-        slot = self.slots[index]
+        slot = self.slot(index)
         try:
             leaves: dict[Key, Any] = {key: source.clone() for key, source in self._sources[index].items()}
             leaves.update({key: objects_of(slot, key) for key in self._objects})
@@ -151,7 +168,7 @@ class SlotPool:
         self.give_back(index)
         nodes = self._same.get(index)
         if nodes is None:
-            slot = self.slots[index]
+            slot = self.slot(index)
             tensors = {key: slot.tensor(key) for key in self._shown if key not in self._objects}
             nodes = self._same[index] = _nodes(self._tensordict(tensors))
         for node, entries in nodes:
@@ -160,7 +177,7 @@ class SlotPool:
             own.clear()
             own.update(entries)
         for key in self._objects:
-            nodes[0][0].set(key, objects_of(self.slots[index], key))
+            nodes[0][0].set(key, objects_of(self.slot(index), key))
         return nodes[0][0]
 
     def _tensordict(self, leaves: Mapping[Key, Any]) -> TensorDict:

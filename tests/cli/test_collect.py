@@ -203,6 +203,7 @@ def test_the_table(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+@pytest.mark.processes
 def test_a_program_of_torch_export(here: Path) -> None:
     class Program(torch.nn.Module):
         def forward(self, observation: torch.Tensor) -> torch.Tensor:
@@ -369,7 +370,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_does_not_wait_for_torch() -> None:
     code = "import sys; from reap.cli.main import main; main(['collect', '--help']); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=50, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=180, check=False).returncode == 0
 
 
 # In a process of its own
@@ -379,7 +380,7 @@ def test_help_does_not_wait_for_torch() -> None:
 def test_a_process(here: Path) -> None:
     words = ["collect", "CartPole-v1", "--frames", "200", "--num-envs", "2", "--out", "data"]
     command = [sys.executable, "-m", "reap", *words]
-    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "CartPole-v1 · random: 200/200 frames (100%)" in done.stdout
     assert_equal(TensorDict.load_memmap(here / "data"), collected("CartPole-v1", 2, 200))

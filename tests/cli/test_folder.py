@@ -142,6 +142,7 @@ except DiskFull as error:
 """
 
 
+@pytest.mark.processes
 def test_a_run_that_ends_early_on_a_full_disk_is_kept() -> None:
     done = on_small_disk(FULL, 6)
     assert done.stderr == ""
@@ -168,7 +169,7 @@ print(folder.finish(), Path("out").exists())
 
 
 def test_files_longer_than_a_limit_are_an_error(tmp_path: Path) -> None:
-    code, out, errors = warm.run(LIMITED, str(tmp_path), timeout=50)
+    code, out, errors = warm.run(LIMITED, str(tmp_path), timeout=180)
     assert (code, errors) == (0, "")
     said = r"--out: expected room for 8.0 MB at out, found .* free: the file would exceed .*\nNone False\n"
     assert re.fullmatch(said, out)

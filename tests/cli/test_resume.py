@@ -141,7 +141,6 @@ def assert_nothing_lost(here: Path, seeds: list[int]) -> None:
             assert 0 <= count - len(kept[seed]) <= 1
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("delays", [[0.0, 0.05], pytest.param(None, marks=pytest.mark.processes)])
 def test_killed_at_any_moment(here: Path, words: str, delays: list[float] | None) -> None:
     chance = random.Random(0)
@@ -176,7 +175,6 @@ def make():
 """
 
 
-@pytest.mark.timeout(120)
 def test_stopped_and_resumed(
     here: Path, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,7 +305,6 @@ def test_options_that_do_not_go_together(here: Path, capsys: pytest.CaptureFixtu
     assert os.listdir(here / "minari" / "told" / "b-v0") == []
 
 
-@pytest.mark.timeout(120)
 def test_records_of_a_resumed_run_have_the_ids_of_its_frames(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "stopping.py").write_text(STOPPING)
     words = "collect CartPole-v1 --frames 400 --frames-per-batch 20 --policy stopping.py:make --record-episodes --out data"

@@ -9,7 +9,7 @@ from typing import Any
 from reap.collectors import SyncDataCollector
 from reap.testing import Const, Count
 
-LIMIT = 20.0
+LIMIT = 100.0
 """Seconds after which a wait has failed."""
 
 

@@ -10,7 +10,7 @@ from reap.collectors.workers.base import Workers
 from reap.recording.pool import SlotPool
 from reap.workers.remote.group import RemoteGroup
 
-LIMIT = 20.0
+LIMIT = 100.0
 """Seconds after which a wait has failed."""
 
 

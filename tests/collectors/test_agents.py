@@ -74,7 +74,6 @@ def discrete_actor(group: str, observations: int, agents: int) -> ProbabilisticA
     )
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", Collectors)
 @pytest.mark.parametrize(
     ("make", "actor", "group", "agents"),
@@ -123,7 +122,6 @@ def test_multi_agent_ppo(kind: str, make: Any, actor: Any, group: str, agents: i
 # ---------------------------------------------------------------------- over processes
 
 
-@pytest.mark.timeout(120)
 def test_batches_of_several_workers() -> None:
     teams = [Team, Team]
     with MultiSyncDataCollector(teams, act, frames_per_batch=16) as collector:
@@ -136,20 +134,17 @@ def test_batches_of_several_workers() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
 def test_batches_of_workers_that_share_no_memory() -> None:
     with DistributedSyncDataCollector([Team, Team], act, frames_per_batch=16, total_frames=16, launcher="mp") as collector:
         assert sizes(collector.next()) == expected(2, 8)
 
 
-@pytest.mark.timeout(120)
 def test_an_env_in_several_processes() -> None:
     with ParallelEnv(2, Team) as env, SyncDataCollector(env, act, frames_per_batch=16) as collector:
         assert sizes(collector.next()) == expected(2, 8)
         assert env.rollout(3)["next", "agents"].batch_size == (2, 3, Team.n)
 
 
-@pytest.mark.timeout(120)
 def test_workers_that_write_to_a_buffer() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(64), batch_size=4)
     with MultiaSyncDataCollector([Team, Team], act, frames_per_batch=16, total_frames=32, replay_buffer=buffer) as collector:
@@ -182,7 +177,6 @@ def test_batches_leave_out_keys_that_begin_with_an_underscore(options: dict[str,
     assert not [key for key in keys if any(name.startswith("_") for name in key)]
 
 
-@pytest.mark.timeout(120)
 def test_workers_leave_them_out_too() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(64), batch_size=4)
     with MultiaSyncDataCollector([Team], Secretive(), frames_per_batch=8, total_frames=8, replay_buffer=buffer) as collector:
@@ -215,7 +209,6 @@ def test_a_private_state_is_carried_on() -> None:
     assert "_count" not in batch["next"].keys()
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ["sync", "multi"])
 def test_set_truncated_marks_the_flags_of_agents(kind: str) -> None:
     make = partial(Team, flags=True)

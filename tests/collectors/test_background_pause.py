@@ -17,9 +17,6 @@ from reap.testing import Count
 from tests.collectors.buffers import Buffer, collecting, in_thread, join, observed
 from tests.collectors.seams import wait_for_end
 
-pytestmark = pytest.mark.timeout(30)
-
-
 # ---------------------------------------------------------------------- pause
 
 

@@ -17,9 +17,6 @@ from tests.collectors.buffers import WHILE_RUNNING, Buffer, collecting, observed
 from tests.collectors.seams import wait_for_end
 from tests.pairwise import pairwise
 
-pytestmark = pytest.mark.timeout(30)
-
-
 # ---------------------------------------------------------------------- start
 
 

@@ -12,8 +12,6 @@ from reap.testing import Const
 from tests.collectors.buffers import LIMIT, Buffer, Gated, collecting
 from tests.collectors.seams import wait_for_end
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def actions(batch: Any) -> list[float]:
     return batch["action"].flatten().tolist()

@@ -20,7 +20,6 @@ from reap.errors import CallOrderError, ClosedError, OptionError, SpecMismatch
 from reap.testing import Const, Count
 from reap.weight_update import MultiProcessWeightSyncScheme, NoWeightSyncScheme, SharedMemWeightSyncScheme
 
-pytestmark = pytest.mark.timeout(60)
 CLASSES: dict[str, Callable[..., Any]] = {
     "Sync": lambda policy=None, **options: SyncDataCollector(partial(Count, 9), policy, frames_per_batch=4, **options),
     "MultiSync": lambda policy=None, **options: MultiSyncDataCollector(

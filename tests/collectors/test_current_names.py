@@ -14,7 +14,6 @@ from reap.errors import OptionError
 from reap.testing import Const, Count
 from reap.weight_update import NoWeightSyncScheme
 
-pytestmark = pytest.mark.timeout(60)
 FACTORY = partial(Count, 3)
 
 SAME = {

@@ -17,7 +17,6 @@ from reap.envs.faces.moved import moving
 from reap.errors import OptionError
 from reap.testing import Const, Count
 
-pytestmark = pytest.mark.timeout(60)
 CPU = torch.device("cpu")
 WITH_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="has no CUDA")
 

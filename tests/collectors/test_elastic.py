@@ -30,7 +30,7 @@ from reap.workers.serve import Terminated
 from tests.collectors.seams import pool_of
 from tests.workers.threads import ThreadCarrier, WatchedThreadCarrier, thread_group
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.filterwarnings("ignore:worker . is replaced:RuntimeWarning")]
+pytestmark = [pytest.mark.filterwarnings("ignore:worker . is replaced:RuntimeWarning")]
 
 COLUMNS = 8
 
@@ -207,7 +207,7 @@ class Slow:
 
     def __call__(self) -> Acting:
         self.made += 1
-        assert self.made == 1 or self.gate.wait(30)
+        assert self.made == 1 or self.gate.wait(100)
         return Acting(3, self._die)
 
 
@@ -225,6 +225,7 @@ def test_others_deliver_while_a_successor_starts() -> None:
         assert found <= {0, 2}
 
 
+@pytest.mark.processes
 def test_a_successor_that_dies_at_once_is_tried_again() -> None:
     made, act = list[int](), Once(die)
 
@@ -298,7 +299,7 @@ def test_collecting_begins_before_all_workers_are_there() -> None:
     gate = threading.Event()
 
     def slow() -> Marked:
-        assert gate.wait(30)
+        assert gate.wait(100)
         return Marked()
 
     with Threaded(False, [Marked, here(slow)], Weighted(1.0), min_workers=1) as collector:
@@ -320,7 +321,7 @@ def test_a_seed_waits_for_those_who_are_joining() -> None:
     gate = threading.Event()
 
     def slow() -> Marked:
-        assert gate.wait(30)
+        assert gate.wait(100)
         return Marked()
 
     with Threaded(False, [Marked, here(slow)], min_workers=1) as collector:
@@ -347,7 +348,7 @@ def test_a_worker_that_joins_later_is_like_the_others() -> None:
     gate = threading.Event()
 
     def slow() -> Other:
-        assert gate.wait(30)
+        assert gate.wait(100)
         return Other()
 
     with Threaded(False, [Marked, here(slow)], min_workers=1) as collector:

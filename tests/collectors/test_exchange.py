@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,10 @@ from reap.collectors.workers.recovery import Recovery
 from reap.collectors.workers.retries import OneTry
 from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.data import LazyTensorStorage, ReplayBuffer
-from reap.errors import SpecMismatch, WorkerDied
+from reap.errors import ClosedError, SpecMismatch, WorkerDied
 from reap.policy.contents.held import held_by
 from reap.recording.buffers import IDS, VERSION
+from reap.recording.layout import Field
 from reap.rollout.loop import Phase
 from reap.testing.marked import Marked, Told
 from reap.weights.no_weights import NoMailbox
@@ -42,10 +44,24 @@ from tests.collectors.worker_kinds import assert_same, mapped, serial
 from tests.pairwise import by_default
 from tests.workers.threads import thread_group
 
-pytestmark = pytest.mark.timeout(60)
-
 SEED = 5
 COLUMNS = 8
+
+
+def test_workers_that_are_stopped_while_they_are_given_a_slot() -> None:
+    """By another thread, which drops the slots: what is raised is that the workers are stopped."""
+
+    class Stopped(CopiedExchange):
+        def attach_slot(self, *_given: Any) -> None:
+            slots.pool.clear()
+            raise ClosedError("these workers are stopped")
+
+    info = SimpleNamespace(rows=1, columns=COLUMNS, fields={("reward",): Field((1,), torch.float32)})
+    infos: Any = {0: info}
+    slots = Slots(Stopped(), infos, (), COLUMNS, device=None, same=False)
+    with pytest.raises(ClosedError, match="^these workers are stopped$"):
+        slots.take()
+    assert slots.pool.lent == 0
 
 
 def in_processes(plan: Any, policy: Any) -> RolloutWorkers:

@@ -17,8 +17,6 @@ from tests.collectors.seams import wait_for_end
 
 RANDOM, MODE, MEAN = InteractionType.RANDOM, InteractionType.MODE, InteractionType.MEAN
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(autouse=True)
 def _none_is_set() -> Iterator[None]:

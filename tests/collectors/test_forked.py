@@ -45,7 +45,7 @@ for call in calls:
 
 @pytest.mark.parametrize("kind", ["Multi", *(pytest.param(kind, marks=pytest.mark.processes) for kind in OTHERS)])
 def test_a_fork_is_refused_what_belongs_to_its_parent(kind: str) -> None:
-    assert warm.run(PROGRAM, kind, timeout=60) == (0, "", "")
+    assert warm.run(PROGRAM, kind, timeout=180) == (0, "", "")
 
 
 @pytest.mark.processes
@@ -65,7 +65,7 @@ for kind in (SyncDataCollector, MultiSyncDataCollector):
     collector.start()
     child = os.fork()
     if not child:
-        signal.alarm(20)
+        signal.alarm(100)
         for call in (collector.state_dict, collector.update_policy_weights_):
             try:
                 call()
@@ -78,4 +78,4 @@ for kind in (SyncDataCollector, MultiSyncDataCollector):
     assert collector.is_running()
     collector.shutdown()
 """
-    assert warm.run(program, timeout=60)[:2] == (0, "")
+    assert warm.run(program, timeout=180)[:2] == (0, "")

@@ -19,7 +19,6 @@ from reap.envs import ExplorationType, GymEnv
 from reap.errors import OptionError
 from reap.testing import Const, Count
 
-pytestmark = pytest.mark.timeout(60)
 ignore_deprecation = pytest.mark.filterwarnings("ignore:option .* is deprecated:DeprecationWarning")
 
 ENV = GymEnv(Count(5))

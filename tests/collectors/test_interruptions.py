@@ -15,8 +15,6 @@ from reap.testing import Const, Count
 from tests.collectors.worker_kinds import CLASSES, IDS
 from tests.interruptions import each_moment
 
-pytestmark = pytest.mark.timeout(120)
-
 LENGTH = 5
 EVERY = pytest.mark.parametrize("every", [31, pytest.param(1, marks=pytest.mark.soak)])
 NAMES = pytest.mark.parametrize("name", ["Sync", *(pytest.param(name, marks=pytest.mark.processes) for name in CLASSES)])

@@ -24,8 +24,6 @@ from reap.testing.marked import Drawing, Marked
 from tests.collectors.seams import group_of
 from tests.collectors.worker_kinds import CLASSES, Gate, Gated, assert_same, interrupt_at, steps, take, workers_of
 
-pytestmark = pytest.mark.timeout(60)
-
 PAUSE = 0.002
 """Seconds between two Ctrl-Cs."""
 FAR = 1 << 20
@@ -242,7 +240,7 @@ def test_an_interrupted_pause_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
             if entered.is_set():
                 again.set()
             entered.set()
-            return opened.wait(20) and not again.is_set()
+            return opened.wait(100) and not again.is_set()
 
     def interrupt(_condition: Any) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -250,13 +248,13 @@ def test_an_interrupted_pause_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work()
     background = Background(work.step, "work")
     background.start()
-    assert entered.wait(20)
+    assert entered.wait(100)
     with monkeypatch.context() as patched:
         patched.setattr(background._changed, "wait_for", interrupt)
         with pytest.raises(KeyboardInterrupt), background.pause():
             pass
     opened.set()
-    assert again.wait(20), "it goes on"
+    assert again.wait(100), "it goes on"
     background.stop(20, lambda: None)
 
 

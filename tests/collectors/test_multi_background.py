@@ -17,7 +17,7 @@ from reap.testing.marked import Marked, Told
 from tests.collectors.seams import pids_of, wait_for_end
 from tests.collectors.worker_kinds import CLASSES, LIMIT, Failing, Gate, Gated, nothing_left
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(30)]
+pytestmark = pytest.mark.processes
 
 
 class Buffer:

@@ -19,8 +19,6 @@ from tests.collectors.seams import under_way
 from tests.collectors.worker_kinds import CLASSES, LIMIT, MASK, VERSION, Gate, Gated, counts, pairs, steps
 from tests.pairwise import by_default
 
-pytestmark = pytest.mark.timeout(30)
-
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Gate]:

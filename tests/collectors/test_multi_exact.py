@@ -29,8 +29,6 @@ from tests.collectors.worker_kinds import (
 )
 from tests.pairwise import by_default
 
-pytestmark = pytest.mark.timeout(30)
-
 SEED = 7
 POLICIES = {"plain": Told, "drawing": Drawing, "recurrent": Recall, "TensorDict": sampling}
 

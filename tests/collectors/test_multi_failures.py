@@ -33,7 +33,7 @@ from tests.collectors.worker_kinds import (
     take,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(30)]
+pytestmark = pytest.mark.processes
 
 ENDS: dict[str, Any] = {"raise": ValueError, "os._exit": 3, "SIGKILL": -9, "SIGSEGV": -11}
 
@@ -196,7 +196,8 @@ def test_an_end_while_batches_wait(tmp_path: Path) -> None:
 
 def collect_until_closed(collector: Any, raised: list[str]) -> None:
     try:
-        take(collector, 30)
+        while collector.next() is not None:  # the worker that is not stuck may deliver any number before the end
+            pass
     except ClosedError as error:
         raised.append(str(error))
 

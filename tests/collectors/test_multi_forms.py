@@ -24,9 +24,6 @@ from tests.collectors.worker_kinds import (
 )
 from tests.pairwise import by_default
 
-pytestmark = pytest.mark.timeout(30)
-
-
 # ---------------------------------------------------------------------- forms of a batch
 
 ROWS = [[0, 1, 2, 0, 1, 2], [100, 101, 102, 103, 100, 101]]

@@ -20,8 +20,6 @@ from tests.collectors.seams import pids_of, pool_of, pools_of
 from tests.collectors.worker_kinds import CLASSES, Pixels, assert_same, descriptors, leaves, mapped, take
 from tests.pairwise import by_default
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def fingerprint(batch: Any) -> dict[Any, int]:
     return {key: hash(batch[key].numpy().tobytes()) for key in leaves(batch)}

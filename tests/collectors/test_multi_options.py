@@ -20,9 +20,6 @@ from tests.collectors.seams import under_way
 from tests.collectors.worker_kinds import CLASSES, IDS, MASK, Text, counts, leaves, pairs, steps, take
 from tests.pairwise import by_default
 
-pytestmark = pytest.mark.timeout(30)
-
-
 # ---------------------------------------------------------------------- one option for each worker
 
 

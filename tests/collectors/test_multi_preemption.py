@@ -23,8 +23,6 @@ from tests.collectors.worker_kinds import (
     wait_for_stop,
 )
 
-pytestmark = pytest.mark.timeout(30)
-
 
 @pytest.fixture
 def gates(tmp_path: Path) -> Any:

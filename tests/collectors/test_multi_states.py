@@ -33,8 +33,6 @@ from tests.collectors.worker_kinds import (
 )
 from tests.pairwise import by_default
 
-pytestmark = pytest.mark.timeout(30)
-
 SEED = 7
 
 

@@ -25,8 +25,6 @@ from reap.testing import BN, Const, Count
 from tests.collectors.worker_kinds import CLASSES, Gate, Gated, Uniform, take, workers_of
 from tests.pairwise import by_default
 
-pytestmark = pytest.mark.timeout(30)
-
 VERSION = ("collector", "policy_version")
 FORMS: dict[str, Any] = {
     "module": Const,

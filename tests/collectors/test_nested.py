@@ -16,8 +16,6 @@ from reap.errors import OptionError, SpecMismatch
 from reap.testing import Count
 from tests.data.unseen import Unseen, WithoutIds, steps_of_slices
 
-pytestmark = pytest.mark.timeout(60)
-
 ENV = "Pendulum-v1"
 
 

@@ -10,7 +10,7 @@ import pytest
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -67,7 +67,7 @@ def test_cells_build_go_on_and_end(
         monkeypatch.setenv(variable, str(tmp_path))
     sources = [DEFINITIONS, BUILD.format(name=name), COLLECT, COLLECT, END]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    client = nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}})
+    client = nbclient.NotebookClient(notebook, timeout=180, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}})
     client.execute()
     expected = ["", "", f"{first}\nTrue\n", f"{second}\nTrue\n", "[False, False]\n"]
     assert printed(notebook) == expected

@@ -14,8 +14,6 @@ from reap.errors import OptionError, SpecMismatch
 from reap.testing import Const
 from tests.collectors.test_devices import Steps
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class OwnAction(Steps):
     """Draws a number that says how many steps were taken."""

@@ -25,13 +25,12 @@ from tests.collectors.buffers import Buffer, collecting
 from tests.collectors.seams import pids_of
 from tests.collectors.worker_kinds import CLASSES, take
 from tests.interruptions import each_moment
+from tests.pairwise import by_default
 from tests.policy.forms import FORMS, Agent, Hiding, Player, a_closure, in_tensordict, itself
-
-pytestmark = pytest.mark.timeout(60)
 
 VERSION = ("collector", "policy_version")
 FEW = ("bound method", "closure", "method of a player", "tensordict around a method", "list in a module")
-IN_WORKERS = [form if form in FEW else pytest.param(form, marks=pytest.mark.processes) for form in FORMS]
+IN_WORKERS = by_default(FORMS, "bound method", "tensordict around a method", "list in a module")
 
 
 def two(policy: Any, **options: Any) -> MultiSyncDataCollector:
@@ -380,7 +379,14 @@ def test_the_first_call_leaves_no_trace() -> None:
         assert net.norm.num_batches_tracked.item() == 0
 
 
-@pytest.mark.parametrize("make", [lambda net: net.act, a_closure, lambda net: in_tensordict(net.act)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        a_closure,
+        pytest.param(lambda net: net.act, marks=pytest.mark.processes),
+        pytest.param(lambda net: in_tensordict(net.act), marks=pytest.mark.processes),
+    ],
+)
 def test_compiled_policies(make: Any) -> None:
     agent = Agent(1.0)
     with SyncDataCollector(Count(9), make(agent), frames_per_batch=2, compile_policy={"backend": "eager"}) as collector:
@@ -399,7 +405,6 @@ def test_lazy_layers_of_a_closure() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
 def test_ctrl_c_reaches_all_workers_or_none() -> None:
     agent = Agent(0.0)
     with two(agent.act, track_policy_version=True) as collector:

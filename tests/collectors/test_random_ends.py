@@ -19,8 +19,6 @@ from reap.envs import GymEnv, SerialEnv
 from reap.testing import Const, Count
 from tests.pairwise import by_default
 
-pytestmark = pytest.mark.timeout(60)
-
 IDS = ("collector", "traj_ids")
 
 

@@ -24,8 +24,6 @@ from tests.collectors.seams import group_of, pids_of
 from tests.collectors.worker_kinds import Gate, nothing_left
 from tests.pairwise import by_default
 
-pytestmark = pytest.mark.timeout(60)
-
 LENGTH = 7
 SUCCESSOR = 2 << 40
 """Ids of the first worker that is launched in another's place, where there are two."""

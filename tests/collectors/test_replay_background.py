@@ -36,7 +36,7 @@ from tests.collectors.replays import (
 from tests.collectors.seams import pids_of, wait_for_end
 from tests.collectors.worker_kinds import CLASSES, Gate, exists
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.processes
 
 
 @pytest.mark.parametrize("total", [47, 48, 49])

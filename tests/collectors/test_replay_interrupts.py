@@ -14,7 +14,7 @@ from reap.testing.marked import Told
 from tests.collectors.replays import GatedWrite, memory, require_each_once, singles
 from tests.collectors.worker_kinds import CLASSES, Gate
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.processes
 
 
 @pytest.mark.parametrize("after", ["next", "state", "rollout", "reset"])

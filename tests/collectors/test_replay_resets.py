@@ -12,7 +12,7 @@ from reap.data import LazyTensorStorage, ReplayBuffer, SliceSampler
 from reap.testing.marked import Told
 from tests.collectors.replays import EVERY, places, serials, singles
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.processes
 
 
 def bare(batch: Any) -> Any:

@@ -26,8 +26,6 @@ from tests.collectors.seams import pids_of
 from tests.collectors.worker_kinds import CLASSES, Text
 from tests.pairwise import by_default
 
-pytestmark = pytest.mark.timeout(60)
-
 BY_WORKERS = "written by the workers"
 
 

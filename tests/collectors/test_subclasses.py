@@ -15,7 +15,6 @@ from reap.envs import GymEnv, SerialEnv
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.testing import Const, Count
 
-pytestmark = pytest.mark.timeout(60)
 IDS = ("collector", "traj_ids")
 
 

@@ -18,8 +18,6 @@ from tests.collectors.replays import EVERY, memory, require_each_once, singles, 
 from tests.collectors.seams import is_held, pids_of, wait_for_end
 from tests.collectors.worker_kinds import LIMIT
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_it_holds_a_collector_that_is_too_far_ahead() -> None:
     throttle = Throttle(20, 2.0, step=5, warm_up=10)

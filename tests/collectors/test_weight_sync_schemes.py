@@ -21,8 +21,6 @@ from reap.weight_update import MultiProcessWeightSyncScheme, NoWeightSyncScheme,
 from tests.collectors.buffers import Buffer
 from tests.collectors.seams import pids_of
 
-pytestmark = pytest.mark.timeout(60)
-
 ENV = "Pendulum-v1"
 
 

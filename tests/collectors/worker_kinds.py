@@ -31,7 +31,7 @@ from reap.testing.marked import Marked
 from reap.workers.progress import STOP
 from tests.collectors.seams import group_of
 
-LIMIT = 20.0
+LIMIT = 100.0
 """Seconds after which a wait has failed."""
 
 CLASSES: dict[str, Callable[..., DataCollectorBase]] = {
@@ -242,7 +242,7 @@ def fail(how: str) -> Any:
             os._exit(3)
         case "SIGKILL" | "SIGSEGV":
             os.kill(os.getpid(), getattr(signal, how))
-            time.sleep(60)
+            time.sleep(600)
         case _:
             raise AssertionError(how)
 
@@ -330,7 +330,7 @@ def nothing_left() -> Generator[list[int]]:
     before, maps = descriptors(), mapped()
     pids: list[int] = []
     yield pids
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + LIMIT
     while any(map(exists, pids)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(map(exists, pids))

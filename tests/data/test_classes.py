@@ -100,7 +100,6 @@ def _write(buffer: ReplayBuffer, cls: Any, data: Any) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(180)
 @kinds
 @pytest.mark.parametrize("storage", TENSORS)
 @pytest.mark.parametrize("mapped", [True, False])
@@ -162,11 +161,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(180)
 def test_a_class_of_the_script_in_a_process_that_it_spawned(tmp_path: Path) -> None:
     file = tmp_path / "script.py"
     file.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=180, check=False)
     assert done.stdout == "[0, 1, 2, 0, 1] True\n", done.stderr
 
 

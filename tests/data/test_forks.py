@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from reap.data import LazyTensorStorage, ReplayBuffer, SliceSampler
 from reap.errors import CallOrderError
 from tests import warm
 from tests.data.claims import claimed
+from tests.pairwise import each_value
 
 SETTING = """
 import itertools, os, signal, threading, time, warnings
@@ -30,7 +32,7 @@ def write(buffer):
 def in_child(do):
     child = os.fork()
     if not child:
-        signal.alarm(20)  # one that hangs is killed
+        signal.alarm(100)  # one that hangs is killed
         try:
             do()
         except BaseException:
@@ -62,12 +64,11 @@ rest = [buffer.sample()["place"] for _ in range(3)]
 assert sorted(torch.cat([first["place"], *rest]).tolist()) == list(range(40)), "the parent goes on as if nothing had been"
 assert len(buffer) == 40
 """
-    assert warm.run(SETTING + program, timeout=50) == (0, "", "")
+    assert warm.run(SETTING + program, timeout=180) == (0, "", "")
 
 
 @pytest.mark.parametrize("forks", [8, pytest.param(30, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("options", ["prefetch=2", "shared=True"])
-@pytest.mark.parametrize("buffer", [SLICES, PRIORITIES])
+@pytest.mark.parametrize(("buffer", "options"), each_value(product([SLICES, PRIORITIES], ["prefetch=2", "shared=True"])))
 def test_forks_while_threads_write_and_sample(buffer: str, options: str, forks: int) -> None:
     program = f"""
 buffer = {buffer.format(options)}
@@ -101,7 +102,7 @@ for thread in threads:
 assert ends == [0] * {forks}, ends
 use()
 """
-    assert warm.run(SETTING + program, timeout=100) == (0, "", "")
+    assert warm.run(SETTING + program, timeout=180) == (0, "", "")
 
 
 def test_a_lock_that_cannot_be_had_is_new_in_the_child() -> None:
@@ -124,7 +125,7 @@ go_on.set()
 thread.join()
 buffer.sample()
 """
-    assert warm.run(SETTING + program, timeout=50) == (0, "", "")
+    assert warm.run(SETTING + program, timeout=180) == (0, "", "")
 
 
 def test_a_transform_may_fork() -> None:
@@ -138,7 +139,7 @@ buffer.extend(data)
 buffer.sample()
 buffer.sample()
 """
-    assert warm.run(SETTING + program, timeout=50) == (0, "", "")
+    assert warm.run(SETTING + program, timeout=180) == (0, "", "")
 
 
 def test_a_child_writes_streams_of_its_own() -> None:
@@ -152,7 +153,7 @@ assert buffer[:]["place"].tolist() == [0, 1, 2, 3, 4, 5]
 found = {tuple(places) for _ in range(20) for places in buffer.sample()["place"].view(-1, 4).tolist()}
 assert found == {(0, 1, 4, 5)}, "what the child wrote goes on with nothing"
 """
-    assert warm.run(SETTING + program, timeout=50) == (0, "", "")
+    assert warm.run(SETTING + program, timeout=180) == (0, "", "")
 
 
 def test_a_write_that_was_under_way_is_given_up_in_the_child() -> None:
@@ -171,7 +172,7 @@ assert in_child(use) == 0
 buffer.storage.ring.publish(claim, 10)
 assert len(buffer) == 50
 """
-    assert warm.run(SETTING + program, timeout=50) == (0, "", "")
+    assert warm.run(SETTING + program, timeout=180) == (0, "", "")
 
 
 def test_a_copy_of_a_buffer_gives_up_what_is_being_written() -> None:
@@ -219,4 +220,4 @@ for shared in (False, True):
     assert in_child(write) == 0
     assert buffer[:]["place"][:6].tolist() == ([1, 1, 2, 3, 4, 5] if shared else [0, 1, 2, 3, 4, 5])
 """
-    assert warm.run(SETTING + program, timeout=50) == (0, "", "")
+    assert warm.run(SETTING + program, timeout=180) == (0, "", "")

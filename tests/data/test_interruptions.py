@@ -28,8 +28,7 @@ from reap.data import (
 from reap.data.samplers.sum_tree import SumTree
 from reap.data.storages.ring.control import COUNT
 from tests.interruptions import CtrlC
-
-pytestmark = pytest.mark.timeout(120)
+from tests.pairwise import each_value
 
 SIZE, EPISODE = 24, 4
 END = ("next", "done")
@@ -99,7 +98,7 @@ def check(buffer: Any) -> None:
     answers: list[Any] = []
     thread = Thread(target=lambda: (buffer.extend(frames(28, 4)), answers.append(buffer.sample())), daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(100)
     assert answers, "another thread waits for ever, or failed"
     buffer.extend(frames(32, 4))
     check_priorities(buffer.sampler)
@@ -144,7 +143,7 @@ def sweep(make: Callable[[], Any], act: Callable[[Any], Any], check: Callable[[A
 
 
 EVERY = pytest.mark.parametrize("every", [97, pytest.param(1, marks=pytest.mark.soak)])
-CASES = [(kind, name) for kind in KINDS for name in ACTS if name != "update_priority" or "priorit" in kind]
+CASES = each_value([(kind, name) for kind in KINDS for name in ACTS if name != "update_priority" or "priorit" in kind])
 
 
 @EVERY

@@ -29,6 +29,7 @@ from reap.data.datasets import minari_out
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError, SpecMismatch
 from reap.testing import CountTL
+from tests.pairwise import by_default
 
 ENVS, COLUMNS = 3, 20
 
@@ -115,7 +116,7 @@ def at(values: Any, step: int) -> Any:
     return tuple(at(value, step) for value in values) if isinstance(values, tuple) else values[step]
 
 
-@pytest.mark.parametrize("categorical", [False, True])
+@pytest.mark.parametrize("categorical", by_default([False, True], False))
 def test_minari_has_what_the_env_gave_and_got(categorical: bool) -> None:
     buffer, env = everything(categorical)
     dataset = to_minari(buffer, "own/everything-v0", env=env)
@@ -138,7 +139,7 @@ def test_minari_has_what_the_env_gave_and_got(categorical: bool) -> None:
     assert next(seen, None) is None
 
 
-@pytest.mark.parametrize("categorical", [False, True])
+@pytest.mark.parametrize("categorical", by_default([False, True], True))
 def test_there_and_back(categorical: bool) -> None:
     buffer, env = everything(categorical)
     to_minari(buffer, "everything-v0", env=env)
@@ -162,7 +163,7 @@ def counting(total: int = 240, capacity: int = 240, ndim: int = 1, **options: An
     return buffer
 
 
-@pytest.mark.parametrize("ndim", [1, 2])
+@pytest.mark.parametrize("ndim", by_default([1, 2], 2))
 def test_episodes_of_several_envs(ndim: int) -> None:
     dataset = to_minari(counting(ndim=ndim), "count-v0")
     lengths = [len(episode) for episode in dataset]

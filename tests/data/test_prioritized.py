@@ -360,7 +360,6 @@ def test_samplers_without_priorities_take_none() -> None:
 # ---------------------------------------------------------------------- threads, state
 
 
-@pytest.mark.timeout(30)
 def test_prefetch_and_updates_at_the_same_time() -> None:
     """No draw of what has priority 0, no sum that differs from its values, whatever the threads do."""
     size = 50_000  # two levels of sums

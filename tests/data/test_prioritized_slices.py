@@ -17,7 +17,7 @@ from reap.data.samplers.slices import SliceSampler
 from reap.data.storages import LazyTensorStorage
 from reap.errors import CallOrderError, OptionError
 from tests.data.slices_model import Env, frames_of, slices_within, stacked
-from tests.pairwise import pairwise
+from tests.pairwise import each_value, pairwise
 
 LENGTHS = [5, 3, 6, 4]
 LENGTH = 4
@@ -185,7 +185,7 @@ def shares(span: tuple[int, int], strict: bool, priorities: list[float]) -> dict
 SPANS = [(False, (0, 0)), (True, (3, 3)), ([2, 0], (2, 0)), ((False, True), (0, 3)), ((9, 1), (3, 1))]
 
 
-@pytest.mark.parametrize(("span", "strict", "sought"), pairwise(SPANS, [True, False], [False, True]))
+@pytest.mark.parametrize(("span", "strict", "sought"), each_value(pairwise(SPANS, [True, False], [False, True])))
 def test_how_often_each_slice_is_drawn(span: Any, strict: bool, sought: bool, monkeypatch: Any) -> None:
     """Also where those that can begin are sought out, which gives the same shares."""
     if sought:

@@ -79,7 +79,6 @@ def owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 @pytest.mark.filterwarnings("ignore:You are using a Backend:UserWarning")  # init_rpc's
 def test_calls_are_carried_out_at_the_owner(owner: str) -> None:
     kind = RemoteTensorDictReplayBuffer

@@ -425,7 +425,6 @@ def test_errors_are_of_reap(bad: float) -> None:
 # ---------------------------------------------------------------------- reading while somebody writes
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["private", "shared", "memmap"])
 @pytest.mark.parametrize("ndim", [1, 2])
 def test_no_sample_holds_a_frame_that_was_being_written(kind: str, ndim: int) -> None:
@@ -457,7 +456,6 @@ def test_no_sample_holds_a_frame_that_was_being_written(kind: str, ndim: int) ->
         writer.join()
 
 
-@pytest.mark.timeout(60)
 def test_no_sample_holds_a_frame_that_was_half_edited() -> None:
     made = buffer(100)
     made.extend(TensorDict({"a": torch.zeros(100, 500)}, [100]))
@@ -480,7 +478,6 @@ def test_no_sample_holds_a_frame_that_was_half_edited() -> None:
         editor.join()
 
 
-@pytest.mark.timeout(30)
 def test_a_write_that_fails_leaves_the_buffer_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     made = buffer(10)
     made.extend(frames(0, 4))

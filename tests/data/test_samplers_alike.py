@@ -20,8 +20,6 @@ from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
 from reap.data.storages import LazyTensorStorage
 from tests.pairwise import pairwise
 
-pytestmark = pytest.mark.timeout(60)
-
 SAMPLERS: dict[str, Callable[[], Any]] = {
     "uniform": RandomSampler,
     "once": SamplerWithoutReplacement,

@@ -115,7 +115,7 @@ def test_two_savers_a_reader_and_one_that_is_killed(
                 seen.add(len(reader))
             for saver in (first, second):
                 saver.send_signal(signal.SIGKILL)
-                assert saver.wait(20) == -signal.SIGKILL
+                assert saver.wait(100) == -signal.SIGKILL
         reader.loads(path)
         assert frames_of(reader) == {float(len(reader))}
     assert len(seen) > 3
@@ -280,7 +280,6 @@ def test_links_lead_to_the_save(tmp_path: Path) -> None:
         reader.loads(tmp_path / "loop")
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", [REST, MANIFEST, "x.memmap"])
 def test_a_pipe_or_a_folder_in_the_place_of_a_file(tmp_path: Path, name: str) -> None:
     made(5).dumps(tmp_path / "ck")
@@ -362,7 +361,7 @@ print(os.listdir())
 
 @pytest.mark.parametrize("limit", [3_000, 100_000])
 def test_files_longer_than_a_limit_are_an_error(tmp_path: Path, limit: int) -> None:
-    code, out, errors = warm.run(LIMITED, str(tmp_path), str(limit), timeout=50)
+    code, out, errors = warm.run(LIMITED, str(tmp_path), str(limit), timeout=180)
     assert (code, errors) == (0, "")
     said, left = out.splitlines()
     assert said.startswith("27 replay buffer: a save: expected room for 400.0 kB at ")

@@ -18,7 +18,7 @@ from reap.data.storages import LazyTensorStorage
 from reap.errors import CallOrderError, OptionError
 from tests.data.claims import claimed
 from tests.data.slices_model import Env, check, frames_of, kept, slices_indexed, slices_within, stacked
-from tests.pairwise import pairwise
+from tests.pairwise import each_value, pairwise
 
 MARKS = ["ids", "ends", "both"]
 """What says which trajectory a frame is of."""
@@ -39,8 +39,7 @@ def sliced(capacity: int, ndim: int = 1, **options: Any) -> ReplayBuffer:
 # ---------------------------------------------------------------------- which slices there are
 
 
-@pytest.mark.parametrize("marks", ["ids", "ends", "both"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("marks", "seed"), each_value(pairwise(MARKS, range(6))))
 def test_one_env_in_writes_of_any_length(marks: str, seed: int) -> None:
     chance, env = random.Random(seed), Env(0, seed)
     buffer = sliced(40, num_slices=1)
@@ -51,7 +50,7 @@ def test_one_env_in_writes_of_any_length(marks: str, seed: int) -> None:
     check(buffer, 3)
 
 
-@pytest.mark.parametrize(("marks", "shape", "seed"), pairwise(MARKS, [(3,), (2, 2)], range(3)))
+@pytest.mark.parametrize(("marks", "shape", "seed"), each_value(pairwise(MARKS, [(3,), (2, 2)], range(3))))
 def test_rows_apart(marks: str, shape: tuple[int, ...], seed: int) -> None:
     chance = random.Random(seed)
     envs = [Env(number, seed) for number in range(int(np.prod(shape)))]
@@ -64,7 +63,7 @@ def test_rows_apart(marks: str, shape: tuple[int, ...], seed: int) -> None:
     check(buffer, 3)
 
 
-@pytest.mark.parametrize(("marks", "by_transform", "columns"), pairwise(MARKS, [True, False], [1, 4, 7]))
+@pytest.mark.parametrize(("marks", "by_transform", "columns"), each_value(pairwise(MARKS, [True, False], [1, 4, 7])))
 def test_rows_written_one_after_the_other(marks: str, by_transform: bool, columns: int) -> None:
     envs = [Env(number, columns) for number in range(3)]
     flatten = (lambda data: data.reshape(-1)) if by_transform else None
@@ -78,7 +77,7 @@ def test_rows_written_one_after_the_other(marks: str, by_transform: bool, column
             assert set(slices_indexed(buffer, 2)) <= slices_within(frames_of(buffer[:]), 2)
 
 
-@pytest.mark.parametrize(("marks", "ids_are_equal", "seed"), pairwise(MARKS, [True, False], range(4)))
+@pytest.mark.parametrize(("marks", "ids_are_equal", "seed"), each_value(pairwise(MARKS, [True, False], range(4))))
 def test_several_writers_in_any_order(marks: str, ids_are_equal: bool, seed: int) -> None:
     chance = random.Random(seed)
     counts = [iter(range(10_000)) for _ in range(3)]
@@ -106,8 +105,7 @@ def test_observations_that_are_stored_once(marks: str, ndim: int) -> None:
             check(buffers[0], 4)
 
 
-@pytest.mark.parametrize("ids_are_equal", [True, False])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("ids_are_equal", "seed"), each_value(pairwise([True, False], range(4))))
 def test_batches_of_several_workers_in_order_of_arrival(ids_are_equal: bool, seed: int) -> None:
     chance = random.Random(seed)
     counts = [iter(range(10_000)) for _ in range(3)]

@@ -18,7 +18,7 @@ from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.storages import LazyTensorStorage
 from tests.data.slices_model import Env, check, frames_of, slices_indexed, slices_within, stacked
 from tests.data.test_slices_work import calls
-from tests.pairwise import pairwise
+from tests.pairwise import each_value, pairwise
 
 FOREIGN = 99
 """The number of an env that wrote nothing by itself."""
@@ -56,7 +56,7 @@ def edit(buffer: ReplayBuffer, chance: random.Random, numbers: Any, *, same_id: 
         buffer[place] = foreign(frame, numbers, same_id=same_id)
 
 
-@pytest.mark.parametrize(("kind", "longest", "seed"), pairwise(["observed", "alike", "bare"], [1, 12], range(3)))
+@pytest.mark.parametrize(("kind", "longest", "seed"), each_value(pairwise(["observed", "alike", "bare"], [1, 12], range(3))))
 def test_one_env(kind: str, longest: int, seed: int) -> None:
     """In writes of any length, and frame by frame."""
     chance, numbers, env = random.Random(seed), count(), Env(0, seed, longest=20)
@@ -69,8 +69,7 @@ def test_one_env(kind: str, longest: int, seed: int) -> None:
             check(buffer, 2)
 
 
-@pytest.mark.parametrize("kind", ["observed", "alike", "bare"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("kind", "seed"), each_value(pairwise(["observed", "alike", "bare"], range(3))))
 def test_several_writers(kind: str, seed: int) -> None:
     chance, numbers = random.Random(seed), count()
     storage = LazyTensorStorage(60)

@@ -229,7 +229,7 @@ if not (child := os.fork()):
 os.waitpid(child, 0)
 assert os.listdir(storage.folder), "a fork removed the files"
 """
-    assert warm.run(program, str(tmp_path), timeout=50) == (0, "", "")
+    assert warm.run(program, str(tmp_path), timeout=180) == (0, "", "")
     assert os.listdir(tmp_path) == []
 
 

@@ -272,7 +272,6 @@ print("done", flush=True)
 """
 
 
-@pytest.mark.timeout(60)
 def test_workers_write_priorities_and_the_learner_has_its_own() -> None:
     """Four writers of 2,500 frames each; the learner samples and changes priorities meanwhile."""
     buffer = prioritized(10_000, shared=True)
@@ -289,7 +288,7 @@ def test_workers_write_priorities_and_the_learner_has_its_own() -> None:
             zeroed.update(sample["n"][sample["n"] % 3 == 0].tolist())
         for program in programs:
             assert program.stdout.read().endswith("done\n"), program.stderr.read()
-            assert program.wait(20) == 0
+            assert program.wait(100) == 0
     assert zeroed
     assert (len(buffer), buffer.write_count) == (10_000, 10_000)
     expected = [0.0 if n in zeroed else 1.0 + n % 10 for n in buffer[:]["n"].tolist()]

@@ -326,7 +326,6 @@ def _write(buffer: ReplayBuffer) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
 @tensors
 @pytest.mark.parametrize("start", ["spawn", "fork"])
 def test_other_processes_write_and_sample(storage: str, start: str) -> None:

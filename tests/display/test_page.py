@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,8 +27,7 @@ from reap.display.page import feed
 from reap.display.page.app import document
 from reap.display.page.server import Page
 from reap.errors import OptionError
-
-pytestmark = pytest.mark.timeout(30)
+from tests.pairwise import each_value
 
 NAME = re.compile(r"^Page: (http://127\.0\.0\.1:(\d+)/\?token=([\w-]{32}))$", re.MULTILINE)
 
@@ -51,7 +51,7 @@ def ask(
     """The answer of the server at an address: its head, and its text."""
     parts = urlsplit(address)
     assert parts.hostname is not None
-    connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=10)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=100)
     try:
         query = parts.query if query is None else query
         connection.request(method, f"/{path}?{query}", headers={"Host": host or parts.netloc})
@@ -90,7 +90,7 @@ def events(address: str) -> Iterator[Any]:
     """What an open page is told."""
     parts = urlsplit(address)
     assert parts.hostname is not None
-    connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=20)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=100)
     connection.request("GET", f"/events?{parts.query}")
     response = connection.getresponse()
     assert response.status == 200
@@ -168,8 +168,15 @@ def test_headers_keep_the_address_secret_and_foreign_code_out(address: str) -> N
 # Who is answered
 
 
-@pytest.mark.parametrize("path", ["", "data", "events", "nothing", "docs"])
-@pytest.mark.parametrize("query", ["", "token=", "token=wrong", "token=%C3%A9", "tokens=a", "token=wrong&token="])
+@pytest.mark.parametrize(
+    ("query", "path"),
+    each_value(
+        product(
+            ["", "token=", "token=wrong", "token=%C3%A9", "tokens=a", "token=wrong&token="],
+            ["", "data", "events", "nothing", "docs"],
+        )
+    ),
+)
 def test_without_the_token_there_is_nothing(address: str, path: str, query: str) -> None:
     response, text = ask(address, path, query=query)
     assert response.status == 403
@@ -202,7 +209,7 @@ def test_the_page_is_read_only(address: str, method: str, status: int) -> None:
 def test_only_this_address_is_listened_to(address: str) -> None:
     port = urlsplit(address).port
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", port), timeout=5)
+        socket.create_connection(("127.0.0.2", port), timeout=100)
 
 
 def test_each_run_has_a_token_of_its_own() -> None:
@@ -297,7 +304,7 @@ def test_a_page_that_reads_nothing_does_not_hold_up_the_end() -> None:
     run = Run()
     next(run.batches)
     parts = urlsplit(run.address)
-    with socket.create_connection(("127.0.0.1", parts.port), timeout=5) as silent:
+    with socket.create_connection(("127.0.0.1", parts.port), timeout=100) as silent:
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
         silent.sendall(f"GET /events?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
         list(run.batches)

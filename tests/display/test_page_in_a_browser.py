@@ -18,7 +18,7 @@ from reap.recording.trajectories import Episode
 from tests.browser import PHONE, WIDE, browser, look, needs_chromium, requests
 from tests.warm import Program
 
-pytestmark = [needs_chromium, pytest.mark.processes, pytest.mark.timeout(120)]
+pytestmark = [needs_chromium, pytest.mark.processes]
 
 FIGURES = ["Return", "Frames per second", "Length of episodes", "Where the time goes"]
 SECONDS_TO_WAIT = 20

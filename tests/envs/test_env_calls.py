@@ -286,7 +286,6 @@ def test_keywords_of_factories_can_be_changed() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
 def test_keywords_of_a_parallel_env_before_its_processes_start() -> None:
     with ParallelEnv(2, "CartPole-v1") as env:
         env.update_kwargs([{"max_episode_steps": 3}, {"max_episode_steps": 4}])

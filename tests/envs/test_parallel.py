@@ -36,7 +36,7 @@ from tests.collectors.kinds import made
 from tests.envs.parallel_kinds import KINDS, assert_same, env_processes, factories
 from tests.workers.handlers import descriptors, have_ended, watch
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.processes
 
 Batches = list[TensorDictBase]
 

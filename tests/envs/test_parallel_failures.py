@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from tests.warned import on_warning
 from tests.workers.handlers import descriptors, have_ended, watch
 from tests.workers.scripts import Script
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.processes
 
 HOWS = {"raise": None, "exit": 7, "kill": -9}
 
@@ -148,7 +149,7 @@ def test_a_worker_of_a_collector_that_is_killed_takes_its_processes_along() -> N
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerDied):
         collector.next()
-    assert have_ended(processes, timeout=5)
+    assert have_ended(processes)
     collector.shutdown()
 
 
@@ -227,7 +228,7 @@ def test_however_the_caller_ends_without_a_close(end: str) -> None:
         processes = watch(map(int, script.line().split()))
         assert len(processes) == 2
         _, errors = script.communicate("\n")
-        assert have_ended(processes, timeout=5)
+        assert have_ended(processes)
         assert errors == ""
 
 
@@ -304,9 +305,7 @@ def test_a_step_that_does_not_end_is_reported(tmp_path: Path, kind: Any, overlap
         batch = collector.next()
         pids = env_processes()
         collector.shutdown(close_env=False)
-    [text] = texts
-    assert text.startswith("worker 1 has been in step for 0.")
-    assert text.endswith(f" s (pid {pids[1]})")
+    assert re.fullmatch(rf"worker 1 has been in step for [\d.]+ s \(pid {pids[1]}\)", texts[0])
     assert batch["next", "reward"].sum() == 15
     os.close(opened)
 

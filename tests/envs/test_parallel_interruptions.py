@@ -14,7 +14,7 @@ from reap.envs import ParallelEnv
 from reap.testing import Const, Count
 from tests.interruptions import each_moment
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.processes
 
 LENGTH = 5
 EVERY = pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.soak)])

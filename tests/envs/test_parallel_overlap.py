@@ -26,7 +26,7 @@ from tests.collectors.kinds import made
 from tests.collectors.seams import wait_for_end
 from tests.envs.parallel_kinds import KINDS, Deadly, assert_same, factories
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.processes
 
 Batches = list[TensorDictBase]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import gymnasium as gym
@@ -30,7 +31,7 @@ from tests.envs.vector_envs import (
     make_vector,
     needs_modes,
 )
-from tests.pairwise import pairwise
+from tests.pairwise import each_value, pairwise
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -45,6 +46,13 @@ OWN_KEYWORDS = {"sync": {}, "async": {"context": CONTEXT}}
 every_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 
 
+def value_of(one: Any) -> Any:
+    return one.value if isinstance(one, AutoresetMode) else None
+
+
+few = pytest.mark.parametrize(("kind", "mode"), each_value(product(KINDS, MODES)), ids=value_of)
+
+
 def serial(env_kind: str = "box", **keywords: Any) -> SerialEnv:
     makers = factories(kind=env_kind)
     return SerialEnv(ROWS, [lambda make=make: GymEnv(make(), categorical_action_encoding=True, **keywords) for make in makers])
@@ -54,7 +62,7 @@ def vector(kind: str, mode: AutoresetMode, env_kind: str = "box", **keywords: An
     return GymEnv(make_vector(kind, mode, env_kind=env_kind), categorical_action_encoding=True, **keywords)
 
 
-@pytest.mark.parametrize(("kind", "mode", "name"), pairwise(KINDS, MODES, list(OPTIONS)))
+@pytest.mark.parametrize(("kind", "mode", "name"), each_value(pairwise(KINDS, MODES, list(OPTIONS))))
 def test_equals_serial_env_bit_for_bit(kind: str, mode: AutoresetMode, name: str) -> None:
     options = {"frames_per_batch": 7 * ROWS, **OPTIONS[name]}
     with collected(serial(), **options) as expected, collected(vector(kind, mode), **options) as found:
@@ -64,8 +72,7 @@ def test_equals_serial_env_bit_for_bit(kind: str, mode: AutoresetMode, name: str
         assert found.stats().frames == expected.stats().frames
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@every_mode
+@few
 def test_reset_of_one_row_and_of_all(kind: str, mode: AutoresetMode) -> None:
     with collected(serial(), frames_per_batch=12) as expected, collected(vector(kind, mode), frames_per_batch=12) as found:
         for rows in (1, [0, 2], None, [2]):
@@ -75,8 +82,7 @@ def test_reset_of_one_row_and_of_all(kind: str, mode: AutoresetMode) -> None:
         assert_equal(found.next(), expected.next())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@every_mode
+@few
 def test_a_seed_begins_new_episodes(kind: str, mode: AutoresetMode) -> None:
     def make_rows() -> list[Any]:
         return [lambda: gym.make("CartPole-v1", max_episode_steps=12)] * ROWS
@@ -111,8 +117,7 @@ def test_rows_that_are_stepped_together_cannot_idle(kind: str, mode: AutoresetMo
         SyncDataCollector(env, act, frames_per_batch=6, reset_when_done=False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@every_mode
+@few
 def test_infos_that_come_and_go(kind: str, mode: AutoresetMode) -> None:
     infos = {"bonus": Unbounded((), dtype=torch.float64), "final": Unbounded((2,), dtype=torch.int64)}
 
@@ -130,9 +135,7 @@ def test_infos_that_come_and_go(kind: str, mode: AutoresetMode) -> None:
         assert (batch["bonus"] >= 100).any()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("categorical", [True, False])
-@every_mode
+@pytest.mark.parametrize(("kind", "mode", "categorical"), each_value(product(KINDS, MODES, [True, False])), ids=value_of)
 def test_dict_and_tuple_spaces(kind: str, mode: AutoresetMode, categorical: bool) -> None:
     makers = [lambda make=make: GymEnv(make(), categorical_action_encoding=categorical) for make in factories(kind="dict")]
     policy = act_on_tag if categorical else None

@@ -22,7 +22,7 @@ from reap.data import Composite, Unbounded
 from reap.envs import EnvBase, GymEnv, SerialEnv
 from reap.errors import OptionError, SpecMismatch
 from reap.testing import Id, IdRows
-from tests.pairwise import pairwise
+from tests.pairwise import each_value, pairwise
 
 SIZE = 5
 SEED = 3
@@ -213,8 +213,7 @@ def where(mask: torch.Tensor, begun: torch.Tensor, going_on: torch.Tensor) -> to
     return torch.where(mask.reshape(*mask.shape[:-1], *(1,) * (begun.ndim - mask.ndim + 1)), begun, going_on)
 
 
-@pytest.mark.parametrize("env", ENVS)
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(("name", "env"), each_value(pairwise(list(POLICIES), list(ENVS))))
 def test_a17_equal_to_a_loop_by_hand_bit_for_bit(name: str, env: str) -> None:
     initial = POLICIES[name][1]
     wanted = by_hand(made(name), ENVS[env](), initial, 24)

@@ -12,6 +12,7 @@ import torch
 from reap.keys import Key
 from reap.recording.buffers import IDS, MASK, REWARD, WINDOW, ColumnViews, Slot, Stage, after
 from reap.recording.layout import ALIGNMENT, Field
+from tests.pairwise import each_value
 
 FIELDS: dict[Key, Field] = {
     ("pixels",): Field((3, 5), torch.uint8),
@@ -49,8 +50,7 @@ def raw(tensor: torch.Tensor) -> np.ndarray:
 # Slot
 
 
-@pytest.mark.parametrize("columns", COLUMNS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "columns"), each_value(itertools.product(SHAPES, COLUMNS)), ids=str)
 def test_arrays_tensor_and_views_are_one_memory(shape: tuple[int, ...], columns: int) -> None:
     slot = Slot(FIELDS, shape, columns)
     rows = math.prod(shape)

@@ -126,7 +126,6 @@ def found_on(system: str) -> dict[str, object]:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("system", "works"),
     [(MACOS, {"throttle": 10, "files": 6, "save": [0, 1, 2, 3, 4, 5]}), (WINDOWS, {})],

@@ -90,6 +90,7 @@ def test_the_memory_of_a_shared_block_is_given_back() -> None:
         os.fstat(descriptor)
 
 
+@pytest.mark.processes
 def test_batches_of_a_collector_and_its_end() -> None:
     """The slots of a `SerialEnv` with envs of several kinds have parts, which end with them."""
 

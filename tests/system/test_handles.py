@@ -44,7 +44,7 @@ def test_one_whose_descriptor_is_closed_or_is_another_s_is_refused() -> None:
 
 def test_one_of_a_process_that_has_ended_is_refused() -> None:
     program = "import os; from reap.system.handles import Handle; print(*Handle.of(os.memfd_create('a')))"
-    code, said, _ = warm.run(program, timeout=50)
+    code, said, _ = warm.run(program, timeout=180)
     assert code == 0
     with pytest.raises(ClosedError, match=GONE):
         Handle(*map(int, said.split())).opened("a test")

@@ -246,5 +246,5 @@ with deferring_interrupts():
 @pytest.mark.processes
 def test_a_fork_of_another_thread_defers_nothing() -> None:
     """It has not the thread that would end it."""
-    run = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=50, check=True)
+    run = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=180, check=True)
     assert run.stdout.strip() == "3"

@@ -7,12 +7,9 @@ import threading
 from queue import SimpleQueue
 from typing import Any
 
-import pytest
-
 from reap.system.queues import next_of
 
 
-@pytest.mark.timeout(20)
 def test_a_signal_that_another_thread_is_given_is_handled_during_a_wait() -> None:
     """As one that comes when the wait begins: nothing interrupts it. The handler puts what is waited for."""
     waits = threading.Event()

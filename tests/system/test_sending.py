@@ -26,8 +26,6 @@ from reap.data import (
 from reap.errors import OptionError
 from reap.workers.pickling import dumps, encode
 
-pytestmark = pytest.mark.timeout(120)
-
 
 class OwnStorage(LazyTensorStorage):
     """One of a user's."""
@@ -138,7 +136,7 @@ def test_a_started_process_writes_to_the_same_buffer(method: str, storage: str) 
     buffer.sample()
     process = context.Process(target=work, args=(buffer, results))
     process.start()
-    assert results.get(timeout=60) == 15
+    assert results.get(timeout=180) == 15
     process.join(60)
     assert buffer[:]["a"].tolist() == list(range(15))
     assert set(buffer.sample(300)["a"].tolist()) == set(range(15))

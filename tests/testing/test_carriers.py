@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from threading import Lock
 from typing import Any
 
@@ -21,6 +22,7 @@ from reap.collectors.schedules.make import as_they_come, together
 from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.testing import check_collector
 from reap.testing.collector_checks import FACTS, Fact
+from tests.pairwise import each_value
 from tests.workers.threads import thread_group
 
 ENVS, WORKERS = 3, 2
@@ -107,8 +109,8 @@ def one_mode() -> Iterator[None]:
     random.setstate(states[2])
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.__name__)
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    ("schedule", "fact"), each_value(product(SCHEDULES, FACTS)), ids=lambda value: getattr(value, "__name__", None)
+)
 def test_collectors_over_any_carrier_keep_every_fact(schedule: str, fact: Fact) -> None:
     check_collector(maker(schedule), [fact])

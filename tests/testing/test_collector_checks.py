@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from reap.testing import collector_checks as facts
 from reap.testing.collector_checks import FACTS
 from reap.testing.streams import MakeCollector
 from tests.collectors.kinds import KINDS, maker
+from tests.pairwise import each_value
 
 
-@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.__name__)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "fact"), each_value(product(KINDS, FACTS)), ids=lambda value: getattr(value, "__name__", None)
+)
 def test_every_kind_of_env(kind: str, fact: Any) -> None:
     check_collector(maker(kind), [fact])
 

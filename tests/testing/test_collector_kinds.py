@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from reap.testing.marked import Marked, Told
 from reap.testing.streams import MakeCollector, collecting, frames_of, require_same, take
 from tests.collectors.kinds import KINDS, Factory, made
 from tests.envs.vector_envs import AutoresetMode, make_async, needs_modes
-from tests.pairwise import by_default, pairwise
+from tests.pairwise import by_default, each_value, pairwise
 
 needs_torchrl = pytest.mark.skipif(find_spec("torchrl") is None, reason="torchrl is not installed")
 STATELESS = tuple(fact for fact in FACTS if fact is not facts.state_goes_on)
@@ -138,14 +139,14 @@ def maker(build: Callable[[Factory], Any], wrap: Callable[[Any], Any] = lambda p
     return make_collector
 
 
-@pytest.mark.parametrize("kind", MORE)
+@pytest.mark.parametrize("kind", by_default(MORE, "resets itself"))
 def test_more_kinds_of_env(kind: str) -> None:
     build, chosen = MORE[kind]
     check_collector(maker(build), chosen)
 
 
 @needs_modes
-@pytest.mark.parametrize("kind", VECTORS)
+@pytest.mark.parametrize("kind", by_default(VECTORS, "same step", "NEXT_STEP, wrapped"))
 def test_vectors(kind: str) -> None:
     build, chosen = VECTORS[kind]
     check_collector(maker(build), chosen)
@@ -160,8 +161,7 @@ def test_async_vectors() -> None:
 
 
 @needs_torchrl
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("kind", by_default(TORCHRL, "transformed"))
+@pytest.mark.parametrize("kind", by_default(TORCHRL, "one"))
 def test_torchrl(kind: str) -> None:
     check_collector(maker(lambda factory: torchrl_env(factory, kind)), STATELESS)
 
@@ -211,13 +211,12 @@ POLICIES: dict[str, Callable[[Any], Any]] = {
 KINDS_OF_POLICIES = ("gym", "serial", "vector", "custom batched")
 
 
-@pytest.mark.parametrize(("policy", "kind", "fact"), pairwise(list(POLICIES), list(KINDS_OF_POLICIES), FACTS))
+@pytest.mark.parametrize(("policy", "kind", "fact"), each_value(pairwise(list(POLICIES), list(KINDS_OF_POLICIES), FACTS)))
 def test_every_kind_of_policy(policy: str, kind: str, fact: Any) -> None:
     check_collector(maker(KINDS[kind], POLICIES[policy]), [fact])
 
 
-@pytest.mark.parametrize("limit", [None, 3])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "limit"), each_value(product(KINDS, [None, 3])))
 def test_the_state_of_a_policy_counts_the_steps_of_its_episode(kind: str, limit: int | None) -> None:
     """Zero exactly where an episode starts, in every row, across batches and a reset."""
     with collecting(maker(KINDS[kind], Remembering), Marked, Told(), max_frames_per_traj=limit) as collector:
@@ -244,6 +243,6 @@ OF_RANDOM_ACTIONS = (
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", by_default(KINDS, "serial", "vector", "custom batched"))
 def test_random_actions(kind: str) -> None:
     check_collector(maker(KINDS[kind], lambda _: None), OF_RANDOM_ACTIONS)

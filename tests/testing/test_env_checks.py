@@ -23,7 +23,7 @@ from reap.recording.buffers import after
 from reap.specs import Composite, Unbounded
 from reap.testing import DictCount, DiscreteCount, IdRows, Masked, check_env
 from tests.envs.vector_envs import CONTEXT, MODES, AutoresetMode, OneGenerator, Tagged, make_async
-from tests.pairwise import by_default, pairwise
+from tests.pairwise import by_default, each_value, pairwise
 
 needs_envpool = pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")
 needs_torchrl = pytest.mark.skipif(find_spec("torchrl") is None, reason="torchrl is not installed")
@@ -166,6 +166,9 @@ GYMNASIUM: dict[str, Any] = {
     "vector entry point": partial(GymEnv, "CartPole-v1", num_envs=3, vectorization_mode="vector_entry_point"),
     "by num_envs": partial(GymEnv, "CartPole-v1", num_envs=3),
 }
+ALIKE = {"indices", "mujoco, float32", "blackjack", "serial of dicts", "serial of action masks", "by num_envs"}
+"""Those that differ from another one in one thing, which another one has too."""
+
 CUSTOM: dict[str, Any] = {
     "by TensorDicts": Walk,
     "by TensorDicts, batched": lambda: Walk((2, 3)),
@@ -178,13 +181,12 @@ CUSTOM: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", GYMNASIUM)
+@pytest.mark.parametrize("name", by_default(GYMNASIUM, *set(GYMNASIUM) - ALIKE))
 def test_gymnasium(name: str) -> None:
     check_env(GYMNASIUM[name])
 
 
-@pytest.mark.parametrize("rows", [0, 2])
-@pytest.mark.parametrize("name", OBJECTS)
+@pytest.mark.parametrize(("name", "rows"), each_value(pairwise(list(OBJECTS), [0, 2])))
 def test_objects(name: str, rows: int) -> None:
     def make() -> GymEnv:
         return GymEnv(Drawn(OBJECTS[name]()), info_keys=["resets"])
@@ -205,9 +207,13 @@ class Rounded(DictCount):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "value"), [(np.float64, 1.0000000000000002), (np.float64, -1 - 9e-7), (np.float32, 1.0000005)]
+    ("dtype", "value", "rows"),
+    each_value(
+        (*case, rows)
+        for case in [(np.float64, 1.0000000000000002), (np.float64, -1 - 9e-7), (np.float32, 1.0000005)]
+        for rows in (0, 2)
+    ),
 )
-@pytest.mark.parametrize("rows", [0, 2])
 def test_values_outside_of_their_box_by_rounding_pass_as_in_collectors(dtype: Any, value: float, rows: int) -> None:
     def make() -> GymEnv:
         return GymEnv(Rounded(dtype, value))
@@ -245,7 +251,6 @@ def test_episodes_are_repeated_with_the_seed_that_was_given(seed: int) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(180)
 def test_ale() -> None:
     import ale_py
 
@@ -253,7 +258,7 @@ def test_ale() -> None:
     check_env(partial(GymEnv, "ALE/Pong-v5", frame_skip=4))
 
 
-@pytest.mark.parametrize(("is_wrapped", "kind", "mode"), pairwise([False, True], ["box", "dict"], MODES))
+@pytest.mark.parametrize(("is_wrapped", "kind", "mode"), each_value(pairwise([False, True], ["box", "dict"], MODES)))
 def test_sync_vectors(is_wrapped: bool, kind: str, mode: Any) -> None:
     def make() -> GymEnv:
         env = SyncVectorEnv(repeating(3, kind), autoreset_mode=mode)
@@ -262,21 +267,22 @@ def test_sync_vectors(is_wrapped: bool, kind: str, mode: Any) -> None:
     check_env(make)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("mode", by_default(MODES, MODES[-1]), ids=lambda mode: mode.name)
 def test_async_vectors(mode: Any) -> None:
     check_env(GymEnv(make_async(repeating(2), autoreset_mode=mode)))
 
 
 @needs_envpool
-@pytest.mark.timeout(180)
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
-@pytest.mark.parametrize("name", ["CartPole-v1", pytest.param("Pong-v5", marks=pytest.mark.processes)])
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pong-v5"])
 def test_envpool(name: str) -> None:
     check_env(partial(pool, name), seeded=False)
 
 
-@pytest.mark.parametrize("name", CUSTOM)
+@pytest.mark.parametrize(
+    "name", by_default(CUSTOM, "by TensorDicts, batched", "serial of those", "by arrays", "serial by batched arrays")
+)
 def test_custom(name: str) -> None:
     check_env(CUSTOM[name])
 
@@ -316,7 +322,6 @@ def torchrl_env(name: str) -> Any:
 
 
 @needs_torchrl
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", [*TORCHRL[:3], pytest.param(TORCHRL[3], marks=pytest.mark.processes)])
+@pytest.mark.parametrize("name", by_default(TORCHRL, TORCHRL[0]))
 def test_torchrl(name: str) -> None:
     check_env(torchrl_env(name) if name == "parallel" else partial(torchrl_env, name))

@@ -39,7 +39,6 @@ def maker(kind: str) -> Callable[..., Any]:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.__name__)
 @pytest.mark.parametrize("kind", KINDS)
 def test_collectors_with_processes_keep_every_fact(kind: str, fact: Fact) -> None:

@@ -36,7 +36,6 @@ def count_env() -> reap.GymEnv:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
 def test_a_real_run() -> None:
     threads = torch.get_num_threads()
     tuning = tune(count_env, seconds=1.5, cores=1, frames_per_batch=64)
@@ -89,7 +88,6 @@ def make_none() -> None:
     pass
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("env", "env_kwargs", "factory", "shown_env", "shown_policy"),
     [
@@ -131,7 +129,7 @@ def fails():
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.processes
 def test_a_policy_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path.copy())
     monkeypatch.chdir(tmp_path)
@@ -210,7 +208,6 @@ def test_mistakes(call: Callable[[], Any], message: str) -> None:
         call()
 
 
-@pytest.mark.timeout(120)
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reap.cli.tune.tune", lambda *_arguments, **_options: TUNING)
     plot = tmp_path / "tuning.png"

@@ -12,6 +12,7 @@ from reap.collectors import SyncDataCollector
 from reap.testing import Count
 from reap.tuning.parts import SIZES, Parts
 from reap.tuning.setups import WITH_WORKERS, Kind, Setup, candidates
+from tests.pairwise import by_default
 
 PARTS = Parts(step=1e-3, step_cpu=1e-3, reset=0.0, policy=(1e-3, 2e-3, 4e-3, 16e-3), transfer=0.0, cores=2)
 
@@ -30,7 +31,7 @@ SETUPS = [
 ]
 
 
-@pytest.mark.parametrize("setup", SETUPS, ids=str)
+@pytest.mark.parametrize("setup", by_default(SETUPS, SETUPS[1], SETUPS[4]), ids=str)
 def test_the_code_makes_what_the_setup_builds(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.set_num_threads", lambda _number: None)
     names: dict[str, Any] = {"make_env": count_env, "policy": None}

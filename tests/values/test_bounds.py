@@ -94,7 +94,6 @@ def test_bounds_that_differ_and_have_no_end() -> None:
         assert collector.stats().out_of_bounds == 2
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("nested", [False, True])
 def test_workers(nested: bool) -> None:
     class Derived(SyncDataCollector):

@@ -265,7 +265,6 @@ def test_envs_by_tensordicts_do_not_step_with_what_is_no_choice(spec: Any, first
     assert env.steps == 2
 
 
-@pytest.mark.timeout(120)
 def test_a_worker_that_fails_so_is_not_started_again() -> None:
     policy = Late(ONE, torch.tensor(0.5), at=9)  # in a worker: the probe, then two rollouts of four frames
     envs = [lambda: GymEnv(Taker(INDEX), categorical_action_encoding=True)] * 2

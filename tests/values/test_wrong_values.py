@@ -14,7 +14,7 @@ from reap import MultiSyncDataCollector, SyncDataCollector, evaluate
 from reap.data import LazyTensorStorage, ReplayBuffer
 from reap.envs import GymEnv, ParallelEnv, SerialEnv
 from reap.errors import SpecMismatch, WorkerRaised
-from tests.pairwise import pairwise
+from tests.pairwise import by_default, each_value, pairwise
 from tests.values.wrong_envs import (
     CASES,
     FIRST_OF_RESET,
@@ -68,7 +68,7 @@ def test_one_env(field: str, place: int, at: int) -> None:
     assert at <= 1 or f"column {at - 1}" in text
 
 
-@pytest.mark.parametrize(("field", "place", "at"), each(CASES, [0, 4]))
+@pytest.mark.parametrize(("field", "place", "at"), each_value(each(CASES, [0, 4])))
 def test_envs_that_are_stepped_in_turn(field: str, place: int, at: int) -> None:
     if at == 0 and field in {"reward", "terminated", "truncated"}:
         at = FRAMES
@@ -127,7 +127,7 @@ def test_envs_by_hand(field: str, place: int, at: int) -> None:
         env.rollout(6)
 
 
-@pytest.mark.parametrize(("field", "place", "at"), each(CASES, [0, 4]))
+@pytest.mark.parametrize(("field", "place", "at"), each_value(each(CASES, [0, 4])))
 def test_gymnasium_envs_by_hand(field: str, place: int, at: int) -> None:
     if at == 0 and field in {"reward", "terminated", "truncated"}:
         at = 4
@@ -138,8 +138,7 @@ def test_gymnasium_envs_by_hand(field: str, place: int, at: int) -> None:
 SOME = [("box", 0), ("image", 1), ("place", 2), ("parts", 0), ("text", 0), ("reward", 2), ("terminated", 0), ("info", 0)]
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(("field", "place"), SOME)
+@pytest.mark.parametrize(("field", "place"), by_default(SOME, SOME[0], SOME[4], SOME[5]))
 def test_processes(field: str, place: int) -> None:
     """Nothing of the rollout is stored, and the worker is not started again."""
     wrong = (field, WRONG[field][place], 6)
@@ -158,7 +157,6 @@ def test_processes(field: str, place: int) -> None:
     assert len(buffer) == 8
 
 
-@pytest.mark.timeout(120)
 def test_parallel_envs() -> None:
     wrong = ("box", np.zeros(1, np.float32), 4)
     with ParallelEnv(2, [gym_env, lambda: gym_env(*wrong)]) as env, pytest.raises(WorkerRaised, match="box") as caught:

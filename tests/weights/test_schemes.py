@@ -26,11 +26,12 @@ from reap.weight_update import (
 )
 from reap.weights.weight_layout import describe
 from tests import warm
+from tests.pairwise import by_default
 from tests.weights.receivers import net, serve, values
 
 SENDING = [SharedMemWeightSyncScheme, MultiProcessWeightSyncScheme]
 ALL = [*SENDING, NoWeightSyncScheme]
-LIMIT = 30
+LIMIT = 100
 
 Make = Callable[..., tuple[WeightSyncScheme, list[WeightSyncScheme]]]
 
@@ -67,7 +68,6 @@ def ask(connection: Any, timeout: float | None = None) -> Any:
     return reply(connection)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", SENDING)
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.processes)])
 def test_two_receivers_in_processes_of_their_own(kind: type[WeightSyncScheme], method: str) -> None:
@@ -139,17 +139,16 @@ for worker in range(2):
     parent.send(None)
     print(parent.recv(), flush=True)
     parent.send("stop")
-    process.join(10)
+    process.join(100)
     print(process.exitcode, flush=True)
     scheme.send(net(1.0))
 scheme.shutdown()
 """
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize("kind", SENDING)
 def test_a_forked_child_becomes_a_receiver(kind: type) -> None:
-    assert warm.run(FORK, kind.__name__, timeout=80) == (0, "(True, [3.0])\n0\n" * 2, "")
+    assert warm.run(FORK, kind.__name__, timeout=180) == (0, "(True, [3.0])\n0\n" * 2, "")
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -423,7 +422,7 @@ def test_options_that_cannot_work(kind: Any, ends: Make) -> None:
     copy.shutdown()
 
 
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("kind", by_default(ALL, SharedMemWeightSyncScheme))
 def test_nothing_is_left_of_schemes_that_are_dropped(kind: Any) -> None:
     def use() -> None:
         source = kind()

@@ -71,7 +71,7 @@ def die(how: str) -> Any:
             os._exit(3)
         case "SIGKILL":
             os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(60)
+            time.sleep(600)
         case _:
             ctypes.string_at(0)
 
@@ -120,7 +120,7 @@ def watch(pids: Iterable[int]) -> list[int]:
     return [os.pidfd_open(pid) for pid in pids]
 
 
-def have_ended(pidfds: list[int], timeout: float = 10.0) -> bool:
+def have_ended(pidfds: list[int], timeout: float = 100.0) -> bool:
     """Whether these processes end in time; closes the descriptors."""
     deadline = time.monotonic() + timeout
     ended = [bool(select.select([one], [], [], max(0.0, deadline - time.monotonic()))[0]) for one in pidfds]

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 ROOT = Path(__file__).parent.parent.parent
-TIMEOUT = 50
+TIMEOUT = 180
 
 
 class Script:

@@ -28,8 +28,6 @@ from tests.workers.handlers import (
 )
 from tests.workers.scripts import Script
 
-pytestmark = pytest.mark.timeout(30)
-
 ENDS = {"raise": ValueError, "SystemExit": SystemExit, "os._exit": 3, "SIGKILL": -9, "SIGSEGV": -11}
 
 
@@ -81,7 +79,7 @@ def test_in_a_command_while_another_worker_is_waited_for(how: str) -> None:
 def test_as_the_handler_is_made(how: str) -> None:
     group = ProcessGroup([Dying(how)] * 2, phases=("resting",))
     with pytest.raises((WorkerDied, WorkerRaised)) as info:
-        ask(group, 0, lambda doer: time.sleep(60))
+        ask(group, 0, lambda doer: time.sleep(600))
     checked(info.value, how, 1, "start")
     gone(group, info.value, [lambda: group.ready({0}), lambda: group.replace(1, Doer)])
 

@@ -8,8 +8,6 @@ import pytest
 
 from tests.workers.scripts import Script
 
-pytestmark = pytest.mark.timeout(60)
-
 SET_UP = """
 import logging, os, sys, threading
 from reap.workers.processes.group import ProcessGroup

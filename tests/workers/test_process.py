@@ -25,8 +25,6 @@ from tests.workers.handlers import (
     watch,
 )
 
-pytestmark = pytest.mark.timeout(30)
-
 MEGABYTES = 100
 
 

@@ -48,7 +48,7 @@ def test_a_worker_elsewhere_gets_named_variables_the_dtype_and_the_filters(monke
     assert (context.variables, context.dtype) == ({"WANDB_MODE": "offline"}, "float64")
     environ = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "0"}
     command = [sys.executable, "-c", RESTORE]
-    done = subprocess.run(command, input=pickle.dumps(context), env=environ, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, input=pickle.dumps(context), env=environ, capture_output=True, timeout=180, check=False)
     assert done.stderr == b""
     assert done.stdout.decode().splitlines() == ["[('WANDB_MODE', 'offline')]", "True", "torch.float64", "raised"]
 

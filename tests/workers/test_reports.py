@@ -23,8 +23,6 @@ from reap.workers.progress import Progress
 from tests.collectors.seams import wait_for_end
 from tests.workers.handlers import Doer, ask
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class MuteError(Exception):
     """Reads an attribute that only some constructors set, as classes of clients of web services do."""

@@ -9,8 +9,6 @@ import pytest
 from reap.workers import stall
 from reap.workers.stall import StallWatch
 
-pytestmark = pytest.mark.timeout(30)
-
 
 class Clock:
     """Stands still until it is told."""

@@ -18,8 +18,6 @@ from reap.workers.processes.group import ProcessGroup
 from tests.workers.handlers import Doer, ask, exists
 from tests.workers.scripts import Script
 
-pytestmark = pytest.mark.timeout(60)
-
 SCRIPT = """
 from reap.workers.processes import fork_client as launch
 launch.warm_up(())
@@ -65,12 +63,8 @@ SHORT = "Too many open files\nTrue\na worker cannot be forked: Too many open fil
 SAYS = "imported\n1 42 True\nTrue -1\n"
 
 
-def starting_programs(*ways: str) -> list[Any]:
-    """The first of these, and the others where programs are started in great number."""
-    return [ways[0], *(pytest.param(way, marks=pytest.mark.processes) for way in ways[1:])]
-
-
-@pytest.mark.parametrize("way", starting_programs("file", "-c", "stdin", "thread", "module"))
+@pytest.mark.processes
+@pytest.mark.parametrize("way", ["file", "-c", "stdin", "thread", "module"])
 def test_a_program_without_a_main_guard(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = SCRIPT + ("import threading; threading.Thread(target=run).start()" if way == "thread" else "run()")
     (tmp_path / "program.py").write_text(code)
@@ -236,6 +230,7 @@ def test_the_server_has_one_thread_and_knows_what_workers_need() -> None:
     assert b"reap.workers.processes.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+@pytest.mark.processes
 def test_warming_up_waits_for_no_import_and_imports_nothing_here(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     (tmp_path / "waits_at_the_gate.py").write_text(f"open({str(tmp_path / 'gate')!r}).read()")

@@ -174,7 +174,7 @@ class ThreadCarrier(LineCarrier[Line]):
     def leave(self, worker: int) -> None:
         """Have a worker leave, as SIGTERM does with processes; returns once it knows."""
         self._lines[worker].posted.put(LEAVE_WISH)
-        assert self._lines[worker].left.wait(10)
+        assert self._lines[worker].left.wait(100)
 
     def clear(self, worker: int) -> None:
         self._lines[worker].posted.put(CLEAR)

@@ -70,7 +70,7 @@ class LandingSlots:
         landed = self._taken[slot]
         if landed is None:
             landed = self._taken[slot] = self.pool.take()
-        found, shape = self.pool.slots[landed], (self._info.rows, self._info.columns)
+        found, shape = self.pool.slot(landed), (self._info.rows, self._info.columns)
         return {key: found.by_row(key).reshape(*shape, *field.shape) for key, field in found.fields.items()}
 
     def land(self, worker: int, done: Done) -> Done:

@@ -65,7 +65,7 @@ class Slots:
         if slot == self._attached:
             self._attached += 1
             try:
-                self._exchange.attach_slot(self.pool.slots[slot], self._first_rows, self._rows)
+                self._exchange.attach_slot(self.pool.slot(slot), self._first_rows, self._rows)
             except BaseException:
                 self.pool.give_back(slot)
                 raise
@@ -92,7 +92,7 @@ class Slots:
         return {key: array for key, array in self._rows_of(worker, slot).items() if not fields[key].is_object}
 
     def _rows_of(self, worker: int, slot: int) -> dict[Key, Array]:
-        whole, info, start = self.pool.slots[slot], self._infos[worker], self._first_rows[worker]
+        whole, info, start = self.pool.slot(slot), self._infos[worker], self._first_rows[worker]
         shape, rows = (self._rows, info.columns), slice(start, start + info.rows)
         return {key: whole.by_row(key).reshape(*shape, *field.shape)[rows] for key, field in whole.fields.items()}
 

@@ -47,7 +47,7 @@ class LocalSlots:
 
     def rows_of(self, worker: int, slot: int) -> dict[Key, Array]:
         """The rows of a slot, `[rows, T, *value]` under each key."""
-        whole = self.pool.slots[slot]
+        whole = self.pool.slot(slot)
         return {key: whole.by_row(key) for key, field in whole.fields.items() if not field.is_object}
 
     def deliver(self, slot: int) -> TensorDictBase:
