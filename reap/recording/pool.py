@@ -94,8 +94,8 @@ class SlotPool:
         try:
             slot = Slot(self.fields, self._batch_shape, self.columns, self._make_block)
         except MemoryError as error:
-            if self.slots:
-                error.add_note(f"reap: {len(self.slots)} earlier batches are still kept, each in a block of this size")
+            if self.lent:
+                error.add_note(f"reap: {self.lent} earlier batches are still kept, each in a block of this size")
             raise
         with torch.inference_mode(False):
             self._sources.append({key: slot.tensor(key) for key in self._small})

@@ -12,7 +12,7 @@ from reap.errors import ClosedError
 from reap.recording.layout import Field
 from reap.system.memory import Bytes
 from reap.weights.mailbox import CLOSED
-from reap.weights.packed import PackedWeights, block_of, checked_version, half_in, unpacked
+from reap.weights.packed import PackedWeights, PackingMailbox, block_of, checked_version, half_in, unpacked
 from reap.weights.weight_layout import WeightLayout, load_extra_states
 
 
@@ -30,7 +30,7 @@ class Parcel(NamedTuple):
     extra: bytes
 
 
-class CopiedMailbox:
+class CopiedMailbox(PackingMailbox):
     """The latest weights for one worker; see `Mailbox`. The collector's end has `deliver`, the worker's end `put`.
 
     Args:
@@ -79,14 +79,6 @@ class CopiedMailbox:
     def descriptors(self) -> list[int]:
         """Empty: no descriptors are needed."""
         return []
-
-    def check(self, weights: Any) -> None:
-        """Raise OptionError or SpecMismatch if `write` would."""
-        self.described.select(weights)
-
-    def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
-        """Replace the latest weights; see `Mailbox`."""
-        self.send(PackedWeights(self.described, weights, extra), version)
 
     def send(self, packed: PackedWeights, version: int) -> None:
         """Replace the latest weights by packed ones; see `Mailbox`."""

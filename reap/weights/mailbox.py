@@ -22,7 +22,7 @@ from reap.keys import Key
 from reap.recording.layout import Block, Field, Layout
 from reap.system.locks import ProcessLock
 from reap.weights.half import VERSION, WeightHalf
-from reap.weights.packed import PackedWeights, checked_version, unpacked
+from reap.weights.packed import PackedWeights, PackingMailbox, checked_version, unpacked
 from reap.weights.weight_layout import WeightLayout, describe, load_extra_states
 
 __all__ = ["WeightMailbox", "describe"]
@@ -35,7 +35,7 @@ EXTRA_START, EXTRA_SIZE = 1, 2
 CLOSED = "this weight mailbox is closed"
 
 
-class WeightMailbox:
+class WeightMailbox(PackingMailbox):
     """The latest weights for one worker. The worker reads them at any time; a writer waits at most for one copy.
 
     Made by `for_weights` in the writing process and by `attach` in the reading one, which needs the descriptor `fd`.
@@ -118,14 +118,6 @@ class WeightMailbox:
     def descriptors(self) -> list[int]:
         """The descriptors that the worker needs to attach."""
         return [self.fd]
-
-    def check(self, weights: Any) -> None:
-        """Raise OptionError or SpecMismatch if `write` would."""
-        self.described.select(weights)
-
-    def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
-        """Replace the latest weights; see `Mailbox`."""
-        self.send(PackedWeights(self.described, weights, extra), version)
 
     def send(self, packed: PackedWeights, version: int) -> None:
         """Replace the latest weights by packed ones; see `Mailbox`."""

@@ -27,7 +27,7 @@ from reap.system.bell import Bell
 from reap.system.native import F_SETPIPE_SZ, fcntl
 from reap.weights.half import VERSION, WeightHalf
 from reap.weights.mailbox import CLOSED
-from reap.weights.packed import PackedWeights, checked_version, unpacked
+from reap.weights.packed import PackedWeights, PackingMailbox, checked_version, unpacked
 from reap.weights.weight_layout import WeightLayout, describe, load_extra_states
 
 PIPE_BYTES = 1 << 20
@@ -119,7 +119,7 @@ class Feeder:
         return True
 
 
-class MessageMailbox:
+class MessageMailbox(PackingMailbox):
     """The latest weights for one worker, sent as messages.
 
     It is used like a `WeightMailbox`; the other process needs `descriptors()`. There is one reader: a replacement worker gets
@@ -186,14 +186,6 @@ class MessageMailbox:
         fd = self._open().fd
         assert fd is not None
         return [self._out, fd]
-
-    def check(self, weights: Any) -> None:
-        """Raise OptionError or SpecMismatch if `write` would."""
-        self.described.select(weights)
-
-    def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
-        """Send weights; see `Mailbox`."""
-        self.send(PackedWeights(self.described, weights, extra), version)
 
     def send(self, packed: PackedWeights, version: int) -> None:
         """Send packed weights; see `Mailbox`."""

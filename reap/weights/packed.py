@@ -7,6 +7,7 @@ policy, TensorDict, state dict --- names and shapes checked, extra states pickle
 from __future__ import annotations
 
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -65,6 +66,28 @@ class PackedWeights:
     def block(self) -> Bytes:
         """The tensors in one piece of memory, for `unpacked_half`; it must not be written to again."""
         return block_of(self._described, self.tensors, None)
+
+
+class PackingMailbox(ABC):
+    """A mailbox that packs the weights it is given; a subclass sends them.
+
+    Attributes:
+        described: the layout of the weights.
+    """
+
+    described: WeightLayout
+
+    def check(self, weights: Any) -> None:
+        """Raise OptionError or SpecMismatch if `write` would."""
+        self.described.select(weights)
+
+    def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
+        """Pack weights and send them; see `Mailbox`."""
+        self.send(PackedWeights(self.described, weights, extra), version)
+
+    @abstractmethod
+    def send(self, packed: PackedWeights, version: int) -> None:
+        """Send packed weights; see `Mailbox`."""
 
 
 def block_of(described: WeightLayout, tensors: Mapping[str, torch.Tensor], before: Bytes | None) -> Bytes:

@@ -45,8 +45,7 @@ class Assembly:
         source: the policy that was given, if the one that acts is a copy on another device.
         recorder: records rollouts.
         pool: the slots of a collector in this process.
-        requested_frames: frames in a batch, as requested.
-        frames_per_batch: the same, rounded up to whole columns.
+        frames_per_batch: frames in a batch, rounded up to whole columns.
         actor_kind: a word for how the policy is called.
         options: the collector's.
     """
@@ -56,7 +55,6 @@ class Assembly:
     source: Callable[..., Any] | None
     recorder: RolloutRecorder
     pool: SlotPool
-    requested_frames: int
     frames_per_batch: int
     actor_kind: str
     options: CollectorOptions
@@ -136,7 +134,7 @@ def assemble(
     )
     recorder.act_with(actor, kept, held.policy)
     source = placed.source if placed else None
-    return Assembly(env, held, source, recorder, pool, options.frames_per_batch, columns * stage.rows, kind, options)
+    return Assembly(env, held, source, recorder, pool, columns * stage.rows, kind, options)
 
 
 def made_by(factory: Callable[[], Any]) -> Any:

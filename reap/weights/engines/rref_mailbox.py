@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +19,7 @@ from reap.errors import ClosedError
 from reap.policy.contents.held import held_by
 from reap.weights.attributes import ATTRIBUTES
 from reap.weights.copied_mailbox import CopiedMailbox, Parcel
-from reap.weights.packed import PackedWeights, half_in, unpacked
+from reap.weights.packed import PackedWeights, PackingMailbox, half_in, unpacked
 from reap.weights.weight_layout import WeightLayout, describe, load_extra_states
 from reap.workers.messages import Encoded
 from reap.workers.rpc.tensors import Tensors, unwrapped, wrapped
@@ -29,7 +28,7 @@ FOREVER = 0.0
 """The timeout of a call, which may wait for a collector's rollout."""
 
 
-class RRefMailbox:
+class RRefMailbox(PackingMailbox):
     """The sender's end; see `Mailbox`.
 
     Args:
@@ -57,14 +56,6 @@ class RRefMailbox:
     def descriptors(self) -> list[int]:
         """Empty: no descriptors are needed."""
         return []
-
-    def check(self, weights: Any) -> None:
-        """Raise OptionError or SpecMismatch if `write` would."""
-        self.described.select(weights)
-
-    def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
-        """Send weights; see `Mailbox`."""
-        self.send(PackedWeights(self.described, weights, extra), version)
 
     def send(self, packed: PackedWeights, version: int) -> None:
         """Send packed weights; see `Mailbox`.
