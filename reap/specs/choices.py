@@ -1,4 +1,4 @@
-"""The base of all specs of choices: their numbers of choices, how several are drawn at once, masks, and their twins.
+"""The base of all specs of choices: numbers of choices, joint draws, masks, and conversion between twins.
 
 A choice is an index or a one-hot vector: `Categorical` and `OneHot`, and `MultiCategorical` and `MultiOneHot`, are twins.
 """

@@ -82,7 +82,7 @@ class Changes:
             warnings.warn(
                 f"policy: {name} was a {type(before).__name__} and is another {type(value).__name__} now, which does not reach "
                 "the policies that act elsewhere; numbers, strings and tensors do: keep it in one of these or in "
-                "get_extra_state(), or build the collector anew",
+                "get_extra_state(), or build a new collector",
                 stacklevel=callers_level(),
             )
 

@@ -247,7 +247,7 @@ def test_what_is_told_to_nobody_departs(monkeypatch: pytest.MonkeyPatch) -> None
     assert found[0].equal
     departed = next(one.departure for one in found if one.departure is not None)
     assert (departed.step, departed.key) == (0, "observation")
-    assert "on episodes before" in departed.why
+    assert "on earlier episodes" in departed.why
 
 
 def altered(record: EpisodeRecord, **changes: Any) -> EpisodeRecord:

@@ -281,8 +281,7 @@ class ReplayBuffer(BufferFace):
             priority: one number for all frames, or one for each; not negative.
 
         Raises:
-            OptionError: a priority is negative or not a number, or their number differs from that of the frames; nothing is
-                changed then.
+            OptionError: a priority is negative or not a number, or there are too few or too many; nothing is changed then.
         """
         self.feeders.check()
         self._sampler.update_priority(index, priority, self._storage)

@@ -73,7 +73,7 @@ def made_meeting(launcher: Launcher, address: str | None, port: int | None) -> M
     found = own_addresses()
     if len(found) != 1:
         raise OptionError(
-            f"address: the name of this machine stands for {', '.join(found) or 'no address but its own'}; give the address of "
+            f"address: this machine's hostname resolves to {', '.join(found) or 'no address but its own'}; give the address of "
             'the interface that the workers reach it by, address="10.0.0.1" for example'
         )
     return TcpMeeting(found[0], port)

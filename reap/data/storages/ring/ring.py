@@ -294,7 +294,7 @@ class Ring:
         """Raise CallOrderError if a process is writing."""
         if self.is_being_written:
             raise CallOrderError(
-                "replay buffer: expected nobody to write while it is loaded; pause or stop the collector first"
+                "replay buffer: expected no process to write while it is loaded; pause or stop the collector first"
             )
 
     # ------------------------------------------------------------------ readers
