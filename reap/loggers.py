@@ -39,7 +39,7 @@ def log(source: Any, writer: Any, *, step: int | None = None, prefix: str = "") 
     | `episodes/finished` | episodes that have ended so far |
     | `frames/delivered`, `/discarded`, `/per_second`, `/out_of_bounds` | frames so far, and their rate |
     | `time/env`, `/policy`, `/training` | shares of the time, 0 to 1 |
-    | `weights/staleness` | policy updates that the last batch was behind |
+    | `weights/staleness` | policy updates by which the last batch lagged |
     | `workers/restarts`; `workers/0/frames_per_second`, ... | of a collector with several workers |
     | `evaluation/return`, `/return_std`, `/length` | of an `Evaluation` |
     | `buffer/size`, `/capacity`, `/fill` | frames in a buffer, at most, and their ratio, 0 to 1 |

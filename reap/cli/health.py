@@ -114,7 +114,7 @@ def processors(cores: int, quota: float) -> Finding:
         return Finding("cores", f"{cores}")
     few = max(1, math.floor(quota))
     return Finding(
-        "cores", f"{cores}, of which the container gives the time of {quota:g}", f"plan for {few}: workers × threads ≤ {few}"
+        "cores", f"{cores}, limited by the container to the time of {quota:g}", f"plan for {few}: workers × threads ≤ {few}"
     )
 
 

@@ -37,7 +37,7 @@ def run(options: Replay, console: Console) -> int:
     folder = _folder(options.folder)
     if options.episode is None:
         if options.video is not None or options.to is not None:
-            raise OptionError("--video and --to: expected --episode too, which says of which episode")
+            raise OptionError("--video and --to: expected --episode too, which selects the episode")
         console.print(_table(folder))
         return COMPLETE
     try:

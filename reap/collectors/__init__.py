@@ -1,7 +1,7 @@
 """Collectors: they run a policy in envs and hand out batches of its experience.
 
-Names are loaded when they are first used. With the name of a collector that has worker processes, the process that forks
-them starts: it imports torch while this one does, and is ready when the collector is built.
+Names are loaded on first use. Using the name of a collector with worker processes starts the process that forks them: it
+imports torch while this one does, and is ready by the time the collector is built.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`CollectorAttributes`: what can be read of every collector."""
+"""`CollectorAttributes`: attributes that every collector has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reap.specs import Composite, Spec
 
 
 class CollectorAttributes:
-    """Attributes of every collector, which are read-only except for `env`."""
+    """Attributes of every collector. All but `env` are read-only."""
 
     _options: CollectorOptions
     _workers: Workers
@@ -30,10 +30,10 @@ class CollectorAttributes:
 
     @property
     def episodes(self) -> EpisodeRecords:
-        """The last episodes that ended, by the id of their trajectory: what `reap.replay` runs again.
+        """The last finished episodes by trajectory id; `reap.replay` takes them.
 
         Raises:
-            OptionError: the collector has no `record_episodes`.
+            OptionError: the collector was built without `record_episodes`.
         """
         if self._records is None:
             raise OptionError("episodes: expected a collector with record_episodes=True, or the number of episodes to keep")
@@ -41,14 +41,14 @@ class CollectorAttributes:
 
     @property
     def policy(self) -> Any:
-        """The policy that acts; of worker processes, the one that was given, or None where they made theirs."""
+        """The policy that acts; with worker processes, the one given, or None if the workers made their own."""
         return self._workers.policy
 
     @property
     def env(self) -> Any:
-        """The env; None where the envs are in worker processes.
+        """The env; None if the envs are in worker processes.
 
-        It can be set where it is in this process: to another env with the same values, from which new episodes begin.
+        In this process it can be set to another env with the same specs; collecting then starts new episodes in that env.
         """
         return self._workers.env
 
@@ -61,12 +61,12 @@ class CollectorAttributes:
 
     @property
     def batch_size(self) -> torch.Size:
-        """Shape of a batch; where those of the workers differ, of the first one's."""
+        """Shape of a batch; the first worker's if the workers' shapes differ."""
         return self._schedule.shape
 
     @property
     def frame_fields(self) -> Mapping[Key, Field]:
-        """Shape and dtype of one frame's value under each key of a batch."""
+        """Shape and dtype of one frame's value for each key of a batch."""
         return self._workers.infos[0].fields
 
     def _spec(self, name: str) -> Any:
@@ -74,27 +74,27 @@ class CollectorAttributes:
 
     @property
     def observation_spec(self) -> Composite:
-        """The env's observations; of several workers, the first one's, here and below."""
+        """Spec of the env's observations; the first worker's if there are several, here and below."""
         return self._spec("observation_spec")
 
     @property
     def action_spec(self) -> Spec:
-        """The env's actions."""
+        """Spec of the env's actions."""
         return self._spec("action_spec")
 
     @property
     def reward_spec(self) -> Spec:
-        """The env's rewards."""
+        """Spec of the env's rewards."""
         return self._spec("reward_spec")
 
     @property
     def done_spec(self) -> Spec:
-        """The env's done flags."""
+        """Spec of the env's done flags."""
         return self._spec("done_spec")
 
     @property
     def frames_per_batch(self) -> int:
-        """Frames of a batch."""
+        """Number of frames in a batch."""
         return self._schedule.frames
 
     @property
@@ -104,7 +104,7 @@ class CollectorAttributes:
 
     @property
     def total_frames(self) -> int:
-        """Frames to collect in all, as given; -1 if there is no end."""
+        """Number of frames to collect in all, as given; -1 for no limit."""
         return -1 if self._options.budget is None else self._options.budget
 
     @property
@@ -114,12 +114,12 @@ class CollectorAttributes:
 
     @property
     def closed(self) -> bool:
-        """Whether the collector is shut down."""
+        """Whether the collector has been shut down."""
         return self._closed
 
     @property
     def storing_device(self) -> torch.device | None:
-        """Where batches are delivered; None if they stay where they are recorded."""
+        """The device on which batches are delivered; None if they stay where they were recorded."""
         return self._options.storing_device
 
     @property
@@ -129,12 +129,12 @@ class CollectorAttributes:
 
     @property
     def init_random_frames(self) -> int:
-        """Frames with random actions first; 0 for none."""
+        """Number of initial frames with random actions; 0 for none."""
         return self._options.random_frames
 
     @property
     def max_frames_per_traj(self) -> int:
-        """Frames after which an episode is truncated; 0 for no limit."""
+        """Number of frames after which an episode is truncated; 0 for no limit."""
         return self._options.limit or 0
 
     @property
@@ -149,7 +149,7 @@ class CollectorAttributes:
 
     @property
     def verbose(self) -> bool:
-        """Whether the collector prints what it does: never; `reap.progress` shows it, and `stats()` gives it."""
+        """Always False: a collector prints nothing. Use `reap.progress` or `stats()`."""
         return False
 
     def __reduce__(self) -> Any:

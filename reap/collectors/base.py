@@ -46,18 +46,18 @@ from reap.weights.base import load_weights
 
 
 class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any]):
-    """What all collectors share.
+    """Base class of all collectors.
 
     Args:
         options: the options.
-        workers: those who record.
-        make_schedule: chooses who records when, given the other parts.
-        refreshes: whether the policy's weights are sent to the workers before each batch.
-        marks: whether the workers mark the last frame of each row truncated.
+        workers: record the rollouts.
+        make_schedule: makes the schedule from the other parts.
+        refreshes: send the policy's weights to the workers before each batch.
+        marks: the workers mark the last frame of each row as truncated.
     """
 
     worker_idx: int | None = None
-    """The number of this collector among those that something sends weights to; it may be set."""
+    """Index of this collector among the receivers of a weight sender; can be set."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
     # ------------------------------------------------------------------ batches
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches until `total_frames` are collected; a second loop continues where the first stopped."""
+        """Iterate over batches until `total_frames` are collected; a second loop continues where the first stopped."""
         return self.iterator()
 
     def iterator(self) -> Iterator[Any]:
@@ -116,34 +116,34 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
             self._ensure_idle()
 
     def next(self) -> Any:
-        """The next batch; None when `total_frames` are collected."""
+        """The next batch; None once `total_frames` are collected."""
         self._ensure_idle()
         batch = self._supply.next()
         # Without a call, Ctrl-C has no place to come in between here and the caller.
         return batch if batch is None or not self._delivery.steps else self._delivery.hand_out(batch)
 
     def rollout(self) -> TensorDictBase:
-        """Collect one batch as it was recorded: no postproc, no splitting, not written to the replay buffer.
+        """Collect one batch as recorded: without postproc or splitting, and without writing to the replay buffer.
 
-        Last frames are marked with `set_truncated`.
+        `set_truncated` still applies.
         """
         self._ensure_idle()
         batch = self._supply.rollout()
         return mark_truncated(batch) if self._options.set_truncated else batch
 
     def __len__(self) -> int:
-        """Number of batches in all.
+        """Total number of batches.
 
         Raises:
-            TypeError: there is no end, or the batches have different numbers of frames.
+            TypeError: the collector is endless, or batches have different numbers of frames.
         """
         budget = self._options.budget
         if not self._schedule.has_length():
             raise TypeError(
-                "a collector whose workers deliver different numbers of frames has no length: it depends on which are first"
+                "a collector whose workers deliver different numbers of frames has no length: it depends on which finish first"
             )
         if budget is None:
-            raise TypeError("a collector without total_frames has no length: it goes on until you stop")
+            raise TypeError("a collector without total_frames has no length: it runs until you stop")
         if self._options.trajs_per_batch is not None:
             raise TypeError("a collector with trajs_per_batch has no length: it depends on how long the episodes are")
         return ceil(budget / self.frames_per_batch)
@@ -157,7 +157,7 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
 
         Raises:
             OptionError: there is no replay buffer.
-            CallOrderError: the collector is running already.
+            CallOrderError: the collector is already running.
         """
         self._ensure_idle()
         if self._options.replay_buffer is None:
@@ -172,12 +172,12 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
         self._background.start()
 
     def is_running(self) -> bool:
-        """Whether the collector works in the background."""
+        """Whether the collector is running in the background."""
         return self._background is not None and self._background.is_running
 
     @contextmanager
     def pause(self) -> Generator[None]:
-        """In the body nothing is collected in the background, and no write to the replay buffer is in flight.
+        """Inside the `with` block, background collection is paused and no write to the replay buffer is in flight.
 
         Does nothing when the collector is not running.
         """
@@ -194,12 +194,12 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
         """Stop collecting in the background and release everything; a second call does nothing.
 
         Args:
-            timeout: seconds to wait for the rollout under way; None waits for its end, in worker processes for 5 s. One that
-                takes longer is not written any more, and its env is closed afterwards.
+            timeout: seconds to wait for the rollout in progress; None waits until it ends, or 5 s with worker processes. A
+                rollout that takes longer is not written, and its env is closed afterwards.
             close_env: close the env too.
 
         Raises:
-            Exception: what ended the collecting in the background, if no call has raised it before.
+            Exception: the error that ended background collection, if no earlier call has raised it.
         """
         self.shutdown(timeout, close_env)
         if self._background is not None:
@@ -209,7 +209,7 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
 
     @contextmanager
     def _between_rollouts(self) -> Generator[None]:
-        """In the body no rollout is under way; Ctrl-C comes into it only where it waits for workers."""
+        """No rollout is in progress inside the `with` block; Ctrl-C interrupts it only while it waits for workers."""
         with self.pause(), deferring_interrupts():
             self._schedule.settle()
             self._workers.recover_all()
@@ -223,20 +223,20 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
         return self._ask_each([command] * self.num_workers)
 
     def _ask_each(self, commands: Sequence[Any]) -> list[Any]:
-        """Have the workers carry out a command each between two rollouts, and return their replies."""
+        """Send one command to each worker between two rollouts, and return the replies."""
         with in_own_words(ReapError), self._between_rollouts():
             return scatter(self._workers.group, commands)
 
     def reset(self, index: Any = None, *, reset_idx: Any = None, **options: Any) -> None:
-        """Begin new episodes with the next batch; rows are counted over all workers.
+        """Start new episodes with the next batch; rows are numbered across all workers.
 
         Args:
             index: a row, a list of rows, or a mask with one bool per row; all if None.
-            reset_idx: a mask with one bool per worker, in place of rows; of a single worker, the same as `index`.
-            **options: none are taken; torchrl's go to the env's `reset`.
+            reset_idx: a mask with one bool per worker, instead of rows; with a single worker, the same as `index`.
+            **options: not supported; torchrl passes them to the env's `reset`.
 
         Raises:
-            OptionError: something else, or a row that is not there.
+            OptionError: an invalid index, a row that does not exist, or any other option.
         """
         self._ensure_open()
         rows, shares = shares_of_workers(index, reset_idx, [info.rows for info in self._workers.infos], options)
@@ -247,17 +247,17 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
                 break_trajectories(self._options.replay_buffer)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Seed envs and generators; new episodes begin with the next batch.
+        """Seed envs and generators; the next batch starts new episodes.
 
         Args:
             seed: seed of the first env; each further one, then each worker's, gets the next in the chain.
-            static_seed: all envs get `seed` itself.
+            static_seed: give `seed` itself to all envs.
 
         Returns:
             The seed that follows in the chain.
 
         Raises:
-            OptionError: no seed.
+            OptionError: not a valid seed.
         """
         self._ensure_open()
         checked = checked_seed(seed)
@@ -268,9 +268,9 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
         return following
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a collector needs to continue: counters, ids, generators, the policy's weights, envs that offer their state.
+        """Everything needed to resume: counters, ids, generators, the policy's weights, and the state of envs that offer one.
 
-        Made of tensors, numbers, strings, lists and dicts: `torch.save` it, and `torch.load` it with `weights_only=True`.
+        It holds only tensors, numbers, strings, lists and dicts: `torch.save` it, and `torch.load` it with `weights_only=True`.
         """
         with self._between_rollouts():
             self._restart_lost()
@@ -287,7 +287,7 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
             }
 
     def _restart_lost(self) -> None:
-        """Have workers whose rollout was lost begin new episodes, in their state too."""
+        """Make workers whose rollout was lost start new episodes, in their saved state too."""
         if self._handover.ready is None:
             self._handover.close_gap()
         for worker in sorted(self._handover.restarting):
@@ -295,9 +295,9 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
         self._handover.restarting.clear()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`.
+        """Resume from a `state_dict`.
 
-        An env with a state of its own continues in the middle of its episode, bit for bit. Another one begins a new episode,
+        An env that offers its state continues in the middle of its episode, bit for bit. Any other env starts a new episode,
         with a new id and the next seed of the chain.
 
         Args:
@@ -305,7 +305,7 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
 
         Raises:
             OptionError: another format or class.
-            SpecMismatch: another env or policy, or a state that somebody altered; nothing is changed then.
+            SpecMismatch: another env or policy, or an altered state; nothing is changed then.
         """
         self._ensure_open()
         held, queue, is_whole = self._workers.held, self._supply.queue, True
@@ -328,7 +328,7 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
             self._handover.restore(state)
 
     def _take_env(self, given: Any) -> None:
-        """Collect from another env of the same layout from now on; see `CollectorAttributes.env`."""
+        """Collect from another env with the same layout; see `CollectorAttributes.env`."""
         self._ensure_idle()
         with self._between_rollouts():
             self._workers.take_env(given)
@@ -336,17 +336,17 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
             break_trajectories(self._options.replay_buffer)
 
     def stats(self) -> CollectorStats:
-        """What was collected so far; the list of finished episodes restarts with each call."""
+        """Statistics of the frames collected so far; each call restarts the list of finished episodes."""
         return self._meter.read()
 
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
         """Release everything; a second call does nothing.
 
         Args:
-            timeout: seconds to wait for worker processes, and for a rollout that is under way in the background; None for 5,
-                or for the end of the rollout where it is in this process.
-            close_env: close the env too; the envs of worker processes are closed in any case.
-            raise_on_error: raise what an env raises while it is closed.
+            timeout: seconds to wait for worker processes, and for a rollout in progress in the background; None means 5 s,
+                or until the rollout ends if it runs in this process.
+            close_env: close the env too; envs in worker processes are always closed.
+            raise_on_error: raise errors that occur while an env is closed.
         """
         if self._closed:
             return

@@ -1,4 +1,4 @@
-"""`CollectorCalls`: what programs ask of a collector's env, policy, weights and buffer, under torchrl's names."""
+"""`CollectorCalls`: access to a collector's env, policy, weights and buffer, under torchrl's names."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from reap.weights.weight_layout import weights_by_name
 from reap.workers.base import Call
 
 POLICY = "policy"
-"""The name of the model that acts, among the models of a collector."""
+"""The name of the acting policy among a collector's models."""
 
 
 class CollectorCalls:
-    """Calls that every collector has, each in terms of the collector's parts."""
+    """Methods that every collector has, each delegated to the collector's parts."""
 
     _options: CollectorOptions
     _workers: Workers
@@ -45,15 +45,15 @@ class CollectorCalls:
     # ------------------------------------------------------------------ env and policy
 
     def getattr_env(self, name: str) -> Any:
-        """The value of an attribute of the env; of several workers, or of several envs, a list."""
+        """An attribute of the env; a list if there are several workers or envs."""
         return self._ask("env_attribute", name)
 
     def getattr_policy(self, name: str) -> Any:
-        """The value of an attribute of the policy; of several workers, a list."""
+        """An attribute of the policy; a list if there are several workers."""
         return self._ask("policy_attribute", name)
 
     def call_env(self, name: str, *args: Any, worker_ids: Any = None) -> Any:
-        """What a method of the env returns; of several workers, or of several envs, a list."""
+        """Call a method of the env and return its result; a list if there are several workers or envs."""
         return self._ask("call_env", name, *args, worker_ids=worker_ids)
 
     def _ask(self, call: str, *arguments: Any, worker_ids: Any = None) -> Any:
@@ -61,7 +61,7 @@ class CollectorCalls:
         return self._workers.values(self._ask_some(chosen, Call(call, arguments)))
 
     def getattr_rb(self, name: str) -> Any:
-        """The value of an attribute of the replay buffer.
+        """An attribute of the replay buffer.
 
         Raises:
             OptionError: there is no replay buffer.
@@ -71,18 +71,18 @@ class CollectorCalls:
         return getattr(self._options.replay_buffer, name)
 
     def get_distant_attr(self, path: str) -> Any:
-        """What is found at a path of attributes and items, such as `"env.transform[0]"`, from the collector on.
+        """The object at a path of attributes and items that starts at the collector, such as `"env.transform[0]"`.
 
         Raises:
-            OptionError: no path, or there is nothing of that name.
+            OptionError: not a path, or nothing is found there.
         """
         return resolve(self, path)
 
     def cascade_execute(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        """What the function at a path returns, or the value there if it is none; see `get_distant_attr`.
+        """Call the function at a path and return its result; return any other value as it is; see `get_distant_attr`.
 
         Raises:
-            OptionError: no path, nothing of that name, or arguments for something that is no function.
+            OptionError: not a path, nothing is found there, or arguments for something that is not a function.
         """
         found = resolve(self, path)
         if callable(found):
@@ -92,7 +92,7 @@ class CollectorCalls:
         return found
 
     def frames_per_batch_worker(self, worker_idx: int | None = None) -> int:
-        """Frames of a rollout of a worker, of the first one if None."""
+        """Number of frames in a worker's rollout; the first worker's if None."""
         return self._workers.infos[worker_idx or 0].frames
 
     # ------------------------------------------------------------------ weights
@@ -107,20 +107,20 @@ class CollectorCalls:
         model_id: str | None = None,
         worker_ids: Any = None,
     ) -> None:
-        """Make weights current: those of the policy given at construction, or those given here.
+        """Update the weights of the policies that act, from the policy given at construction or from the weights given here.
 
         Args:
-            policy_or_weights: a module or policy, a TensorDict of parameters or a state dict; or a dict with one of these for
-                each number of a worker.
+            policy_or_weights: a module or policy, a TensorDict of parameters or a state dict; or a dict that maps worker
+                numbers to one of these.
             policy: the same, if it is a module or policy.
             weights: the same, if it is a TensorDict or a state dict.
             weights_dict: the same for several models, by their names in `weight_sync_schemes`.
             model_id: the name of the model, `"policy"` if None. Others are found in the workers at a path of attributes, such
-                as `"env.transform[0].module"`; their weights arrive between two rollouts, which this call waits for.
+                as `"env.transform[0].module"`; their weights arrive between two rollouts, and this call waits for that.
             worker_ids: workers to update; all if None.
 
         Raises:
-            OptionError: a model that is not known, or weights that were given twice.
+            OptionError: an unknown model, or weights given twice.
         """
         self._ensure_open()
         given = _only({"policy_or_weights": policy_or_weights, "policy": policy, "weights": weights})
@@ -142,7 +142,7 @@ class CollectorCalls:
             self._send_model(name, weights, worker_ids)
         elif isinstance(weights, dict) and weights and all(isinstance(worker, int) for worker in weights):
             if worker_ids is not None:
-                raise OptionError("worker_ids: weights by worker were given, which say for whom they are")
+                raise OptionError("worker_ids: weights by worker were given, which already select the workers")
             for worker, own in weights.items():
                 self._weights.push(own, worker)
         else:
@@ -159,7 +159,7 @@ class CollectorCalls:
         self.load_model(name, values, worker_ids)
 
     def load_model(self, path: str, weights: Mapping[str, Any], worker_ids: Any = None) -> None:
-        """Copy weights into a model of the workers, between two rollouts.
+        """Copy weights into a model in the workers, between two rollouts.
 
         Args:
             path: where it is in a worker: `"policy"`, or a path such as `"env.transform[0].module"`.
@@ -169,22 +169,22 @@ class CollectorCalls:
         self._ask("load_model", path, weights, worker_ids=worker_ids)
 
     def receive_weights(self, policy_or_weights: Any = None, *, policy: Any = None, weights: Any = None) -> None:
-        """Take weights into the collector's policy, and have its workers act with them.
+        """Load weights into the collector's policy, and make its workers act with them.
 
         Args:
-            policy_or_weights: a module or policy, a TensorDict of parameters or a state dict; what the registered receivers
-                have got if None.
+            policy_or_weights: a module or policy, a TensorDict of parameters or a state dict; None takes
+                the weights that the registered receivers have received.
             policy: the same, if it is a module or policy.
             weights: the same, if it is a TensorDict or a state dict.
 
         Raises:
-            OptionError: weights were given twice, or with receivers registered.
+            OptionError: weights given twice, or given while receivers are registered.
         """
         self._ensure_open()
         given = _only({"policy_or_weights": policy_or_weights, "policy": policy, "weights": weights})
         if self._receivers:
             if given is not None:
-                raise OptionError("receive_weights: expected no weights, for the schemes that are registered receive them")
+                raise OptionError("receive_weights: expected no weights, because the registered schemes receive them")
             news = [scheme.receive() for scheme in self._receivers.values()]
             if all(one is None for one in news):
                 return
@@ -197,10 +197,10 @@ class CollectorCalls:
     def register_scheme_receiver(
         self, weight_recv_schemes: Mapping[str, WeightSyncScheme], *, synchronize_weights: bool = True
     ) -> None:
-        """Have schemes receive weights for this collector; `receive_weights()` takes them.
+        """Register schemes that receive weights for this collector; `receive_weights()` loads them.
 
         Args:
-            weight_recv_schemes: by the name of the model that they are for; see `get_model`.
+            weight_recv_schemes: schemes by the name of their model; see `get_model`.
             synchronize_weights: wait for the first weights.
         """
         for name, scheme in weight_recv_schemes.items():
@@ -214,15 +214,15 @@ class CollectorCalls:
             self._weights.push(None, None)
 
     def get_model(self, model_id: str) -> Any:
-        """A model in this process: the policy, or what is found at a path of attributes of the collector.
+        """A model in this process: the policy, or the object at a path of attributes of the collector.
 
         Raises:
-            OptionError: there is none of that name here.
+            OptionError: there is no such model in this process.
         """
         if model_id != POLICY:
             return resolve(self, model_id)
         if self._workers.policy is None:
-            raise OptionError("get_model('policy'): there is none in this process: actions are random, or workers made theirs")
+            raise OptionError("get_model('policy'): none in this process: actions are random, or the workers made their own")
         return self._workers.policy
 
     def get_cached_weights(self, model_id: str) -> TensorDictBase | None:
@@ -233,7 +233,7 @@ class CollectorCalls:
         return make_tensordict(nested({tuple(name.split(".")): one.detach() for name, one in found.items()}), torch.Size())
 
     def increment_version(self) -> None:
-        """Count one more version of the policy, without sending weights."""
+        """Increment the policy version without sending weights."""
         self._weights.increment()
 
     def get_policy_version(self) -> int:
@@ -241,15 +241,15 @@ class CollectorCalls:
         return self._weights.version
 
     def init_updater(self, *args: Any, **kwargs: Any) -> None:
-        """Give arguments to the `init` of the weight updater, if there is an updater."""
+        """Call `init` of the weight updater, if there is one, with these arguments."""
         if self._weights.updater is not None:
             self._weights.updater.init(*args, **kwargs)
 
     @property
     def weight_updater(self) -> WeightUpdaterBase | None:
-        """What `update_policy_weights_` sends weights with; None for a policy without weights.
+        """The updater with which `update_policy_weights_` sends weights; None for a policy without weights.
 
-        It can be set: to an updater, a constructor of one, or None for the collector's own.
+        It can be set to an updater, a constructor of one, or None for the collector's default.
         """
         return self._weights.updater
 
@@ -263,10 +263,10 @@ class CollectorCalls:
 
 
 def _only(given: Mapping[str, Any]) -> Any:
-    """The value that was given under one of several names; None if there is none.
+    """The value given under one of several names; None if none was given.
 
     Raises:
-        OptionError: there are two.
+        OptionError: more than one was given.
     """
     found = {name: value for name, value in given.items() if value is not None}
     if len(found) > 1:

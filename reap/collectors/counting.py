@@ -1,4 +1,4 @@
-"""What a collector does with the counts of a rollout: they go to its meter; numbers that left their bounds are told once."""
+"""Counts a rollout in the collector's meter, and warns once of each key whose numbers leave their bounds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from reap.errors import BoundsWarning, callers_level
 
 
 def count_rollout(meter: Meter, done: Done, *, worker: int = 0, staleness: int = 0) -> None:
-    """Count a rollout; warn of each key whose numbers lie outside of their bounds for the first time."""
+    """Count a rollout; warn the first time that the numbers of a key lie outside their bounds."""
     meter.add(done.frames, done.episodes, done.env_seconds, done.policy_seconds, worker=worker, staleness=staleness)
     for outside in meter.add_outside(done.outside, worker):
         warnings.warn(
-            f"{outside.text}. It is recorded as it is, as are others under this key, which collector.stats() counts; "
+            f"{outside.text}. It and later ones under this key are recorded as they are; collector.stats() counts them; "
             'check="all" makes them errors',
             BoundsWarning,
             stacklevel=callers_level(),

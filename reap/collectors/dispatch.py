@@ -20,7 +20,7 @@ BACKENDS = {
     "distributed": "reap.collectors.distributed:DistributedDataCollector",
     "submitit": "reap.collectors.distributed:DistributedDataCollector",
 }
-"""Collectors whose workers may be on other machines, by backend; they are imported when one is built."""
+"""Collectors whose workers may be on other machines, by backend; imported when one is built."""
 
 DIRECT, PROCESS = "direct", "process"
 CHOICES = (DIRECT, PROCESS, *BACKENDS)
@@ -138,14 +138,14 @@ def _refuse_workers(num_collectors: int | None, sync: bool | None, options: Mapp
 
 
 def _of_workers(backend: str, create_env_fn: Any, count: int | None) -> dict[str, Any]:
-    """How a collector with workers is told their number, and who launches them."""
+    """The options that set the number of workers and their launcher."""
     is_list = isinstance(create_env_fn, list | tuple)
     told = {} if is_list and count is None else {"num_workers": 1 if count is None else count}
     return {**told, "launcher": "submitit"} if backend == "submitit" else told
 
 
 def _made(backend: str, sync: bool) -> Callable[..., Any]:
-    """What makes the collector of a backend."""
+    """The class for a backend."""
     if backend == PROCESS:
         return MultiSyncDataCollector if sync else MultiaSyncDataCollector
     make = resolve_name(BACKENDS[backend])

@@ -1,20 +1,21 @@
-"""`Handover`: the place of every rollout on its way from a worker to the user, and what becomes of one that does not arrive.
+"""`Handover`: tracks every rollout on its way from a worker to the user, and handles those that are lost.
 
          begin            arrive          take            handed_out
     IDLE ------> RECORDING ------> RECORDED ----> DELIVERING ----------> IDLE: it is the user's
                      |                |               |
                      '----------------'-- lost <------'   IDLE: its rows restart their episodes with their next rollout
 
-The state of a rollout says where it is; any other step is refused.
+Each rollout has one of these states; any other transition is refused.
 
-One policy holds for all collectors and all reasons:
+The same rules hold for all collectors:
 
-- Ctrl-C while a rollout is RECORDING in another process, or RECORDED, loses nothing: the next call continues with it. So it is
-  with a batch that was complete when Ctrl-C came.
-- A rollout is lost when the env or the policy breaks it off in this process, when its delivery fails, or when
-  Ctrl-C comes while it is being delivered. The replay buffer is told, the worker's rows begin new episodes, and what the
-  worker has recorded of the old ones meanwhile is dropped: no trajectory has a gap.
-- A worker whose own write to the buffer fails starts new episodes by itself, for its next rollout may be asked for already.
+- Ctrl-C while a rollout is RECORDING in another process, or RECORDED, loses nothing: the next call continues with it. The
+  same holds for a batch that was complete when Ctrl-C came.
+- A rollout is lost when the env or the policy raises in this process, when its delivery fails, or when Ctrl-C comes while it
+  is being delivered. The replay buffer is told, the worker's rows start new episodes, and anything recorded of the old ones in
+  the meantime is dropped: no trajectory has a gap.
+- A worker whose own write to the buffer fails starts new episodes by itself, because its next rollout may already be
+  requested.
 - `reset`, `set_seed` and `load_state_dict` drop what is RECORDED.
 """
 
@@ -35,7 +36,7 @@ from reap.errors import CallOrderError
 
 
 class RecordingState(IntEnum):
-    """How far a rollout has come; idle is one that was not asked for yet, or is over."""
+    """How far a rollout has got; IDLE means not yet requested, or finished."""
 
     IDLE = auto()
     RECORDING = auto()
@@ -46,20 +47,20 @@ class RecordingState(IntEnum):
 IDLE, RECORDING, RECORDED, DELIVERING = RecordingState
 
 FOLLOWING = {IDLE: {RECORDING}, RECORDING: {RECORDED, IDLE}, RECORDED: {DELIVERING, IDLE}, DELIVERING: {IDLE}}
-"""The states that may follow each."""
+"""The states that may follow each state."""
 
 
 @dataclass(eq=False)
 class Recording:
-    """A rollout of one or several workers.
+    """A rollout of one or more workers.
 
     Attributes:
-        commands: what each worker was asked for.
-        state: how far it has come.
+        commands: the command sent to each worker.
+        state: how far it has got.
         dones: the workers' replies.
         batch: the batch, once it has left the workers' slots.
-        is_wanted: whether it will be delivered; one that continues lost episodes will not.
-        free: gives the slots back that it is recorded in.
+        is_wanted: whether it will be delivered; a rollout that continues lost episodes will not.
+        free: returns the slots in which it is recorded.
     """
 
     commands: dict[int, Collect]
@@ -70,10 +71,10 @@ class Recording:
     is_wanted: bool = True
 
     def enter(self, state: RecordingState) -> None:
-        """Go on to the next state.
+        """Move to the next state.
 
         Raises:
-            CallOrderError: it does not follow the present one.
+            CallOrderError: this state cannot follow the current one.
         """
         if state not in FOLLOWING[self.state]:
             allowed = " or ".join(sorted(one.name for one in FOLLOWING[self.state]))
@@ -84,7 +85,7 @@ class Recording:
 
     @property
     def workers(self) -> Collection[int]:
-        """Those who record it."""
+        """The workers that record it."""
         return self.commands or self.dones
 
     @property
@@ -94,22 +95,22 @@ class Recording:
 
     @property
     def is_random(self) -> bool:
-        """Whether all its actions are random."""
+        """Whether all of its actions are random."""
         return all(command.random for command in self.commands.values())
 
 
 class Handover:
-    """What is being recorded, and what is recorded and not handed out.
+    """The ledger of rollouts that are being recorded, or are recorded and not yet handed out.
 
     Args:
         buffer: the replay buffer, if there is one.
-        meter: is told of frames that are not delivered.
+        meter: counts frames that are not delivered.
 
     Attributes:
         ready: a batch that is complete and that the next call returns.
-        restarting: workers whose next rollout begins new episodes.
-        recording: rollouts under way, in the order in which they were asked for.
-        recorded: rollouts that wait for delivery, in the order in which they arrived.
+        restarting: workers whose next rollout starts new episodes.
+        recording: rollouts in progress, in the order in which they were requested.
+        recorded: rollouts waiting for delivery, in the order in which they arrived.
     """
 
     def __init__(self, buffer: Any, meter: Meter) -> None:
@@ -121,7 +122,7 @@ class Handover:
         self._delivering: Recording | None = None
 
     def begin(self, recording: Recording) -> None:
-        """A rollout was asked for; whoever was to restart its episodes does so with it."""
+        """Register a requested rollout; workers marked for a restart of their episodes do so with it."""
         recording.enter(RECORDING)
         self.recording.append(recording)
         self.restarting.difference_update(recording.commands)
@@ -131,7 +132,7 @@ class Handover:
         return next((one for one in self.recording if worker in one.commands), None)
 
     def arrive(self, recording: Recording) -> None:
-        """A rollout is complete."""
+        """Register a complete rollout."""
         recording.enter(RECORDED)
         self.recording.remove(recording)
         if recording.is_wanted:
@@ -140,10 +141,10 @@ class Handover:
             self._drop(recording)
 
     def take(self) -> Recording:
-        """The rollout that arrived first, to be delivered now.
+        """Take the rollout that arrived first, to be delivered now.
 
         Raises:
-            CallOrderError: another one is being delivered.
+            CallOrderError: another rollout is being delivered.
         """
         if self._delivering is not None:
             raise CallOrderError("a rollout is being delivered: expected that it is handed out, or lost, before the next one")
@@ -152,19 +153,19 @@ class Handover:
         return first
 
     def handed_out(self) -> None:
-        """What was being delivered has arrived."""
+        """Note that the rollout being delivered has reached the user."""
         delivering, self._delivering = self._delivering, None
         if delivering is not None:
             delivering.state = IDLE
 
     def close_gap(self) -> None:
-        """Lose what was being delivered and was not handed out: called before more is recorded."""
+        """Mark as lost a rollout whose delivery did not finish; called before more is recorded."""
         if self._delivering is not None:
             self.lose(self._delivering.workers)
             self.handed_out()
 
     def lose(self, workers: Iterable[int]) -> None:
-        """Lose the rollout of these workers, and what continues it."""
+        """Mark as lost the rollout of these workers, and the rollouts that continue it."""
         lost = set(workers)
         break_trajectories(self._buffer)
         self.restarting |= lost
@@ -175,7 +176,7 @@ class Handover:
             self._drop(one)
 
     def break_off(self, recording: Recording) -> None:
-        """A rollout under way is none any more: the env or the policy raised."""
+        """Remove a rollout in progress, whose env or policy raised."""
         recording.enter(IDLE)
         self.recording.remove(recording)
         self._free(recording)
@@ -192,7 +193,7 @@ class Handover:
             recording.free()
 
     def drop_recorded(self) -> None:
-        """Have nothing that waits for delivery: new episodes are about to begin."""
+        """Drop everything waiting for delivery, before new episodes start."""
         while self.recorded:
             self._drop(self.recorded.pop())
         if self.ready is not None:
@@ -201,7 +202,7 @@ class Handover:
         self.handed_out()
 
     def state(self) -> dict[str, Any]:
-        """What waits to be handed out, each rollout out of its slot."""
+        """The rollouts waiting to be handed out, copied out of their slots."""
         return {
             "ready": None if self.ready is None else batch_state(self.ready),
             "results": [
@@ -212,7 +213,7 @@ class Handover:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Have wait what waited when `state` was called."""
+        """Restore the rollouts that `state` returned."""
         for one in state["results"]:
             dones = {worker: done_from(own) for worker, own in one["dones"].items()}
             self.recorded.append(Recording({}, state=RECORDED, dones=dones, batch=batch_from(one["batch"])))

@@ -6,7 +6,7 @@ from threading import Event
 
 
 class Interruptor:
-    """Tells collectors to stop with their next column; may be switched from any thread.
+    """Tells collectors to stop with their next column; can be set from any thread.
 
     Example:
         >>> interruptor = Interruptor()

@@ -23,7 +23,7 @@ class SyncDataCollector(DataCollectorBase):
 
     Args:
         create_env_fn: an env, a factory of one, a gymnasium id or a gymnasium env.
-        policy: a module or function, or None for random actions (`env.rand_action` and `env.rand_step` mean that too).
+        policy: a module or function, or None for random actions (`env.rand_action` and `env.rand_step` mean the same).
         **options: see `CollectorOptions`; `frames_per_batch` is required.
 
     Yields:
@@ -33,7 +33,7 @@ class SyncDataCollector(DataCollectorBase):
     Raises:
         OptionError: an option that is unknown or cannot work.
         SpecMismatch: a policy or an env that does not keep to the env's specs.
-        MemoryError: a batch does not fit into the memory that there is.
+        MemoryError: a batch does not fit into the available memory.
 
     Example:
         >>> with SyncDataCollector("CartPole-v1", frames_per_batch=20, total_frames=40) as collector:

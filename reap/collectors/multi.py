@@ -26,10 +26,10 @@ SHOWN = shows_options(_options=CollectorOptions, _worker_options=WorkerOptions)
 
 
 class RemoteCollector(DataCollectorBase):
-    """What collectors share whose workers are elsewhere.
+    """Base of collectors whose workers are in other processes.
 
     Attributes:
-        is_on_one_machine: whether the workers have the devices of this machine.
+        is_on_one_machine: whether the workers run on this machine, with its devices.
     """
 
     is_on_one_machine: ClassVar[bool] = True
@@ -46,17 +46,17 @@ class RemoteCollector(DataCollectorBase):
         joins: Joins | None = None,
         retries: Retries | None = None,
     ) -> None:
-        """Be composed of workers and a schedule.
+        """Build the collector from workers and a schedule.
 
         Args:
             create_env_fn: as given.
             policy: as given.
             options: as given.
-            make_schedule: given a plan, workers and the other parts.
+            make_schedule: called with the plan, the workers and the other parts.
             is_shared: whether `frames_per_batch` is the sum over the workers.
-            make_workers: makes the workers where they are to be; by default in processes of this machine.
-            joins: has successors of workers that fail join; by default while all wait.
-            retries: decides whether there is another successor; by default there is one.
+            make_workers: makes the workers; by default in processes on this machine.
+            joins: how replacements of failed workers join; by default while all others wait.
+            retries: decides whether to try another replacement; by default there is one.
         """
         require_workers(type(self).__name__, "SyncDataCollector, with a SerialEnv for several envs")
         plan = make_plan(create_env_fn, options, InteractionType, is_shared=is_shared, is_here=self.is_on_one_machine)
@@ -73,7 +73,7 @@ class RemoteCollector(DataCollectorBase):
             self.update_policy_weights_()  # those who made theirs begin with the weights of this one
 
     def _add_workers(self, factories: Sequence[Any]) -> None:
-        """Launch more workers, which join while others deliver; for collectors whose workers record by themselves."""
+        """Launch more workers, which join while others deliver; for collectors whose workers record independently."""
         with self.pause(), deferring_interrupts():
             before = self._workers.group.size
             workers: Any = self._workers
@@ -86,7 +86,7 @@ class RemoteCollector(DataCollectorBase):
 
 @SHOWN
 class MultiSyncDataCollector(RemoteCollector):
-    """Runs a policy in several processes; each batch holds a rollout of every worker, all of the same weights.
+    """Runs a policy in several processes; each batch holds one rollout from every worker, all with the same weights.
 
     Args:
         create_env_fn: a list with one env factory, gymnasium id or env of reap for each worker, or one with `num_workers`.
@@ -101,7 +101,7 @@ class MultiSyncDataCollector(RemoteCollector):
         SpecMismatch: a policy or an env that does not keep to the env's specs, or workers of different layouts.
         WorkerRaised: the code of a worker raised.
         WorkerDied: the process of a worker ended.
-        MemoryError: what the workers record at a time does not fit into the memory that there is.
+        MemoryError: a batch does not fit into the available memory.
 
     Example:
         >>> with MultiSyncDataCollector(["CartPole-v1"] * 2, frames_per_batch=20, total_frames=40) as collector:
@@ -132,7 +132,7 @@ class MultiaSyncDataCollector(RemoteCollector):
         SpecMismatch: a policy or an env that does not keep to the env's specs.
         WorkerRaised: the code of a worker raised.
         WorkerDied: the process of a worker ended.
-        MemoryError: what the workers record at a time does not fit into the memory that there is.
+        MemoryError: a batch does not fit into the available memory.
 
     Example:
         >>> with MultiaSyncDataCollector(["CartPole-v1"] * 2, frames_per_batch=20, total_frames=60) as collector:

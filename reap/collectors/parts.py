@@ -20,16 +20,16 @@ from reap.recording.buffers import MASK
 
 @dataclass(frozen=True)
 class Parts:
-    """What schedules and deliveries of a collector work with.
+    """The parts that a collector's schedule and delivery work with.
 
     Attributes:
         options: the collector's options.
-        workers: those who record.
-        meter: counts.
-        handover: what is under way.
+        workers: record the rollouts.
+        meter: counts frames, episodes and times.
+        handover: the ledger of rollouts in progress.
         weights: the policy's weights and their version.
-        queue: whole episodes wait there, where these are asked for.
-        records: what it takes to run episodes again, where that is asked for.
+        queue: holds whole episodes, with `trajs_per_batch`.
+        records: records for replay, with `record_episodes`.
     """
 
     options: CollectorOptions
@@ -42,14 +42,14 @@ class Parts:
 
     @property
     def expected_frames(self) -> int:
-        """Frames delivered, recorded or under way."""
+        """Number of frames delivered, recorded or in progress."""
         infos, handover = self.workers.infos, self.handover
         under_way = sum(infos[worker].frames for one in handover.recording if one.is_wanted for worker in one.commands)
         return self.meter.frames + under_way + sum(one.frames for one in handover.recorded)
 
     @cached_property
     def random_frames(self) -> int:
-        """Frames with random actions first."""
+        """Number of initial frames with random actions."""
         return self.options.random_frames
 
     @property
@@ -58,12 +58,12 @@ class Parts:
         return self.random_frames > 0 and self.expected_frames < self.random_frames
 
     def command(self, worker: int, slot: int) -> Collect:
-        """The next rollout of a worker."""
+        """The command for the next rollout of a worker."""
         fresh = self.options.reset_at_each_iter or worker in self.handover.restarting
         return Collect(slot, self.is_random, fresh, self.weights.current())
 
     def arrive(self, recording: Recording) -> None:
-        """A rollout is complete; if the policy acts next and restarts all episodes, those under way have ended with it."""
+        """Finish a rollout: if the policy acts next and restarts all episodes, mark unfinished ones as ended with it."""
         self.handover.arrive(recording)
         if self.records is not None:
             self._keep_notes(self.records, recording)

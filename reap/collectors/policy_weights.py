@@ -16,11 +16,11 @@ class PolicyWeights:
     Args:
         owner: the collector's class, for errors.
         updater: sends weights to the workers; None if there are none.
-        refreshes: whether the policy's weights are sent before each batch; otherwise when the user says so.
+        refreshes: send the policy's weights before each batch; otherwise only when the user calls for it.
 
     Attributes:
-        version: number of updates so far.
-        updater: as given, or what replaced it.
+        version: number of weight updates so far.
+        updater: as given, or its replacement.
     """
 
     def __init__(self, owner: str, updater: WeightUpdaterBase | None, *, refreshes: bool = False) -> None:
@@ -33,7 +33,7 @@ class PolicyWeights:
         self._pending: PendingWeightUpdater | None = None
 
     def wait_with(self, updater: PendingWeightUpdater) -> None:
-        """Have new weights wait until the policy is between two rollouts: it acts in a thread from now on."""
+        """Hold new weights until the policy is between two rollouts, since it now acts in a thread."""
         self.updater = self._pending = updater
 
     def push(self, policy_or_weights: Any, worker_ids: Any) -> None:
@@ -47,29 +47,29 @@ class PolicyWeights:
             self._batches = 0
 
     def increment(self) -> None:
-        """Count one more version; no weights are sent."""
+        """Increment the version without sending weights."""
         with self._lock:
             self.version += 1
 
     def refresh_after(self, batches: int) -> None:
-        """Send the policy's weights before a batch, if that many batches came since they were sent; 0 for never."""
+        """Send the policy's weights before every batch that follows this number of batches without an update; 0 for never."""
         self._interval = self._batches = batches
 
     def refresh(self) -> None:
-        """Before a batch: send the policy's weights, where it is time to."""
+        """Called before a batch: send the policy's weights if they are due."""
         if self._interval and self._batches >= self._interval:
             self.push(None, None)
         self._batches += 1
 
     def current(self) -> int:
-        """The version that a rollout in this process acts with from now on."""
+        """The weights version that a rollout in this process now uses."""
         with self._lock:
             if self._pending is not None:
                 self._pending.apply()
             return self.version
 
     def restore(self, version: int, weights: Any) -> None:
-        """Continue with this version; weights that wait for a thread are those of the state."""
+        """Continue with this version; weights held for a thread are replaced by those of the state."""
         self.version = version
         if self._pending is not None:
             self._pending.push_weights(weights)

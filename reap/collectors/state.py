@@ -1,4 +1,4 @@
-"""The layout of a collector's `state_dict`, and checks of what collectors are given: states, seeds, rows."""
+"""The layout of a collector's `state_dict`, and checks of the states, seeds and rows that users pass."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from reap.policy.contents.held import Held
 from reap.weights.base import check_weights
 
 STATE_FORMAT = 1
-"""Counts up when the layout of `state_dict` changes."""
+"""Version of the layout of `state_dict`; increases with each change."""
 
 FIELDS = ("format", "class", "counters", "policy_version", "workers", "policy", "episodes")
-"""What a state holds."""
+"""The keys of a state."""
 
 
 def policy_state(held: Held) -> dict[str, Any] | None:
-    """A copy of a policy's weights: training that goes on does not change it. None for policies without."""
+    """A copy of a policy's weights, unaffected by further training; None for a policy without weights."""
     if not held:
         return None
     return {name: value.detach().clone() if isinstance(value, torch.Tensor) else value for name, value in held.state().items()}
 
 
 def check_state(state: Any, class_name: str, workers: int, held: Held) -> None:
-    """Check that a state is of this format, and of a collector of this class, with as many workers and the same weights.
+    """Check that a state has this format and comes from a collector of this class, with the same number of workers and weights.
 
     Raises:
-        OptionError: it is of another collector.
-        SpecMismatch: it is of another policy.
+        OptionError: it comes from another collector.
+        SpecMismatch: it comes from another policy.
     """
     if not isinstance(state, Mapping):
         raise OptionError(f"state: expected what state_dict() gave, got {type(state).__name__}")
@@ -60,7 +60,7 @@ def check_state(state: Any, class_name: str, workers: int, held: Held) -> None:
 
 @contextmanager
 def as_state_dict_gave() -> Generator[None]:
-    """In the body, what a state causes that no `state_dict` gave is a SpecMismatch. The body changes nothing."""
+    """Turn errors inside the `with` block, caused by an altered state, into SpecMismatch. The block must change nothing."""
     try:
         yield
     except ReapError:
@@ -73,14 +73,14 @@ def as_state_dict_gave() -> Generator[None]:
 
 
 def checked_seed(seed: Any) -> int:
-    """The seed, an int; raises OptionError for anything else."""
+    """The seed as an int; raises OptionError for anything else."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise OptionError(f"seed: expected an integer from 0 to 2**63 - 1, got {seed!r}")
     return int(seed)
 
 
 def checked_rows(index: Any) -> list[int]:
-    """The rows of a row, a list of rows or a mask; raises OptionError for anything else."""
+    """The rows that an index selects: a row, a list of rows or a mask; raises OptionError for anything else."""
     given = np.atleast_1d(np.asarray(index))
     if given.dtype == np.bool_:
         given = np.flatnonzero(given)
@@ -92,16 +92,16 @@ def checked_rows(index: Any) -> list[int]:
 def shares_of_workers(
     index: Any, reset_idx: Any, counts: Sequence[int], options: Mapping[str, Any]
 ) -> tuple[list[int] | None, list[list[int]]]:
-    """The rows to reset (None: all), and those of each worker, counted from its first.
+    """The rows to reset (None: all), and each worker's rows, counted from its first.
 
     Args:
-        index: rows of all workers, or a mask of them; None for all.
-        reset_idx: a mask of the workers, instead.
+        index: rows counted across all workers, or a mask of them; None for all.
+        reset_idx: a mask of the workers, instead of `index`.
         counts: the number of rows of each worker.
-        options: keywords that are not taken.
+        options: unsupported keywords.
 
     Raises:
-        OptionError: both of them, a row or a number of workers that is not there, or any other keyword.
+        OptionError: both are given, a row or worker does not exist, or there is any other keyword.
     """
     if options:
         raise OptionError(

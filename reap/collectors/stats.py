@@ -1,8 +1,7 @@
-"""What a collector counts: `CollectorStats`, and the `Meter` that keeps it.
+"""Statistics of a collector: `CollectorStats`, and the `Meter` that counts them.
 
-Rollouts add to the meter; readers take a snapshot. `read` also hands over the list of finished episodes and begins a
-new one: that is the user's `collector.stats()`. `peek` leaves the list as it is: that is everybody else, such as a
-progress display.
+Rollouts add to the meter; readers take a snapshot. `read` also returns the list of finished episodes and starts a new
+one: the user's `collector.stats()` does this. `glance` leaves the list alone, for other readers such as a progress display.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from reap.recording.trajectories import Episode
 from reap.specs.fits import Outside
 
 KEPT_EPISODES = 10_000
-"""Episodes kept for the next reader of the stats, so that a run that never reads them does not grow."""
+"""Maximum number of episodes kept for the next reader, so that memory is bounded in a run that never reads them."""
 
 RECENT_EPISODES = 100
-"""Episodes behind `recent_returns` and `recent_lengths`."""
+"""Number of episodes in `recent_returns` and `recent_lengths`."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean, least and greatest of some numbers; NaN where there are none.
+    """Mean, minimum and maximum of some numbers; NaN for no numbers.
 
     Example:
         >>> summary = Summary.of([9.0, 10.0, 500.0])
@@ -51,14 +50,14 @@ class Summary:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker is, and what has come from there.
+    """The location of a worker, and the data received from it.
 
     Attributes:
-        host: the name of the machine; empty if that is not known yet.
-        node: how the engine calls it; empty where the host says it all.
-        bytes: received from the worker.
-        transfer_seconds: time that receiving took.
-        is_joining: it has been launched, and does not record yet.
+        host: the name of the machine; empty if not known yet.
+        node: the engine's name for the machine; empty if the host name is enough.
+        bytes: number of bytes received from the worker.
+        transfer_seconds: time spent receiving.
+        is_joining: the worker has been launched but does not record yet.
     """
 
     host: str
@@ -77,14 +76,14 @@ class Place:
 class CollectorStats:
     """Counts of a collector since it was built. `print(collector.stats())` shows them as a few lines of text.
 
-    The three shares are parts of the time since the first batch was asked for. In a collector with several workers
+    The three shares are fractions of the time since the first batch was requested. In a collector with several workers
     `env_share` and `policy_share` are means over the workers, which work at the same time as the training loop: the
     shares then add up to more than 1. In the stats of one worker `waiting_share` is its time in neither.
 
     Attributes:
         frames: valid frames delivered.
-        batches: batches delivered; of a worker: its rollouts.
-        frames_per_second: frames over the time since the first batch was asked for, training included.
+        batches: batches delivered; for a worker, its rollouts.
+        frames_per_second: frames divided by the time since the first batch was requested, training included.
         finished_episodes: number of episodes that ended.
         episodes: the episodes that ended since stats were last read, the latest 10,000 at the most.
         recent_returns: sums of rewards of the last 100 episodes that ended, read or not.
@@ -92,13 +91,13 @@ class CollectorStats:
         env_share: share of the time spent in the env, 0 to 1.
         policy_share: share of the time spent in the policy, 0 to 1.
         waiting_share: share of the time spent outside of the collector, in the training loop, 0 to 1.
-        staleness: policy updates that the last batch was behind.
-        discarded_frames: frames that were collected and not delivered; of workers that failed, as far as that is known.
-        restarts: workers that were restarted.
-        outside: numbers that lie outside of the bounds of the env's own specs, for each key: in how many frames, and the first
-            of them in words.
-        workers: the same for each worker, where there are several.
-        place: of a worker that may be on another machine: where it is.
+        staleness: number of policy updates by which the last batch lagged.
+        discarded_frames: frames collected but not delivered; for failed workers, as far as known.
+        restarts: number of worker restarts.
+        outside: numbers outside the bounds of the env's own specs, for each key: the number of frames, and a description of
+            the first.
+        workers: the same statistics for each worker, if there are several.
+        place: the location of a worker that may be on another machine.
     """
 
     frames: int
@@ -120,7 +119,7 @@ class CollectorStats:
 
     @property
     def out_of_bounds(self) -> int:
-        """Frames with numbers outside of their bounds, summed over the keys."""
+        """Number of frames with numbers outside their bounds, summed over the keys."""
         return sum(one.frames for one in self.outside)
 
     @property
@@ -130,7 +129,7 @@ class CollectorStats:
 
     @property
     def lengths(self) -> Summary:
-        """Frames of `episodes`."""
+        """Lengths of `episodes`, in frames."""
         return Summary.of([float(episode.length) for episode in self.episodes])
 
     def _recent(self) -> str:
@@ -159,19 +158,19 @@ class CollectorStats:
 
 
 COUNTERS = ("frames", "batches", "finished", "discarded", "restarts")
-"""What a resumed collector goes on counting."""
+"""The counts that a resumed collector continues."""
 
 
 class Meter:
-    """Adds up what the rollouts report; a few µs a batch.
+    """Adds up the reports of rollouts, in a few µs per batch.
 
-    Rollouts may be added in another thread than the one that reads.
+    Rollouts may be added in one thread and read in another.
 
     Args:
         workers: number of workers; with several, `workers` holds a meter for each.
 
     Attributes:
-        place_of: where each worker is, if that is not this machine.
+        place_of: returns the location of a worker that is not on this machine.
 
     Example:
         >>> meter = Meter()
@@ -196,7 +195,7 @@ class Meter:
         self._outside: dict[Key, Outside] = {}
 
     def enter(self) -> None:
-        """The collector begins to work on a batch."""
+        """Note that the collector starts to work on a batch."""
         self._entered = perf_counter()
         if self._started is None:
             self._started = self._entered
@@ -205,7 +204,7 @@ class Meter:
                 worker._frames_at_start = worker.frames
 
     def leave(self) -> None:
-        """The batch is handed over, or failed."""
+        """Note that the batch has been handed over, or has failed."""
         if self._entered is not None:
             self._busy_seconds += perf_counter() - self._entered
             self._entered = None
@@ -228,7 +227,7 @@ class Meter:
             env_seconds: time spent in the env.
             policy_seconds: time spent in the policy.
             worker: the worker that recorded it.
-            staleness: policy updates that it was behind.
+            staleness: number of policy updates by which it lagged.
         """
         self.frames += frames
         self.finished += len(episodes)
@@ -243,10 +242,10 @@ class Meter:
             own.batches += 1
 
     def add_outside(self, outside: Sequence[Outside], worker: int = 0) -> list[Outside]:
-        """Count numbers outside of their bounds.
+        """Count numbers outside their bounds.
 
         Returns:
-            Those under keys for which there were none before.
+            Those under keys that had none before.
         """
         news = [one for one in outside if one.key not in self._outside]
         for one in outside:
@@ -257,47 +256,47 @@ class Meter:
         return news
 
     def discard(self, frames: int, worker: int = 0) -> None:
-        """Count frames that were collected and are not delivered."""
+        """Count frames that were collected but will not be delivered."""
         self.discarded += frames
         if self.workers:
             self.workers[worker].discarded += frames
 
     def take_back(self, frames: int, worker: int = 0) -> None:
-        """Count frames that were added and are not delivered after all."""
+        """Move frames that were added from delivered to discarded."""
         self.discard(frames, worker)
         self.frames -= frames
 
     def add_workers(self, count: int) -> None:
-        """Count for more workers; what one alone has counted so far is its own."""
+        """Count more workers; counts so far belong to the first worker if it was alone."""
         if not self.workers:
             self.workers.append(Meter())
             self.workers[0].restore(self.state())
         self.workers += [Meter() for _ in range(count)]
 
     def restart(self, worker: int = 0) -> None:
-        """Count a worker that was restarted."""
+        """Count a worker restart."""
         self.restarts += 1
         if self.workers:
             self.workers[worker].restarts += 1
 
     def state(self) -> dict[str, int]:
-        """The counts that go on after a resume."""
+        """The counts that continue after a resume."""
         return {name: getattr(self, name) for name in COUNTERS}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Take over counts; rates count from here."""
+        """Load counts; rates are measured from now on."""
         for name in COUNTERS:
             setattr(self, name, state[name])
         self._started = self._entered = None
 
     def read(self) -> CollectorStats:
-        """The counts; the list of episodes is emptied."""
+        """The statistics; empties the list of episodes."""
         # One by one: what another thread adds meanwhile stays for the next reader.
         whole, *each = [[m._episodes.popleft() for _ in range(len(m._episodes))] for m in (self, *self.workers)]
         return self._snapshot(whole, each)
 
     def glance(self) -> CollectorStats:
-        """The counts without the list of episodes, in a time that does not grow with it."""
+        """The statistics without the list of episodes, in constant time."""
         return self._snapshot([], [[] for _ in self.workers])
 
     def _snapshot(self, episodes: list[Episode], each: list[list[Episode]]) -> CollectorStats:
@@ -317,7 +316,7 @@ class Meter:
         elapsed: float = 0.0,
         waiting: float | None = None,
     ) -> CollectorStats:
-        """The counts, as shares of `elapsed` seconds; `waiting` is what env and policy leave where it is None."""
+        """The statistics, with shares of `elapsed` seconds; a `waiting` of None means the rest after env and policy."""
         recent = self._recent.copy()
         worker_seconds = elapsed * max(1, len(workers))
         rest = elapsed - self._env_seconds - self._policy_seconds if waiting is None else waiting

@@ -98,7 +98,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The other names of `reap.data.tensor_specs`, those of before torchrl 0.6 among them."""
+    """The other names of `reap.data.tensor_specs`, including those from before torchrl 0.6."""
     if name in tensor_specs.__all__:
         return getattr(tensor_specs, name)
     raise missing_name(__name__, name, __all__)

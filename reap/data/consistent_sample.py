@@ -1,8 +1,8 @@
-"""Samples of a buffer that others write at the same time: frames are taken, then checked.
+"""Consistent samples of a buffer that is being written: frames are taken, then checked.
 
 begin_reading -> draw -> take -> untouched? that is it
                   ^                  | some are in columns that are, or were, being written
-                  '-- draw these ----'  the others are kept: they were whole when they were taken
+                  '-- draw these ----'  the others are kept: they were complete when taken
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from reap.data.storages.trees import holds_tensors_only, tree_of
 
 
 def take_sample(storage: Storage, sampler: Sampler, size: int, generator: torch.Generator | None) -> tuple[Draw, Any]:
-    """The choice of a sampler, and its data, with no frame that was being written.
+    """Draw places and take their data, without frames that were being written.
 
     Args:
         storage: holds the frames.
-        sampler: chooses them.
-        size: how many.
-        generator: where the random numbers come from.
+        sampler: chooses places.
+        size: number of frames.
+        generator: the source of random numbers.
     """
     ring = storage.ring
     reading = ring.begin_reading()
@@ -40,7 +40,7 @@ def take_sample(storage: Storage, sampler: Sampler, size: int, generator: torch.
 
 
 def pinned(data: Any) -> Any:
-    """A sample in page-locked memory; a list of objects as it is."""
+    """Copy a sample to page-locked memory; lists of objects are returned unchanged."""
     if holds_tensors_only(data):
         return tree_of(data, 0).each(lambda leaf: leaf.pin_memory(), 0).joined()
     return data if isinstance(data, list) else data.pin_memory()
@@ -61,11 +61,11 @@ def _made_whole(
 
     Args:
         storage: holds the frames.
-        sampler: chooses them.
-        draw: its first choice.
+        sampler: chooses places.
+        draw: the first choice.
         taken: the values taken from there.
-        reading: how far the ring was before that.
-        generator: where the random numbers come from.
+        reading: the state of the ring before that.
+        generator: the source of random numbers.
     """
     ring = storage.ring
     taken, at = _checked(storage, draw.places, taken, reading), draw.places.numpy()

@@ -11,7 +11,7 @@ def dtype_named(name: str) -> torch.dtype:
     """The dtype of a name like `"torch.float32"`.
 
     Raises:
-        SpecMismatch: there is none.
+        SpecMismatch: there is no such dtype.
     """
     dtype = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype):

@@ -1,9 +1,9 @@
-"""`TensorDictMaxValueWriter`: keeps the items of greatest value.
+"""`TensorDictMaxValueWriter`: keeps the items with the highest values.
 
     room left   items are appended
-    none left   an item replaces the one of least value, if its own is greater
+    none left   an item replaces the one with the lowest value, if its own is higher
 
-A heap finds that one in O(log n). It is made from the contents of the storage, and again whenever they were changed elsewhere.
+A heap finds that one in O(log n). It is built from the contents of the storage, and rebuilt whenever they change elsewhere.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ DROPPED = -1
 _REDUCTIONS: Mapping[str, Reduction] = {"sum": lambda values: values.sum(1), **REDUCTIONS}
 
 Heap = list[tuple[float, int]]
-"""Value and place of each item kept, the least first."""
+"""Value and place of each kept item, as a heap with the lowest first."""
 
 
 class TensorDictMaxValueWriter(Writer):
-    """Keeps the `max_size` items of greatest value; of equal ones, those that came first.
+    """Keeps the `max_size` items with the highest values; among equals, those that came first.
 
     Items are TensorDicts or tensorclasses in a storage of one dimension; an item may be a whole trajectory `[T]`. `extend`
     returns -1 as the index of items that were not kept. A buffer with this writer belongs to one process.
 
     Args:
-        rank_key: the key of an item's value; `("next", "reward")` unless given.
-        reduction: makes one number of a value with several elements: `"sum"`, `"max"`, `"min"`, `"mean"` or `"median"`.
+        rank_key: the key of an item's value; by default `("next", "reward")`.
+        reduction: reduces a value with several elements to one number: `"sum"`, `"max"`, `"min"`, `"mean"` or `"median"`.
         compilable: as with any `Writer`.
 
     Raises:
-        OptionError: no such reduction.
+        OptionError: an unknown reduction.
 
     Example:
         >>> from tensordict import TensorDict
@@ -80,14 +80,14 @@ class TensorDictMaxValueWriter(Writer):
             self.check_sharing()
 
     def check_sharing(self) -> None:
-        """Raise OptionError: it only knows the values of its own items."""
+        """Raise OptionError: it does not know the values of other processes' items."""
         raise OptionError(
             "TensorDictMaxValueWriter: expected a buffer of one process, got a shared one: it only knows the values of items "
             "that it wrote itself; use a RoundRobinWriter, or write from one process"
         )
 
     def write(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
-        """Write the items of greatest value; see `Writer`.
+        """Write the items with the highest values; see `Writer`.
 
         Returns:
             Their places; -1 for those that were not kept.
@@ -110,7 +110,7 @@ class TensorDictMaxValueWriter(Writer):
         return places
 
     def _append(self, storage: Storage, data: Any, values: list[float], heap: Heap) -> dict[int, int]:
-        """Write the items that there is room for; return which item is at each place."""
+        """Write as many items as there is room for; return the item at each place."""
         if not values:
             return {}
         first = storage.ring.new_streams(len(values))  # one each: no item follows another
@@ -121,7 +121,7 @@ class TensorDictMaxValueWriter(Writer):
         return {place: number for number, place in enumerate(places)}
 
     def _replace(self, storage: Storage, data: Any, values: list[float], start: int, heap: Heap) -> dict[int, int]:
-        """Write those of the rest with a greater value than the least; return which item is at each of their places."""
+        """Write those of the rest with a higher value than the lowest; return the item at each of their places."""
         owners: dict[int, int] = {}
         taken = 0
         for number in range(start, len(values)):
@@ -163,11 +163,11 @@ class TensorDictMaxValueWriter(Writer):
         return values.tolist()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to load: the storage says it all."""
+        """Do nothing: the state of the storage is enough."""
         self.empty()
 
     def empty(self) -> None:
-        """Forget the values of items: there are none any more."""
+        """Forget the values of the items, which were removed."""
         self._known = None
 
     def __repr__(self) -> str:

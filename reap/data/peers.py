@@ -1,4 +1,4 @@
-"""torchrl's classes, where a program has loaded torchrl: what it takes for its own, and what to use in place of its objects.
+"""Relations to torchrl's classes, if torchrl is loaded: what its checks accept, and what to use instead of its objects.
 
 torchrl's parameter schedulers, trainers and checks ask `isinstance(x, Sampler)` and `isinstance(x, ReplayBuffer)`.
 """
@@ -10,19 +10,19 @@ from typing import Any
 
 
 def torchrl_class(name: str) -> Any:
-    """A class of `torchrl.data.replay_buffers`; None where torchrl is not loaded."""
+    """A class of `torchrl.data.replay_buffers`; None if torchrl is not loaded."""
     return getattr(sys.modules.get("torchrl.data.replay_buffers"), name, None)
 
 
 def count_as_torchrls(kind: type[Any], name: str) -> None:
-    """Let objects of a class count as those of an abstract class of torchrl, if torchrl is loaded."""
+    """Register a class as a virtual subclass of an abstract class of torchrl, if torchrl is loaded."""
     theirs = torchrl_class(name)
     if theirs is not None and not issubclass(kind, theirs):
         theirs.register(kind)
 
 
 def conversion(given: Any) -> str:
-    """What to use in place of an object of torchrl's, as the end of an error text; empty for all else.
+    """Text for an error: what to use instead of a torchrl object; empty for any other object.
 
     Example:
         >>> conversion(3)

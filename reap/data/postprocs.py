@@ -1,7 +1,7 @@
 """`MultiStep`: n-step returns from a batch of frames.
 
-A frame's window is the frame itself and those after it, `n_steps` at the most; it closes with the last frame of the
-trajectory, with the last frame of the batch, and before a frame that is not valid:
+A frame's window is the frame itself and those after it, at most `n_steps`; it closes with the last frame of the
+trajectory, with the last frame of the batch, and before an invalid frame:
 
     done     . . . 1 . . |         n_steps = 3
     frame    0 1 2 3 4 5 |
@@ -45,23 +45,23 @@ class MultiStep(nn.Module):
     reinforcement learning", ICML 2016. A trajectory that was truncated, or that continues after the batch, is bootstrapped
     from its own last observation.
 
-    Each agent has windows of its own where `("next", "done")` is `[..., T, *agents]`, as all other entries are then. Flags of
-    agents in a group of their own, without one at the root, end the windows of all.
+    Each agent has its own windows if `("next", "done")` is `[..., T, *agents]`, as are all other entries then. Flags of agents
+    in a separate group, without one at the root, end the windows of all.
 
     For a collector's `postproc`, or for any batch with time as its last dimension. A window never holds frames of another
     trajectory: it closes where `("next", "done")` is set, where the ids in `("collector", "traj_ids")` change (so rows may
     follow each other), and before frames that `("collector", "mask")` leaves out. Sums are made in float64.
 
     All of `next` is that of the frame at the window's end, `done`, `terminated` and `truncated` too (torchrl leaves these
-    three where they were, and `next` then shows a terminal observation as one to bootstrap from). So where a trajectory ends
-    is found by its ids, no longer by `done`.
+    three where they were, and `next` then shows a terminal observation as one to bootstrap from). So the ends of
+    trajectories are found by their ids, no longer by `done`.
 
     Args:
         gamma: discount per step, above 0 and at most 1.
-        n_steps: frames in a window at the most; 1 leaves rewards and `next` as they are.
+        n_steps: maximum number of frames in a window; 1 leaves rewards and `next` unchanged.
 
     Raises:
-        OptionError: a number out of range.
+        OptionError: a number is out of range.
 
     Example:
         >>> from tensordict import TensorDict
@@ -85,7 +85,7 @@ class MultiStep(nn.Module):
         self.n_steps = n_steps
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The n-step batch; the input and its tensors stay as they are.
+        """The n-step batch; the input and its tensors are not changed.
 
         Args:
             tensordict: frames `[..., T]` with `("next", "reward")`, and `("next", "done")` or trajectory ids.
@@ -94,10 +94,10 @@ class MultiStep(nn.Module):
             A TensorDict of the same batch size, which shares the root values with the input. New in it: `("next",
             "original_reward")`, the one-step reward; `"steps_to_next_obs"` int64 `[..., T]`, the frames in the window;
             `"gamma"` float32 `[..., T]`, the discount of the values after it; `"nonterminal"` bool `[..., T]`, False for
-            the last frame of a trajectory (in the batch) and for frames that are not valid.
+            the last frame of a trajectory (in the batch) and for invalid frames.
 
         Raises:
-            SpecMismatch: no time dimension, neither done nor ids, no reward, or one of them in a shape that does not fit.
+            SpecMismatch: no time dimension, neither done nor ids, no reward, or a shape that does not fit.
         """
         if not tensordict.ndim:
             raise SpecMismatch("MultiStep: expected a batch with time as its last dimension, got a single frame")
@@ -158,13 +158,13 @@ class MultiStep(nn.Module):
 
 
 def _shape_of_done(batch: TensorDictBase) -> torch.Size:
-    """The shape of the root's flags; the batch's where it has none."""
+    """The shape of the root's flags, or else that of the batch."""
     done = batch.get(plain(after(DONE)), None)
     return batch.shape if done is None else done.shape
 
 
 def _window_closes(batch: TensorDictBase) -> Tensor:
-    """Frames after which a window cannot go on, `[..., T]`."""
+    """Frames after which a window must end, `[..., T]`."""
     done, ids, mask = _done(batch), batch.get(plain(IDS), None), batch.get(plain(MASK), None)
     if done is None and ids is None:
         raise SpecMismatch(f'MultiStep: expected ("next", "done") or {plain(IDS)} in the batch, found neither')

@@ -1,4 +1,4 @@
-"""Rows and time of data that are written: the columns of each row, without invalid frames."""
+"""Splits written data into the columns of each row, without invalid frames."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def valid_rows(data: Any, written: Any, ndim: int) -> tuple[Any, list[int]]:
 
     Args:
         data: the data of the user.
-        written: the data after transforms; with one dimension, frames with a False `("collector", "mask")` are left out.
+        written: the data after transforms; with one dimension, frames with a False `("collector", "mask")` are dropped.
         ndim: dimensions of the storage.
     """
     if ndim > 1:
@@ -36,7 +36,7 @@ def checked_time(dim: int | None, ndim: int) -> int:
     """The dimension of written data that is time: this one, or the last one for None.
 
     Raises:
-        OptionError: there is no such dimension.
+        OptionError: the dimension does not exist.
     """
     time = ndim - 1 if dim is None else dim
     if not 0 <= time < ndim:
@@ -59,7 +59,7 @@ def time_last(data: Any, time: int, ndim: int) -> Any:
 
 
 def _rows_in(data: Any, written: Any) -> int:
-    """The number of rows of the data that follow each other in the one dimension of the written data."""
+    """The number of rows of the data that follow each other in the single dimension of the written data."""
     if written is data or data.ndim < 2 or len(written) != math.prod(data.shape):
         return 1
     return len(written) // data.shape[-1]

@@ -1,6 +1,6 @@
-"""Schedulers: they change a parameter of a sampler, such as the `beta` of a prioritized one, step by step.
+"""Schedulers: change a sampler's parameter step by step, such as the `beta` of a prioritized sampler.
 
-value of step n = clip(function of n and of the value at the beginning, min_value, max_value)
+value of step n = clip(function of n and of the initial value, min_value, max_value)
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class ParameterScheduler:
     Args:
         obj: the sampler, or a buffer that samples with it.
         param_name: the name of the attribute.
-        min_value: the least value it gets; None for no bound.
-        max_value: the greatest value it gets; None for no bound.
+        min_value: lower bound; None for no bound.
+        max_value: upper bound; None for no bound.
 
     Raises:
-        OptionError: neither a sampler nor a buffer, or it has no such attribute.
+        OptionError: neither a sampler nor a buffer, or it lacks the attribute.
     """
 
     def __init__(self, obj: Any, param_name: str, min_value: float | None = None, max_value: float | None = None) -> None:
@@ -41,15 +41,15 @@ class ParameterScheduler:
         self.param_name, self.min_value, self.max_value = param_name, min_value, max_value
         self.initial_val: float = getattr(self.sampler, param_name)
         self.steps = 0
-        """Steps taken so far."""
+        """Number of steps taken so far."""
 
     @property
     def value(self) -> float:
-        """The parameter as it is now."""
+        """The current value of the parameter."""
         return getattr(self.sampler, self.param_name)
 
     def step(self) -> None:
-        """Set the parameter to its value of the next step."""
+        """Set the parameter to its value for the next step."""
         self.steps += 1
         value = self.value_of(self.steps)
         value = value if self.min_value is None else max(value, self.min_value)
@@ -57,14 +57,14 @@ class ParameterScheduler:
 
     @abstractmethod
     def value_of(self, step: int) -> float:
-        """The value of a step, which are counted from 1 on, before it is clipped."""
+        """The value for a step (counted from 1) before clipping."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of steps, and the value at the beginning."""
+        """The number of steps, and the initial value."""
         return {"steps": self.steps, "initial_val": self.initial_val}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`; the parameter itself is part of the state of the sampler."""
+        """Resume from a `state_dict`; the parameter itself is part of the sampler's state."""
         self.steps, self.initial_val = state["steps"], state["initial_val"]
 
 
@@ -74,9 +74,9 @@ class LambdaScheduler(ParameterScheduler):
     Args:
         obj: the sampler, or a buffer that samples with it.
         param_name: the name of the attribute.
-        lambda_fn: from the number of steps, a factor.
-        min_value: the least value it gets; None for no bound.
-        max_value: the greatest value it gets; None for no bound.
+        lambda_fn: returns the factor for a number of steps.
+        min_value: lower bound; None for no bound.
+        max_value: upper bound; None for no bound.
 
     Example:
         >>> from reap.data import PrioritizedSampler
@@ -140,10 +140,10 @@ class StepScheduler(ParameterScheduler):
         obj: the sampler, or a buffer that samples with it.
         param_name: the name of the attribute.
         gamma: the factor or the summand.
-        n_steps: it changes with every step of this number.
+        n_steps: the parameter changes with every `n_steps`-th step.
         mode: `"multiplicative"` or `"additive"`.
-        min_value: the least value it gets; None for no bound.
-        max_value: the greatest value it gets; None for no bound.
+        min_value: lower bound; None for no bound.
+        max_value: upper bound; None for no bound.
 
     Example:
         >>> from reap.data import PrioritizedSampler
@@ -193,6 +193,6 @@ class SchedulerList:
         self.schedulers.append(scheduler)
 
     def step(self) -> None:
-        """Let each take a step."""
+        """Take a step of each scheduler."""
         for scheduler in self.schedulers:
             scheduler.step()

@@ -1,4 +1,4 @@
-"""Transforms: functions for data before they are written, and functions for samples."""
+"""Transforms: functions that change data before they are written, and functions that change samples."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Step(NamedTuple):
     Attributes:
         transform: the object that was given.
         read: changes samples; None for nothing.
-        write: changes data that are written; None for nothing.
-        number: counts the functions, from 1 on, which change the one or the other; 0 for objects.
+        write: changes written data; None for nothing.
+        number: the number of a plain function, counted from 1, which changes either; 0 for objects.
     """
 
     transform: Any
@@ -33,17 +33,17 @@ class Step(NamedTuple):
 
 
 class Transforms:
-    """The functions on the way into a buffer and out of it, in the order in which samples go through them.
+    """The transforms of a buffer, in the order in which samples pass through them.
 
-    An object with `forward` changes samples, one with `inv` changes data that are written, one with both does both; data that
-    are written go through the last one first. A function changes data that are written if they have more batch dimensions than
-    the storage and the function brings them to these (`lambda data: data.reshape(-1)`), and samples otherwise. The first such
-    batch decides, and that is noted in the storage's words, for it may be written in another process: bit 0 says that it was
-    decided, bit i that function i flattens.
+    An object with `forward` changes samples, one with `inv` changes written data, one with both does both; written data pass
+    through the last one first. A function changes written data if these have more batch dimensions than the storage and the
+    function reduces them to the storage's (`lambda data: data.reshape(-1)`), and samples otherwise. The first such batch
+    decides. The decision is kept in the storage's words, because another process may write that batch: bit 0 says that it
+    was made, bit i that function i flattens.
 
     Args:
-        transform: the first; None for none yet.
-        write_transform: a function that changes data that are written, after that one; None for none.
+        transform: the first transform, if any.
+        write_transform: a function that changes written data after that one; None for none.
 
     Raises:
         OptionError: see `append` and `append_write`.
@@ -62,29 +62,29 @@ class Transforms:
             self.append_write(write_transform)
 
     def append_write(self, function: Any) -> None:
-        """Add a transform of data that are written, after all others.
+        """Append a transform of written data.
 
         Raises:
-            OptionError: no function.
+            OptionError: not a function.
         """
         _require(function, "write_transform", callable(function))
         self._last.append(function)
         self._arrange()
 
     def append(self, transform: Any, *, invert: bool = False) -> None:
-        """Add a transform after those that are there; see `insert`."""
+        """Append a transform; see `insert`."""
         self.insert(len(self._steps), transform, invert=invert)
 
     def insert(self, index: int, transform: Any, *, invert: bool = False) -> None:
-        """Add a transform before the one with this number.
+        """Insert a transform before the one with this index.
 
         Args:
-            index: its number from now on.
+            index: its index.
             transform: a function, or an object.
-            invert: `forward` changes data that are written, and `inv` changes samples.
+            invert: `forward` changes written data, and `inv` changes samples.
 
         Raises:
-            OptionError: neither a function nor an object with `forward` or `inv`; there is no such number.
+            OptionError: neither a function nor an object with `forward` or `inv`, or an invalid index.
         """
         count = len(self._steps)
         if not -count <= index <= count:
@@ -123,7 +123,7 @@ class Transforms:
         return f"Transforms({', '.join(repr(step.transform) for step in self._steps)})"
 
     def before_write(self, data: Any, storage: Storage) -> Any:
-        """These data, as they are written; None if a transform keeps them for later."""
+        """Data after the write transforms; None if a transform keeps them for later."""
         for function in self._writes:
             changed = function(as_given(data))
             if changed is None:
@@ -137,11 +137,11 @@ class Transforms:
         return data
 
     def before_edit(self, data: Any, storage: Storage, dims: int) -> Any:
-        """Data `[*batch]` that replace others, as they are written.
+        """Data `[*batch]` that replace others, after the write transforms.
 
         Args:
             data: the data of the user.
-            storage: where they go.
+            storage: the storage to which they are written.
             dims: dimensions of the batch.
         """
         decided = storage.control.words[TRANSFORMS]
@@ -159,7 +159,7 @@ class Transforms:
         return data
 
     def after_read(self, sample: Any, storage: Storage) -> Any:
-        """This sample, as the caller gets it."""
+        """A sample after the transforms."""
         decided = storage.control.words[TRANSFORMS]
         for function, bit in self._reads:
             sample = sample if decided & bit else function(sample)
@@ -167,7 +167,7 @@ class Transforms:
 
     @property
     def reads(self) -> bool:
-        """Whether samples may go through a function."""
+        """Whether samples may pass through a plain function."""
         return bool(self._reads)
 
 
@@ -183,7 +183,7 @@ def on_samples(transform: Any) -> Any:
 
 
 def _for_any_data(transform: Any, name: str, call: Any) -> Any:
-    """A method of a module of tensordict, for lists and dicts too, which its `dispatch` takes for the first value."""
+    """A method of a tensordict module that also accepts lists and dicts, which `dispatch` would take for the first value."""
     is_dispatched = hasattr(transform, "in_keys") and hasattr(getattr(transform, name, None), "__wrapped__")
     return partial(_dispatched, transform, name) if is_dispatched else call
 

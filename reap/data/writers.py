@@ -1,4 +1,4 @@
-"""Writers: where in a storage new items go."""
+"""Writers: decide where in a storage new items go."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _forked: Forked[Streams] = Forked(lambda streams: streams.restart())
 class Streams:
     """Numbers of streams: one for each row of a writer, whose frames follow each other.
 
-    A process that gets a copy of the writer begins new streams, and so does a writer that gets another storage.
+    A process that receives a copy of the writer starts new streams, and so does a writer that gets another storage.
     """
 
     def __init__(self) -> None:
@@ -32,16 +32,16 @@ class Streams:
         _forked.add(self)
 
     def restart(self) -> None:
-        """Go on with none of the streams so far."""
+        """Continue none of the existing streams."""
         self._storage: Callable[[], Storage | None] = lambda: None
         self._first: dict[int, int] = {}
         self._last: tuple[Sequence[int], Any] = (), None
 
     def origins(self, storage: Storage, lengths: Sequence[int]) -> Any:
-        """For each column that is written, twice its stream's number, plus one where the stream continues after another write.
+        """For each column to write, twice its stream's number, plus one if the stream continues after another write.
 
         Args:
-            storage: where they are written.
+            storage: the storage to which they are written.
             lengths: columns of each row, if the data have several rows one after the other; one number if rows are a dimension.
         """
         if self._storage() is not storage:
@@ -71,14 +71,14 @@ class Streams:
 
 
 def _nowhere() -> None:
-    """The storage of a writer that no buffer has, and of a copy of a writer."""
+    """The storage of a writer without a buffer, and of a copy of a writer."""
 
 
 class Writer(SavedPart):
-    """Where new items go.
+    """Decides where new items go.
 
     Args:
-        compilable: its buffer is compilable unless told otherwise; see `ReplayBuffer`.
+        compilable: the default of its buffer's `compilable`; see `ReplayBuffer`.
     """
 
     def __init__(self, compilable: bool = False) -> None:
@@ -90,7 +90,7 @@ class Writer(SavedPart):
         """Write to this storage, which is not kept alive; a buffer does this with its own.
 
         Raises:
-            OptionError: it cannot write to that.
+            OptionError: it cannot write to this storage.
         """
         if not isinstance(storage, Storage):
             raise OptionError(
@@ -138,7 +138,7 @@ class Writer(SavedPart):
         """Write items.
 
         Args:
-            storage: where to.
+            storage: the storage.
             data: `[*rows, columns]`.
             lengths: columns of each row, if the data have several rows one after the other; one number if rows are a dimension.
 
@@ -147,26 +147,26 @@ class Writer(SavedPart):
         """
 
     replaces = False
-    """Whether it replaces frames that are not the oldest."""
+    """Whether it may replace frames other than the oldest."""
 
     tells_index = False
-    """Whether samples, and what is read from the buffer, have the place of each frame under `"index"`."""
+    """Whether samples and data read from the buffer include the place of each frame under `"index"`."""
 
     def check(self, storage: Storage) -> None:
         """Raise OptionError for a storage that it cannot write to."""
 
     def check_sharing(self) -> None:
-        """Raise OptionError where it cannot write to a storage that other processes write to."""
+        """Raise OptionError if it cannot write to a storage that other processes write to."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on."""
+        """Everything needed to resume."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+        """Resume from a `state_dict`."""
 
     def empty(self) -> None:
-        """Forget all items, since the storage was emptied."""
+        """Forget all items, because the storage was emptied."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -181,7 +181,7 @@ class RoundRobinWriter(Writer):
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
-    """A `RoundRobinWriter` for data that have the place of each frame under `"index"` when they are read or sampled."""
+    """A `RoundRobinWriter` that adds the place of each frame under `"index"` when data are read or sampled."""
 
     tells_index = True
 
@@ -190,7 +190,7 @@ class ImmutableDatasetWriter(Writer):
     """Refuses to write: for data that must not change."""
 
     def write(self, storage: Storage, data: Any, lengths: Sequence[int]) -> Tensor:
-        """Refuse.
+        """Raise OptionError: this writer never writes.
 
         Raises:
             OptionError: always.

@@ -1,8 +1,8 @@
-"""`EnvBase`: an env has specs and two faces.
+"""`EnvBase`: the base class of envs, with specs and two interfaces ("faces").
 
-The *TensorDict face* is what people use: `reset`, `step`, `rand_step`, `rollout`. The *array face* is what the step loop
-uses: `bind(stage, slot)` once per rollout, then `step_rows(rows, t)` and `reset_rows(rows, t)` per column, which read
-actions from the slot and write into the arrays they were given:
+The *TensorDict face* is for people: `reset`, `step`, `rand_step`, `rollout`. The *array face* is for the step loop:
+`bind(stage, slot)` once per rollout, then `step_rows(rows, t)` and `reset_rows(rows, t)` per column, which read actions
+from the slot and write into the bound arrays:
 
     step_rows    reads slot action[t]; writes slot next observation[t], next reward[t];
                  sets next terminated[t] / truncated[t] where an episode ends; returns those rows, or None
@@ -45,34 +45,34 @@ class EnvBase(Stepping, ModuleCalls):
     """An environment, or a batch of them: rows that are reset and stepped together.
 
     Args:
-        device: where the env's TensorDicts live; None leaves them where they are made.
+        device: the device of the env's TensorDicts; None leaves them where they are made.
         batch_size: leading dimensions of everything the env reads and writes; empty for a single env.
-        allow_done_after_reset: let `_reset` return done flags that are set; otherwise that is an error where the env is reset
-            by hand, and at its first reset in a loop. A loop takes the row for one that goes on, either way.
-        **options: those of torchrl's class: `run_type_checks=True` is `check="all"`; others are accepted with torchrl's
-            default value.
+        allow_done_after_reset: let `_reset` return done flags that are set; otherwise this is an error when the env is reset
+            by hand, and at its first reset in a loop. In both cases a loop treats the row as not done.
+        **options: options of torchrl's class: `run_type_checks=True` means `check="all"`; others are accepted only with
+            torchrl's default value.
 
     Raises:
-        OptionError: a device that there is not, or an option of torchrl's that cannot be had.
+        OptionError: a device that does not exist, or an unsupported value of a torchrl option.
 
     Example:
-        A subclass by TensorDicts sets specs and writes three methods; see `docs/basics.md` for a complete one.
+        A subclass on TensorDicts sets specs and defines three methods; see `docs/basics.md` for a complete one.
     """
 
     resets_itself: bool = False
-    """Whether rows that end are reset by the env, with the step after the end, which is then no valid frame."""
+    """Whether the env itself resets rows that ended, in the next step, which is then an invalid frame."""
 
     resets_rows: bool = True
-    """Whether any row can be reset alone."""
+    """Whether a row can be reset without the others."""
 
     steps_rows: bool = True
     """Whether some rows can be stepped while others wait."""
 
     checks_choices: bool = False
-    """Whether discrete observations and actions are looked at one by one; otherwise they are in whole columns, as NaN is."""
+    """Whether the env checks discrete observations and actions one by one; otherwise whole columns are checked, as for NaN."""
 
     stores_choices_as_given: bool = False
-    """Whether one-hot actions are stored, and reach the env, in the dtype that the policy gives them; else in their spec's."""
+    """Whether one-hot actions are stored and passed to the env in the policy's dtype; otherwise in the spec's dtype."""
 
     shares_memory: bool = False
     """Whether other processes write the rows: stage and slot are then made in memory that can be shared, by `make_block`."""
@@ -89,9 +89,9 @@ class EnvBase(Stepping, ModuleCalls):
         self.allow_done_after_reset = allow_done_after_reset
         self.check = checked_options(type(self).__name__, options)
         self.owner: object = None
-        """Whose episodes the env is in; a reset or step by TensorDicts takes them away from a collector."""
+        """The owner of the current episodes; a reset or step by TensorDicts takes them away from a collector."""
         self.maker: tuple[Callable[..., Any], Mapping[str, Any]] | None = None
-        """The factory that made the env, and its keywords, where one did."""
+        """The factory that made the env, and its keywords, if any."""
         self._closed = False
         self._moves = False
         self._face: TensorDictAsRows | None = None
@@ -121,29 +121,29 @@ class EnvBase(Stepping, ModuleCalls):
         return Block.shared if self.shares_memory else Block.private
 
     def row_stepper(self) -> RowStepper:
-        """The object whose array face a step loop calls: the env, or the part of it that does the work."""
+        """The object whose array face a step loop calls: the env, or the part that does the work."""
         self.ensure_open()
         return self._made_face() if self._is_by_tensordict else self
 
     def stepper_halves(self) -> Sequence[StepperHalf]:
-        """Two halves of the rows, for a step loop that lets the policy serve one while the other steps; none by default."""
+        """Two halves of the rows, for a loop in which the policy serves one half while the other steps; none by default."""
         return ()
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write."""
+        """Bind the arrays that later calls read and write."""
         self._made_face().bind(stage, slot)
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
-        """Begin a new episode in these rows (None: all); write its first observation to the stage.
+        """Start a new episode in these rows (None: all); write its first observation to the stage.
 
         Args:
             rows: indices of the rows.
-            t: the column in which the episode before ended.
+            t: the column in which the previous episode ended.
         """
         self._bound_face().reset_rows(rows, t)
 
     def send(self, rows: Rows | None, t: int) -> None:
-        """Give the actions of column `t` to these rows (None: all)."""
+        """Send the actions of column `t` to these rows (None: all)."""
         if self._is_by_tensordict:
             self._bound_face().send(rows, t)
         else:
@@ -164,7 +164,7 @@ class EnvBase(Stepping, ModuleCalls):
         return self._face
 
     def _tensordict_calls(self) -> TensorDictCalls:
-        """The calls that the array face makes to an env that works on TensorDicts."""
+        """The calls of the array face to an env on TensorDicts."""
         if not self._moves or self.device is None:
             return OwnCalls(self, self._reset, self._step)
         return OwnCalls(self, moving(self._reset, self.device), moving(self._step, self.device))
@@ -175,27 +175,27 @@ class EnvBase(Stepping, ModuleCalls):
         return self._face
 
     def leave_to_policy(self, keys: Sequence[Key]) -> None:
-        """These keys are a policy's recurrent state: an env that returns them too leaves them out of its observations."""
+        """Exclude keys of a policy's recurrent state from the observations, if the env returns them too."""
 
     def set_check(self, check: Check) -> None:
-        """Check values so closely from now on: "types", "all" or "first"; collectors say it to each env that they drive."""
+        """Set how closely values are checked: "types", "all" or "first"; collectors call this for each env that they drive."""
         self.check = check
 
     def set_device(self, device: torch.device) -> None:
-        """Have the env's values on a device from now on; collectors say their `env_device` to each env that they drive.
+        """Set the device of the env's values; collectors call this with their `env_device` for each env that they drive.
 
-        What an env on TensorDicts returns is moved there, and so are the actions that it gets. An env on arrays has its values
-        in the memory of the host while it is stepped in a loop, and its own TensorDicts on the device.
+        Results of an env on TensorDicts are moved there, and so are its actions. An env on arrays has its values in host memory
+        while it is stepped in a loop, and its own TensorDicts on the device.
 
         Raises:
-            OptionError: a device that is not there, or that holds no values.
+            OptionError: a device that does not exist, or that holds no values.
         """
         require_values(device)
         self.to(device)
         self._moves = True
 
     def let_shapes_change(self) -> None:
-        """Observations may have another shape in each frame from now on, for good.
+        """Allow observations to have a different shape in each frame, permanently.
 
         They become objects then, each a separate tensor. An env whose shapes are fixed by its specs, like this one,
         ignores this call.
@@ -204,11 +204,11 @@ class EnvBase(Stepping, ModuleCalls):
     # ------------------------------------------------------------------ TensorDict face
 
     def _reset(self, tensordict: TensorDictBase | None) -> TensorDictBase:
-        """First observations of new episodes; only of the rows in `tensordict["_reset"]` where that is given."""
+        """Start new episodes and return first observations; only for the rows in `tensordict["_reset"]`, if given."""
         return self._own_arrays().reset(tensordict)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Observations, reward, done and terminated that follow the action in `tensordict`, at the root."""
+        """Apply the action in `tensordict`; return observations, reward, done and terminated at the root."""
         return self._own_arrays().step(tensordict)
 
     def _set_seed(self, seed: int) -> None:
@@ -221,11 +221,11 @@ class EnvBase(Stepping, ModuleCalls):
         return self._exclusive
 
     def _stepper_by_hand(self) -> RowStepper:
-        """The array face for resets and steps by TensorDicts: the env, or an object that nothing else binds."""
+        """The array face used by `reset` and `step`: the env, or a separate object that nothing else binds."""
         return self
 
     def reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Begin new episodes and return their first observations and cleared done flags `[*batch_size]`.
+        """Start new episodes and return their first observations and cleared done flags `[*batch_size]`.
 
         Args:
             tensordict: with a boolean `"_reset"` `[*batch_size, 1]`, only those rows are reset and the others keep the
@@ -242,7 +242,7 @@ class EnvBase(Stepping, ModuleCalls):
         return tensordict.set("next", self.results_of_step(tensordict))
 
     def results_of_step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Apply the action; the results are at the root of a TensorDict of their own."""
+        """Apply the action; the results are at the root of a new TensorDict."""
         self.ensure_open()
         self.owner = None
         result = self._step(tensordict)
@@ -262,49 +262,49 @@ class EnvBase(Stepping, ModuleCalls):
         return seed if static_seed else next_seed(seed)
 
     def get_attribute(self, name: str) -> Any:
-        """The value of an attribute of the env, or a list with one value per env of a batch of envs."""
+        """An attribute of the env, or a list with one value per env in a batch of envs."""
         return getattr(self, name)
 
     def own_attribute(self, name: str) -> Any:
-        """The value of the env's own attribute, such as `batch_size`; `get_attribute` finds what envs of reap lack."""
+        """An attribute of this object, such as `batch_size`; `get_attribute` also searches the wrapped env."""
         return getattr(self, name) if hasattr(EnvBase, name) or name in vars(self) else self.get_attribute(name)
 
     def call(self, name: str, *args: Any) -> Any:
-        """Call a method of the env; return its result, or a list with one result per env of a batch of envs."""
+        """Call a method of the env; return its result, or a list with one result per env in a batch of envs."""
         return getattr(self, name)(*args)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """All that the env needs to continue exactly where it is, as plain data and tensors; None if it cannot."""
+        """Everything that the env needs to continue exactly where it is, as plain data and tensors; None if it has no state."""
         return None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`."""
+        """Resume from a `state_dict`."""
         raise NotImplementedError(f"{type(self).__name__} has no state to load")
 
     def loop_state(self) -> dict[str, Any] | None:
-        """`state_dict`, and where the env works on TensorDicts the one that its next step in a loop starts from."""
+        """The `state_dict`, and for an env on TensorDicts also the TensorDict from which its next step in a loop starts."""
         state = self.state_dict()
         if state is None:
             return None
         return {"env": deepcopy(state), "current": self._made_face().state() if self._is_by_tensordict else None}
 
     def load_loop_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `loop_state`."""
+        """Resume from a `loop_state`."""
         self.load_state_dict(deepcopy(state["env"]))
         if self._is_by_tensordict:
             self._made_face().load_state(state["current"])
 
     def keep_resets(self, log: ResetLog | None = None, first: int = 0) -> None:
-        """Note from now on where each row is before its resets, so that its episodes can be run again.
+        """Start to note the state of each row before its resets, so that its episodes can be run again.
 
-        Called again it forgets what it has noted, and notes the next reset of each row.
+        A second call drops all notes, and makes sure that the next reset of each row is noted.
 
         Args:
-            log: where resets are counted and noted, together with those of other envs; None for a log of its own.
-            first: the row in the log of its own first row.
+            log: counts resets and collects notes, also those of other envs; None for a log of its own.
+            first: the row of the log that belongs to its first row.
 
         Raises:
-            OptionError: it cannot tell.
+            OptionError: the env does not support this.
         """
         raise OptionError(
             f"record_episodes: {self!r} does not tell where its rows are when they are reset; expected a gymnasium env, or "
@@ -314,27 +314,27 @@ class EnvBase(Stepping, ModuleCalls):
     _resets: ResetLog
 
     hides_resets = "Other envs define keep_resets() and row_recipes()."
-    """Why its episodes cannot be run again, and what to do."""
+    """The error text for an env whose episodes cannot be run again, and what to do."""
 
     def taken_resets(self) -> Resets:
         """The resets of all rows in the log since the last call; see `keep_resets`."""
         return self._resets.take()
 
     def row_recipes(self) -> list[Recipe | None]:
-        """What builds the env of each row by itself; None where that is not known."""
+        """The recipe that builds the env of each row by itself; None if unknown."""
         return [None] * self.batch_size.numel()
 
     def return_to(self, note: Note) -> None:
-        """Be where another env was before a reset, so that the next reset begins the same episode; for envs of one row.
+        """Restore the state of another env before a reset, so that the next reset starts the same episode; for envs of one row.
 
         Raises:
-            OptionError: it cannot.
-            SpecMismatch: the other one was of another kind.
+            OptionError: the env does not support this.
+            SpecMismatch: the other env was of a different kind.
         """
         raise OptionError(f"replay: expected a single gymnasium env, got {self!r}")
 
     def another(self) -> EnvBase:
-        """A new env built as this one was.
+        """A new env, built like this one.
 
         Raises:
             OptionError: this env cannot be built again.

@@ -16,8 +16,8 @@ class EnvCreator:
     Args:
         create_env_fn: an env factory or a gymnasium id.
         create_env_kwargs: keywords for it.
-        share_memory: without effect, as an env has no memory to share; accepted as torchrl has it.
-        **kwargs: further keywords for it.
+        share_memory: accepted for compatibility with torchrl; ignored.
+        **kwargs: additional keywords for it.
 
     Example:
         >>> EnvCreator("CartPole-v1")()
@@ -37,9 +37,9 @@ class EnvCreator:
         self.create_env_kwargs = {**(create_env_kwargs or {}), **kwargs}
 
     def make_variant(self, **kwargs: Any) -> EnvCreator:
-        """A creator of the same envs with further keywords; those given here come before those of this one."""
+        """A creator of the same envs with additional keywords, which override those of this one."""
         return EnvCreator(self.create_env_fn, {**self.create_env_kwargs, **kwargs})
 
     def __call__(self, **kwargs: Any) -> EnvBase:
-        """A new env; keywords given here come before those of the creator."""
+        """Make a new env; keywords given here override those of the creator."""
         return build_env(self.create_env_fn, {**self.create_env_kwargs, **kwargs})

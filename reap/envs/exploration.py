@@ -1,4 +1,4 @@
-"""How a probabilistic policy chooses its action: tensordict's interaction types under the field's older names."""
+"""Exploration types: how a probabilistic policy chooses actions; tensordict's interaction types under older names."""
 
 from tensordict.nn import InteractionType as ExplorationType
 from tensordict.nn.probabilistic import interaction_type as exploration_type

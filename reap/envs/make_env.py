@@ -1,4 +1,4 @@
-"""`build_env` makes an `EnvBase` of a user's env, factory or gymnasium id."""
+"""`build_env`: makes an `EnvBase` from a user's env, factory or gymnasium id."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from reap.errors import OptionError, add_note, shown
 
 
 def is_env(given: Any) -> bool:
-    """Whether an env was given, and not something that makes one."""
+    """Whether an env was given, rather than a factory."""
     return isinstance(given, EnvBase | gym.Env) or is_vector_env(given) or is_torchrl_env(given)
 
 
 def refuse_instances(factories: Sequence[Any], builders: str) -> None:
-    """Raise OptionError for envs that cannot be sent to another process: only those of reap know how they were built.
+    """Raise OptionError for envs that cannot be sent to another process: only reap's envs can be rebuilt there.
 
     Args:
         factories: one `create_env_fn` for each env.
-        builders: who builds the envs, for the error: "workers".
+        builders: what builds the envs, for the error: "workers".
     """
     for factory in factories:
         if is_env(factory) and not isinstance(factory, EnvBase):
@@ -37,14 +37,14 @@ def refuse_instances(factories: Sequence[Any], builders: str) -> None:
 
 
 def build_env(given: Any, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
-    """An env from an env, a factory, a gymnasium id or a gymnasium env.
+    """Make an env from an env, a factory, a gymnasium id or a gymnasium env.
 
     Args:
         given: the `create_env_fn`.
         kwargs: keywords for the factory, or for `GymEnv` with an id.
 
     Raises:
-        OptionError: something else was given, or the factory returned something else.
+        OptionError: anything else was given, or returned by the factory.
     """
     keywords = dict(kwargs or {})
     if isinstance(given, str):

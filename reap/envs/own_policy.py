@@ -1,4 +1,4 @@
-"""An env's own way of drawing random actions: `env.rand_action` and `env.rand_step`, given as policies or overridden."""
+"""Random actions by an env's own `rand_action` or `rand_step`, passed as a policy or overridden."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LIBRARIES = "reap", "torchrl"
 
 
 def as_policy(policy: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """The policy to act with: None, for random actions, instead of an env's `rand_action` or `rand_step`.
+    """The policy to use: None, for random actions, if an env's `rand_action` or `rand_step` was given.
 
-    The caller of a policy steps the env; `rand_step` would step it twice. An env with its own way of drawing random actions
-    keeps it: its `rand_action` acts.
+    The caller of a policy steps the env, so `rand_step` would step it twice. An env that overrides these methods still uses its
+    own random actions.
     """
     env: Any = getattr(policy, "__self__", None)
     name = getattr(policy, "__name__", None)
@@ -27,13 +27,13 @@ def as_policy(policy: Callable[..., Any] | None) -> Callable[..., Any] | None:
 
 
 def own_draw(env: Any) -> Callable[[Any], Any] | None:
-    """What draws random actions in place of the env's specs: an overridden `rand_action`, or an overridden `rand_step`.
+    """The function that draws random actions instead of the env's specs: an overridden `rand_action` or `rand_step`.
 
     Args:
         env: an env of reap or torchrl.
 
     Returns:
-        A function from a TensorDict of observations to one that holds the actions too; None if nothing is overridden.
+        A function from a TensorDict of observations to one that also holds actions; None if nothing is overridden.
     """
     inner = env
     while any(kind.__name__ == "TransformedEnv" for kind in type(inner).__mro__):
@@ -44,7 +44,7 @@ def own_draw(env: Any) -> Callable[[Any], Any] | None:
 
 
 class RandStepDraw:
-    """The actions that an env's own `rand_step` would step with; the caller steps the env.
+    """Draws the actions with which an env's own `rand_step` would step; the caller steps the env.
 
     Args:
         env: the env.
@@ -54,7 +54,7 @@ class RandStepDraw:
         self._env = env
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Call `rand_step`, and return what it gives to `step`, which does nothing meanwhile.
+        """Call `rand_step` with `step` disabled, and return the argument that it passes to `step`.
 
         Raises:
             OptionError: it does not call `self.step`.

@@ -1,4 +1,4 @@
-"""Recipes: what an env is built from, to be built again in another process, or another year."""
+"""Recipes: descriptions from which an env can be built again, in another process or at a later time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_KEYWORDS: Mapping[str, Any] = {}
 
 
 def factory_recipe(factory: Callable[..., Any], kwargs: Mapping[str, Any] = NO_KEYWORDS) -> Recipe | None:
-    """The recipe of an env that a factory makes; None for one that cannot be pickled."""
+    """The recipe of an env that a factory makes; None if it cannot be pickled."""
     try:
         return Recipe(factory=pickled((factory, dict(kwargs))))
     except Exception:  # noqa: BLE001  whatever its parts raise when they are pickled
@@ -21,7 +21,7 @@ def factory_recipe(factory: Callable[..., Any], kwargs: Mapping[str, Any] = NO_K
 
 
 def maker_of(recipe: Recipe) -> tuple[Any, dict[str, Any]]:
-    """A factory or a gymnasium id, and its keywords: what `build_env` takes."""
+    """The arguments of `build_env` for a recipe: a factory or a gymnasium id, and its keywords."""
     if recipe.factory is None:
         return recipe.env_id, dict(recipe.options or {})
     factory, kwargs = pickle.loads(recipe.factory)

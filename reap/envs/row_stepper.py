@@ -13,16 +13,16 @@ StepRows = Callable[[Rows | None, int], Rows | None]
 
 
 class RowStepper(Protocol):
-    """Reads and writes arrays that were bound before; `EnvBase` explains each method."""
+    """Reads and writes bound arrays; `EnvBase` explains each method."""
 
     step_rows: StepRows
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Use these arrays in the following calls."""
+        """Use these arrays in later calls."""
         ...
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
-        """Begin new episodes."""
+        """Start new episodes."""
         ...
 
     def send(self, rows: Rows | None, t: int) -> None:
@@ -35,10 +35,10 @@ class RowStepper(Protocol):
 
 
 class StepperHalf(NamedTuple):
-    """One half of an env's rows, which a step loop steps while the policy computes actions for the other half.
+    """One half of an env's rows, which a loop steps while the policy computes actions for the other half.
 
     Attributes:
-        face: steps these rows, which have the same numbers as in the whole env.
+        face: steps these rows, which keep their numbers in the whole env.
         rows: the rows.
         batch_shape: their batch dimensions.
         actions: the specs of their actions.

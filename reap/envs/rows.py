@@ -1,4 +1,4 @@
-"""`RowsEnv`: an env whose array face is an object of its own, which step loops call themselves: one call less for each step."""
+"""`RowsEnv`: an env whose array face is a separate object, which step loops call directly, to save a call per step."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from reap.recording.buffers import Slot, Stage
 
 
 class RowsEnv(EnvBase):
-    """Passes the calls of its array face on to `row`.
+    """An env that passes the calls of its array face on to `row`.
 
     Attributes:
-        row: the object whose `bind`, `reset_rows` and `step_rows` a step loop calls.
+        row: the object whose `bind`, `reset_rows` and `step_rows` step loops call.
     """
 
     row: Any
 
     def row_stepper(self) -> Any:
-        """The rows, which step loops call themselves."""
+        """The rows, which step loops call directly."""
         self.ensure_open()
         return self.row
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write."""
+        """Bind the arrays that later calls read and write."""
         self.row.bind(stage, slot)
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
-        """Begin new episodes in these rows, or in all."""
+        """Start new episodes in these rows, or in all."""
         self.row.reset_rows(rows, t)
 
     def step_rows(self, rows: Rows | None, t: int) -> Rows | None:
@@ -36,7 +36,7 @@ class RowsEnv(EnvBase):
         return self.row.step_rows(rows, t)
 
     def send(self, rows: Rows | None, t: int) -> None:
-        """Give the actions of column `t` to these rows."""
+        """Send the actions of column `t` to these rows."""
         self.row.send(rows, t)
 
     def receive(self) -> Rows | None:

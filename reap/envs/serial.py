@@ -23,7 +23,7 @@ from reap.specs.fits import Check
 Factory = Callable[..., Any]
 
 Share = tuple[int, RowStepper, int, Rows | None]
-"""An env's place, its face, its first row, and some of its rows counted from there (None: all)."""
+"""An env's index, its face, its first row, and some of its rows counted from there (None: all)."""
 
 
 class SerialEnv(RowsEnv):
@@ -88,7 +88,7 @@ class SerialEnv(RowsEnv):
         self.row: GymRows | ChildRows = self._merged()
 
     def _numbers(self, count: int) -> tuple[int, int]:
-        """The number of the first of `count` envs in messages, and the number of all envs."""
+        """The number of the first of `count` envs, and the total number of envs, for messages."""
         return 0, count
 
     def _merged(self) -> GymRows | ChildRows:
@@ -98,14 +98,14 @@ class SerialEnv(RowsEnv):
         self.observation_spec = self.envs[0].observation_spec.expand(*self.batch_size)
 
     def set_check(self, check: Check) -> None:
-        """Check the values of all envs so closely from now on; see `EnvBase`."""
+        """Set how closely the values of all envs are checked; see `EnvBase`."""
         super().set_check(check)
         for env in self.envs:
             env.set_check(check)
         self.row = self._merged()
 
     def set_device(self, device: torch.device) -> None:
-        """Have the values of all envs on a device; see `EnvBase`."""
+        """Set the device of all envs' values; see `EnvBase`."""
         super().set_device(device)
         for env in self.envs:
             env.set_device(device)
@@ -131,10 +131,10 @@ class SerialEnv(RowsEnv):
         return len(self.envs)
 
     def start(self) -> None:
-        """Nothing: the envs are built when the batch is."""
+        """Do nothing: the envs are built together with the batch."""
 
     def update_kwargs(self, kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Build all envs again with further keywords for their factories.
+        """Build all envs again with additional keywords for their factories.
 
         Args:
             kwargs: keywords for all, or a list of one dict per env.
@@ -159,34 +159,34 @@ class SerialEnv(RowsEnv):
         return [env.call(name, *args) for env in self.envs]
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The states of all envs; None if any of them has none."""
+        """The states of all envs; None if any env has none."""
         states = [env.state_dict() for env in self.envs]
         return None if any(state is None for state in states) else {"envs": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let each env go on from its state."""
+        """Resume each env from its state."""
         for env, own in zip(self.envs, state["envs"], strict=True):
             env.load_state_dict(own)
 
     def loop_state(self) -> dict[str, Any] | None:
-        """The states of all envs in a loop; None if any of them has none."""
+        """The loop states of all envs; None if any env has none."""
         states = [env.loop_state() for env in self.envs]
         return None if any(state is None for state in states) else {"envs": states}
 
     def load_loop_state(self, state: Mapping[str, Any]) -> None:
-        """Let each env go on from its state."""
+        """Resume each env from its state."""
         for env, own in zip(self.envs, state["envs"], strict=True):
             env.load_loop_state(own)
 
     def keep_resets(self, log: ResetLog | None = None, first: int = 0) -> None:
-        """Note where each env is before its resets; see `EnvBase`."""
+        """Note the state of each env before its resets; see `EnvBase`."""
         self._resets = log or ResetLog(self.batch_size.numel())
         for env in self.envs:
             env.keep_resets(self._resets, first)
             first += env.batch_size.numel()
 
     def row_recipes(self) -> list[Recipe | None]:
-        """What builds the env of each row."""
+        """The recipe of each row's env."""
         return [recipe for env in self.envs for recipe in env.row_recipes()]
 
     def close(self, *, raise_if_closed: bool = False) -> None:
@@ -212,8 +212,8 @@ class ChildRows:
 
     Args:
         envs: the envs.
-        first: the number of the first of them in messages.
-        total: how many there are in all, in messages; None if these are all.
+        first: the number of the first env, for messages.
+        total: the total number of envs, for messages; None if these are all.
     """
 
     def __init__(self, envs: Sequence[EnvBase], first: int = 0, total: int | None = None) -> None:
@@ -228,7 +228,7 @@ class ChildRows:
         self.step_rows: StepRows = self._step_rows
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Give each env its part of the stage and the slot."""
+        """Bind each env to its part of the stage and the slot."""
         for face, stage_part, slot_part in zip(self._faces, stage.parts(self._cuts), slot.parts(self._cuts), strict=True):
             face.bind(stage_part, slot_part)
 
@@ -239,7 +239,7 @@ class ChildRows:
         return [(i, self._faces[i], self._starts[i], own) for i, own in rows_of_groups(rows, self._starts, self._stops)]
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
-        """Begin new episodes in these rows, or in all."""
+        """Start new episodes in these rows, or in all."""
         number = 0
         try:
             for i, face, _, own in self._split(rows):
@@ -254,7 +254,7 @@ class ChildRows:
         return self.receive()
 
     def send(self, rows: Rows | None, t: int) -> None:
-        """Give the actions of column `t` to these rows."""
+        """Send the actions of column `t` to these rows."""
         self._sent = self._split(rows)
         number = 0
         try:
@@ -283,7 +283,7 @@ class ChildRows:
 
 
 def rows_of_groups(rows: Rows, starts: Sequence[int], stops: Sequence[int]) -> list[tuple[int, Rows | None]]:
-    """The groups of rows that have any of these, each with its own of them, counted from its first (None: all of it)."""
+    """The groups that contain any of these rows, each with its rows counted from its first (None: all)."""
     shares: list[tuple[int, Rows | None]] = []
     for group, (start, stop) in enumerate(zip(starts, stops, strict=True)):
         own = [b - start for b in rows if start <= b < stop]
@@ -293,12 +293,12 @@ def rows_of_groups(rows: Rows, starts: Sequence[int], stops: Sequence[int]) -> l
 
 
 def merge_rows(envs: Sequence[EnvBase], first: int = 0, total: int | None = None) -> GymRows | ChildRows:
-    """One flat loop over single gymnasium envs of one format; else each env by its own face.
+    """The face of several envs: one flat loop over single gymnasium envs of one format, else a loop over the envs' own faces.
 
     Args:
         envs: the envs.
-        first: the number of the first of them in messages.
-        total: how many there are in all, in messages; None if these are all.
+        first: the number of the first env, for messages.
+        total: the total number of envs, for messages; None if these are all.
     """
     rows = [env.row for env in envs if type(env) is GymEnv and isinstance(env.row, GymRow)]
     if len(rows) == len(envs):
@@ -307,7 +307,7 @@ def merge_rows(envs: Sequence[EnvBase], first: int = 0, total: int | None = None
 
 
 def _require_different(envs: Sequence[EnvBase]) -> None:
-    """Raise OptionError for rows that are one env."""
+    """Raise OptionError if several rows share one env."""
     objects = [getattr(env, "wrapped", env) for env in envs]
     if len(set(map(id, objects))) < len(objects):
         raise OptionError(
@@ -317,7 +317,7 @@ def _require_different(envs: Sequence[EnvBase]) -> None:
 
 
 def each_of(count: Any, given: Any, name: str) -> list[Any]:
-    """One entry for each of `count` envs, of one for all or of a list."""
+    """One entry for each of `count` envs, from one for all or from a list."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise OptionError(f"num_workers: expected a positive number of envs, got {count!r}")
     if not isinstance(given, list | tuple):
@@ -333,8 +333,8 @@ def require_equal(first: Any, other: Any, number: int, first_number: int = 0) ->
     Args:
         first: an env.
         other: another one.
-        number: its number in messages.
-        first_number: the number of the first one in messages.
+        number: its number, for messages.
+        first_number: the number of the first one, for messages.
     """
     for name in ("observation_spec", "full_action_spec", "full_reward_spec"):
         expected, found = getattr(first, name), getattr(other, name)

@@ -48,7 +48,7 @@ class EnvSpecs(SpecViews):
         self.allow_done_after_reset = False
         """Whether `_reset` may return done flags that are set."""
         self.left_bounds: set[Key] = set()
-        """Keys for which a warning about numbers outside their bounds was given."""
+        """Keys for which a warning about numbers outside their bounds has been given."""
         self._result_specs: dict[str, tuple[Composite, Composite, list[tuple[Key, Spec]]]] = {}
         self._looks: dict[Key, tuple[Spec, tuple[NoNaN | None, Bounds | None]]] = {}
 
@@ -71,7 +71,7 @@ class EnvSpecs(SpecViews):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            """Called for missing attributes; an env whose `__init__` was not called has none yet."""
+            """Called for missing attributes; an env whose `__init__` was not called has none."""
             if "_done" in vars(self):
                 if hasattr(type(self), name):  # a property that raised an AttributeError of its own
                     return object.__getattribute__(self, name)
@@ -115,7 +115,7 @@ class EnvSpecs(SpecViews):
 
     @property
     def action_spec(self) -> Spec:
-        """The action's spec, or the Composite of all where there are several."""
+        """The action's spec, or the Composite of all if there are several."""
         introduce()
         return _only_leaf(self._action)
 
@@ -130,7 +130,7 @@ class EnvSpecs(SpecViews):
 
     @property
     def reward_spec(self) -> Spec:
-        """The reward's spec, or the Composite of all where there are several."""
+        """The reward's spec, or the Composite of all if there are several."""
         return _only_leaf(self._reward)
 
     @reward_spec.setter
@@ -154,7 +154,7 @@ class EnvSpecs(SpecViews):
         self._done = self._with_batch(given)
 
     def add_truncated_keys(self) -> EnvSpecs:
-        """Give the env a `truncated` flag beside each `done`; returns the env."""
+        """Give the env a `truncated` flag next to each `done`; returns the env."""
         for key, leaf in tuple(self._done.leaves()):
             if key[-1] == "done" and (*key[:-1], "truncated") not in self._done:
                 self._done = self._done.with_((*key[:-1], "truncated"), leaf).lock_()
@@ -183,16 +183,16 @@ class EnvSpecs(SpecViews):
         return _only_key(self._reward, "reward")
 
     def fields(self, spec: Composite) -> dict[Key, Field]:
-        """Shape and dtype of one row's values under each key of one of the env's specs."""
+        """Shape and dtype of one row's values for each key of one of the env's specs."""
         lead = len(self.batch_size)
         return {key: field_of(spec, key, lead) for key, _ in spec.leaves()}
 
     def fields_of_flags(self) -> dict[Key, Field]:
-        """The done flags besides those of every batch: nested ones, and those of other names. They are recorded as they are."""
+        """Done flags other than those of every batch: nested ones, and ones with other names. They are recorded unchanged."""
         return {key: field for key, field in self.fields(self._done).items() if key not in FLAGS}
 
     def fields_of_stage(self) -> dict[Key, Field]:
-        """The results of a step that are inputs of the next one: observations, and done flags below the root."""
+        """Results of a step that are inputs of the next one: observations, and done flags below the root."""
         return {**self.fields(self._observation), **self.fields_of_flags()}
 
     def slot_fields(self) -> dict[Key, Field]:
@@ -202,7 +202,7 @@ class EnvSpecs(SpecViews):
         return {**self.fields(self._action), **{after(key): field for key, field in {**following, **flags}.items()}}
 
     def empty_tensordict(self) -> TensorDictBase:
-        """A TensorDict of the env's batch size and device, with nothing in it."""
+        """An empty TensorDict of the env's batch size and device."""
         return load_tensordict().TensorDict({}, self.batch_size, device=self.device)
 
     def _with_batch(self, spec: Composite) -> Composite:
@@ -219,10 +219,10 @@ class EnvSpecs(SpecViews):
 
 
 def checked_device(given: torch.device | str | int) -> torch.device:
-    """A device that there is.
+    """The device, checked to exist.
 
     Raises:
-        OptionError: torch finds none of its kind.
+        OptionError: torch finds no device of this kind.
     """
     device = torch.device(given)
     backend = getattr(torch, device.type, None)

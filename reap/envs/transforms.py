@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """A name of torchrl's module, which is imported then; `__all__` are all of them."""
+    """A name of torchrl's module, imported on demand; `__all__` lists all of them."""
     if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module 'reap.envs.transforms' has no attribute {name!r}")
     theirs = load("torchrl.envs.transforms", "reap.envs.transforms")

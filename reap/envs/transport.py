@@ -30,10 +30,10 @@ TRANSPORT: Mapping[str, Any] = {
 
 
 def warn_of(owner: str, given: Mapping[str, Any], own: Sequence[str]) -> None:
-    """Warn of options that have no effect here, unless they have torchrl's default values.
+    """Warn about options that have no effect here, unless they have torchrl's default values.
 
     Args:
-        owner: whose options they are.
+        owner: the name of the class that was given the options.
         given: the options.
         own: names of other options, for the error.
 
@@ -54,5 +54,5 @@ def warn_of(owner: str, given: Mapping[str, Any], own: Sequence[str]) -> None:
 
 
 def merged_kwargs(own: Sequence[Mapping[str, Any] | None], given: Sequence[Mapping[str, Any] | None]) -> list[dict[str, Any]]:
-    """The keywords of each env's factory with others put over them."""
+    """The keywords of each env's factory, updated with others."""
     return [{**(before or {}), **(after or {})} for before, after in zip(own, given, strict=True)]

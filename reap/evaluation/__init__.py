@@ -1,4 +1,4 @@
-"""How well a policy does, by whole episodes: `evaluate`, here and now or in a process beside training."""
+"""Evaluation of policies by whole episodes: `evaluate`, in this process or in a separate one during training."""
 
 from reap.evaluation.episodes import Ended, EpisodeLog, Evaluation
 from reap.evaluation.evaluator import Evaluator

@@ -1,4 +1,4 @@
-"""`Evaluation`: whole episodes of one policy; `EpisodeLog`: the episodes in successive batches."""
+"""`Evaluation`: the results of whole episodes of one policy; `EpisodeLog`: the episodes in successive batches."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from reap.recording.buffers import DONE, MASK, REWARD, after
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Whole episodes of one policy. `print` shows mean, spread and number.
+    """The results of whole episodes of one policy. `print` shows mean, spread and number.
 
     Attributes:
         returns: sums of rewards, float64 `[episodes]`: the first episode of each env, then the second of each, and so on.
         lengths: frames, int64 `[episodes]`, in the same order.
-        version: of the weights, where an `Evaluator` was told one.
+        version: the version of the weights, if given to an `Evaluator`.
 
     Example:
         >>> result = Evaluation(np.array([200.0, 180.0]), np.array([200, 180]))

@@ -1,10 +1,10 @@
-"""`Evaluator`: evaluations in a process beside training, of the weights as they were when it was told to.
+"""`Evaluator`: evaluates submitted weights in a separate process during training.
 
     trainer                                       worker
       submit: copy of the weights, version ------> load, then whole episodes
       results, wait <------- Evaluation, version --'
 
-One evaluation is under way at a time. Weights that are submitted meanwhile wait, the latest in place of those before.
+Evaluations run one at a time. Weights submitted meanwhile wait; the latest replace earlier ones.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ PHASES = ("start", "evaluating")
 
 @dataclass(frozen=True)
 class Order:
-    """What the worker is told.
+    """An order to the worker.
 
     Attributes:
-        version: of the weights.
-        weights: None for a policy that has none.
+        version: the version of the weights.
+        weights: the weights; None for a policy without weights.
     """
 
     version: int
@@ -49,12 +49,12 @@ class Order:
 
 
 class Evaluator:
-    """Evaluates a policy in a process of its own while you train; made by `evaluate(..., start=True)`.
+    """Evaluates a policy in a separate process while you train; made by `evaluate(..., start=True)`.
 
     Args:
         env: a factory of an env, or a gymnasium id.
         policy: module or function; None for random actions.
-        run: evaluates, in the worker, a built env and a policy.
+        run: called in the worker to evaluate a policy in an env.
 
     Raises:
         OptionError: an env instead of a factory, or a policy that cannot be sent to another process.
@@ -87,17 +87,17 @@ class Evaluator:
         self._results: deque[Evaluation] = deque()
 
     def submit(self, weights: Any = None, *, version: int | None = None) -> int:
-        """Have weights evaluated. It takes one copy of them, and does not wait.
+        """Submit weights for evaluation. They are copied; this does not wait.
 
         Args:
-            weights: a module, a TensorDict of parameters or a state dict; None for those that the policy has now.
-            version: what the result is called; by default 1, 2, 3, ...
+            weights: a module, a TensorDict of parameters or a state dict; None for the policy's current weights.
+            version: the version in the result; by default 1, 2, 3, ...
 
         Returns:
             The version.
 
         Raises:
-            OptionError: these are no weights, or the policy has none that others could replace.
+            OptionError: not weights, or the policy has no weights that could be replaced.
             SpecMismatch: names or shapes differ.
             WorkerError: the worker failed; the policy or the env raised an exception.
             ClosedError: the evaluator was shut down.
@@ -113,7 +113,7 @@ class Evaluator:
         return number
 
     def results(self) -> list[Evaluation]:
-        """The evaluations that have ended since the last call, oldest first; it does not wait.
+        """The evaluations that have finished since the last call, oldest first; does not wait.
 
         Raises:
             WorkerError: the worker failed.
@@ -131,8 +131,8 @@ class Evaluator:
             timeout: seconds; None for no limit.
 
         Raises:
-            OptionError: nothing was submitted that has not been returned.
-            TimeoutError: none has ended in this time.
+            OptionError: all submitted evaluations have been returned.
+            TimeoutError: none has finished in this time.
             WorkerError: the worker failed.
             ClosedError: the evaluator was shut down.
         """
@@ -149,13 +149,13 @@ class Evaluator:
         return self._results.popleft()
 
     def _has_happened(self, deadline: float) -> bool:
-        """Wait until the worker has sent something, or ended; False if the time is up."""
+        """Wait until the worker has sent something or ended; False after the timeout."""
         poll = select.poll()
         poll.register(self._group.fileno(), select.POLLIN)
         return bool(poll.poll(1000 * max(0.0, deadline - time.monotonic())))
 
     def _go_on(self) -> None:
-        """Take in a result, and send weights that wait."""
+        """Process a result, and send waiting weights."""
         if (reply := self._group.poll([0])) is not None:
             self._take(reply)
         if not self._is_busy and self._waiting is not None:
@@ -169,11 +169,11 @@ class Evaluator:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an evaluation is under way, or its result has not been taken in."""
+        """Whether an evaluation is running, or its result has not been processed."""
         return self._is_busy
 
     def shutdown(self, timeout: float | None = 0.0) -> None:
-        """End the worker, whatever it is at; a second call does nothing.
+        """End the worker, whatever it is doing; a second call does nothing.
 
         Args:
             timeout: seconds until it is killed; None for 5.

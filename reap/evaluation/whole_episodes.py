@@ -1,4 +1,4 @@
-"""`evaluate`: how well a policy does, by whole episodes.
+"""`evaluate`: measures a policy by whole episodes.
 
 The number of episodes of each env is fixed before the first step. Stopping at the first `n` that end would favour short
 episodes: with two envs whose episodes have 1 and 1000 frames, nearly all would come from the first env.
@@ -31,7 +31,7 @@ from reap.recording.trajectories import TrajectoryTracker
 from reap.specs.fits import Check
 
 COLUMNS = 32
-"""Steps of a rollout: enough to make its fixed cost small, and few enough that little is stepped in vain at the end."""
+"""Number of steps in a rollout: large enough to make fixed costs small, small enough to waste few steps at the end."""
 
 
 @overload
@@ -91,7 +91,7 @@ def evaluate(
             keep their generators, and policies draw the next numbers of torch's generator.
         max_frames_per_traj: frames after which an episode is truncated. Needed for envs that never end.
         check: how closely values are checked; see `CollectorOptions`.
-        start: return an `Evaluator`, which does all this in a process beside training, whenever it is told to.
+        start: return an `Evaluator`, which does this on request, in a separate process during training.
 
     Returns:
         Returns and lengths; with `start`, an `Evaluator`.
@@ -150,11 +150,11 @@ def _evaluated(env: EnvBase, policy: Any, episodes: int, seed: int | None, **opt
 
 
 class Quota:
-    """Ends a rollout with the column after the one in which the last episode that counts has ended.
+    """Ends a rollout one column after the last episode that counts has ended.
 
     Args:
         rows: number of rows.
-        episodes: how many episodes count: the first ones of each row.
+        episodes: number of episodes that count: the first ones of each row.
 
     Attributes:
         tracker: tells which episodes have ended.
@@ -174,7 +174,7 @@ class Quota:
         return not self._left
 
     def begin(self) -> None:
-        """A rollout starts: none of its episodes has ended."""
+        """Start a rollout, in which no episode has ended yet."""
         self._seen = 0
 
     def collection_stopped(self) -> bool:

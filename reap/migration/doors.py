@@ -31,7 +31,7 @@ _SPECS = "reap.data.tensor_specs"
 """The door of specs. torchrl has them in its package of buffers; they belong to the third level all the same."""
 
 _NEAR = 0.85
-"""How alike names are of which one may be meant by the other."""
+"""Minimum similarity of two names for one to be suggested for the other."""
 
 
 def is_peer(module: str) -> bool:

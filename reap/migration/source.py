@@ -57,7 +57,7 @@ class Source:
         ]
 
     def replacement(self, node: ast.stmt, statements: Iterable[str]) -> Edit:
-        """Put statements in the place of one.
+        """Replace a statement by others.
 
         Args:
             node: the statement that goes.

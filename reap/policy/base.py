@@ -1,4 +1,4 @@
-"""`Actor`, the interface to policies of all kinds, and the writers of their outputs."""
+"""`Actor`: the interface to policies of all kinds; and writers of their outputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Actor(Protocol):
     act: Callable[[int], None]
 
     def bind(self, slot: Slot) -> None:
-        """Set the slot that the following calls write."""
+        """Bind the slot that later calls write to."""
         ...
 
 
@@ -39,9 +39,9 @@ class PolicyActor(Actor, Protocol):
 
     Attributes:
         kind: "plain", "tensordict" or "unwrapped", as `repr(collector)` shows it.
-        reads: keys of the stage that the policy is given.
+        reads: keys of the stage that are passed to the policy.
         writer: writes its outputs.
-        enables_grad: the policy differentiates inside of its forward, which inference mode would not let it do.
+        enables_grad: the policy differentiates inside its forward, which inference mode would prevent.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class PolicyActor(Actor, Protocol):
         ...
 
     def read_copies(self) -> None:
-        """Give the policy a copy of its inputs in each column from now on: it keeps them."""
+        """Pass copies of the inputs to the policy from now on, because it keeps them."""
         ...
 
 
@@ -72,12 +72,12 @@ class OutputWriter:
     def __init__(self, outputs: Mapping[Key, Field]) -> None:
         self.outputs = outputs
         self.forms: list[tuple[torch.Size, torch.dtype]] = []
-        """Shape and dtype that each output has to have; none are asked for here."""
+        """Required shape and dtype of each output; none here."""
         self.keys = tuple(outputs)
         self.views: list[Sequence[torch.Tensor]] = []
 
     def bind(self, slot: Slot) -> None:
-        """Set the slot that the following calls write."""
+        """Bind the slot that later calls write to."""
         self.views = [slot.views(key) for key in self.keys]
 
     def write(self, t: int, values: Outputs) -> None:
@@ -128,7 +128,7 @@ class StrictWriter(OutputWriter):
             self.views[place][t].copy_(value)
 
     def other_keys(self, found: Iterable[Key]) -> SpecMismatch:
-        """The error for outputs that stop or start coming."""
+        """The error for outputs that disappear or appear."""
         expected, names = list(map(plain, self.keys)), list(map(plain, found))
         return SpecMismatch(
             f"{self._policy}: expected outputs {expected}, as in its first call, found {names}; return the same keys each time"
@@ -155,11 +155,11 @@ class StrictWriter(OutputWriter):
 class RetainedInputs:
     """Detects whether a policy keeps its input tensors, which are overwritten in each column.
 
-    The stage's tensors are used again for each column. A policy that stores one, a view of one or an array over its memory
-    leaves a reference behind: on the tensor or on its storage.
+    The stage's tensors are reused for each column. A policy that stores one, a view of one or an array over its memory keeps a
+    reference to the tensor or its storage.
 
     Args:
-        tensors: its inputs, in a list that nobody else keeps.
+        tensors: its inputs, in a list that is not referenced elsewhere.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:

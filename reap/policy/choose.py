@@ -1,4 +1,4 @@
-"""Which actor a policy gets; decided once, at construction."""
+"""Chooses the actor of a policy, once, at construction."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Writing:
     Attributes:
         actions: specs of the env's actions.
         check: how closely outputs are compared with those of the first call.
-        as_given: whether one-hot actions are stored in the dtype that the policy gives them.
+        as_given: whether one-hot actions are stored in the policy's dtype.
     """
 
     actions: Composite
@@ -45,7 +45,7 @@ class Writing:
     as_given: bool
 
     def writer(self, first: Outputs, outputs: Mapping[Key, Field], stage: Stage, where: str) -> OutputWriter:
-        """What writes outputs of this form, which those of the first call have."""
+        """The writer for outputs in the form of those of the first call."""
         if self.check == "first":
             return OutputWriter(outputs)
         one_hot = [key for key, spec in self.actions.leaves() if isinstance(spec, OneHot | MultiOneHot)]
@@ -68,7 +68,7 @@ def choose_actor(
     """The actor for a policy, after a call of the policy on the stage.
 
     Modules of tensordict and torchrl that can be unwrapped, and torchrl's `RandomPolicy`, are called a second time, by their
-    parts. Only if all outputs and the random state after it are the same, bit for bit, is the policy called so from then on.
+    parts. If all outputs and the final random state are equal, bit for bit, the parts are used from then on.
 
     Args:
         given: the policy, a module or function, or the result of `held_by` for it.
@@ -77,16 +77,16 @@ def choose_actor(
             reads it.
         trust: call the policy with a TensorDict whatever it looks like.
         called: called instead of the policy, which then only provides its arguments: its compiled form, for example.
-        device: the device of the TensorDict that the policy is called with.
-        interaction: how probabilistic modules will choose; None: as tensordict's `interaction_type()` says now.
+        device: the device of the TensorDict with which the policy is called.
+        interaction: how probabilistic modules will choose; None for tensordict's current `interaction_type()`.
         check: how closely later outputs are compared with those of this call.
-        as_given: whether one-hot actions are stored in the dtype that the policy gives them; else in that of their specs.
+        as_given: whether one-hot actions are stored in the policy's dtype; otherwise in that of their specs.
 
     Returns:
         The actor, and a check for retained inputs (None: the policy gets copies already).
 
     Raises:
-        OptionError: the policy's arguments are not known.
+        OptionError: the policy has unknown arguments.
         SpecMismatch: its outputs do not fit the env.
     """
     held = held_by(given)
@@ -118,12 +118,12 @@ def _by_arguments(policy: Callable[..., Any], stage: Stage, reads: Sequence[Key]
 
 
 def _arguments(stage: Stage) -> list[Key]:
-    """The keys that arguments of a policy are named after: observations and states, not done flags."""
+    """The keys after which arguments of a policy may be named: observations and states, not done flags."""
     return [key for key in stage.fields if key[-1:] not in FLAGS]
 
 
 def _find_states(held: Held, called: Callable[..., Any], stage: Stage, device: torch.device | None) -> None:
-    """Call the policy without its recurrent states, and take their form from its outputs."""
+    """Call the policy without its recurrent states, and derive their form from its outputs."""
     policy = held.policy
     where = f"policy {name_of(policy)}"
     actor = TensorDictActor(called, stage, device)

@@ -1,4 +1,4 @@
-"""One call of the policy at construction, to learn its outputs and check that they fit; it leaves no trace."""
+"""Probes a policy by one call at construction, to learn and check its outputs; the call leaves no trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from reap.specs.tensor_fits import as_spec
 
 @contextmanager
 def untouched(held: Held) -> Generator[None]:
-    """Run the body under `no_grad`, then restore generators, and parameters and buffers of a policy."""
+    """Run the `with` block under `no_grad`, then restore generators, and a policy's parameters and buffers."""
     random_state = torch.get_rng_state()
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     kept, buffers = _values(held), _buffers(held)
@@ -56,7 +56,7 @@ def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _buffers(held: Held) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Where modules keep buffers, and which: a policy may put others in their place, and not just change their values.
+    """The buffers of modules, with their places, because a policy may replace them as well as change their values.
 
     TorchScript keeps its buffers elsewhere, and changes them in place only.
     """
@@ -68,7 +68,7 @@ def explained(held: Held, stage: Stage, reads: Iterable[Key], where: str) -> tel
     """Add the inputs to an error of the policy's first call.
 
     Raises:
-        SpecMismatch: inputs of a dtype that the policy's layers do not take.
+        SpecMismatch: inputs of a dtype that the policy's layers do not accept.
     """
 
     def explain(error: BaseException) -> None:
@@ -102,14 +102,14 @@ def output_fields(
     """Shape and dtype of one row's value of each output, after a check against the env's action specs.
 
     Args:
-        outputs: of the policy's first call.
+        outputs: the outputs of the policy's first call.
         actions: specs of the env's actions.
         stage: the policy's inputs.
-        where: the policy, in errors.
-        as_given: whether one-hot actions keep the dtype that they have; else they get that of their specs.
+        where: the name of the policy, for errors.
+        as_given: whether one-hot actions keep their dtype; otherwise they get that of their specs.
 
     Raises:
-        SpecMismatch: an action is missing or does not fit, an output lacks the batch dimensions or is no tensor.
+        SpecMismatch: an action is missing or does not fit, or an output lacks the batch dimensions or is not a tensor.
     """
     specs = dict(actions.leaves())
     missing = [plain(key) for key in specs if key not in outputs]
@@ -177,7 +177,7 @@ def _check_sizes(field: Field, sizes: Sizes, key: Key, where: str) -> None:
 
 
 def checked_action(action: torch.Tensor, spec: Spec, key: Key, where: str) -> torch.Tensor:
-    """An action that fits its spec, with its dtype; bounds of continuous actions are the env's own affair.
+    """Check an action against its spec, and convert it to the spec's dtype; bounds of continuous actions are left to the env.
 
     Raises:
         SpecMismatch: it does not fit.

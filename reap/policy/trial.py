@@ -1,4 +1,4 @@
-"""`Trial`: one call of a policy at construction, kept to be compared with another way to call it."""
+"""`Trial`: one call of a policy at construction, for comparison with another way to call it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Trial:
 
     Attributes:
         outputs: copies of the results.
-        enables_grad: the call computed something that requires a gradient, although it was made without.
+        enables_grad: the call computed a tensor that requires a gradient, although gradients were disabled outside.
     """
 
     def __init__(self, call: Callable[[], Outputs], held: Held, stage: Stage) -> None:
@@ -41,7 +41,7 @@ class Trial:
         self.enables_grad = watch.has_seen_grad
 
     def agrees(self, other: Trial) -> bool:
-        """Whether the outputs, all of them tensors, and the random states have the same bits."""
+        """Whether the outputs, all of which must be tensors, and the random states have the same bits."""
         mine, theirs = self.outputs, other.outputs
         if mine.keys() != theirs.keys() or not all(_same_bits(mine[key], theirs[key]) for key in mine):
             return False
@@ -51,7 +51,7 @@ class Trial:
 class _GradWatch(TorchFunctionMode):
     """Notes whether any torch function in the body returned a tensor that requires a gradient.
 
-    That gradients are enabled says too little: `torch.distributions` computes its lazy properties so, of whatever it was given.
+    Enabled gradients alone prove nothing: `torch.distributions` enables them for its lazy properties.
     """
 
     def __init__(self) -> None:
@@ -82,5 +82,5 @@ def _same_bits(a: Any, b: Any) -> bool:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes: NaN equals itself there, and 0.0 is not -0.0."""
+    """The bytes of a tensor, for which NaN equals itself and 0.0 differs from -0.0."""
     return tensor.contiguous().view(-1).view(torch.uint8)

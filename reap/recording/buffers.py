@@ -6,7 +6,7 @@
       '------------carry--------------  Slot [E, T, ...]  next   the envs write column t
 
 The stage stays at one aligned address for the life of a collector; slots come from a pool, are lent to the user with a
-batch, and come back when the last piece of that batch is dropped (`SlotPool`).
+batch, and come back when the last part of that batch is dropped (`SlotPool`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from reap.keys import Key
 from reap.recording.layout import Array, Block, Field, Layout
 
 WINDOW = 1024
-"""Column views kept at a time; all views of 100,000 columns would cost 124 MB."""
+"""Number of column views kept at a time; all views of 100,000 columns would cost 124 MB."""
 
 SMALL = 256
-"""Fields of at most this many bytes a frame are cloned at delivery, larger ones are lent."""
+"""Fields of at most this many bytes per frame are cloned at delivery; larger ones are lent."""
 
 DONE, TERMINATED, TRUNCATED = ("done",), ("terminated",), ("truncated",)
 FLAGS: tuple[Key, ...] = (DONE, TERMINATED, TRUNCATED)
 MARKED = ("done", "truncated")
-"""The names of the flags that are set where a trajectory is cut, at the root and below it."""
+"""Names of the flags that are set where a trajectory is cut, at the root and below it."""
 REWARD: Key = ("reward",)
 IDS: Key = ("collector", "traj_ids")
 MASK: Key = ("collector", "mask")
@@ -40,7 +40,7 @@ IS_INIT: Key = ("is_init",)
 STEP_COUNT: Key = ("step_count",)
 
 Cuts = tuple[tuple[int, int, tuple[int, ...]], ...]
-"""Parts of the rows: for each the first row, the one after the last, and its batch shape."""
+"""Parts of the rows: for each its first row, the row after its last, and its batch shape."""
 
 
 def after(key: Key) -> Key:
@@ -57,7 +57,7 @@ class Stage:
     Args:
         fields: shape and dtype of one row's value under each key.
         batch_shape: batch dimensions of the env; empty for a single env.
-        make_block: makes the memory of these fields; that of fields added later is the process's own.
+        make_block: makes the memory of these fields; fields added later are in the process's own memory.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Stage:
         self.batch_shape = batch_shape
         self.rows = int(np.prod(batch_shape, dtype=np.int64))
         self.first_row = 0
-        """The first of its rows in the block."""
+        """The index of its first row in the block."""
         self.fields: dict[Key, Field] = {}
         self.arrays: dict[Key, Array] = {}
         self.tensors: dict[Key, torch.Tensor] = {}
@@ -80,7 +80,7 @@ class Stage:
         """The memory of the fields that it was made with."""
 
     def extend(self, fields: Mapping[Key, Field], initial: Mapping[Key, Any]) -> None:
-        """Add fields in a block of their own; those that are there stay where they are.
+        """Add fields in a separate block; existing fields stay where they are.
 
         Args:
             fields: the new fields.
@@ -105,13 +105,13 @@ class Stage:
         return block
 
     def begin(self, rows: Sequence[int] | None) -> None:
-        """An episode begins in these rows (None: all): fields that are no observations take their initial values."""
+        """Start an episode in these rows (None: all): fields other than observations get their initial values."""
         chosen: Any = ... if rows is None or not self.batch_shape else rows
         for key, value in self.initial.items():
             self.arrays[key][chosen] = value
 
     def parts(self, cuts: Cuts) -> list[Stage]:
-        """A part for each cut; the same ones for the same cuts, until fields are added."""
+        """A part for each cut; cached until fields are added."""
         found = self._parts.get(cuts)
         if found is None:
             found = self._parts[cuts] = [self.part(*cut) for cut in cuts]
@@ -133,7 +133,7 @@ class Stage:
 
 
 def column_views(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """A view of each column of a tensor `[T, ...]`; indexed one by one, for views of `unbind` refuse in-place writes."""
+    """A view of each column of a tensor `[T, ...]`, by index, since views from `unbind` refuse in-place writes."""
     return [tensor[t] for t in range(tensor.shape[0])]
 
 
@@ -169,7 +169,7 @@ def slot_layout(fields: Mapping[Key, Field], rows: int, columns: int) -> Layout:
 
 
 class Slot:
-    """Memory for one rollout: a field is `[E, T, *value]`, rows first, so that a batch flattens without a copy.
+    """Memory for one rollout: each field is `[E, T, *value]`, rows first, so that a batch flattens without a copy.
 
     Objects are in separate arrays `[E, T, 1]`, outside the block.
 
@@ -206,7 +206,7 @@ class Slot:
 
     @property
     def first_row(self) -> int:
-        """The first of its rows in the block."""
+        """The index of its first row in the block."""
         return self._first_row or 0
 
     def by_row(self, key: Key) -> Array:
@@ -241,12 +241,12 @@ class Slot:
         return found
 
     def clear_flags(self) -> None:
-        """Set every done, terminated and truncated to False; they are next to each other, so one fill does it."""
+        """Set all done, terminated and truncated flags to False, by one fill, since they are contiguous."""
         for flags in self._flags:
             flags[...] = 0
 
     def blank(self, invalid: Array) -> None:
-        """Set frames that are not valid to zero, objects to None, and ids to -1.
+        """Set invalid frames to zero, their objects to None, and their ids to -1.
 
         Args:
             invalid: boolean `[E, T]`.
@@ -255,7 +255,7 @@ class Slot:
             array[invalid] = -1 if key == IDS else None if self.fields[key].is_object else 0
 
     def parts(self, cuts: Cuts) -> list[Slot]:
-        """A part for each cut; the same ones for the same cuts."""
+        """A part for each cut; cached."""
         found = self._parts.get(cuts)
         if found is None:
             found = self._parts[cuts] = [self.part(*cut) for cut in cuts]
@@ -277,11 +277,11 @@ def map_slot(
     """Map a slot that another process has made, and return the part that holds the rows of this process.
 
     Args:
-        fd: descriptor of its memory; it is closed with the slot.
+        fd: the descriptor of its memory; closed with the slot.
         fields: shape and dtype of one frame's value under each key.
         rows: number of rows of the whole slot.
         columns: number of time steps.
-        first_row: the first row of this process.
+        first_row: the first row that belongs to this process.
         batch_shape: batch dimensions of the rows of this process.
     """
     whole = Slot(fields, (rows,), columns, partial(Block.shared, fd=fd))

@@ -1,4 +1,4 @@
-"""The place of values in memory: a `Layout` describes a `Block`, one piece of memory that holds many arrays.
+"""The places of values in memory: a `Layout` describes a `Block`, which holds many arrays in one piece of memory.
 
     offset 0          64-byte aligned                                    nbytes
     | observation     | action | done | terminated | truncated | ids ... |
@@ -30,7 +30,7 @@ from reap.system.memory import Bytes, physical_memory, readable, require_memory,
 
 ALIGNMENT = 64
 SHOWN = 5
-"""Fields named in an error about memory."""
+"""Number of fields that an error about memory names."""
 
 Array = NDArray[Any]
 
@@ -42,9 +42,9 @@ class Field:
     Attributes:
         shape: its shape.
         dtype: its dtype.
-        is_object: the value is a Python object, kept in an array of objects beside the block; shape and dtype mean nothing.
-        batch_dims: for each TensorDict that the value is in, the innermost first: how many of the value's first dimensions
-            are batch dimensions of that TensorDict. No part of equality: the memory is the same whatever it is.
+        is_object: the value is a Python object, kept in an array outside the block; shape and dtype are meaningless.
+        batch_dims: for each TensorDict around the value, innermost first: the number of the value's leading dimensions that
+            are batch dimensions of that TensorDict. Ignored in comparisons, since it does not affect the memory.
     """
 
     shape: tuple[int, ...]
@@ -54,21 +54,21 @@ class Field:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one value."""
+        """Number of bytes of one value."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def lead(self, *shape: int) -> Field:
-        """The field of an array of such values: `shape` comes before the value's own."""
+        """The field of an array of such values, whose shape is `shape` followed by the value's own."""
         return Field((*shape, *self.shape), self.dtype, self.is_object, self.batch_dims)
 
 
 OBJECT = Field((1,), torch.uint8, is_object=True)
-"""The field of strings, graphs and whatever else has no fixed shape or dtype."""
+"""The field of strings, graphs and other values without fixed shape or dtype."""
 
 
 @cache
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """The numpy dtype with the same bytes; unsigned integers where numpy lacks the dtype: good for copies only.
+    """The numpy dtype with the same bytes; if numpy lacks the dtype, an unsigned integer that is good for copies only.
 
     Example:
         >>> numpy_dtype(torch.float32), numpy_dtype(torch.bfloat16)
@@ -102,14 +102,14 @@ def field_of(spec: Composite, key: Key, lead: int) -> Field:
 
 
 def sizes_of(fields: Mapping[Key, Field], lead: int = 0) -> Sizes:
-    """The TensorDicts that values of these fields make, with the batch dimensions that each has after those in front.
+    """The TensorDicts around values of these fields, with their batch dimensions after the leading ones.
 
-    One that lies in another starts with the dimensions of that one. Where values have fewer dimensions in common than
-    their fields say, the TensorDict has these.
+    A nested TensorDict starts with the dimensions of the one around it. If values have fewer dimensions in common than
+    their fields declare, the TensorDict has only the common ones.
 
     Args:
         fields: the fields.
-        lead: the number of dimensions in front, where the fields are those of arrays of values.
+        lead: the number of leading dimensions, if the fields describe arrays of values.
 
     Example:
         >>> reward = Field((3, 1), torch.float32, batch_dims=(1,))
@@ -134,7 +134,7 @@ def sizes_of(fields: Mapping[Key, Field], lead: int = 0) -> Sizes:
 
 
 def _in_common(size: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The first dimensions that two shapes have in common."""
+    """The leading dimensions that two shapes have in common."""
     return tuple(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(size, shape, strict=False)))
 
 
@@ -177,11 +177,11 @@ class Layout(Mapping[Key, Field]):
         return "\n".join(("Layout", *rows, f"{self.nbytes:>10}  end"))
 
     def offset(self, key: Key) -> int:
-        """Distance of the field from the start of the block, in bytes."""
+        """The offset of the field from the start of the block, in bytes."""
         return self._offsets[key]
 
     def span(self, keys: Iterable[Key]) -> slice:
-        """The bytes from the first of these fields to the end of the last."""
+        """The range of bytes from the first of these fields to the end of the last."""
         chosen = tuple(keys)
         first = min(self._offsets[key] for key in chosen)
         return slice(first, max(self._offsets[key] + self._fields[key].nbytes for key in chosen))
@@ -195,12 +195,12 @@ def private_memory(nbytes: int) -> Bytes:
 
 
 class Block:
-    """One piece of memory and the arrays that a layout places in it.
+    """A piece of memory and the arrays that a layout places in it.
 
     Attributes:
         layout: the places of the arrays.
         memory: the bytes.
-        fd: descriptor of memory that can be shared, open as long as the block lives; None for memory of this process.
+        fd: the descriptor of shareable memory, open as long as the block exists; None for memory of this process.
     """
 
     def __init__(self, layout: Layout, memory: Bytes, fd: int | None = None) -> None:
@@ -229,7 +229,7 @@ class Block:
 
         Args:
             layout: the places of the arrays.
-            fd: descriptor of a block of this layout that another process made; it belongs to the new block.
+            fd: the descriptor of a block of this layout from another process; it belongs to the new block.
 
         Raises:
             MemoryError: the layout is larger than the memory that the machine, or the container, has left; the text names its
@@ -244,11 +244,11 @@ class Block:
         return self.memory[start : start + field.nbytes].view(numpy_dtype(field.dtype)).reshape(field.shape)
 
     def tensor(self, key: Key, memory: Bytes | None = None) -> torch.Tensor:
-        """The field as a tensor with a storage of its own over the block's memory.
+        """The field as a tensor, with a separate storage, over the block's memory.
 
         Args:
             key: the field.
-            memory: the object whose life the tensor prolongs; the block's memory unless a lease on it is given.
+            memory: the object that the tensor keeps alive; the block's memory unless a lease on it is given.
         """
         field = self.layout[key]
         count = math.prod(field.shape)
@@ -261,7 +261,7 @@ class Block:
 
 
 def require_private(layout: Layout) -> None:
-    """Raise MemoryError where a block of this process does not fit into the memory of this machine."""
+    """Raise MemoryError if a block does not fit into the memory of this machine."""
     limit = physical_memory()
     if layout.nbytes > limit:
         raise MemoryError(_too_large(layout, limit))

@@ -1,6 +1,6 @@
-"""Python objects among the data: values without fixed shape or dtype, in numpy arrays of objects beside the tensors.
+"""Python objects in the data: values without fixed shape or dtype, in numpy arrays of objects next to the tensors.
 
-They come out of a batch as `NonTensorStack`, and go into a state as tensors, numbers, strings, lists and dicts.
+A batch holds them as `NonTensorStack`, a state as tensors, numbers, strings, lists and dicts.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from reap.optional import tensordict as load_tensordict
 from reap.recording.layout import Array
 
 ATOMS: frozenset[type] = frozenset({type(None), str, int, float, bool})
-"""Types whose values go into a state as they are, and need no copy."""
+"""Types whose values go into a state unchanged, and need no copy."""
 _NUMPY: Mapping[torch.dtype | None, np.dtype[Any]] = {
     torch.from_numpy(np.zeros(0, name)).dtype: np.dtype(name)
     for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 }
-"""Numpy's dtypes of torch's, so that numbers are cast as they are copied."""
+"""NumPy dtypes by torch dtype, so that copies can cast numbers."""
 
 
 def copied(value: Any) -> Any:
-    """A copy that shares nothing with the object; a tensor's copy is an ordinary tensor, whatever mode the caller is in.
+    """A copy that shares nothing with the object; the copy of a tensor is an ordinary tensor even in inference mode.
 
     Raises:
         TypeError: the object cannot be copied.
@@ -45,14 +45,14 @@ def copied(value: Any) -> Any:
 
 
 def tensor_of(value: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of its own with an array's numbers, whatever the array's strides and byte order.
+    """A new tensor with an array's numbers, whatever the array's strides and byte order.
 
     Args:
         value: an array, a number, or lists of numbers.
-        dtype: the tensor's dtype; None: the array's own.
+        dtype: the tensor's dtype; None means the array's own.
 
     Raises:
-        TypeError, ValueError: torch has no such numbers, or the lists have parts of different lengths.
+        TypeError, ValueError: torch lacks the dtype, or nested lists have different lengths.
 
     Example:
         >>> tensor_of(np.arange(3, dtype=">i4")[::-1])
@@ -73,7 +73,7 @@ _copies = np.frompyfunc(copied, 1, 1)
 
 
 def stacked(objects: Array) -> Any:
-    """Objects `[*batch]` as tensordict holds them: a `NonTensorStack`, or `NonTensorData` where there are no dimensions."""
+    """Objects `[*batch]` in tensordict's form: a `NonTensorStack`, or `NonTensorData` without dimensions."""
     tensordict = load_tensordict()
     if not objects.ndim:
         return tensordict.NonTensorData(objects.item())
@@ -94,10 +94,10 @@ def unstacked(value: Any, shape: tuple[int, ...]) -> Array:
 
 
 def to_state(value: Any) -> Any:
-    """An object as tensors, numbers, strings, lists and dicts, which `from_state` makes into the object again.
+    """Convert an object to tensors, numbers, strings, lists and dicts, from which `from_state` restores it.
 
     Raises:
-        TypeError: it holds something else than these, tuples, numpy arrays and gymnasium's graphs.
+        TypeError: it holds anything other than these, tuples, numpy arrays and gymnasium's graphs.
 
     Example:
         >>> from_state(to_state(("a", {"b": [1, None]})))
@@ -121,7 +121,7 @@ def to_state(value: Any) -> Any:
 
 
 def to_states(objects: Array) -> list[Any] | None:
-    """The state of each object in an array, in its flat order; None if one of them has none."""
+    """The state of each object in an array, in flat order; None if any object has no state."""
     try:
         return [to_state(value) for value in objects.flat]
     except (TypeError, ValueError, RuntimeError):  # the latter two from torch, for arrays of a kind that it has not
@@ -129,13 +129,13 @@ def to_states(objects: Array) -> list[Any] | None:
 
 
 def fill(objects: Array, states: list[Any]) -> None:
-    """Put the objects that `to_states` turned into plain data into an array."""
+    """Restore objects from the result of `to_states`, into an array."""
     for index, state in zip(np.ndindex(*objects.shape), states, strict=True):
         objects[index] = from_state(state)
 
 
 def from_state(state: Any) -> Any:
-    """The object that `to_state` turned into plain data."""
+    """Restore an object from the result of `to_state`."""
     if isinstance(state, Mapping):
         return _FROM_STATE[state["kind"]](state["value"])
     return state.clone() if isinstance(state, torch.Tensor) else state

@@ -1,11 +1,11 @@
-"""`Parcel`: a rollout as it travels: the memory of its slot, where large values that are in it twice are sent once.
+"""`Parcel`: a rollout in transit: the memory of its slot, in which large values that occur twice are sent once.
 
     root        o0 o1 o2 | o3 o4        an episode ends after o2
-    next        o1 o2 x3 | o4 x5        x3, x5: all that is not in the root of the column after
+    next        o1 o2 x3 | o4 x5        x3, x5: not equal to the root of the next column
     a parcel    o0 o1 o2 o3 o4, x3, x5
 
-Equal values are found by their bytes, not by flags: whatever an env or a policy stores, the slot that it lands in has the same
-bits.
+Equal values are found by comparing bytes, not by flags. So the receiving slot has the same bits, whatever an env or a policy
+stores.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from reap.system.memory import Bytes
 
 
 class Parcel(NamedTuple):
-    """A rollout as it travels.
+    """A rollout in transit.
 
     Attributes:
-        runs: pieces of the slot's memory, without the values that follow from others; they are the slot's own, not copies.
-        places: by the key of a value of the next step: where it is not that of the next column, as row * columns + column.
-        values: the values there.
+        runs: parts of the slot's memory, without values that follow from others; not copies.
+        places: for each key under `"next"`, the places (row * columns + column) where it differs from the next column's root.
+        values: the values at these places.
     """
 
     runs: Sequence[Bytes]
@@ -38,15 +38,15 @@ class Parcel(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all parts."""
+        """Number of bytes in all parts."""
         return sum(part.nbytes for part in (*self.runs, *self.places.values(), *self.values.values()))
 
 
 class ParcelLayout:
-    """How the slots of a layout are sent.
+    """Packs and unpacks slots of one layout.
 
     Args:
-        layout: of a slot: each field is `[rows, columns, *value]`.
+        layout: the layout of a slot, whose fields are `[rows, columns, *value]`.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -57,7 +57,7 @@ class ParcelLayout:
         self._runs = [list(keys) for is_twin, keys in parts if not is_twin]
 
     def pack(self, slot: Slot) -> Parcel:
-        """A rollout, for the way; it refers to the memory of its slot."""
+        """Pack a rollout for sending; the parcel refers to the memory of its slot."""
         places: dict[Key, Array] = {}
         values: dict[Key, Array] = {}
         for following, key in self._twins.items():
@@ -67,11 +67,11 @@ class ParcelLayout:
         return Parcel([slot.block.memory[self._layout.span(keys)] for keys in self._runs], places, values)
 
     def unpack(self, parcel: Parcel, rows: Mapping[Key, Array]) -> None:
-        """Copy a rollout to its place.
+        """Copy a rollout into its slot.
 
         Args:
             parcel: the rollout.
-            rows: `[rows, columns, *value]` under each key.
+            rows: `[rows, columns, *value]` for each key.
         """
         for keys, memory in zip(self._runs, parcel.runs, strict=True):
             start = self._layout.offset(keys[0])
@@ -85,19 +85,19 @@ class ParcelLayout:
 
 
 def _is_large(layout: Layout, key: Key) -> bool:
-    """Whether a frame's value is worth a comparison."""
+    """Whether a frame's value is large enough to be worth a comparison."""
     field = layout[key]
     return field.nbytes >= SMALL * max(1, field.shape[0] * field.shape[1])
 
 
 def _array(memory: Bytes, layout: Layout, key: Key, start: int) -> Array:
-    """A field in a piece of memory that begins `start` bytes into the layout."""
+    """A field in a piece of memory that starts `start` bytes into the layout."""
     field, offset = layout[key], layout.offset(key) - start
     return np.asarray(memory)[offset : offset + field.nbytes].view(numpy_dtype(field.dtype)).reshape(field.shape)
 
 
 def _differing(root: Array, following: Array) -> Array:
-    """Where a value of the next step is not that of the next column, bit for bit; the last column always.
+    """Where a value of the next step differs from that of the next column, bit for bit; always includes the last column.
 
     Args:
         root: `[rows, columns, *value]`.
@@ -111,7 +111,7 @@ def _differing(root: Array, following: Array) -> Array:
 
 
 def _words(values: Array) -> Array:
-    """The bytes of each column as integers, the widest that divide them."""
+    """The bytes of each column as integers, of the widest type that divides them."""
     size = math.prod(values.shape[1:]) * values.itemsize
     data = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), size)
     return data.view(f"u{next(width for width in (8, 4, 2, 1) if size % width == 0)}")

@@ -1,13 +1,13 @@
-"""`SlotPool`: slots that are recorded, lent to the user with a batch, and come back by themselves.
+"""`SlotPool`: slots that are recorded, lent to the user with a batch, and returned automatically.
 
     take() -> slot -> recorded -> deliver() -> TensorDict --- last reference to any leaf dropped ---.
       ^                                                                                             |
       '---------------------------------------------------------------------------------------------'
 
-Fields that are small per frame are cloned into tensors of their own, so that keeping the rewards of a batch does not keep its
-pixels; the others are lent. A lease is a numpy array over the slot's memory that every lent tensor holds on to: through the
-`memoryview` numpy keeps the lease itself as the base of what is derived from it, and its end gives the slot back: a reference
-with the slot's number is then put among the free ones, by a function written in C (`reap.system.endings`).
+Fields that are small per frame are cloned into separate tensors, so that keeping the rewards of a batch does not keep its
+pixels; the others are lent. A lease is a numpy array over the slot's memory that every lent tensor references: through a
+`memoryview`, numpy keeps the lease itself as the base of derived arrays. When the lease is freed, the slot is returned: a
+reference with its number is appended to the free list by a function written in C (`reap.system.endings`).
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ Shape = tuple[int, ...]
 
 
 class SlotPool:
-    """Slots of one layout, made as they are needed. Batches hold all fields but those that are private.
+    """Slots of one layout, made when needed. Batches hold all fields except private ones.
 
     Args:
         fields: shape and dtype of one frame's value under each key, in the order of delivery.
         batch_shape: batch dimensions of the env.
-        columns: time steps of a rollout.
+        columns: number of time steps in a rollout.
         device: the device of the batches, or None.
         same: deliver the same TensorDict over the same memory each time.
-        limit: slots at the most: a batch that would take the last free one is copied, not lent. None for no limit.
+        limit: maximum number of slots: a batch that would take the last free one is copied, not lent. None for no limit.
         make_block: makes the memory of a slot.
 
     Attributes:
         slots: the slots made so far, by number.
         fields: shape and dtype of one frame's value under each key.
-        columns: time steps of a rollout.
+        columns: number of time steps in a rollout.
     """
 
     def __init__(
@@ -81,22 +81,22 @@ class SlotPool:
 
     @property
     def lent(self) -> int:
-        """The number of slots that are taken, or whose batch the user still holds in part."""
+        """Number of slots that are taken, or of whose batch the user still holds a part."""
         return len(self.slots) - len(self._free)
 
     def take(self) -> int:
         """The number of a free slot; a new one if all are lent.
 
         Raises:
-            MemoryError: there is no memory for another slot.
+            MemoryError: there is not enough memory for another slot.
         """
         if self._free:
             return self._free.pop().number
         try:
             slot = Slot(self.fields, self._batch_shape, self.columns, self._make_block)
         except MemoryError as error:
-            if self.slots:
-                error.add_note(f"reap: {len(self.slots)} earlier batches are still kept, each in a block of this size")
+            if self.lent:
+                error.add_note(f"reap: {self.lent} earlier batches are still kept, each in a block of this size")
             raise
         with torch.inference_mode(False):
             self._sources.append({key: slot.tensor(key) for key in self._small})
@@ -111,7 +111,7 @@ class SlotPool:
 
     @property
     def _can_lend(self) -> bool:
-        """Whether a slot is left for the next rollout when this one is lent."""
+        """Whether a slot remains for the next rollout if this one is lent."""
         return self._limit is None or bool(self._free) or len(self.slots) < self._limit
 
     def slot(self, index: int) -> Slot:
@@ -126,17 +126,17 @@ class SlotPool:
             raise ClosedError("the memory of these batches is dropped: another thread has shut their collector down") from None
 
     def give_back(self, index: int) -> None:
-        """Return a slot that was taken and is not delivered; one of before the pool was cleared is dropped already."""
+        """Return a slot that was taken but will not be delivered; one taken before the pool was cleared is already dropped."""
         if index < len(self._own):
             self._free.append(self._own[index])
 
     def clear(self) -> None:
-        """Drop all slots: the memory of a lent one is freed with the last piece of its batch, that of the others now."""
+        """Drop all slots: the memory of a lent one is freed with the last part of its batch, that of the others now."""
         for kept in (self.slots, self._sources, self._same, self._free, self._own, self._leases):
             kept.clear()
 
     def deliver(self, index: int) -> TensorDict:
-        """The batch recorded in a slot that was taken: ordinary tensors, whatever mode the caller is in.
+        """The batch recorded in a taken slot, in ordinary tensors even in inference mode.
 
         Raises:
             ClosedError: the pool has been cleared since the slot was taken.
@@ -185,13 +185,13 @@ class SlotPool:
 
 
 def as_batch(leaves: Mapping[Key, Any], shape: Shape, device: torch.device | None, sizes: Sizes) -> TensorDict:
-    """The batch of leaves `[*batch_shape, T, *value]`.
+    """Make a batch from leaves `[*batch_shape, T, *value]`.
 
     Args:
         leaves: values by key.
         shape: `[*batch_shape, T]`.
         device: the device of the batch, or None.
-        sizes: the batch dimensions that nested TensorDicts have after these.
+        sizes: the additional batch dimensions of nested TensorDicts.
     """
     names = [*[None] * (len(shape) - 1), "time"]
     return make_tensordict(nested(leaves, sizes), torch.Size(shape), names=names, device=device)
@@ -200,7 +200,7 @@ def as_batch(leaves: Mapping[Key, Any], shape: Shape, device: torch.device | Non
 def objects_of(slot: Slot, key: Key) -> Any:
     """A column of objects as `[*batch_shape, T]`.
 
-    Those under `"next"` are copied: the stage and the next frame's root have the same objects.
+    Objects under `"next"` are copied, because the stage and the next frame's root hold the same ones.
     """
     objects = slot.by_row(key)
     if key[0] == "next":
@@ -209,7 +209,7 @@ def objects_of(slot: Slot, key: Key) -> Any:
 
 
 def _nodes(tensordict: TensorDict) -> list[Node]:
-    """A TensorDict and those nested in it, each with its entries."""
+    """Make a TensorDict with the TensorDicts nested in it."""
     entries: dict[str, Any] = dict(tensordict.items())
     inner = (_nodes(value) for value in entries.values() if isinstance(value, TensorDict))
     return [(tensordict, entries), *chain.from_iterable(inner)]

@@ -10,8 +10,8 @@ The cut is planned once on the ids, then every leaf follows the plan with one in
              3 . . .
 
 A frame is left out where its mask is False or its id is -1: nothing was collected there.
-Frames of one trajectory keep the order in which the batch holds them (row-major), so rows or batches that were
-stacked, concatenated or flattened in the order of collection give whole trajectories.
+Frames of one trajectory keep their order in the batch (row-major). So rows or batches that were stacked, concatenated or
+flattened in the order of collection give whole trajectories.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def split_trajectories(
         rollout_tensordict: frames of batch size `[..., T]`, time last.
 
     Keyword Args:
-        prefix: where ids and mask live: `(prefix, "traj_ids")` and `(prefix, "mask")`. Default: `"collector"` if the
+        prefix: where ids and mask are: `(prefix, "traj_ids")` and `(prefix, "mask")`. Default: `"collector"` if the
             batch has such an entry, else the root.
         trajectory_key: the ids themselves, integer `[..., T]`; the mask is next to them. Overrides `prefix`.
         done_key: the flag that ends a trajectory if there are no ids, looked up under `"next"`: bool `[..., T]` or
@@ -191,7 +191,7 @@ def _by_ids(ids: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def _by_done(done: Tensor, valid: Tensor | None, columns: int) -> tuple[Tensor, Tensor]:
-    """As `_by_ids`, with numbers that go up by one after each done frame and at the end of each row."""
+    """Like `_by_ids`, with ids that increase by one after each done frame and at the end of each row."""
     everything = torch.ones_like(done) if valid is None else valid
     positions = everything.nonzero().squeeze(1)
     rows = positions // max(columns, 1)
@@ -224,7 +224,7 @@ def _grouped(positions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Form:
-    """The order of the frames `[M]`, and how many of them each trajectory has, `[n]`."""
+    """The order of the frames `[M]`, and the number of frames of each trajectory, `[n]`."""
 
     def __init__(self, order: Tensor, lengths: Tensor) -> None:
         self._order, self._lengths = order, lengths.tolist()
@@ -247,8 +247,8 @@ class _Form:
 class _Padded(_Form):
     """Trajectories as rows of `[n, longest]`, zeros after their end.
 
-    Little padding: it is gathered with the frames and then filled with zeros, one pass. Much: the frames are
-    scattered into fresh zeros, so that the padding is never touched.
+    If there is little padding, it is gathered with the frames and then filled with zeros, in one pass. If there is much, the
+    frames are scattered into fresh zeros, so that the padding is never touched.
     """
 
     def __init__(self, order: Tensor, lengths: Tensor) -> None:
@@ -361,7 +361,7 @@ def _split_objects(value: Any, dims: int, form: _Form) -> Any:
 
 
 def _signature(value: Any) -> Any:
-    """Shapes and dtypes of the entries of a lazy stack; None if its parts differ, so that no tensor can hold them."""
+    """Shapes and dtypes of the entries of a lazy stack; None if its parts differ, so that they do not fit in one tensor."""
     if isinstance(value, LazyStackedTensorDict) and not is_non_tensor(value):
         parts = [_signature(part) for part in value.tensordicts]
         return parts[0] if parts and all(part == parts[0] for part in parts) else None

@@ -1,15 +1,15 @@
 """`TrajectoryTracker`: ids, step counts, limits and finished episodes.
 
-Nothing is written per frame. A row's *segment* is its part of one episode in one rollout; the loop only notes where
-segments begin and where episodes end, and all of them are written at the end of the rollout by a few array operations:
+Nothing is written per frame. A row's *segment* is the part of one episode that lies in one rollout. The loop only notes where
+segments start and episodes end; a few array operations at the end of the rollout write everything else:
 
     column        0 . . . 4 5 . . . . . . . 13 14 . . T
     row b         id 7    | id 9               | id 12 ->     continues in the next rollout, after `count` steps
 
-Places are flat, `b * T + column`, so that the segments of all rows, sorted, cover the slot without a gap. Frames that are not
-valid belong to segments with id -1.
+Places are flat, `b * T + column`, so that the segments of all rows, sorted, cover the slot without a gap. Invalid frames
+belong to segments with id -1.
 
-Ids are `leaf << 40 | k`: `k` counts the episodes begun by this tracker, `leaf` is the number of the worker, so that ids are
+Ids are `leaf << 40 | k`: `k` counts the episodes started by this tracker, `leaf` is the number of the worker, which makes ids
 unique without a lock.
 """
 
@@ -42,11 +42,11 @@ class Segments(NamedTuple):
     """The segments of a rollout, in the order of their places.
 
     Attributes:
-        starts: places where they begin.
+        starts: places where they start.
         ids: their ids.
-        lengths: their frames.
+        lengths: their lengths in frames.
         firsts: the first segment of each row.
-        before: frames that the episode of each of these had before.
+        before: number of frames that the episode of each of these had in earlier rollouts.
     """
 
     starts: Indices
@@ -57,7 +57,7 @@ class Segments(NamedTuple):
 
     @property
     def begins(self) -> NDArray[np.bool_]:
-        """Whether a segment is the beginning of its episode."""
+        """Whether each segment is the start of its episode."""
         begins = self.ids != NO_ID
         begins[self.firsts] &= self.before == 0
         return begins
@@ -67,14 +67,14 @@ TrackerState = TypedDict("TrackerState", {"begun": int, "ids": list[int], "count
 
 
 class TrajectoryTracker:
-    """Follows the episodes of all rows through the rollouts.
+    """Tracks the episodes of all rows across rollouts.
 
     Args:
         rows: number of rows.
         leaf: number of the worker, the upper bits of every id.
         limit: frames after which an episode is truncated; None for no limit.
-        rewards: keys of the slot whose numbers make up a frame's reward; their sum counts where there are several.
-        writes_counts: write step counts; False where the env has an observation of that name.
+        rewards: keys of the slot whose values, summed, are a frame's reward.
+        writes_counts: write step counts; False if the env has an observation of that name.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class TrajectoryTracker:
         writes_counts: bool = True,
     ) -> None:
         self.due = NO_LIMIT
-        """The first column in which a row may reach the limit."""
+        """The first column in which any row can reach the limit."""
         self.finished: list[Episode] = []
         self.segments: Segments
-        """Those of the last rollout that was closed."""
+        """The segments of the last closed rollout."""
         self._rows = range(rows)
         self._rewards = tuple(rewards)
         self._writes_counts = writes_counts
@@ -111,7 +111,7 @@ class TrajectoryTracker:
 
     @property
     def leaf(self) -> int:
-        """Number of the worker, the upper bits of every id that it gives; one that is set counts for later ids."""
+        """Number of the worker, the upper bits of every id; a new value applies to later ids."""
         return self._leaf >> LEAF_SHIFT
 
     @leaf.setter
@@ -119,7 +119,7 @@ class TrajectoryTracker:
         self._leaf = number << LEAF_SHIFT
 
     def bind(self, slot: Slot) -> None:
-        """Start a rollout that is recorded in `slot`; episodes go on from before, or were begun in column 0."""
+        """Start a rollout recorded in `slot`; episodes continue from before, or start in column 0."""
         self._slot = slot
         self._columns = slot.columns
         self._starts = [b * slot.columns for b in self._rows]
@@ -137,7 +137,7 @@ class TrajectoryTracker:
             self.due = min(self._last)
 
     def skip_to(self, column: int) -> None:
-        """Nothing is recorded before this column: another tracker's frames are there, which the caller puts back."""
+        """Start recording in this column; earlier columns hold another tracker's frames, which the caller restores."""
         self._starts += [b * self._columns + column for b in self._rows]
         self._start_ids = [*[NO_ID] * len(self._rows), *self._ids]
         self._first_ids[:, column] = self._ids
@@ -145,9 +145,9 @@ class TrajectoryTracker:
         self.due = min(self._last)
 
     def begin(self, rows: Iterable[int], column: int) -> None:
-        """New episodes whose first frame is recorded in `column`; in column 0 they begin before `bind`.
+        """Start new episodes whose first frame is recorded in `column`; for column 0 call this before `bind`.
 
-        An episode without a recorded frame leaves its id to the next one.
+        The id of an episode without a recorded frame is reused by the next one.
         """
         for b in rows:
             number = self._ids[b]
@@ -165,7 +165,7 @@ class TrajectoryTracker:
         self.due = min(self.due, column + self._limit - 1)
 
     def reach_limit(self, ended: Sequence[int] | None, t: int, among: range) -> Sequence[int] | None:
-        """Truncate those of some rows that reach the limit with column `t`; return them together with those that ended."""
+        """Truncate those rows that reach the limit in column `t`; return them together with the rows that ended."""
         reached = [b for b in among if self._last[b] == t]
         for b in reached:
             self._last[b] = NO_LIMIT
@@ -176,7 +176,7 @@ class TrajectoryTracker:
         return reached if ended is None else sorted({*ended, *reached})
 
     def end(self, rows: Iterable[int], t: int) -> None:
-        """Episodes that ended with column `t`; the rows are idle until their next episode begins."""
+        """Note episodes that ended in column `t`; the rows are idle until their next episode starts."""
         for b in rows:
             place = b * self._columns + t
             self._ends.append(place)
@@ -189,26 +189,26 @@ class TrajectoryTracker:
 
     @property
     def ended(self) -> int:
-        """The number of episodes that have ended in this rollout."""
+        """Number of episodes that have ended in this rollout."""
         return len(self._ends)
 
     def rows_ended(self, first: int) -> list[int]:
-        """The rows of the episodes that have ended in this rollout, in that order, from one of them on."""
+        """The rows of the episodes that have ended in this rollout, in order, from a given one on."""
         return [place // self._columns for place in self._ends[first:]]
 
     @property
     def ends(self) -> Indices:
-        """The places where episodes have ended in this rollout, in that order."""
+        """The places where episodes have ended in this rollout, in order."""
         return np.asarray(self._ends, np.int64)
 
     @property
     def idle(self) -> list[int]:
-        """Rows whose episode ended and that have not begun another."""
+        """Rows whose episode has ended and that have not started another."""
         return [b for b in self._rows if self._ids[b] == NO_ID]
 
     @property
     def begun(self) -> list[int]:
-        """Rows of whose present episode frames are recorded, in rollouts that are closed, and rows that are idle."""
+        """Rows whose current episode has recorded frames in closed rollouts, and idle rows."""
         return [b for b in self._rows if self._ids[b] == NO_ID or self._count[b]]
 
     def take_finished(self) -> list[Episode]:
@@ -217,7 +217,7 @@ class TrajectoryTracker:
         return finished
 
     def close(self, columns: int) -> None:
-        """The rollout has ended before `columns`: write ids, step counts and done flags, note finished episodes."""
+        """End the rollout before `columns`: write ids, step counts and done flags, and note finished episodes."""
         if columns < self._columns:
             self._starts.extend(b * self._columns + columns for b in self._rows)
             self._start_ids.extend([NO_ID] * len(self._rows))
@@ -241,11 +241,11 @@ class TrajectoryTracker:
         self.finished.extend(map(Episode, returns[ended].tolist(), counts[ended].tolist()))
 
     def state(self) -> TrackerState:
-        """A copy of all that the episodes under way need to continue."""
+        """A copy of everything that unfinished episodes need to continue."""
         return {"begun": self._begun, "ids": list(self._ids), "count": self._count.tolist(), "return": self._return.tolist()}
 
     def restore(self, state: TrackerState, *, going_on: bool) -> None:
-        """Take over a state; unless episodes go on, only that later ids are new ones."""
+        """Load a state; unless episodes continue, only to make later ids new."""
         self._begun = state["begun"]
         rows = len(self._rows)
         self._ids = list(state["ids"]) if going_on else [NO_ID] * rows
@@ -253,7 +253,7 @@ class TrajectoryTracker:
         self._return = np.asarray(state["return"] if going_on else [0.0] * rows, np.float64)
 
     def _frame_rewards(self, slot: Slot) -> NDArray[np.floating[Any]]:
-        """The reward of each frame of the slot, row after row."""
+        """The reward of each frame in the slot, row after row."""
         size = slot.rows * slot.columns
         arrays = [slot.by_row(key) for key in self._rewards]
         if len(arrays) == 1 and arrays[0].size == size:
@@ -268,7 +268,7 @@ class TrajectoryTracker:
         slot.by_row(STEP_COUNT).reshape(-1)[...] = following - 1
 
     def _carry_on(self, firsts: Indices, ids: Indices, counts: Indices, returns: NDArray[np.float64]) -> None:
-        """Keep frames and reward of the episodes under way: those of each row's last segment that is valid."""
+        """Keep the length and reward of unfinished episodes: those of each row's last valid segment."""
         lasts = np.append(firsts[1:], len(counts)) - 1
         lasts -= ids[lasts] == NO_ID
         going_on = np.asarray(self._ids) != NO_ID

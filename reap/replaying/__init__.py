@@ -1,4 +1,4 @@
-"""Episodes again: what a collector has recorded of them is run, compared, and rendered."""
+"""Replay: runs recorded episodes again, compares each step with the record, and renders them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`EpisodeFolder`: records of episodes in files that only grow, so that a run which is killed loses none that it has written.
+"""`EpisodeFolder`: records of episodes in append-only files, so that a killed run loses none of the written ones.
 
     values.bin        arrays, one after the other
-    episodes.jsonl    a line for each episode, written after its arrays: numbers, the note, and where the arrays are
+    episodes.jsonl    a line for each episode, written after its arrays: numbers, the note, and the places of the arrays
 
 Reading runs no code from the files: there are no pickles in them.
 """
@@ -28,7 +28,7 @@ from reap.recording.records import EpisodeRecord, Note, Recipe, Values
 INDEX, VALUES = "episodes.jsonl", "values.bin"
 
 NUMBERS = tuple(one.name for one in fields(EpisodeRecord) if one.type in ("int", "float", "bool"))
-"""Fields of a record that are written as they are."""
+"""Fields of a record that are written unchanged."""
 
 BEST = {
     "best": ("reward", max),
@@ -36,14 +36,14 @@ BEST = {
     "longest": ("length", max),
     "shortest": ("length", min),
 }
-"""Episodes by what they are: a number of their lines, and which of these."""
+"""Names for episodes: the number of each line that is compared, and how one is chosen."""
 
 
 class EpisodeFolder(Mapping[int, EpisodeRecord]):
     """The records in a folder, by the id of their trajectory, in the order in which they ended.
 
     Args:
-        path: the folder; with `add` it is made.
+        path: the folder; `add` creates it.
 
     Raises:
         OptionError: lines that cannot be read.
@@ -61,7 +61,7 @@ class EpisodeFolder(Mapping[int, EpisodeRecord]):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.lines: dict[int, dict[str, Any]] = {}
-        """By id what there is in the index, without the arrays."""
+        """The entries of the index by id, without the arrays."""
         index = self.path / INDEX
         for line in index.read_text(encoding="utf-8").splitlines(keepends=True) if index.exists() else ():
             if line.endswith("\n"):  # the last one of a run that was killed is not complete
@@ -78,7 +78,7 @@ class EpisodeFolder(Mapping[int, EpisodeRecord]):
         """Append records.
 
         Raises:
-            OptionError: a record that only a pickle could hold: values that are objects, a state that is no plain data.
+            OptionError: a record that would need a pickle: values that are objects, or a state that is not plain data.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         lines: list[str] = []
@@ -91,7 +91,7 @@ class EpisodeFolder(Mapping[int, EpisodeRecord]):
             index.writelines(f"{line}\n" for line in lines)
 
     def _end_last_line(self) -> None:
-        """Remove what a run that was killed wrote of a line."""
+        """Remove an incomplete line that a killed run left."""
         index = self.path / INDEX
         if index.exists() and not (text := index.read_bytes()).endswith(b"\n"):
             os.truncate(index, text.rfind(b"\n") + 1)
@@ -103,10 +103,10 @@ class EpisodeFolder(Mapping[int, EpisodeRecord]):
             return _record(line, values)
 
     def id_of(self, key: int | str) -> int:
-        """The id of an episode, which may be given as text, or by what the episode is.
+        """The id of an episode, given as a number, as text, or as a name such as "best".
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such episode.
         """
         text = str(key)
         if not self.lines:
@@ -157,7 +157,7 @@ def _record(line: Mapping[str, Any], values: Any) -> EpisodeRecord:
 
 
 def _written(arrays: Values, values: Any) -> list[Any]:
-    """Append arrays to a file: of each its key, its place, its dtype and its shape."""
+    """Append arrays to a file; return the key, place, dtype and shape of each."""
     places: list[Any] = []
     for key, given in arrays.items():
         array = np.asarray(given)
@@ -182,7 +182,7 @@ def _loaded(places: Iterable[Any], values: Any) -> dict[Key, Array]:
 
 
 def _encoded(value: Any) -> Any:
-    """Plain data as JSON has it; what JSON lacks becomes a dict with one key that begins with `$`."""
+    """Plain data as JSON; types that JSON lacks become a dict with one key that starts with `$`."""
     for kind, encode in _ENCODE.items():
         if isinstance(value, kind):
             return encode(value)

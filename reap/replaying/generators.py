@@ -1,4 +1,4 @@
-"""The generators of the whole process: Python's, numpy's and torch's. What an env draws from them cannot be repeated."""
+"""The process-wide generators of Python, numpy and torch. Values that an env draws from them cannot be repeated."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NAMES = ("Python's random", "numpy's np.random", "torch's")
 
 
 class GlobalGenerators:
-    """Where they were when this was made."""
+    """The states of these generators at the time of construction."""
 
     def __init__(self) -> None:
         self._states = _states()
 
     def drawn_from(self) -> list[str]:
-        """Those that somebody has drawn from since."""
+        """The generators that have been used since."""
         return [name for name, before, now in zip(NAMES, self._states, _states(), strict=True) if before != now]
 
 
@@ -32,7 +32,7 @@ def _states() -> tuple[Any, ...]:
 
 @contextmanager
 def left_alone() -> Generator[None]:
-    """Have these generators after the body as they were before."""
+    """Restore the states of these generators after the `with` block."""
     of_python, of_numpy, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
         yield

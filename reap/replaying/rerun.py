@@ -28,7 +28,7 @@ from reap.replaying.generators import GlobalGenerators, left_alone
 from reap.replaying.video import Video
 
 RENDER_FPS = 30
-"""Frames per second of a video where the env names none."""
+"""Default frames per second of a video, if the env does not define them."""
 
 
 class Departure(NamedTuple):
@@ -36,10 +36,10 @@ class Departure(NamedTuple):
 
     Attributes:
         step: 0 for the first observation, k for the results of the k-th action.
-        key: of the value.
+        key: the key of the value.
         expected: the value that was recorded, or its checksum.
-        found: the one of this run.
-        why: what it comes from, as far as that can be told.
+        found: the value in this run.
+        why: the likely cause.
     """
 
     step: int
@@ -54,12 +54,12 @@ class Departure(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of running an episode again.
+    """The result of running an episode again.
 
     Attributes:
         record: the episode.
-        steps: how many of its steps were run.
-        departure: the first difference; None if all that was run is equal to the record, bit for bit.
+        steps: number of steps that were run.
+        departure: the first difference; None if all steps run are equal to the record, bit for bit.
         video: the file that was written, if any.
     """
 
@@ -70,7 +70,7 @@ class Replay:
 
     @property
     def equal(self) -> bool:
-        """Whether all that was run is equal to what was recorded."""
+        """Whether all steps run are equal to the record."""
         return self.departure is None
 
     def __str__(self) -> str:
@@ -88,21 +88,21 @@ def replay(
 ) -> Replay:
     """Run a recorded episode again, and compare it with the record, bit for bit.
 
-    It ends at the first difference. The generators of the process are left as they were.
+    It stops at the first difference. The process-wide generators are left as they were.
 
     Args:
-        env: an env, a factory or a gymnasium id, with the options of the one that was recorded; None builds it from the record.
-            An env that is given is left open, in the middle of the episode with `to_step`.
-        record: of `collector.episodes`, or of an `EpisodeFolder`.
-        video: an `.mp4` file to write, `pip install "reap[video]"`. The env has `render_mode="rgb_array"`: one that is given by
-            its id, or built from an id, gets it.
+        env: an env, a factory or a gymnasium id, with the options of the recorded env; None builds it from the record. An env
+            passed in is left open; with `to_step`, in the middle of the episode.
+        record: from `collector.episodes` or an `EpisodeFolder`.
+        video: an `.mp4` file to write, `pip install "reap[video]"`. The env needs `render_mode="rgb_array"`; one
+            that is built here from an id gets it.
         to_step: the number of steps to run; all of them if None.
-        on_step: called after the reset with 0 and after the k-th step with k, and with the env.
+        on_step: called with a step number and the env: 0 after the reset, k after the k-th step.
 
     Raises:
-        OptionError: an env that is no single gymnasium env; a record that names none, and none is given; an env that does not
-            render to arrays; a step beyond the end; a video that cannot be written.
-        ImportError: a video without imageio and PyAV, or without the package that the env draws with.
+        OptionError: not a single gymnasium env; no env is given and the record names none; the env does not render to arrays;
+            a step beyond the end; a video that cannot be written.
+        ImportError: a video is requested but imageio, PyAV or the env's rendering package is missing.
         SpecMismatch: an env with other actions or observations.
 
     Example:
@@ -163,7 +163,7 @@ def _picture(env: GymEnv) -> Any:
 
 
 class _Run:
-    """An env that goes through an episode again.
+    """Runs an env through an episode again.
 
     Args:
         env: the env.
@@ -182,7 +182,7 @@ class _Run:
         self._generators = GlobalGenerators()
 
     def steps(self, count: int) -> Iterator[tuple[int, Departure | None]]:
-        """Run the episode: the number of each step, and where it departs from the record."""
+        """Run the episode; yield the number of each step, and where it departs from the record."""
         record = self._record
         for actions in record.lead:
             self._reset()
@@ -225,10 +225,10 @@ class _Run:
     def _why(self, step: int) -> str:
         drawn = self._generators.drawn_from()
         if drawn:
-            return f"the env draws from generators of the whole process, which cannot be repeated: {', '.join(drawn)}"
+            return f"the env draws from process-wide generators, which cannot be repeated: {', '.join(drawn)}"
         if step:
-            return "the env is another one, or its steps depend on more than its generators and the actions"
-        return "the env is another one, or its reset depends on more than its generators: on episodes before, for example"
+            return "this is a different env, or its steps depend on more than its generators and the actions"
+        return "this is a different env, or its reset depends on more than its generators, for example on earlier episodes"
 
 
 def _is_same(first: Array, second: Array) -> bool:
@@ -242,7 +242,7 @@ def _are_equal(first: Any, second: Any) -> bool:
 
 
 def _require_same(env: EnvBase, slot: Slot, record: EpisodeRecord) -> None:
-    """Raise SpecMismatch for an env whose values are not those that were recorded."""
+    """Raise SpecMismatch if the env's values have other keys, shapes or dtypes than the recorded ones."""
     for key, values in (*record.actions.items(), *record.results.items()):
         field = slot.fields.get(key)
         if field is None:

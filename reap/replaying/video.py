@@ -1,4 +1,4 @@
-"""`Video`: frames of an env as an MP4 file, frame by frame, so that long episodes take no memory."""
+"""`Video`: writes frames of an env to an MP4 file one by one, so that long episodes take no memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ CODEC = "libx264"
 
 
 class Video:
-    """A file that frames are written to, in a `with` block; an exception in the block removes the file.
+    """A video file to which frames are written in a `with` block; an exception in the block removes the file.
 
     Args:
-        path: where; it must not exist. The folder is there.
+        path: the file, which must not exist; its folder must.
         fps: frames per second.
 
     Raises:
-        OptionError: a path that cannot be written to, or that does not end with `.mp4`.
+        OptionError: the path cannot be written to, or does not end with `.mp4`.
         ImportError: imageio or PyAV is not installed.
     """
 
@@ -46,7 +46,7 @@ class Video:
         """Append a frame.
 
         Args:
-            frame: `[height, width, 3]` uint8; an odd side gets one line more, as the codec needs even ones.
+            frame: `[height, width, 3]` uint8; an odd side is extended by one line, since the codec needs even sizes.
         """
         height, width, _ = frame.shape
         if height % 2 or width % 2:

@@ -1,4 +1,4 @@
-"""`Overlap`: the step loop over two halves of the rows, of which one steps while the policy serves the other.
+"""`Overlap`: the step loop over two halves of the rows: one steps while the policy serves the other.
 
     policy   | act A0 | act B0 | act A1 | act B1 | act A2 | ...
     half A            |--- step A0 ---| |--- step A1 ---|
@@ -9,8 +9,8 @@
         first half    receive, carry, end; then record, act and send column t + 1
         second half   receive, carry, end
 
-Stage, slot, tracker and env are those of one `Rollout`, and what happens to rows happens in the same order as there: first half
-before second, column after column. So ids, resets and states are the same, and a state of either goes on in the other.
+Stage, slot, tracker and env belong to one `Rollout`, and rows are processed in the same order as there: the first half before
+the second, column after column. So ids, resets and states are the same, and a state of either can be loaded by the other.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class Half:
     Args:
         rollout: the rollout.
         half: its rows and their face.
-        hooks: called after each step of these rows; one that returns True ends the rollout with that column.
-        lag: columns by which the other half is behind where this one acts or ends: the control block says what is complete.
+        hooks: called after each step of these rows; True ends the rollout with that column.
+        lag: number of columns by which the other half lags when this one acts or ends, for the control block's count of
+            complete columns.
     """
 
     def __init__(self, rollout: Rollout, half: StepperHalf, hooks: Sequence[Hook], lag: int) -> None:
@@ -45,7 +46,7 @@ class Half:
         self.policy_seconds = 0.0
 
     def bind(self, slot: Slot, act: Callable[[int], None]) -> None:
-        """Take what following calls read and write."""
+        """Bind the arrays that later calls read and write."""
         rows = slice(self._rows.start, self._rows.stop)
         record, carry = self._rollout.copies(slot)
         self._record = [(root[:, rows], array[rows]) for root, array in record]
@@ -58,7 +59,7 @@ class Half:
         self._active = None if active is None else [b for b in active if b in self._rows]
 
     def send(self, t: int) -> None:
-        """Record, act, and give the actions of column `t` to the envs."""
+        """Record, act, and send the actions of column `t` to the envs."""
         control = self._rollout.control
         for root, array in self._record:
             root[t] = array
@@ -70,11 +71,11 @@ class Half:
         self._face.send(self._active, t)
 
     def receive(self, t: int, columns: int) -> bool:
-        """Wait for what followed, and see to the rows that ended.
+        """Wait for the results, and handle rows that ended.
 
         Args:
             t: the column.
-            columns: the columns of the rollout.
+            columns: number of columns in the rollout.
 
         Returns:
             Whether the rollout ends with this column.
@@ -98,7 +99,7 @@ class Overlap:
     Args:
         rollout: the rollout of all rows.
         halves: its halves.
-        hooks: those of each half.
+        hooks: the hooks of each half.
     """
 
     def __init__(self, rollout: Rollout, halves: Sequence[StepperHalf], hooks: Sequence[Sequence[Hook]]) -> None:

@@ -5,7 +5,7 @@ for each column t
     act      the actor reads the stage and writes action[t]
     step     the env reads action[t] and writes next[t]
     carry    slot next[t] -> stage
-    end      rows that are done: flags, ids, reset (rare, in a method of its own)
+    end      rows that are done: flags, ids, reset (rare, in a separate method)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Pairs = list[tuple[Array, Array]]
 
 
 class Phase(IntEnum):
-    """Where a rollout is; the value is written to the control block, for errors and stall reports."""
+    """The phase of a rollout; its value is written to the control block, for errors and stall reports."""
 
     IDLE = 0
     RESET = 1
@@ -44,7 +44,7 @@ class Phase(IntEnum):
 
 
 POLICY, STEP = int(Phase.POLICY), int(Phase.STEP)
-"""Plain integers for the loop: reading a member of an enum costs more."""
+"""Plain integers for the loop, because reading an enum member costs more."""
 
 
 class Rollout:
@@ -54,12 +54,12 @@ class Rollout:
         env: the env.
         stage: the policy's inputs, which hold the first observations already.
         tracker: ids and limits.
-        hooks: called after each step; one that returns True ends the rollout with that column.
+        hooks: called after each step; True ends the rollout with that column.
         reset_when_done: reset rows that end; otherwise they idle until all rows have ended.
-        check: looks at what was recorded at the end of each rollout; that of the env by default.
+        check: checks the recorded values at the end of each rollout; by default the env's check.
 
     Attributes:
-        outside: what lay outside of its bounds in the last rollout.
+        outside: numbers outside their bounds in the last rollout.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ class Rollout:
         tracker.begin(self._every_row, 0)
 
     def restart(self, rows: Iterable[int] | None = None) -> None:
-        """Begin new episodes in these rows (None: all) at the start of the next rollout.
+        """Start new episodes in these rows (None: all) with the next rollout.
 
         Raises:
-            OptionError: a row that is not there.
+            OptionError: a row that does not exist.
         """
         chosen = self._every_row if rows is None else list(rows)
         unknown = [b for b in chosen if b not in self._every_row]
@@ -120,9 +120,9 @@ class Rollout:
         self._waiting.update(chosen)
 
     def state(self) -> dict[str, Any]:
-        """Episodes under way and, where the env offers its state, all that they need to go on: tensors, numbers and lists.
+        """The state of unfinished episodes, and of the env if it offers one, as tensors, numbers and lists.
 
-        Objects that the policy sees next are part of it. Where one is no plain data, the env counts as one without state.
+        It includes objects that the policy sees next. If one is not plain data, the env is treated as one without state.
         """
         if self.env.owner is not self:  # used by hand meanwhile: the next rollout begins new episodes, here and after a load
             self.restart()
@@ -138,7 +138,7 @@ class Rollout:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; with an env that has no state of its own, begin new episodes with new ids.
+        """Resume from a state; with an env that offers no state, start new episodes with new ids.
 
         Raises:
             SpecMismatch: the state belongs to other rows or other policy inputs, or to another env; nothing is changed then.
@@ -181,12 +181,12 @@ class Rollout:
             raise SpecMismatch(f"state: expected ids, counts and returns of {rows} rows, found {tracker}, waiting: {waiting}")
 
     def fill(self, slot: Slot, actor: Actor, start: int = 0) -> int:
-        """Record one rollout; return the number of valid frames, which is less than the slot's when it was ended early.
+        """Record one rollout; return the number of valid frames, which is less than the slot's if it was ended early.
 
         Args:
-            slot: where it is recorded.
-            actor: what acts.
-            start: the first column that is recorded, where another worker recorded those before.
+            slot: the slot to record in.
+            actor: chooses the actions.
+            start: the first column to record, if another worker recorded the earlier ones.
         """
         step, control, hooks, every = self._face.step_rows, self.control, self._hooks, self._every_row
         tracker, clock, columns = self.tracker, perf_counter, slot.columns
@@ -222,7 +222,7 @@ class Rollout:
         return self.finish(slot, t + 1)
 
     def recording(self, slot: Slot, actor: Actor, start: int) -> telling:
-        """Begin a rollout; an exception in the body says where it was raised, and the next rollout begins new episodes."""
+        """Start a rollout; after an exception in the `with` block, which gets a note, the next rollout starts new episodes."""
         self.env.ensure_open()
         self.control[COLUMN] = -1
         body = telling(self._break_off)
@@ -302,7 +302,7 @@ class Rollout:
         return False
 
     def _skip_ended(self, ended: Sequence[int] | None, t: int, columns: int, among: range) -> bool:
-        """The step after an end is the env's reset step, a frame that is not valid; the episode begins after it."""
+        """Handle an env whose step after an end is its reset step, an invalid frame after which the episode starts."""
         begun, over = self._skipping.intersection(among), set(ended or ())
         self._skipping = (self._skipping - begun) | over
         # A reset step may end at once: that was no episode, and the next step is a reset step too.
@@ -325,10 +325,10 @@ class Rollout:
         return rows
 
     def finish(self, slot: Slot, columns: int) -> int:
-        """The rollout has ended before `columns`: write what is written at its end; return the number of valid frames.
+        """End the rollout before `columns`: write ids, counts and flags; return the number of valid frames.
 
         Raises:
-            SpecMismatch: what was recorded is wrong; the next rollout begins new episodes.
+            SpecMismatch: recorded values are invalid; the next rollout starts new episodes.
         """
         self.control[PHASE] = Phase.WRITE
         self.columns_done = columns

@@ -1,4 +1,4 @@
-"""The base of all specs of choices: their numbers of choices, how several are drawn at once, masks, and their twins.
+"""The base of all specs of choices: numbers of choices, joint draws, masks, and conversion between twins.
 
 A choice is an index or a one-hot vector: `Categorical` and `OneHot`, and `MultiCategorical` and `MultiOneHot`, are twins.
 """
@@ -18,6 +18,7 @@ from reap.specs.faults import Fault, first_index, shape_text
 from reap.specs.parts.arguments import ShapeLike, as_shape
 from reap.specs.parts.reshaping import Change
 from reap.specs.parts.torchrl import KINDS
+from reap.specs.spaces import CategoricalBox
 
 Sizes = Sequence[int] | Sequence[Sequence[int]] | torch.Tensor
 
@@ -194,6 +195,28 @@ class ChoiceSpec(TensorSpec):
     @abstractmethod
     def _from_indices(self, indices: torch.Tensor) -> torch.Tensor:
         """The value of the spec's dtype for choices `[*lead, len(_sizes)]`."""
+
+
+class SingleChoice(ChoiceSpec):
+    """A single choice from `n`, in whatever form a subclass gives it."""
+
+    _torchrl_name: str
+
+    @property
+    def n(self) -> int:
+        """The number of choices."""
+        return self._sizes[0]
+
+    @property
+    def space(self) -> CategoricalBox:
+        """The number of choices, as `space.n`."""
+        return CategoricalBox(self.n)
+
+    def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        return self._torchrl_name, (self.n,), {"dtype": self._dtype, "mask": self._mask}
+
+    def __repr__(self) -> str:
+        return self._text(f"n={self.n}")
 
 
 def checked_sizes(sizes: Iterable[int], owner: str) -> tuple[int, ...]:

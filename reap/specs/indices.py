@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 
 from reap.errors import OptionError
-from reap.specs.choices import ChoiceSpec, Sizes, as_counts, checked_sizes, with_kept_end
+from reap.specs.choices import ChoiceSpec, SingleChoice, Sizes, as_counts, checked_sizes, with_kept_end
 from reap.specs.faults import Fault, comparable, range_fault, shape_text, whole_fault
 from reap.specs.parts.arguments import DeviceLike, DTypeLike, ShapeLike, as_dtype
 from reap.specs.spaces import BoxList, CategoricalBox
@@ -66,7 +66,7 @@ class _Indices(ChoiceSpec):
         return super()._layout_advice(value)
 
 
-class Categorical(_Indices):
+class Categorical(SingleChoice, _Indices):
     """Indices 0 .. n-1.
 
     Args:
@@ -85,6 +85,8 @@ class Categorical(_Indices):
         (False, tensor(3))
     """
 
+    _torchrl_name = "Categorical"
+
     def __init__(
         self,
         n: int,
@@ -99,27 +101,11 @@ class Categorical(_Indices):
         self._with_mask(mask)
 
     @property
-    def n(self) -> int:
-        """The number of choices."""
-        return self._sizes[0]
-
-    @property
-    def space(self) -> CategoricalBox:
-        """The number of choices, as `space.n`."""
-        return CategoricalBox(self.n)
-
-    @property
     def _lead(self) -> tuple[int, ...]:
         return self._shape
 
     def _like(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Self:
         return type(self)(self.n, shape, device, dtype)
-
-    def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-        return "Categorical", (self.n,), {"dtype": self._dtype, "mask": self._mask}
-
-    def __repr__(self) -> str:
-        return self._text(f"n={self.n}")
 
 
 class MultiCategorical(_Indices):

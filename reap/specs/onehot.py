@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import torch
 
-from reap.specs.choices import ChoiceSpec, Sizes, as_counts, checked_sizes, require_last, with_kept_end
+from reap.specs.choices import ChoiceSpec, SingleChoice, Sizes, as_counts, checked_sizes, require_last, with_kept_end
 from reap.specs.drawing import encode
 from reap.specs.faults import Fault, comparable, first_index
 from reap.specs.parts.arguments import DeviceLike, DTypeLike, ShapeLike
@@ -102,7 +102,7 @@ class _OneHots(ChoiceSpec):
         return with_kept_end(super()._expanded_shape(sizes), self._shape, 1, type(self).__name__)
 
 
-class OneHot(_OneHots):
+class OneHot(SingleChoice, _OneHots):
     """One-hot vectors of length n.
 
     Args:
@@ -120,6 +120,8 @@ class OneHot(_OneHots):
         (False, tensor([0, 0, 1]))
     """
 
+    _torchrl_name = "OneHot"
+
     def __init__(
         self,
         n: int,
@@ -134,24 +136,8 @@ class OneHot(_OneHots):
         require_last(self._shape, sum(sizes), type(self).__name__, "n")
         self._with_mask(mask)
 
-    @property
-    def n(self) -> int:
-        """The number of choices."""
-        return self._sizes[0]
-
-    @property
-    def space(self) -> CategoricalBox:
-        """The number of choices, as `space.n`."""
-        return CategoricalBox(self.n)
-
     def _like(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Self:
         return type(self)(self.n, shape, device, dtype)
-
-    def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-        return "OneHot", (self.n,), {"dtype": self._dtype, "mask": self._mask}
-
-    def __repr__(self) -> str:
-        return self._text(f"n={self.n}")
 
 
 class MultiOneHot(_OneHots):

@@ -1,4 +1,4 @@
-"""`Bell`: a descriptor that is readable once somebody has rung, in this process or in another one that has it too."""
+"""`Bell`: a descriptor that becomes readable once it is rung, in this process or in another one that shares it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from reap.system.endings import at_end
 
 
 class Bell:
-    """An event descriptor; a pipe, where the system has no such descriptors.
+    """An event descriptor, or a pipe if the system lacks these.
 
-    It may be rung and closed by different threads: a ring holds the descriptor open until it is through.
+    It may be rung and closed by different threads: a ring keeps the descriptor open until it is done.
 
     Args:
-        descriptor: of a bell that came from another process; it belongs to this one from now on. A new bell if None.
+        descriptor: the descriptor of a bell from another process, which this object then owns; None makes a new bell.
 
     Example:
         >>> bell = Bell()
@@ -31,7 +31,7 @@ class Bell:
         return -1 if ends is None else ends.out
 
     def ring(self) -> None:
-        """Make it readable; nothing happens if it is closed."""
+        """Make it readable; does nothing if it is closed."""
         ends = self._ends
         try:
             if ends is not None:
@@ -47,12 +47,12 @@ class Bell:
                 pass
 
     def close(self) -> None:
-        """Give the descriptor back; done too when the bell is dropped."""
+        """Close the descriptor; also done when the bell is dropped."""
         self._ends = None
 
 
 class _Ends:
-    """Descriptors that are closed when this is dropped."""
+    """Descriptors that are closed when this object is dropped."""
 
     __slots__ = ("__weakref__", "into", "out")
 
@@ -75,7 +75,7 @@ def _new_ends() -> _Ends:
 
 
 ONE = (1).to_bytes(8, "little")
-"""What an event descriptor counts; a pipe takes any bytes."""
+"""The value written to an event descriptor; a pipe accepts any bytes."""
 
 MANY = 4096
-"""Bytes that are taken out of a pipe at once."""
+"""Number of bytes read from a pipe at once."""

@@ -1,11 +1,11 @@
-"""Room on a disk, reserved before it is written to.
+"""Reserves room on a disk before it is written to.
 
 A write to a mapped file kills the process (SIGBUS) if the disk has no room left for it. So the blocks are reserved
 beforehand, when a lack of room is an error that can be caught.
 
     reserve(file, offset, nbytes, what)   the file gets these bytes, or DiskFull is raised and the file is unchanged
-    give_back(file, offset, nbytes)       the disk gets them back; they read as zeros
-    replaced(path)                        a file is written anew in one step
+    give_back(file, offset, nbytes)       frees them on the disk; they read as zeros
+    replaced(path)                        a file is replaced atomically
 
 This module makes the system call itself, because `os.posix_fallocate` writes into each block if a file system cannot reserve
 any.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # FALLOC_FL_*
 
 _PIECE, _LEAST = 1 << 28, 1 << 20
-"""Bytes that one call reserves. A signal interrupts a call, which is then repeated with fewer bytes, so that it ends."""
+"""Number of bytes reserved by one call. A call that a signal interrupts is repeated with fewer bytes, so that it ends."""
 
 _UNKNOWN = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM})
 """Errors of a file system, or a sandbox, that cannot reserve anything."""
@@ -44,7 +44,7 @@ _FULL = {
     errno.EDQUOT: "the user's quota is used up",
     errno.EFBIG: "the file would exceed the largest size allowed there (see ulimit -f)",
 }
-"""Errors of a system that has no room, in words."""
+"""Texts for errors of a system without room."""
 
 _call: Any = getattr(libc, "fallocate64", None) or getattr(libc, "fallocate", None)
 if _call is not None:
@@ -52,15 +52,15 @@ if _call is not None:
 
 
 def reserve(file: int | Path, offset: int, nbytes: int, what: str) -> None:
-    """Reserve bytes of a file on the disk, so that no write to them finds it full; the file grows to their end.
+    """Reserve bytes of a file on the disk, so that writes to them cannot fail; the file grows to their end.
 
-    If the file system cannot reserve, its free space is compared, which others may take before these bytes are written.
+    If the file system cannot reserve, only its free space is checked, which others may take before these bytes are written.
 
     Args:
         file: a descriptor that is open for writing, or the path of an existing file.
         offset: the first byte.
-        nbytes: number of bytes. They must hold no data yet: if there is no room, they are given back.
-        what: their purpose, the first words of the error.
+        nbytes: number of bytes. They must not hold data yet, because they are freed again if there is not enough room.
+        what: their purpose, for the start of the error message.
 
     Raises:
         DiskFull: there is no room for them; the file keeps its size and takes no more of the disk than before.
@@ -89,7 +89,7 @@ def give_back(file: int | Path, offset: int, nbytes: int) -> None:
 
 
 def free_space(path: Path) -> float:
-    """Free bytes of the file system of a file or folder that exists or is still to be made; infinite if it does not say."""
+    """Free bytes of the file system of an existing or future file or folder; infinite if unknown."""
     status = os.statvfs(next(place for place in (path, *path.absolute().parents) if place.exists()))
     return status.f_bavail * status.f_frsize if status.f_blocks else math.inf
 
@@ -105,7 +105,7 @@ def require_length(folder: Path, nbytes: int) -> None:
 
 
 def disk_full(error: OSError | None, path: Path, nbytes: int, what: str) -> DiskFull:
-    """An error that adds to the system's: how much was needed, how much is free, and what to do."""
+    """The error for a full disk: how much was needed, how much is free, and what to do."""
     number = error.errno if error and error.errno else errno.ENOSPC
     why = _FULL[number] if error else "too little"
     return DiskFull(
@@ -117,12 +117,12 @@ def disk_full(error: OSError | None, path: Path, nbytes: int, what: str) -> Disk
 
 @contextmanager
 def room(path: Path, nbytes: int | Callable[[], int], what: str) -> Generator[None]:
-    """If the body finds no room for its data, say in the error how large all of the data are.
+    """If the `with` block finds no room for its data, add their total size to the error.
 
     Args:
-        path: where the body writes; it removes its data before it raises.
-        nbytes: number of bytes in all, or a function that returns it once that is known.
-        what: the data, the first words of the error.
+        path: where the block writes; it removes its data before it raises.
+        nbytes: total number of bytes, or a function that returns it once known.
+        what: the data, for the start of the error message.
 
     Raises:
         DiskFull: there is no room for the data.
@@ -136,7 +136,7 @@ def room(path: Path, nbytes: int | Callable[[], int], what: str) -> Generator[No
 
 
 def _take(fd: int, offset: int, nbytes: int) -> int:
-    """Reserve bytes piece by piece; return how many, which is fewer if the file system cannot reserve."""
+    """Reserve bytes piece by piece; return their number, which is smaller if the file system cannot reserve."""
     taken, piece = 0, _PIECE
     while taken < nbytes:
         count = min(piece, nbytes - taken)
@@ -189,9 +189,9 @@ def _path(file: int | Path) -> Path:
 
 @contextmanager
 def replaced(path: Path) -> Generator[Path]:
-    """The path of a new file beside one, which takes its place, with its permissions, after the body.
+    """The path of a new file next to one, which it replaces, with the same permissions, after the `with` block.
 
-    A crash leaves the old file or the new one; after an exception the old one is there.
+    A crash leaves the old file or the new one; after an exception the old one remains.
 
     Args:
         path: the file, or a link to it. It need not exist.

@@ -1,7 +1,7 @@
-"""Callbacks at the end of an object, without a line of Python.
+"""Callbacks when an object is freed, without running Python code.
 
-An exception from a signal's handler, most often that of Ctrl-C, may arrive in any line of Python, and in the callback of a weak
-reference it would be lost. Here callbacks are functions written in C, and the reference itself carries the data they need.
+An exception from a signal handler, such as Ctrl-C, may be raised in any line of Python, and in the callback of a weak reference
+it would be lost. Here callbacks are functions written in C, and the reference itself carries the data they need.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Numbered(ref[T]):
 
 
 def numbered(one: T, number: int, ended: Callable[[Any], Any] | None = None) -> Numbered[T]:
-    """A reference to an object; keep it until the object has ended.
+    """A reference to an object; keep it until the object is freed.
 
     Args:
         one: the object.
         number: the number that the reference carries.
-        ended: called with the reference when the object has ended; a function written in C, such as `append` of a list.
+        ended: called with the reference when the object is freed; a function written in C, such as `append` of a list.
 
     Example:
         >>> class Lease: ...
@@ -55,11 +55,11 @@ _room = [64]
 
 
 def at_end(one: object, function: Callable[..., Any], *arguments: Any) -> None:
-    """Call a function written in C when an object has ended, but not at the end of the interpreter.
+    """Call a function written in C when an object is freed, but not at interpreter exit.
 
     Args:
         one: the object.
-        function: `os.close` for example.
+        function: for example `os.close`.
         arguments: its arguments.
     """
     ending = _Ending(one, _run)
@@ -73,7 +73,7 @@ def at_end(one: object, function: Callable[..., Any], *arguments: Any) -> None:
 
 
 class WeakValues(Generic[K, T]):
-    """Objects under keys; the objects are not kept alive."""
+    """Objects by key; the objects are not kept alive."""
 
     def __init__(self) -> None:
         self._values: dict[K, ref[T]] = {}
@@ -85,7 +85,7 @@ class WeakValues(Generic[K, T]):
         return None if found is None else found()
 
     def setdefault(self, key: K, one: T) -> T:
-        """Return the object under a key; if there is none, put this one there."""
+        """Return the object under a key; if there is none, store this one."""
         known = self.get(key)
         if known is not None:
             return known

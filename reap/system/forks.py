@@ -1,6 +1,6 @@
 """Locks and objects that survive a fork. The child gets only the forking thread, and copies of all objects in mid-use.
 
-before the fork   `ForkedLocks` are taken, so nobody is in the middle of a section that they guard
+before the fork   `ForkedLocks` are taken, so no thread is inside a section that they guard
 in the parent     they are released
 in the child      likewise; locks that could not be taken are replaced. Then `Forked` objects are restarted
 """
@@ -21,7 +21,7 @@ PATIENCE = 1.0
 
 
 class References(Generic[T]):
-    """Objects that are not kept alive. No callback runs when one ends: an exception of a signal handler would be lost there."""
+    """Objects that are not kept alive. No callback runs when one is freed: a signal handler's exception would be lost in it."""
 
     def __init__(self) -> None:
         self._references: list[ref[T]] = []
@@ -40,7 +40,7 @@ class References(Generic[T]):
 
 
 class ForkedLocks:
-    """Locks of one kind. A kind that is taken while another one is held must be made before that one."""
+    """Locks of one kind. A kind that is acquired while another is held must be created before that one."""
 
     def __init__(self) -> None:
         self._locks: References[Any] = References()
@@ -49,7 +49,7 @@ class ForkedLocks:
         at_fork(before=self._take, after_in_parent=self._give_back, after_in_child=self._renew)
 
     def add(self, lock: Any) -> Any:
-        """Let forks take this lock, one of `threading`'s; return it."""
+        """Make forks acquire this `threading` lock; return it."""
         self._locks.add(lock)
         return lock
 
@@ -70,7 +70,7 @@ class ForkedLocks:
 
 
 class Forked(Generic[T]):
-    """Objects that have to be restarted in a child.
+    """Objects that must be restarted in a child.
 
     Args:
         restart: called with each of them in the child.

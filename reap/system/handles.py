@@ -1,7 +1,7 @@
 """`Handle`: lets another process map the same memory.
 
-A process number and a descriptor say where to look for the memory. Both may belong to something else by then, so the handle
-also has the device and inode of the file that should be there.
+A pid and a descriptor say where to find the memory. Both may have been reused by then, so the handle also holds the device
+and inode of the expected file.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from reap.errors import ClosedError
 
 
 class Handle(NamedTuple):
-    """Where shared memory is open, and which memory it is.
+    """The place where shared memory is open, and its identity.
 
     Attributes:
         pid: the process that holds it open.
         fd: its descriptor there.
         device: the device of the memory's file.
-        inode: its number there.
+        inode: its inode number.
     """
 
     pid: int
@@ -41,7 +41,7 @@ class Handle(NamedTuple):
         """Open that memory in this process; the caller closes the descriptor.
 
         Args:
-            what: the contents of the memory, for the error.
+            what: the contents of the memory, for the error message.
 
         Raises:
             ClosedError: the process has ended or closed it, or its descriptor now belongs to another file.

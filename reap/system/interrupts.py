@@ -1,6 +1,6 @@
-"""Sections that Ctrl-C, and other exceptions from signal handlers, cannot interrupt, and places in them where they can.
+"""Sections that Ctrl-C and other exceptions from signal handlers cannot interrupt, except at chosen places.
 
-with deferring_interrupts():        Ctrl-C is noted, and raised after the body, or
+with deferring_interrupts():        Ctrl-C is noted, and raised after the block, or
     ...
     with interrupts_allowed():    here: in a wait that loses nothing
         poll()
@@ -19,7 +19,7 @@ from reap.system.native import at_fork
 
 _signal = import_module("_signal")
 SIGNALS = tuple(getattr(_signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1") if hasattr(_signal, name))
-"""Those that may come here: Windows has the first two."""
+"""The deferred signals; Windows has the first two."""
 
 set_handler: Callable[[int, Any], Any] = _signal.signal
 """`signal.signal` is a Python function around this one: a handler may raise in it before and after the change."""
@@ -28,14 +28,14 @@ handler_of: Callable[[int], Any] = _signal.getsignal
 
 
 class DeferringHandler:
-    """A signal handler that keeps the signal for later, or passes it on while it is open.
+    """A signal handler that stores the signal, or passes it on while it is open.
 
     Args:
         handler: the handler that it replaces.
 
     Attributes:
-        replaced: that handler.
-        came: the last signal that was kept.
+        replaced: as given.
+        came: the last stored signal.
         is_open: whether signals are passed on.
     """
 
@@ -51,7 +51,7 @@ class DeferringHandler:
             self.let_through()
 
     def let_through(self) -> None:
-        """Pass on the signal that was kept; if that raises, the handler is closed."""
+        """Pass on the stored signal; if that raises, the handler is closed."""
         was_open, self.is_open = self.is_open, False
         came, self.came = self.came, None
         if came is not None:
@@ -60,9 +60,9 @@ class DeferringHandler:
 
 
 class deferring_interrupts:  # noqa: N801  a context manager, which must not lose a handler between two lines
-    """Ctrl-C waits for the end of the body, so that commands sent to workers and the record of them stay in step.
+    """Defers Ctrl-C to the end of the `with` block, so that commands sent to workers and the record of them stay consistent.
 
-    Other signals wait too, by which people end work that takes too long, or ask for a save.
+    Other signals that users send, to end work that takes too long or to request a save, are deferred too.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class deferring_interrupts:  # noqa: N801  a context manager, which must not los
             set_handler(number, self._own[-1])
 
     def _leave(self) -> None:
-        """Restore all handlers, whatever arrives meanwhile; then pass on the signals that were kept."""
+        """Restore all handlers, whatever arrives meanwhile; then pass on the stored signals."""
         try:
             self._put_back()
         finally:
@@ -122,7 +122,7 @@ class deferring_interrupts:  # noqa: N801  a context manager, which must not los
 
 
 class interrupts_allowed:  # noqa: N801  a context manager, as the other one
-    """Ctrl-C may interrupt the body, although it is inside a `deferring_interrupts` section."""
+    """Lets Ctrl-C interrupt the `with` block, although it is inside a `deferring_interrupts` section."""
 
     def __init__(self) -> None:
         self._opened: list[DeferringHandler] = []
@@ -155,7 +155,7 @@ class interrupts_allowed:  # noqa: N801  a context manager, as the other one
 
 
 def _restore_handlers() -> None:
-    """Restore the replaced handlers: this is a fork, which may lack the thread that replaced them."""
+    """Restore the replaced handlers in a fork, which may lack the thread that replaced them."""
     for number in SIGNALS:
         handler = handler_of(number)
         if isinstance(handler, DeferringHandler):

@@ -1,13 +1,13 @@
 """`ProcessLock`: excludes processes, and threads, that share a piece of memory; the kernel frees it when its owner is killed.
 
-A semaphore in that memory would stay taken forever. When the owner is killed, the data it was changing stay as they were then:
-code that uses this lock writes in an order that leaves nothing half done.
+A semaphore in that memory would stay locked forever. If the owner is killed, the data it was changing are left as they are, so
+code that uses this lock must write in an order that is consistent at every point.
 
     ProcessLock ──┐
     ProcessLock ──┴── Description: one for each piece of memory in a process; a lock for threads, and an open file
 
 The kernel's lock belongs to that open file (F_OFD_SETLK), not to the process: it stays when other descriptors of the memory are
-closed. A fork opens a file of its own, because the inherited one would give it the locks of its parent.
+closed. A fork opens its own file, because the inherited one would share the locks of its parent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _making = ForkedLocks().add(threading.Lock())
 _forked: Forked[Description] = Forked(lambda description: description.restart())
 
 _descriptions: WeakValues[tuple[int, int], Description] = WeakValues()
-"""By device and inode: several objects of one process may map one piece of memory."""
+"""Descriptions by device and inode, because several objects in one process may map the same memory."""
 
 
 class Description:
@@ -47,7 +47,7 @@ class Description:
 
     Attributes:
         threads: the lock for the threads of this process.
-        depth: how often its thread has taken it.
+        depth: the number of times its thread has acquired it.
         fd: the descriptor of a file that is open only for the lock.
     """
 
@@ -59,7 +59,7 @@ class Description:
         _forked.add(self)
 
     def restart(self) -> None:
-        """Open a file of its own under the same number: this is a fork."""
+        """Reopen the file under the same descriptor number, in a fork."""
         own = _opened_again(self.fd)
         os.dup2(own, self.fd, inheritable=False)
         os.close(own)
@@ -75,7 +75,7 @@ class Description:
         return True
 
     def holder(self) -> str:
-        """The process that has the lock, in words."""
+        """Text for the process that holds the lock."""
         status = os.fstat(self.fd)
         found = next(_holders(status.st_dev, status.st_ino), None)
         return "another process, which this user may not ask" if found is None else described(found)
@@ -92,13 +92,13 @@ def _description_of(fd: int) -> Description:
 
 
 class ProcessLock:
-    """A lock of the kernel's on a descriptor, together with a lock for the threads of this process.
+    """A kernel lock on a descriptor, combined with a lock for the threads of this process.
 
-    A thread that has it may take it again. Ctrl-C waits for the end of the body, because other processes would wait forever for
-    a lock that was left taken. A warning says which process a long wait is for.
+    It is reentrant for a thread. Ctrl-C is deferred to the end of the `with` block, because other processes would wait forever
+    for a lock that was left locked. A warning names the process for which a long wait is.
 
     Args:
-        fd: descriptor of the memory; it may be closed, like others of that memory.
+        fd: a descriptor of the memory; it may be closed later, like others of that memory.
 
     Attributes:
         threads: the lock for threads only.
@@ -126,7 +126,7 @@ class ProcessLock:
         deferring.__exit__()
 
     def _is_free(self) -> bool:
-        """Take both locks if they are free."""
+        """Acquire both locks if they are free."""
         held = self._held
         if not held.threads.acquire(blocking=False):
             return False
@@ -171,7 +171,7 @@ def _opened_again(fd: int) -> int:
 
 
 def _holders(device: int, inode: int) -> Iterator[int]:
-    """The processes of this user that have a lock on a file: the kernel says so of each of their open files."""
+    """The processes of this user that hold a lock on a file, found in the kernel's information about their open files."""
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):
             status = link.stat()

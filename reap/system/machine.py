@@ -1,6 +1,6 @@
-"""What this process may take of the machine: cores, threads, descriptors, processes, space.
+"""The limits of this process on this machine: cores, threads, descriptors, processes, disk space.
 
-A container's limits count: a process that sees 64 cores may have the time of two.
+A container's limits are included: a process that sees 64 cores may be limited to the time of two.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ SCHEDULED = Path("/proc/self/schedstat")
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on; all where the system does not tell."""
+    """Number of cores on which this process may run; all cores if unknown."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def core_quota(cgroup: Path = CGROUP) -> float:
-    """Cores' time that the container gives; infinite if it sets no limit.
+    """The container's CPU limit, in cores; infinite if there is none.
 
     Args:
-        cgroup: where its limits are found, of version 2 or 1.
+        cgroup: the folder of its limits, of version 2 or 1.
     """
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
@@ -40,10 +40,10 @@ def core_quota(cgroup: Path = CGROUP) -> float:
 
 
 def waited_for_core(noted: Path = SCHEDULED) -> float:
-    """Seconds that the main thread of this process was ready to run while other threads had the cores; 0 where nothing tells.
+    """Seconds for which the main thread of this process was ready to run but had to wait for a core; 0 if unknown.
 
     Args:
-        noted: the file in which the system notes it, after the seconds on a core; both in nanoseconds.
+        noted: the file that holds it, after the time on a core; both in nanoseconds.
     """
     try:
         return float(noted.read_text().split()[1]) / 1e9
@@ -52,10 +52,10 @@ def waited_for_core(noted: Path = SCHEDULED) -> float:
 
 
 def limit_of(name: str) -> float:
-    """The soft limit of a resource; infinite if there is none, or none that the system tells.
+    """The soft limit of a resource; infinite if there is none, or if unknown.
 
     Args:
-        name: of a constant of the module `resource`: `"RLIMIT_NOFILE"`.
+        name: a constant of the module `resource`, such as `"RLIMIT_NOFILE"`.
     """
     if importlib.util.find_spec("resource") is None:  # Windows
         return math.inf
@@ -65,9 +65,9 @@ def limit_of(name: str) -> float:
 
 
 def free_bytes(folder: str | Path) -> float:
-    """Bytes that this user can write on the disk of a folder.
+    """Number of bytes that this user can write to the disk of a folder.
 
     Raises:
-        OSError: the folder is not there.
+        OSError: the folder does not exist.
     """
     return float(shutil.disk_usage(folder).free)

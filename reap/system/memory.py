@@ -1,4 +1,4 @@
-"""Memory that processes share, and how much memory there is.
+"""Shared memory, and the amount of available memory.
 
     shared_memory(nbytes)         a new memfd, mapped and touched; a size that is not available is refused beforehand
     shared_memory(nbytes, fd)     the same memory in another process, by its descriptor
@@ -46,7 +46,7 @@ def readable(nbytes: float) -> str:
 
 
 def physical_memory() -> float:
-    """Bytes of memory of this machine; infinite if the system does not say."""
+    """Bytes of memory of this machine; infinite if unknown."""
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, OSError, ValueError):
@@ -54,7 +54,7 @@ def physical_memory() -> float:
 
 
 def available_memory() -> tuple[float, str]:
-    """Bytes that can still be taken, and the source of that limit, in words; infinite if there is none."""
+    """Bytes still available, and a text for the source of that limit; infinite if there is none."""
     bounds = [(_available_on_machine(), "the machine")]
     for limit, used, parts in LIMITS:
         taken = _number(CGROUP / used, 0.0) - _cached(CGROUP / parts)

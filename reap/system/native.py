@@ -1,7 +1,7 @@
-"""What this system has of the calls that Linux has; what cannot work without them says so here.
+"""Linux's system calls, as far as this system has them; features that need missing ones raise errors from here.
 
-On macOS there are forks and POSIX files, but no memory files, event descriptors and process descriptors, so that there are no
-worker processes. On Windows there are no forks either, nor file locks and polls of descriptors.
+macOS has forks and POSIX files, but no memory files, event descriptors or process descriptors, so worker processes are not
+supported. Windows also lacks forks, file locks and polling of descriptors.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ def _module(name: str) -> Any:
 
 
 libc: Any = _c_library()
-"""The C library, None on Windows."""
+"""The C library; None on Windows."""
 
 fcntl: Any = _module("fcntl")
 """The module, None on Windows."""
 
 at_fork: Callable[..., None] = getattr(os, "register_at_fork", lambda **_functions: None)
-"""As `os.register_at_fork`: `before=`, `after_in_parent=`, `after_in_child=`; it does nothing where there are no forks."""
+"""Like `os.register_at_fork`: `before=`, `after_in_parent=`, `after_in_child=`; does nothing on systems without fork."""
 
 OF_WORKERS = "memfd_create", "eventfd", "pidfd_open"
-"""Calls without which there are no worker processes."""
+"""Calls that worker processes need."""
 
 
 _CONSTANTS = ("LOCK_EX", "LOCK_NB", "LOCK_SH", "F_OFD_SETLK", "F_WRLCK", "F_UNLCK", "F_SETPIPE_SZ")
 LOCK_EX, LOCK_NB, LOCK_SH, F_OFD_SETLK, F_WRLCK, F_UNLCK, F_SETPIPE_SZ = (getattr(fcntl, name, 0) for name in _CONSTANTS)
-"""Constants of `fcntl`; 0 where the system lacks them."""
+"""Constants of `fcntl`; 0 if the system lacks them."""
 
 
 def folder_flags() -> int:
-    """The flags for opening a folder itself, where the system has them."""
+    """The flags for opening a folder itself, as far as the system has them."""
     names = ("O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC")
     return os.O_RDONLY | functools.reduce(operator.or_, (getattr(os, name, 0) for name in names))
 
 
 def require_workers(user: str, instead: str) -> None:
-    """Raise NotImplementedError where this system cannot have worker processes.
+    """Raise NotImplementedError if this system does not support worker processes.
 
     Args:
-        user: who needs them: `"MultiSyncDataCollector"`.
+        user: the name of what needs them: `"MultiSyncDataCollector"`.
         instead: what works here.
     """
     missing = [name for name in OF_WORKERS if not hasattr(os, name)]
@@ -67,12 +67,12 @@ def require_workers(user: str, instead: str) -> None:
 
 
 def require_file_locks(user: str, instead: str) -> None:
-    """As `require_workers`, where this system has no locks of files."""
+    """Like `require_workers`, for systems without file locks."""
     _require(fcntl is not None, f"{user} needs file locks, which POSIX systems have", instead)
 
 
 def require_polls(user: str, instead: str) -> None:
-    """As `require_workers`, where this system cannot wait for descriptors."""
+    """Like `require_workers`, for systems that cannot poll descriptors."""
     _require(hasattr(select, "poll"), f"{user} needs polls of descriptors, which POSIX systems have", instead)
 
 
@@ -82,6 +82,6 @@ def _require(is_here: bool, need: str, instead: str) -> None:
 
 
 def path_of(fd: int) -> str:
-    """A path by which an open file can be opened again."""
+    """A path through which an open file can be opened again."""
     folder = "/proc/self/fd" if Path("/proc/self/fd").exists() else "/dev/fd"
     return f"{folder}/{fd}"

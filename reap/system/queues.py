@@ -1,4 +1,4 @@
-"""`next_of`: waits for the next item of a queue, in the thread that has to handle signals."""
+"""`next_of`: waits for the next item of a queue, in the thread that handles signals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 LOOK = 0.5
-"""Seconds at the most until a signal is handled that came when a wait began."""
+"""Maximum number of seconds until a signal is handled that arrived at the start of a wait."""
 
 T = TypeVar("T")
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 def next_of(queue: SimpleQueue[T]) -> T:
     """Wait for the next item of a queue.
 
-    Python handles a signal when its main thread is in Python. A signal that comes as this thread begins to wait in C, or that
-    the kernel gives to another thread, does not end the wait: it would be handled once there is an item, which may never come.
-    So the wait is done in slices.
+    Python handles a signal when its main thread runs Python code. A signal that arrives just as this thread starts to wait in
+    C, or that the kernel delivers to another thread, does not end the wait, so it would be handled only once there is an item,
+    which may never come. So the wait is split into slices.
 
     Example:
         >>> queue = SimpleQueue()

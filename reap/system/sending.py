@@ -1,7 +1,7 @@
-"""Objects that are shared with another process if they are sent there, and copied if they are only pickled.
+"""Objects that are shared when sent to another process, but copied when merely pickled.
 
-A pickle does not know its purpose: `copy.deepcopy`, `torch.save` and files keep copies. So only the picklers that send to other
-processes of this machine share: multiprocessing's (spawn, forkserver, queues, pools, and with them torch.multiprocessing), and
+A pickle does not know its purpose: `copy.deepcopy`, `torch.save` and files need copies. So only the picklers that send to other
+processes on this machine share: multiprocessing's (spawn, forkserver, queues, pools, and with them torch.multiprocessing), and
 that of reap's own workers (`workers/pickling.py`).
 """
 
@@ -16,11 +16,11 @@ Reduce = Callable[[Any], Any]
 
 
 reducers: dict[type, Reduce] = {}
-"""By class, the function that reduces an object that is sent to another process."""
+"""The function that reduces an object sent to another process, by class."""
 
 
 class SharedWhenSent:
-    """A class whose objects, and those of its subclasses, are shared when they are sent to another process."""
+    """A class whose objects, including those of subclasses, are shared when sent to another process."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -28,7 +28,7 @@ class SharedWhenSent:
         ForkingPickler.register(cls, _sent)
 
     def check_sending(self) -> None:
-        """Raise OptionError if the object must not be shared; called beforehand."""
+        """Raise OptionError if the object must not be shared; called before `share`."""
 
     @abstractmethod
     def share(self) -> Any:

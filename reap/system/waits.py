@@ -1,6 +1,6 @@
 """`Wait`: waits for another process, silently at first, and then with a warning that names it.
 
-A wait does not keep a core busy: it looks again after a pause that grows to `LONGEST`. An exception in it loses nothing.
+A wait does not keep a core busy: it polls with pauses that grow to `LONGEST`. An exception in it loses nothing.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 SHORTEST, LONGEST = 20e-6, 4e-3
-"""Seconds between two looks, the first and the last."""
+"""Seconds between two polls, initially and at most."""
 
 PATIENCE = 2.0
-"""Seconds after which a wait is reported; each further report takes twice as long."""
+"""Seconds after which a wait is reported; doubled for each further report."""
 
 _WORDS = 100
-"""Characters of a command that are shown."""
+"""Number of characters of a command that are shown."""
 
 
 class Wait:
     """One wait.
 
     Args:
-        what: returns the reason for the wait, in words; called when the wait is reported.
+        what: returns a text for the reason of the wait; called when the wait is reported.
     """
 
     def __init__(self, what: Callable[[], str]) -> None:
@@ -34,7 +34,7 @@ class Wait:
         self._pause, self._patience = SHORTEST, PATIENCE
 
     def rest(self) -> None:
-        """Pause before the next look."""
+        """Pause before the next poll."""
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, LONGEST)
         waited = time.monotonic() - self._begun
@@ -45,7 +45,7 @@ class Wait:
 
 
 def described(pid: int) -> str:
-    """A process in words: its number, its command, and the reason why it does not continue, if that is known.
+    """A text for a process: its pid, its command, and, if known, the reason why it does not continue.
 
     Example:
         >>> described(os.getpid()) == f"this process ({os.getpid()})"

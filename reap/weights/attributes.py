@@ -1,10 +1,10 @@
-"""Plain attributes of what a policy holds, `policy.eps = 0.1`: those that were changed travel with the weights.
+"""Plain attributes of a policy, such as `policy.eps = 0.1`: changed ones are sent with the weights.
 
-    trainer's policy     Changes: value that was seen last, by name
-      eps 1.0 -> 0.1  -> {"eps": (number of the change, 0.1)}, and all changes before  --(with extra states)--> policy that acts
+    trainer's policy     Changes: last seen value, by name
+      eps 1.0 -> 0.1  -> {"eps": (number of the change, 0.1)}, and all earlier changes  --(with extra states)--> acting policy
 
-An update carries all changes so far, for a worker may have missed those before. It takes those whose numbers are new to it, so
-that what it counts itself is left alone.
+An update carries all changes so far, because a worker may have missed earlier ones. The worker applies those with numbers that
+are new to it, so attributes that it counts itself are left alone.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from reap.policy.contents.held import Held, joined
 from reap.policy.contents.parts import attributes_of
 
 ATTRIBUTES = "_changed_attributes"
-"""The name under which changes stand beside extra states: `{name: (number, value)}`."""
+"""The name under which changes are sent with extra states: `{name: (number, value)}`."""
 
 LOADED = 1
-"""The number of changes that are in a collector's state."""
+"""The number given to changes that come from a collector's state."""
 
 OF_MODULES = frozenset((*vars(nn.Module()), "_compiled_call_impl", "call_super_init", "dump_patches"))
-"""What torch keeps in every module."""
+"""Attributes that torch keeps in every module."""
 
 LIBRARIES = ("torch", "tensordict", "torchrl")
 
 
 class Changes:
-    """The changes of plain attributes since a policy was handed to those who act.
+    """The changes of plain attributes since a policy was handed to the workers.
 
     Args:
-        held: the policy as it was handed over; None if those who act made theirs themselves.
-        known: attributes of the policies that they made, by name; those that are not the same in all of them are left out.
+        held: the policy as it was handed over; None if the workers made their own.
+        known: attributes, by name, that are equal in all policies that they made.
     """
 
     def __init__(self, held: Held | None, known: Mapping[str, Any] | None = None) -> None:
@@ -57,7 +57,7 @@ class Changes:
         """All changes so far, each with its number.
 
         Args:
-            held: the policy as it is now; None if weights were given without one.
+            held: the current policy; None if weights were given without one.
         """
         if held is not None:
             self._number += 1
@@ -82,18 +82,18 @@ class Changes:
             warnings.warn(
                 f"policy: {name} was a {type(before).__name__} and is another {type(value).__name__} now, which does not reach "
                 "the policies that act elsewhere; numbers, strings and tensors do: keep it in one of these or in "
-                "get_extra_state(), or build the collector anew",
+                "get_extra_state(), or build a new collector",
                 stacklevel=callers_level(),
             )
 
 
 def _is_one(policy: Any, other: Any) -> bool:
-    """Whether two are the same; a method is bound anew each time that it is named."""
+    """Whether two objects are the same; bound methods are compared by value, since each access makes a new one."""
     return policy is other or (isinstance(policy, MethodType) and policy == other)
 
 
 def attributes(held: Held) -> dict[str, Any]:
-    """Attributes of a policy's modules and of the objects on the way to them, by dotted name; not what torch keeps there."""
+    """Attributes of a policy's modules and of the objects that hold them, by dotted name, without torch's own attributes."""
     found: dict[str, Any] = {}
     for prefix, owner in held.objects().items():
         is_module = isinstance(owner, nn.Module)
@@ -107,12 +107,12 @@ def attributes(held: Held) -> dict[str, Any]:
 
 
 def plain_attributes(held: Held) -> dict[str, Any]:
-    """Those of the attributes that can travel; copies of tensors."""
+    """The attributes that can be sent, with tensors copied."""
     return {name: _kept(value) for name, value in attributes(held).items() if is_plain(value)}
 
 
 def set_attributes(held: Held, changes: Mapping[str, tuple[int, Any]]) -> None:
-    """Make the changes that are new to a policy."""
+    """Apply changes that are new to a policy."""
     new = {name: change for name, change in changes.items() if change[0] > held.applied.get(name, 0)}
     if not new:
         return
@@ -126,31 +126,31 @@ def set_attributes(held: Held, changes: Mapping[str, tuple[int, Any]]) -> None:
 
 
 def applied_attributes(held: Held) -> dict[str, Any]:
-    """The attributes whose values came from elsewhere, as they are now."""
+    """The current values of attributes that were set by applied changes."""
     found = plain_attributes(held) if held.applied else {}
     return {name: found[name] for name in held.applied if name in found}
 
 
 def agreed(each: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The attributes that are the same in all of these policies."""
+    """The attributes that are equal in all of these policies."""
     first, *others = each
     return {name: value for name, value in first.items() if all(name in own and _is_same(own[name], value) for own in others)}
 
 
 def loaded(values: Mapping[str, Any]) -> dict[str, tuple[int, Any]]:
-    """Attributes out of a collector's state, as changes."""
+    """Attributes from a collector's state, as changes."""
     return {name: (LOADED, value) for name, value in values.items()}
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value travels: a number, a string, None, or a tensor that no gradient flows through."""
+    """Whether a value can be sent: a number, a string, None, or a tensor without gradient history."""
     if isinstance(value, torch.Tensor):
         return not _is_computed(value) and value.layout is torch.strided and not value.is_meta
     return value is None or isinstance(value, Number | np.generic | str)
 
 
 def _is_computed(value: Any) -> bool:
-    """Whether a value is a part of a graph that is differentiated: an activation, which each policy has for itself."""
+    """Whether a value is part of an autograd graph: an activation, which is private to each policy."""
     return isinstance(value, torch.Tensor) and value.grad_fn is not None
 
 

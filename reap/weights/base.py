@@ -1,10 +1,10 @@
-"""`WeightUpdaterBase`: where weights come from, how they change on the way, and how they reach each worker.
+"""`WeightUpdaterBase`: gets weights, may change them, and sends them to each worker.
 
 push_weights(given)
-    _get_server_weights()          when nothing was given
+    _get_server_weights()          if no weights were given
     for each worker
-        _maybe_map_weights(...)    change them on the way
-        _sync_weights_with_worker  hand them over
+        _maybe_map_weights(...)    change the weights
+        _sync_weights_with_worker  send them
     post hooks
 """
 
@@ -29,7 +29,7 @@ Worker = Any
 
 
 class WeightUpdaterBase(ABC):
-    """Sends weights to the workers of a collector; a subclass says where they come from and how they are handed over."""
+    """Sends weights to the workers of a collector; a subclass defines where they come from and how they are sent."""
 
     def __init__(self) -> None:
         self._collector: ReferenceType[Any] | None = None
@@ -37,7 +37,7 @@ class WeightUpdaterBase(ABC):
 
     @classmethod
     def from_policy(cls, policy: Any) -> WeightUpdaterBase | None:  # noqa: ARG003  for subclasses
-        """An updater that sends this policy's weights, or None if the class cannot be made from a policy alone."""
+        """Make an updater that sends this policy's weights; None if the class cannot be made from a policy alone."""
         return None
 
     @property
@@ -46,15 +46,15 @@ class WeightUpdaterBase(ABC):
         return None if self._collector is None else self._collector()
 
     def register_collector(self, collector: Any) -> None:
-        """Take the collector whose workers are updated."""
+        """Set the collector whose workers are updated."""
         self._collector = ref(collector)
 
     def init(self, *args: Any, **kwargs: Any) -> None:  # noqa: B027  for subclasses
-        """Take what `collector.init_updater` was given; for subclasses, nothing by default."""
+        """Receive the arguments of `collector.init_updater`; does nothing unless a subclass overrides it."""
 
     @property
     def has_hooks(self) -> bool:
-        """Whether something is called after each push."""
+        """Whether any post hook is registered."""
         return bool(self._hooks)
 
     def register_post_hook(self, hook: Callable[[], Any]) -> None:
@@ -67,14 +67,14 @@ class WeightUpdaterBase(ABC):
 
     @abstractmethod
     def _sync_weights_with_worker(self, *, worker_id: Worker, server_weights: Weights) -> None:
-        """Hand weights to one worker."""
+        """Send weights to one worker."""
 
     def _maybe_map_weights(self, server_weights: Weights) -> Weights:
-        """Change weights on their way; as they are by default."""
+        """Change weights before they are sent; by default, leave them unchanged."""
         return server_weights
 
     def _prepare(self, weights: Weights, workers: Sequence[Worker]) -> Weights:
-        """What each of these workers is handed; called once in a push, before anything is sent."""
+        """The weights for each of these workers; called once per push, before anything is sent."""
         return weights
 
     def _hand_over(self, weights: Weights, workers: Sequence[Worker]) -> None:
@@ -82,7 +82,7 @@ class WeightUpdaterBase(ABC):
             self._sync_weights_with_worker(worker_id=worker, server_weights=weights)
 
     def all_worker_ids(self) -> Sequence[Worker]:
-        """The workers that are updated when none are named."""
+        """The workers that are updated by default."""
         return [0]
 
     def push_weights(
@@ -91,11 +91,11 @@ class WeightUpdaterBase(ABC):
         """Send weights.
 
         Args:
-            policy_or_weights: a module or a policy, a TensorDict or a state dict; what `_get_server_weights` returns if None.
+            policy_or_weights: a module or a policy, a TensorDict or a state dict; None uses `_get_server_weights`.
             worker_ids: a worker or a list of them; all if None.
 
         Raises:
-            OptionError: a worker that is not there.
+            OptionError: a worker that does not exist.
         """
         weights = self._get_server_weights() if policy_or_weights is None else policy_or_weights
         chosen = chosen_workers(worker_ids, self.all_worker_ids())
@@ -110,19 +110,19 @@ class WeightUpdaterBase(ABC):
 
 
 def breaking_off(updater: WeightUpdaterBase | None) -> AbstractContextManager[None]:
-    """How far Ctrl-C breaks off an update in this context: not at all, where there is nothing to wait for but copies.
+    """Defer Ctrl-C during an update if the update only copies weights, so that it cannot be cut off halfway.
 
-    An updater or a hook of one's own may wait for anything.
+    User-defined updaters and hooks may wait for anything, so they can be interrupted.
     """
     is_ours = updater is None or (type(updater).__module__.startswith("reap.") and not updater.has_hooks)
     return deferring_interrupts() if is_ours else nullcontext()
 
 
 def chosen_workers(worker_ids: Any, known: Sequence[Worker]) -> Sequence[Worker]:
-    """The workers that were named: one of them or a list; all if None.
+    """The selected workers: one or a list; all if None.
 
     Raises:
-        OptionError: a worker that is not there.
+        OptionError: a worker that does not exist.
     """
     chosen = known if worker_ids is None else worker_ids if isinstance(worker_ids, list | tuple | range) else [worker_ids]
     unknown = [worker for worker in chosen if isinstance(worker, bool) or worker not in known]
@@ -132,14 +132,14 @@ def chosen_workers(worker_ids: Any, known: Sequence[Worker]) -> Sequence[Worker]
 
 
 class VanillaWeightUpdater(WeightUpdaterBase):
-    """Copies weights into a policy of this process.
+    """Copies weights into a policy in this process.
 
     Args:
-        policy: the policy that acts: a module, or what else holds weights.
+        policy: the policy that acts: a module, or another holder of weights.
         source: where weights come from when none are given; None if the policy is the source itself.
 
     Attributes:
-        changes: those of plain attributes, which travel with the weights.
+        changes: changes of plain attributes, which are sent with the weights.
     """
 
     def __init__(self, policy: Any, source: Any = None) -> None:
@@ -150,7 +150,7 @@ class VanillaWeightUpdater(WeightUpdaterBase):
 
     @classmethod
     def from_policy(cls, policy: Any) -> VanillaWeightUpdater:
-        """An updater for this policy."""
+        """Make an updater for this policy."""
         return cls(policy)
 
     def _get_server_weights(self) -> Weights:
@@ -165,21 +165,21 @@ class VanillaWeightUpdater(WeightUpdaterBase):
 
 
 def as_held(weights: Any, held: Held) -> Any:
-    """What a policy holds that was given as weights for one of its form; weights of another kind as they are."""
+    """The weights of a policy that was passed as weights for a policy of the same form; other weights unchanged."""
     if isinstance(weights, Held | TensorDictBase | Mapping):
         return weights
     return held.of(weights) or weights
 
 
 def load_weights(policy: Any, weights: Any) -> None:
-    """Copy weights into a policy, in place; state beyond tensors (`get_extra_state`) too.
+    """Copy weights, including extra state (`get_extra_state`), into a policy in place.
 
     Args:
-        policy: what `held_by` says of the policy that receives them; a module, a TensorDict or a dict of tensors does as well.
+        policy: the receiving policy, as `held_by` returns it, or a module, a TensorDict or a dict of tensors.
         weights: of a policy or module of the same structure, a TensorDict of parameters (nested by module) or a state dict.
 
     Raises:
-        OptionError: something else was given.
+        OptionError: anything else was given.
         SpecMismatch: names or shapes differ; nothing is changed then.
     """
     given, own = describe(policy).select(weights), weights_by_name(policy)

@@ -1,4 +1,4 @@
-"""`CopiedMailbox`: the latest weights for one worker, where nothing is shared: they are posted when they are written.
+"""`CopiedMailbox`: the latest weights for one worker without shared memory; they are posted when written.
 
 write --> latest --- deliver(post) ---> put --> read_into
 """
@@ -12,17 +12,17 @@ from reap.errors import ClosedError
 from reap.recording.layout import Field
 from reap.system.memory import Bytes
 from reap.weights.mailbox import CLOSED
-from reap.weights.packed import PackedWeights, block_of, checked_version, half_in, unpacked
+from reap.weights.packed import PackedWeights, PackingMailbox, block_of, checked_version, half_in, unpacked
 from reap.weights.weight_layout import WeightLayout, load_extra_states
 
 
 class Parcel(NamedTuple):
-    """One version of the weights as it travels.
+    """One version of the weights in transit.
 
     Attributes:
-        version: its number.
-        block: the tensors; workers of the same layout are sent the same one.
-        extra: state beyond tensors.
+        version: the version number.
+        block: the tensors; workers of the same layout receive the same block.
+        extra: extra state.
     """
 
     version: int
@@ -30,7 +30,7 @@ class Parcel(NamedTuple):
     extra: bytes
 
 
-class CopiedMailbox:
+class CopiedMailbox(PackingMailbox):
     """The latest weights for one worker; see `Mailbox`. The collector's end has `deliver`, the worker's end `put`.
 
     Args:
@@ -67,29 +67,21 @@ class CopiedMailbox:
 
     @classmethod
     def attach(cls, described: Mapping[str, Field]) -> CopiedMailbox:
-        """The worker's end; see `Mailbox`."""
+        """Make the worker's end; see `Mailbox`."""
         return cls(described)
 
     @property
     def version(self) -> int:
-        """The version that was written, or put, last at this end; 0 if there is none."""
+        """The last version written or put at this end; 0 if there is none."""
         self._ensure_open()
         return 0 if self._latest is None else self._latest.version
 
     def descriptors(self) -> list[int]:
-        """None are needed."""
+        """Empty: no descriptors are needed."""
         return []
 
-    def check(self, weights: Any) -> None:
-        """Raise OptionError or SpecMismatch if `write` would."""
-        self.described.select(weights)
-
-    def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
-        """Put weights in place of the latest ones; see `Mailbox`."""
-        self.send(PackedWeights(self.described, weights, extra), version)
-
     def send(self, packed: PackedWeights, version: int) -> None:
-        """Put packed weights in place of the latest ones; see `Mailbox`."""
+        """Replace the latest weights by packed ones; see `Mailbox`."""
         self._ensure_open()
         before = self._latest
         lacks_some = packed.tensors.keys() != self.described.keys()
@@ -100,21 +92,21 @@ class CopiedMailbox:
             self._post(self._latest)
 
     def deliver(self, post: Callable[[Parcel], Any]) -> None:
-        """Have the latest weights, if there are any, and all that are written later, posted to the other end.
+        """Post the latest weights, if any, and all later ones to the other end.
 
         Args:
-            post: takes a parcel and returns at once.
+            post: sends a parcel; must return without waiting.
         """
         self._post = post
         if self._latest is not None:
             post(self._latest)
 
     def put(self, parcel: Parcel) -> None:
-        """These weights have arrived."""
+        """Put arrived weights into this end."""
         self._latest = parcel
 
     def read_into(self, policy: Any, since: int) -> int:
-        """Copy weights that have arrived since the last time into a policy; see `Mailbox`."""
+        """Copy weights that arrived since the last call into a policy; see `Mailbox`."""
         self._ensure_open()
         parcel = self._latest
         if parcel is None or parcel is self._read:
@@ -126,13 +118,13 @@ class CopiedMailbox:
         return parcel.version
 
     def renewed(self) -> CopiedMailbox:
-        """A mailbox for a worker that takes the place of this one's: it is sent the latest weights again."""
+        """A mailbox for a replacement of this one's worker, to which the latest weights are sent again."""
         new = self.copied()
         self._post = new._inherit  # whoever still writes to this one writes to that one
         return new
 
     def copied(self) -> CopiedMailbox:
-        """A mailbox for one more worker, with the latest weights in it."""
+        """A mailbox for an additional worker, with the latest weights."""
         new = CopiedMailbox(self.described)
         new._latest, new._extra = self._latest, self._extra
         return new
@@ -143,7 +135,7 @@ class CopiedMailbox:
             self._post(parcel)
 
     def close(self) -> None:
-        """Forget the weights; a second call does nothing."""
+        """Drop the weights; a second call does nothing."""
         self._is_closed, self._latest, self._read, self._post = True, None, None, None
 
     def _ensure_open(self) -> None:

@@ -1,4 +1,4 @@
-"""`WeightHalf`: one version of the weights as it lies in a block, to be read in another process.
+"""`WeightHalf`: one version of the weights in a block that another process reads.
 
 | record: version, ... | present: a byte per weight | weights, by name ... |
 """
@@ -15,19 +15,19 @@ from reap.recording.layout import Block, Field
 from reap.weights.weight_layout import WeightLayout, copy_weights, weights_by_name
 
 VERSION = 0
-"""The place of the version in a record; what the others mean is up to the owner of the block."""
+"""The index of the version in a record; the block's owner defines the others."""
 
 
 class WeightHalf:
     """The arrays of one version.
 
     Args:
-        block: where it lies.
+        block: the block that holds it.
         name: the first part of its keys, as in `fields_of`.
         described: the weights.
 
     Attributes:
-        record: three integers, the first of them the version.
+        record: three integers, the first being the version.
     """
 
     def __init__(self, block: Block, name: str, described: WeightLayout) -> None:
@@ -37,7 +37,7 @@ class WeightHalf:
 
     @staticmethod
     def fields_of(name: str, described: WeightLayout) -> dict[Key, Field]:
-        """The fields that a block needs for it."""
+        """The fields that a block needs for one half."""
         own: dict[Key, Field] = {
             (name, "record"): Field((3,), torch.int64),
             (name, "present"): Field((len(described),), torch.uint8),
@@ -45,7 +45,7 @@ class WeightHalf:
         return own | {(name, "weights", one): field for one, field in described.items()}
 
     def fill(self, given: Mapping[str, torch.Tensor], before: WeightHalf) -> None:
-        """Copy weights into this place; those that were not given are those of the version before, if it had them."""
+        """Copy weights into this half; weights that were not given come from the previous version, if it had them."""
         self._present[:] = [name in given or there for name, there in zip(self._weights, before._present, strict=True)]
         sources = [given[name] if name in given else before._weights[name] for name in self._weights]
         copy_weights(self._weights.values(), sources)

@@ -6,8 +6,7 @@
         '--- odd: half 1 is published -----------------'
 
 A writer fills the half that is not published, then stores the serial: one aligned word. So a writer that is killed or
-interrupted has never been there, and a reader sees whole versions only. A `ProcessLock` is held for each copy, and for no
-longer.
+interrupted leaves no trace, and a reader only sees complete versions. A `ProcessLock` is held during each copy only.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from reap.keys import Key
 from reap.recording.layout import Block, Field, Layout
 from reap.system.locks import ProcessLock
 from reap.weights.half import VERSION, WeightHalf
-from reap.weights.packed import PackedWeights, checked_version, unpacked
+from reap.weights.packed import PackedWeights, PackingMailbox, checked_version, unpacked
 from reap.weights.weight_layout import WeightLayout, describe, load_extra_states
 
 __all__ = ["WeightMailbox", "describe"]
@@ -31,19 +30,18 @@ __all__ = ["WeightMailbox", "describe"]
 SERIAL = ("serial",)
 HALVES = ("half 0", "half 1")
 EXTRA_START, EXTRA_SIZE = 1, 2
-"""Places in a half's record, beside the version."""
+"""Indices in a half's record, in addition to the version's."""
 
 CLOSED = "this weight mailbox is closed"
 
 
-class WeightMailbox:
-    """The latest weights for one worker; the worker reads them when it likes, a writer never waits longer than a copy takes.
+class WeightMailbox(PackingMailbox):
+    """The latest weights for one worker. The worker reads them at any time; a writer waits at most for one copy.
 
-    Made by `for_weights` in the process that writes and by `attach` in the one that reads; the descriptor `fd` is what has to
-    get across.
+    Made by `for_weights` in the writing process and by `attach` in the reading one, which needs the descriptor `fd`.
 
     Attributes:
-        described: the weights that it holds.
+        described: the layout of the weights.
 
     Example:
         >>> sender, receiver = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
@@ -71,22 +69,22 @@ class WeightMailbox:
 
     @classmethod
     def for_weights(cls, described: Mapping[str, Field]) -> WeightMailbox:
-        """A new mailbox; nothing is in it, its version is 0.
+        """Make an empty mailbox, with version 0.
 
         Args:
             described: what `describe(policy)` returned in the worker.
 
         Raises:
-            MemoryError: twice these weights do not fit into what the machine, or the container, has left.
+            MemoryError: two copies of these weights do not fit into the available memory.
         """
         return cls(described)
 
     @classmethod
     def attach(cls, described: Mapping[str, Field], fd: int) -> WeightMailbox:
-        """The mailbox that another process made.
+        """Open the mailbox that another process made.
 
         Args:
-            described: as it was given there.
+            described: as given there.
             fd: its descriptor, in this process; it belongs to the mailbox from now on.
         """
         return cls(described, fd)
@@ -118,19 +116,11 @@ class WeightMailbox:
         raise ClosedError(CLOSED)
 
     def descriptors(self) -> list[int]:
-        """What the worker needs to attach."""
+        """The descriptors that the worker needs to attach."""
         return [self.fd]
 
-    def check(self, weights: Any) -> None:
-        """Raise OptionError or SpecMismatch if `write` would."""
-        self.described.select(weights)
-
-    def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
-        """Put weights in place of the latest ones; see `Mailbox`."""
-        self.send(PackedWeights(self.described, weights, extra), version)
-
     def send(self, packed: PackedWeights, version: int) -> None:
-        """Put packed weights in place of the latest ones; see `Mailbox`."""
+        """Replace the latest weights by packed ones; see `Mailbox`."""
         checked_version(version)
         fd = self.fd
         self._extra, blob = packed.extra_after(self._extra)
@@ -150,18 +140,18 @@ class WeightMailbox:
         self._serial[0] = serial + 1
 
     def _place(self, published: WeightHalf, size: int) -> int:
-        """Where extra states can lie without touching the published ones."""
+        """A place for extra states that does not overlap the published ones."""
         start, taken = int(published.record[EXTRA_START]), int(published.record[EXTRA_SIZE])
         fits_before = not taken or self._end + size <= start
         return self._end if fits_before else start + taken
 
     def read_into(self, policy: Any, since: int) -> int:
-        """Copy the latest weights into a policy, in place, if it does not have them.
+        """Copy the latest weights into a policy, in place, unless it already has them.
 
         Args:
             policy: a module, or a TensorDict or dict of tensors, with the weights that were described.
-            since: the version that it has; 0 for none. What was written since the last read through this mailbox is newer
-                whatever its number (a collector that goes back to an old state counts on from there).
+            since: the version that it has; 0 for none. Anything written since the last read through this mailbox counts as
+                newer, whatever its number, because a collector that loads an old state continues to count from there.
 
         Returns:
             The version that the policy has now: `since` if there was nothing newer.
@@ -188,11 +178,11 @@ class WeightMailbox:
         return version
 
     def renewed(self) -> WeightMailbox:
-        """The mailbox for a worker that takes the place of this one's: itself, with the latest weights in it."""
+        """The mailbox for a replacement of this one's worker: this mailbox, with the latest weights."""
         return self
 
     def close(self) -> None:
-        """Give the descriptor and the memory back; a second call does nothing."""
+        """Release the descriptor and the memory; a second call does nothing."""
         with self._lock.threads:
             # No other thread may be reading or writing now.
             self._serial, self._halves = memoryview(bytes(8)).cast("q"), ()

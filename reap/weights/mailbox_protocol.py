@@ -1,14 +1,14 @@
-"""`Mailbox`: where the weights for one worker go, and where it finds them.
+"""`Mailbox`: carries the latest weights to one worker.
 
     sender                                              receiver
       box = kind.for_weights(describe(policy))
-          box.descriptors()  ------- get across ------->   box = kind.attach(describe(policy), *descriptors)
+          box.descriptors()  ------- sent over ------->   box = kind.attach(describe(policy), *descriptors)
       box.write(weights, version)                          version = box.read_into(policy, version)
-      box = box.renewed()                                  (another receiver takes this one's place)
+      box = box.renewed()                                  (another receiver replaces this one)
       box.close()                                          box.close()
 
-The latest weights win: those that nobody has read are replaced. Kinds: `WeightMailbox` (shared memory), `MessageMailbox` (a
-pipe), `CopiedMailbox` (weights go along with commands), `NoMailbox`.
+The latest weights win: unread ones are replaced. Kinds: `WeightMailbox` (shared memory), `MessageMailbox` (a pipe),
+`CopiedMailbox` (weights are sent like commands), `NoMailbox`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Mailbox(Protocol):
 
     @property
     def described(self) -> WeightLayout:
-        """The weights that it is made for."""
+        """The layout of the weights that it is made for."""
         ...
 
     @property
@@ -35,7 +35,7 @@ class Mailbox(Protocol):
         ...
 
     def descriptors(self) -> list[int]:
-        """What the other end needs."""
+        """The descriptors that the other end needs."""
         ...
 
     def check(self, weights: Any) -> None:
@@ -43,27 +43,27 @@ class Mailbox(Protocol):
         ...
 
     def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
-        """Put weights in place of the latest ones; never waits for the worker's rollout.
+        """Replace the latest weights; never waits for the worker's rollout.
 
         Args:
-            weights: a module, a TensorDict of parameters or a state dict, on any device. Buffers that it lacks stay as they
-                were sent last.
-            version: a number for them, 1 or more.
-            extra: state beyond tensors by its name in a state dict; that of `weights` if None.
+            weights: a module, a TensorDict of parameters or a state dict, on any device. Missing buffers keep the
+                values sent last.
+            version: their version number, 1 or more.
+            extra: extra state by its name in a state dict; that of `weights` if None.
 
         Raises:
-            OptionError: these are no weights, or no such version.
+            OptionError: not weights, or an invalid version.
             SpecMismatch: names or shapes differ; nothing is changed then.
             ClosedError: the mailbox is closed.
         """
         ...
 
     def send(self, packed: PackedWeights, version: int) -> None:
-        """As `write`, with weights that were packed for all mailboxes of this layout."""
+        """Like `write`, with weights that were packed for all mailboxes of this layout."""
         ...
 
     def read_into(self, policy: Any, since: int) -> int:
-        """Copy the latest weights into a policy, in place, if it does not have them.
+        """Copy the latest weights into a policy, in place, unless it already has them.
 
         Args:
             policy: a policy (`Held`), a module, or a TensorDict or dict of tensors.
@@ -75,23 +75,23 @@ class Mailbox(Protocol):
         ...
 
     def renewed(self) -> Self:
-        """The mailbox for a worker that takes the place of this one's, with the latest weights in it."""
+        """The mailbox for a replacement of this one's worker, with the latest weights."""
         ...
 
     def close(self) -> None:
-        """Give back what this end holds; a second call does nothing."""
+        """Release this end's resources; a second call does nothing."""
         ...
 
 
 class MailboxKind(Protocol):
-    """Makes both ends: the class of a mailbox."""
+    """Makes both ends; implemented by the class of a mailbox."""
 
     @property
     def for_weights(self) -> Callable[[Mapping[str, Field]], Mailbox]:
-        """Makes a new mailbox, with nothing in it, for the weights that `describe(policy)` returned in the worker."""
+        """Make an empty mailbox for the weights that `describe(policy)` returned in the worker."""
         ...
 
     @property
     def attach(self) -> Callable[..., Mailbox]:
-        """Makes the other end, from the same description and the numbers that these descriptors have here: it owns them."""
+        """Make the other end from the same description and its descriptors as numbered here, which it then owns."""
         ...

@@ -1,11 +1,11 @@
-"""`MessageMailbox`: weights for one worker that travel through a pipe, each version as one message.
+"""`MessageMailbox`: sends weights to one worker through a pipe, each version as one message.
 
     writer --> the next message --(a thread)--> pipe --> reader
-                 (one that waits is replaced by a newer one)
-    number of the latest message: a word that both see
+                 (a waiting one is replaced by a newer one)
+    number of the latest message: a shared word
 
-Memory is not shared but for that word: by it a reader knows, without asking, how far to read, and a message that is still under
-way is waited for. A pipe takes little at once, so that a thread feeds it; the writer never waits.
+Only that word is shared memory. It tells a reader how far to read; the reader waits for a message that is still arriving. A
+pipe holds little data, so a thread feeds it; the writer never waits.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from reap.system.bell import Bell
 from reap.system.native import F_SETPIPE_SZ, fcntl
 from reap.weights.half import VERSION, WeightHalf
 from reap.weights.mailbox import CLOSED
-from reap.weights.packed import PackedWeights, checked_version, unpacked
+from reap.weights.packed import PackedWeights, PackingMailbox, checked_version, unpacked
 from reap.weights.weight_layout import WeightLayout, describe, load_extra_states
 
 PIPE_BYTES = 1 << 20
-"""What the pipe holds, where the system allows it: fewer, longer turns of its two ends."""
+"""Size of the pipe, if the system allows it; a large one means fewer switches between its two ends."""
 
 __all__ = ["MessageMailbox", "describe"]
 
 MESSAGE, NUMBER = "message", ("number",)
 SERIAL, EXTRA_SIZE = 1, 2
-"""Places in a message's record, beside the version."""
+"""Indices in a message's record, in addition to the version's."""
 
 
 class WeightMessage:
@@ -51,7 +51,7 @@ class WeightMessage:
     def following(
         self, described: WeightLayout, given: Mapping[str, torch.Tensor], version: int, extra: bytes
     ) -> WeightMessage:
-        """The message after this one; what is not given is as it is here."""
+        """The message after this one; weights that are not given stay the same."""
         new = WeightMessage(described)
         new.stored.fill(given, before=self.stored)
         new.extra = extra or self.extra
@@ -60,7 +60,7 @@ class WeightMessage:
 
 
 class Feeder:
-    """Writes messages into a pipe, in a thread of its own that starts with the first."""
+    """Writes messages into a pipe, in a separate thread that starts with the first message."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe, self._wakeup = pipe, Bell()
@@ -71,7 +71,7 @@ class Feeder:
         self._process = os.getpid()
 
     def put(self, message: WeightMessage) -> None:
-        """Write this message next, in place of one that waits."""
+        """Write this message next, in place of a waiting one."""
         with self._changed:
             self._next = message
             if self._thread is None:
@@ -80,7 +80,7 @@ class Feeder:
             self._changed.notify()
 
     def stop(self) -> None:
-        """End the thread; what the pipe takes without waiting still goes into it."""
+        """End the thread; data that fit into the pipe without waiting are still written."""
         if self._process == os.getpid():  # a forked child has neither the thread nor a say in it
             with self._changed:
                 self._is_stopped = True
@@ -104,7 +104,7 @@ class Feeder:
             return message
 
     def _feed(self, part: memoryview) -> bool:
-        """Write all of it; False if the reader is gone, or it was stopped in the middle."""
+        """Write all of it; False if the reader is gone, or the write was stopped midway."""
         poll = select.poll()
         poll.register(self._pipe, select.POLLOUT)
         poll.register(self._wakeup, select.POLLIN)
@@ -119,12 +119,11 @@ class Feeder:
         return True
 
 
-class MessageMailbox:
+class MessageMailbox(PackingMailbox):
     """The latest weights for one worker, sent as messages.
 
-    It is used as a `WeightMailbox` is; `descriptors()` are what has to get across. There is one reader: a worker that takes
-    another's place gets the `renewed()` mailbox. A message that is under way when its writer closes the mailbox, or is killed,
-    is dropped.
+    It is used like a `WeightMailbox`; the other process needs `descriptors()`. There is one reader: a replacement worker gets
+    the `renewed()` mailbox. A message that is not complete when its writer closes the mailbox, or is killed, is dropped.
 
     Attributes:
         described: the weights.
@@ -154,7 +153,7 @@ class MessageMailbox:
 
     @classmethod
     def for_weights(cls, described: Mapping[str, Field]) -> MessageMailbox:
-        """A new mailbox; nothing is in it, its version is 0.
+        """Make an empty mailbox, with version 0.
 
         Args:
             described: what `describe(policy)` returned in the worker.
@@ -167,10 +166,10 @@ class MessageMailbox:
 
     @classmethod
     def attach(cls, described: Mapping[str, Field], out: int, number: int) -> MessageMailbox:
-        """The mailbox that another process made.
+        """Open the mailbox that another process made.
 
         Args:
-            described: as it was given there.
+            described: as given there.
             out: the first of its `descriptors()`, in this process; it belongs to the mailbox from now on.
             number: the second, likewise.
         """
@@ -178,23 +177,15 @@ class MessageMailbox:
 
     @property
     def version(self) -> int:
-        """The version that was written, or read, last at this end; 0 if there is none."""
+        """The last version written or read at this end; 0 if there is none."""
         self._open()
         return self._version
 
     def descriptors(self) -> list[int]:
-        """What the worker needs to attach."""
+        """The descriptors that the worker needs to attach."""
         fd = self._open().fd
         assert fd is not None
         return [self._out, fd]
-
-    def check(self, weights: Any) -> None:
-        """Raise OptionError or SpecMismatch if `write` would."""
-        self.described.select(weights)
-
-    def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
-        """Send weights; see `Mailbox`."""
-        self.send(PackedWeights(self.described, weights, extra), version)
 
     def send(self, packed: PackedWeights, version: int) -> None:
         """Send packed weights; see `Mailbox`."""
@@ -210,9 +201,9 @@ class MessageMailbox:
         self._number[0] = int(message.stored.record[SERIAL])
 
     def read_into(self, policy: Any, since: int) -> int:
-        """Copy the latest weights into a policy, in place, if there are any that were not read yet.
+        """Copy the latest weights into a policy, in place, if there are unread ones.
 
-        Waits for a message that was sent, and is under way, to be whole.
+        Waits for a partly received message to be complete.
 
         Returns:
             The version that the policy has now: `since` if there was nothing newer.
@@ -230,7 +221,7 @@ class MessageMailbox:
         return since
 
     def _receive(self) -> WeightMessage | None:
-        """The next message, in the memory of the one before; None if the writer is gone."""
+        """The next message, in the memory of the previous one; None if the writer is gone."""
         message, before = self._latest, self._latest.stored.record[:].copy()
         is_whole = _read_all(self._out, message.block.memory.data)
         extra = bytearray(int(message.stored.record[EXTRA_SIZE]) if is_whole else 0)
@@ -241,7 +232,7 @@ class MessageMailbox:
         return message
 
     def renewed(self) -> MessageMailbox:
-        """A mailbox for a worker that takes the place of this one's, with the latest weights in it; this one is closed."""
+        """A mailbox for a replacement of this one's worker, with the latest weights; closes this one."""
         new = MessageMailbox.for_weights(self.described)
         if self._version:
             new._send(self._latest)
@@ -250,7 +241,7 @@ class MessageMailbox:
         return new
 
     def close(self) -> None:
-        """End the thread and give the descriptors back; a second call does nothing."""
+        """End the thread and release the descriptors; a second call does nothing."""
         self._number, self._shared = memoryview(bytes(8)).cast("q"), None
         if self._close_feeder is not None:
             self._close_feeder()

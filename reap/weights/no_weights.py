@@ -1,4 +1,4 @@
-"""`NoMailbox` and `NoWeightUpdater`: weights that are not sent, in place of those that are."""
+"""`NoMailbox` and `NoWeightUpdater`: stand-ins used when no weights are sent."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from reap.weights.weight_layout import WeightLayout
 
 
 class NoMailbox:
-    """Nothing goes in, and nothing comes out; see `Mailbox`.
+    """A mailbox that is always empty; see `Mailbox`.
 
     Args:
         described: the weights that are not sent.
 
     Attributes:
-        described: the same.
+        described: as given.
         version: 0.
     """
 
@@ -34,40 +34,40 @@ class NoMailbox:
 
     @classmethod
     def attach(cls, described: Mapping[str, Field]) -> Self:
-        """Its other end."""
+        """The other end."""
         return cls(described)
 
     def descriptors(self) -> list[int]:
-        """None are needed."""
+        """Empty: no descriptors are needed."""
         return []
 
     def check(self, weights: Any) -> None:
-        """Anything fits."""
+        """Accept anything."""
 
     def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
-        """Nothing is sent."""
+        """Do nothing."""
 
     def send(self, packed: PackedWeights, version: int) -> None:
-        """Nothing is sent."""
+        """Do nothing."""
 
     def copied(self) -> Self:
-        """A mailbox for one more worker."""
+        """A mailbox for an additional worker."""
         return type(self)(self.described)
 
     def read_into(self, policy: Any, since: int) -> int:
-        """Nothing has come."""
+        """Return `since`: there are never newer weights."""
         return since
 
     def renewed(self) -> Self:
-        """Itself."""
+        """This mailbox."""
         return self
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class NoWeightUpdater(WeightUpdaterBase):
-    """Sends nothing; its hooks run all the same.
+    """Sends nothing, but runs its hooks.
 
     Args:
         mailboxes: their keys are the workers.
@@ -78,7 +78,7 @@ class NoWeightUpdater(WeightUpdaterBase):
         self.mailboxes = dict(mailboxes)
 
     def all_worker_ids(self) -> Sequence[Any]:
-        """The workers, who get nothing."""
+        """The workers, which receive nothing."""
         return list(self.mailboxes)
 
     def _get_server_weights(self) -> Any:

@@ -1,12 +1,13 @@
 """`PackedWeights`: one update of the weights, prepared once for all workers whose policies have the same layout.
 
 policy, TensorDict, state dict --- names and shapes checked, extra states pickled --> mailbox of worker 0, 1, ...
-                                  '--- block: one piece of memory, where weights travel as bytes
+                                  '--- block: one piece of memory, for weights sent as bytes
 """
 
 from __future__ import annotations
 
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -30,13 +31,13 @@ class PackedWeights:
     Args:
         described: the layout.
         weights: a module, a TensorDict of parameters or a state dict.
-        extra: state beyond tensors by its name in a state dict; that of `weights` if None.
+        extra: extra state by its name in a state dict; that of `weights` if None.
 
     Attributes:
-        tensors: the tensors that were given, each under its name in the layout.
+        tensors: the given tensors by their names in the layout.
 
     Raises:
-        OptionError: these are no weights.
+        OptionError: not weights.
         SpecMismatch: names or shapes differ.
     """
 
@@ -50,10 +51,10 @@ class PackedWeights:
         return packed(self._extra)
 
     def extra_after(self, before: Mapping[str, Any]) -> tuple[Mapping[str, Any], bytes]:
-        """All extra states that a mailbox has been sent, the latest of each, and the same as they travel.
+        """The latest of each extra state sent to a mailbox, as states and as bytes.
 
         Args:
-            before: those that it was sent before.
+            before: the states sent to it before.
         """
         changes, known = self._extra.get(ATTRIBUTES, {}), before.get(ATTRIBUTES, {})
         if before.keys() <= self._extra.keys() and known.keys() <= changes.keys():
@@ -63,12 +64,34 @@ class PackedWeights:
 
     @cached_property
     def block(self) -> Bytes:
-        """The tensors in one piece of memory, for `unpacked_half`; nobody writes to it again."""
+        """The tensors in one piece of memory, for `unpacked_half`; it must not be written to again."""
         return block_of(self._described, self.tensors, None)
 
 
+class PackingMailbox(ABC):
+    """A mailbox that packs the weights it is given; a subclass sends them.
+
+    Attributes:
+        described: the layout of the weights.
+    """
+
+    described: WeightLayout
+
+    def check(self, weights: Any) -> None:
+        """Raise OptionError or SpecMismatch if `write` would."""
+        self.described.select(weights)
+
+    def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
+        """Pack weights and send them; see `Mailbox`."""
+        self.send(PackedWeights(self.described, weights, extra), version)
+
+    @abstractmethod
+    def send(self, packed: PackedWeights, version: int) -> None:
+        """Send packed weights; see `Mailbox`."""
+
+
 def block_of(described: WeightLayout, tensors: Mapping[str, torch.Tensor], before: Bytes | None) -> Bytes:
-    """Tensors in one piece of memory; those that were not given are those of an earlier one."""
+    """Pack tensors into one piece of memory; missing ones are taken from an earlier piece."""
     block = Block.private(_layout(described))
     half = WeightHalf(block, NAME, described)
     half.fill(tensors, before=half if before is None else half_in(described, before))
@@ -76,7 +99,7 @@ def block_of(described: WeightLayout, tensors: Mapping[str, torch.Tensor], befor
 
 
 def half_in(described: WeightLayout, memory: Bytes) -> WeightHalf:
-    """The weights in what `block_of` returned."""
+    """The weights in the result of `block_of`."""
     return WeightHalf(Block(_layout(described), memory), NAME, described)
 
 
@@ -85,7 +108,7 @@ def _layout(described: WeightLayout) -> Layout:
 
 
 def with_extra(before: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """All extra states that were sent, the latest of each, as bytes: a policy may change what it gave later on."""
+    """The latest of each extra state, as bytes, because a policy may later change the objects it returned."""
     found = {**before, **{name: cloudpickle.dumps(state) for name, state in extra.items() if name != ATTRIBUTES}}
     if changes := {**before.get(ATTRIBUTES, {}), **extra.get(ATTRIBUTES, {})}:
         found[ATTRIBUTES] = changes
@@ -93,17 +116,17 @@ def with_extra(before: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str,
 
 
 def packed(extra: Mapping[str, Any]) -> bytes:
-    """The result of `with_extra` as it travels; nothing if there is nothing."""
+    """The result of `with_extra` as bytes; empty if there are no states."""
     return cloudpickle.dumps(dict(extra)) if extra else b""
 
 
 def unpacked(blob: bytes) -> dict[str, Any]:
-    """Extra states that have arrived."""
+    """Unpack extra states."""
     return {name: state if name == ATTRIBUTES else pickle.loads(state) for name, state in pickle.loads(blob).items()}
 
 
 def checked_version(version: int) -> int:
-    """The version, or OptionError if it is none."""
+    """The version; raises OptionError if it is invalid."""
     if version < 1:
         raise OptionError(f"version: expected 1 or more, got {version}")
     return version

@@ -1,4 +1,4 @@
-"""`PendingWeightUpdater`: weights for a policy that acts in another thread; they wait until it is between two rollouts."""
+"""`PendingWeightUpdater`: weights for a policy that acts in another thread, held until it is between two rollouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PendingWeightUpdater(WeightUpdaterBase):
     Args:
         policy: the policy that acts.
         source: where weights come from when none are given.
-        changes: of the source's attributes since the policy that acts had them; None if it has them all.
+        changes: changes of the source's attributes since the acting policy had them; None if it has them all.
     """
 
     def __init__(self, policy: Any, source: Any, changes: Changes | None = None) -> None:
@@ -41,7 +41,7 @@ class PendingWeightUpdater(WeightUpdaterBase):
             self._pending = copies
 
     def apply(self) -> None:
-        """Load the latest weights, if there are any that are not loaded yet."""
+        """Load the latest weights, if they are not loaded yet."""
         with self._lock:
             pending, self._pending = self._pending, None
         if pending is not None:

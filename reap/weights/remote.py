@@ -22,16 +22,16 @@ from reap.weights.weight_layout import WeightLayout, describe, extra_states, wei
 
 
 class MultiProcessedWeightUpdater(WeightUpdaterBase):
-    """Sends weights to the mailboxes of workers; none of them is written if one does not fit.
+    """Sends weights to the mailboxes of workers; writes to none of them if the weights do not fit one.
 
-    The policy is read only: it is not moved, shared or wrapped. The version that a push writes is the one that the collector
-    has after it; without a collector, pushes are counted from 1.
+    The policy is only read: it is not moved, shared or wrapped. A push writes the version that the collector has after it;
+    without a collector, pushes are counted from 1.
 
     Args:
         policy: where weights come from when none are given.
-        mailboxes: by worker. `mailboxes` is a plain dict that the collector fills and changes when a worker is replaced.
+        mailboxes: by worker; a plain dict that the collector fills, and changes when a worker is replaced.
         get_server_weights: called for the weights instead of `policy`.
-        policy_weights: modules or TensorDicts of this process by worker, which are written in place.
+        policy_weights: modules or TensorDicts in this process by worker, which are written in place.
 
     Example:
         >>> from reap.weights.mailbox import WeightMailbox
@@ -62,16 +62,16 @@ class MultiProcessedWeightUpdater(WeightUpdaterBase):
 
     @classmethod
     def from_policy(cls, policy: Any) -> MultiProcessedWeightUpdater:
-        """An updater that sends this policy's weights; its mailboxes come later."""
+        """Make an updater that sends this policy's weights; mailboxes are added later."""
         return cls(policy)
 
     def serve(self, policy: Any, mailboxes: Mapping[int, Mailbox], known: Mapping[str, Any] | None = None) -> None:
-        """Take from a collector what was not given.
+        """Fill in missing arguments from a collector.
 
         Args:
-            policy: its policy; None if the workers made theirs.
-            mailboxes: of its workers.
-            known: plain attributes of the policies that they made, where these are the same in all of them.
+            policy: its policy; None if the workers made their own.
+            mailboxes: its workers' mailboxes.
+            known: plain attributes that are equal in all policies that the workers made.
         """
         for worker, mailbox in mailboxes.items():
             self.mailboxes.setdefault(worker, mailbox)
@@ -81,7 +81,7 @@ class MultiProcessedWeightUpdater(WeightUpdaterBase):
             self._policy = policy if self._get is None else None
 
     def all_worker_ids(self) -> Sequence[Any]:
-        """The workers that have a mailbox, and those whose weights were given."""
+        """The workers that have a mailbox or an entry in `policy_weights`."""
         return list(dict.fromkeys((*self.mailboxes, *self._targets)))
 
     def _get_server_weights(self) -> Any:
@@ -118,7 +118,7 @@ class MultiProcessedWeightUpdater(WeightUpdaterBase):
         self._packed.clear()
 
     def _packed_for(self, layout: WeightLayout, weights: Any) -> PackedWeights:
-        """These weights for mailboxes of a layout: packed once in a push."""
+        """The weights packed for mailboxes of a layout, once per push."""
         for known, given, packed in self._packed:
             if given is weights and known == layout:
                 return packed

@@ -1,4 +1,4 @@
-"""`WeightSyncScheme`: weights from one process to the policies of others, whatever carries them.
+"""`WeightSyncScheme`: sends weights from one process to the policies of others, over any mailbox.
 
     sender                                         receiver, a copy of the scheme in another process
     init_on_sender(model=policy, num_workers=2)
@@ -7,9 +7,9 @@
     send()     ----------- newer weights --------------> receive()
     shutdown()                                           shutdown()
 
-`send` never waits for a receiver, and `receive` takes the latest weights. A scheme that is handed to a child of
-`multiprocessing` takes its descriptors along, however the child is started. Another launcher pickles the scheme, carries
-`descriptors(worker_idx)` across by its own means, and calls `attach` with them.
+`send` never waits for a receiver, and `receive` takes the latest weights. A scheme passed to a `multiprocessing` child
+includes its descriptors, whatever the start method. Any other launcher pickles the scheme, sends
+`descriptors(worker_idx)` by its own means, and calls `attach` with them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OF_THIS_PROCESS = frozenset(
 
 
 class Role(Enum):
-    """What a scheme is in this process, and how far it has come."""
+    """The role of a scheme in this process, and its state."""
 
     NEW = "a scheme that is not initialised"
     SENDER = "a sender before connect()"
@@ -65,11 +65,11 @@ class Role(Enum):
 
 
 class WeightSyncScheme:
-    """How weights get from one process to others; a subclass says through what kind of mailbox.
+    """Sends weights from one process to others; a subclass chooses the kind of mailbox.
 
     Args:
-        strategy: "tensordict" or "state_dict": the form that torchrl sends. Buffers and extra states travel either way.
-        sync: taken as torchrl takes it; `send` never waits for a receiver, which is up to date from its next `receive` on.
+        strategy: "tensordict" or "state_dict": the form that torchrl sends. Buffers and extra states are sent with both.
+        sync: accepted for compatibility with torchrl; `send` never waits for receivers, which get the weights at `receive`.
 
     Attributes:
         mailbox: the kind of mailbox: a class with the methods of `Mailbox` and `MailboxKind`.
@@ -150,21 +150,21 @@ class WeightSyncScheme:
         devices: Sequence[Any] | None = None,
         params_map: Mapping[int, Any] | None = None,
     ) -> None:
-        """Make this end the sender; what the receivers need is made here too, so they are started afterwards.
+        """Make this end the sender. It also makes everything that receivers need, so start them afterwards.
 
         Args:
             model_id: a name for the model.
-            context: an object with a `policy`, and `num_workers`, from which those that are not given are taken.
+            context: an object with `policy` and `num_workers`, which are the defaults of `model` and `num_workers`.
             model: the policy whose weights are sent; it is only read.
-            weights: the weights that are sent first, instead of a model: a TensorDict or a state dict.
+            weights: the first weights to send, instead of a model: a TensorDict or a state dict.
             num_workers: number of receivers; 1 by default.
             devices: one for each receiver, instead of `num_workers`. Weights travel through host memory, and each receiver
-                copies them to where its policy is.
-            params_map: weights by receiver, where they differ in shape.
+                copies them to its policy's device.
+            params_map: weights by receiver, if their shapes differ.
 
         Raises:
-            CallOrderError: it has been initialised.
-            OptionError: there are no weights, or they have no shape yet.
+            CallOrderError: it is already initialised.
+            OptionError: there are no weights, or their shapes are not known yet.
         """
         self._require("init_on_sender", Role.NEW)
         source = model if model is not None else weights if weights is not None else getattr(context, "policy", None)
@@ -179,12 +179,12 @@ class WeightSyncScheme:
         self._updater = self.updater(source, boxes)
 
     def _open(self) -> Mapping[int, Any]:
-        """Make what receivers need; a mailbox for each of them."""
+        """Make everything that receivers need: a mailbox for each."""
         self._wakeups = {worker: Wakeup() for worker in self._described}
         return {worker: self.mailbox.for_weights(described) for worker, described in self._described.items()}
 
     def updater_here(self, policy: Any, source: Any) -> WeightUpdaterBase:
-        """What sends weights to a policy of this process: they are copied.
+        """The updater for a policy in this process, to which weights are copied.
 
         Args:
             policy: the policy that acts.
@@ -193,7 +193,7 @@ class WeightSyncScheme:
         return VanillaWeightUpdater(policy, source)
 
     def updater(self, policy: Any, mailboxes: Mapping[int, Any]) -> Any:
-        """What sends the weights of a policy to mailboxes of this kind: the `weight_updater` of a collector.
+        """The updater that sends a policy's weights to mailboxes of this kind: the `weight_updater` of a collector.
 
         Args:
             policy: where weights come from when none are given.
@@ -202,22 +202,22 @@ class WeightSyncScheme:
         return MultiProcessedWeightUpdater(policy, mailboxes)
 
     def send(self, weights: Any = None, worker_ids: int | Sequence[int] | None = None) -> None:
-        """Send weights; returns at once.
+        """Send weights, without waiting.
 
         Args:
             weights: a module, a TensorDict or a state dict; those of the model given to `init_on_sender` if None.
             worker_ids: a receiver or a list of them; all if None.
 
         Raises:
-            CallOrderError: this is no connected sender.
+            CallOrderError: this is not a connected sender.
             OptionError: an unknown receiver, or no weights.
-            SpecMismatch: names or shapes differ from those described; nothing is sent then.
+            SpecMismatch: names or shapes differ from the layout; nothing is sent then.
         """
         self._require("send", Role.CONNECTED_SENDER)
         self._push(weights, worker_ids)
 
     def send_async(self, weights: Any = None, worker_ids: int | Sequence[int] | None = None) -> None:
-        """The same as `send`, which waits for no receiver either."""
+        """The same as `send`."""
         self.send(weights, worker_ids)
 
     def _push(self, weights: Any, worker_ids: Any) -> None:
@@ -226,23 +226,23 @@ class WeightSyncScheme:
             self._wakeups[worker].ring()
 
     def descriptors(self, worker_idx: int | None = None) -> list[int]:
-        """What a receiver needs, for a launcher that carries descriptors itself; all receivers' if None.
+        """The descriptors that a receiver needs, for a launcher that sends descriptors itself; all receivers' if None.
 
         Raises:
-            CallOrderError: this is no sender.
+            CallOrderError: this is not a sender.
         """
         self._require("descriptors", Role.SENDER, Role.CONNECTED_SENDER)
         chosen = self._wakeups if worker_idx is None else [worker_idx]
         return [fd for worker in chosen for fd in (self._wakeups[worker].out, *self._updater.mailboxes[worker].descriptors())]
 
     def descriptors_by_worker(self) -> dict[int, list[int]]:
-        """The descriptors by receiver; none from a scheme that is no sender."""
+        """The descriptors by receiver; empty for a scheme that is not a sender."""
         return {worker: self.descriptors(worker) for worker in self._wakeups} if self.initialized_on_sender else {}
 
     # ------------------------------------------------------------------ the receiver
 
     def attach(self, fds: Sequence[int], worker_idx: int | None = None) -> None:
-        """Take the descriptors that `descriptors(worker_idx)` gave on the sender, as they are numbered in this process."""
+        """Accept the descriptors from the sender's `descriptors(worker_idx)`, as numbered in this process."""
         self._require("attach", Role.NEW)
         self._descriptors = distributed(fds, list(self._described) if worker_idx is None else [worker_idx])
         self.worker_idx = worker_idx
@@ -260,11 +260,11 @@ class WeightSyncScheme:
         Args:
             model_id: the name of the model.
             context: an object with a `policy`, which is used if no model is given.
-            model: the policy, or a TensorDict or dict of its weights, that is written to, in place.
-            worker_idx: the number of this receiver; may be left to `connect`.
+            model: the policy, or a TensorDict or dict of its weights, which is written in place.
+            worker_idx: the number of this receiver; can be given to `connect` instead.
 
         Raises:
-            CallOrderError: this is the sender itself, or it has been initialised.
+            CallOrderError: this is the sender, or it is already initialised.
             OptionError: there is no model.
         """
         if self._process != os.getpid() and self.initialized_on_sender:
@@ -278,7 +278,7 @@ class WeightSyncScheme:
         self.worker_idx = self.worker_idx if worker_idx is None else worker_idx
 
     def _become_a_copy(self) -> None:
-        """A forked child has the sender's object; make it what a pickle would have made."""
+        """Turn a forked child's copy of the sender into what unpickling would have made."""
         descriptors = duplicated(self.descriptors_by_worker())
         self.__setstate__(self.__getstate__())
         self._descriptors = descriptors
@@ -293,7 +293,7 @@ class WeightSyncScheme:
             The model's weights, nested by module and sharing its memory; None if there was nothing newer.
 
         Raises:
-            CallOrderError: this is no connected receiver.
+            CallOrderError: this is not a connected receiver.
             ClosedError: there is nothing newer, and the sender has shut down or is gone.
         """
         self._require("receive", Role.CONNECTED_RECEIVER)
@@ -303,7 +303,7 @@ class WeightSyncScheme:
         return make_tensordict(nested({tuple(name.split(".")): one.detach() for name, one in weights.items()}), torch.Size())
 
     def _wait(self, timeout: float | None) -> bool:
-        """Wait until there are newer weights, and take them; False if the time is over."""
+        """Wait for newer weights and take them; False after the timeout."""
         return wait_for(self._wakeup, self._take_latest, timeout)
 
     def _take_latest(self) -> bool:
@@ -313,16 +313,16 @@ class WeightSyncScheme:
     # ------------------------------------------------------------------ both
 
     def connect(self, *, worker_idx: int | None = None, weights: Any = None) -> None:
-        """Send the first weights, or wait for them.
+        """Send the first weights (sender), or wait for them (receiver).
 
         Args:
-            worker_idx: on a receiver: its number, where `init_on_receiver` was not told.
-            weights: on the sender: what is sent first; by default what was given to `init_on_sender`.
+            worker_idx: on a receiver: its number, unless given to `init_on_receiver`.
+            weights: on the sender: the first weights; by default those given to `init_on_sender`.
 
         Raises:
-            CallOrderError: it has not been initialised, or has been connected.
-            ClosedError: on a receiver: the sender shut down, or died, before it sent anything.
-            SpecMismatch: on a receiver: the model's names or shapes are not those that are sent.
+            CallOrderError: it is not initialised, or is already connected.
+            ClosedError: on a receiver: the sender shut down or died before it sent anything.
+            SpecMismatch: on a receiver: the model's names or shapes differ from those of the weights sent.
         """
         self._require("connect", Role.SENDER, Role.RECEIVER)
         if self._role is Role.SENDER:
@@ -367,7 +367,7 @@ class WeightSyncScheme:
         self._role = Role.CONNECTED_RECEIVER
 
     def shutdown(self) -> None:
-        """Give back what this end holds; a receiver whose sender has shut down is told at its next `receive`."""
+        """Release this end's resources; a receiver whose sender has shut down gets an error at its next `receive`."""
         self._role = Role.CLOSED
         for box in (self._box, *(self._updater.mailboxes.values() if self._updater else ())):
             if box is not None:

@@ -1,4 +1,4 @@
-"""Weight sync schemes by what carries the weights: shared memory, messages, nothing.
+"""Weight sync schemes on one machine: shared memory, messages, or no transfer.
 
 In a collector a scheme is an option, `weight_sync_schemes={"policy": scheme}`. The collector makes the mailboxes itself, of the
 kind that the scheme names:
@@ -21,12 +21,12 @@ from reap.weights.scheme import Role, WeightSyncScheme
 
 
 class SharedMemWeightSyncScheme(WeightSyncScheme):
-    """Weights in shared memory: a receiver finds the latest there; one copy to send, one to receive.
+    """Weights in shared memory, which holds the latest; one copy to send, one to receive.
 
     Args:
         strategy: "tensordict" or "state_dict"; see `WeightSyncScheme`.
         sync: see `WeightSyncScheme`.
-        per_worker_weights: taken as torchrl takes it; each receiver has memory of its own in any case.
+        per_worker_weights: accepted for compatibility with torchrl; each receiver always has its own memory.
 
     Example:
         >>> from torch import nn
@@ -44,7 +44,7 @@ class SharedMemWeightSyncScheme(WeightSyncScheme):
 
 
 class MultiProcessWeightSyncScheme(WeightSyncScheme):
-    """Weights in messages through a pipe; a message that waits is replaced by a newer one.
+    """Weights in messages through a pipe; a waiting message is replaced by a newer one.
 
     Args:
         strategy: "tensordict" or "state_dict"; see `WeightSyncScheme`.
@@ -55,31 +55,31 @@ class MultiProcessWeightSyncScheme(WeightSyncScheme):
 
 
 class NoWeightSyncScheme(WeightSyncScheme):
-    """Nothing is sent: the receivers keep the weights that they have.
+    """Sends nothing: receivers keep their weights.
 
     Args:
-        strategy: "tensordict" or "state_dict"; of no importance.
-        sync: of no importance.
+        strategy: "tensordict" or "state_dict"; ignored.
+        sync: ignored.
     """
 
     mailbox = NoMailbox
     sends = False
 
     def init_on_sender(self, *, model: Any = None, weights: Any = None, **options: Any) -> None:
-        """Make this end the sender, of nothing."""
+        """Make this end the sender, which sends nothing."""
         super().init_on_sender(weights={}, **options)
         self.model = model
 
     def updater(self, policy: Any, mailboxes: Mapping[int, Any]) -> Any:
-        """What sends nothing."""
+        """An updater that sends nothing."""
         return NoWeightUpdater(mailboxes)
 
     def updater_here(self, policy: Any, source: Any) -> Any:
-        """What sends nothing."""
+        """An updater that sends nothing."""
         return NoWeightUpdater({0: None})
 
     def receive(self, timeout: float | None = None) -> None:
-        """Nothing; at once."""
+        """Return None immediately, since nothing is ever sent."""
         self._require("receive", Role.CONNECTED_RECEIVER)
 
     def _connect_receiver(self, worker_idx: int | None) -> None:

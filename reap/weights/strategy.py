@@ -1,4 +1,4 @@
-"""`WeightStrategy`: weights out of a model, and into another, in one of two forms."""
+"""`WeightStrategy`: extracts weights from one model and applies them to another, in one of two forms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMS = ("tensordict", "state_dict")
 
 
 class WeightStrategy:
-    """How weights are taken out of models.
+    """Extracts weights from models and applies them.
 
     Args:
         extract_as: "tensordict", nested by module, or "state_dict", flat, with the names of `nn.Module.state_dict`.
@@ -27,7 +27,7 @@ class WeightStrategy:
         extract_as: as given.
 
     Raises:
-        OptionError: another form.
+        OptionError: an unknown form.
 
     Example:
         >>> strategy, source, target = WeightStrategy(), nn.Linear(2, 1), nn.Linear(2, 1)
@@ -45,7 +45,7 @@ class WeightStrategy:
         """The weights of a module, a TensorDict or a state dict, which share its memory.
 
         Raises:
-            OptionError: something else.
+            OptionError: anything else.
         """
         if isinstance(source, nn.Module):
             source = TensorDict.from_module(source) if self.extract_as == "tensordict" else source.state_dict()
@@ -59,7 +59,7 @@ class WeightStrategy:
         """Copy weights into a module, a TensorDict or a dict of tensors, in place; None changes nothing.
 
         Raises:
-            OptionError: weights in no known form.
+            OptionError: weights in an unknown form.
             SpecMismatch: names or shapes differ; nothing is changed then.
         """
         if weights is not None:

@@ -1,7 +1,7 @@
-"""`WeightLayout`: the names, shapes and dtypes of weights, and how the forms in which people give them are read.
+"""`WeightLayout`: the names, shapes and dtypes of weights, and readers for all forms of weights.
 
-A policy (`Held`), a module, a TensorDict of parameters and a state dict all become dotted names: `encoder.0.weight`. State
-beyond tensors (`get_extra_state`) has the name that torch gives it in a state dict: `encoder._extra_state`.
+A policy (`Held`), a module, a TensorDict of parameters and a state dict all become dotted names: `encoder.0.weight`. Extra
+state (`get_extra_state`) has its name in a torch state dict: `encoder._extra_state`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reap.weights.attributes import ATTRIBUTES, set_attributes
 copy_all: Callable[..., Any] = torch._foreach_copy_  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
 EXTRA_STATE = "_extra_state"
-"""The last part of the name of state that is no tensor, as in `nn.Module.state_dict`."""
+"""The last part of the name of extra state, as in `nn.Module.state_dict`."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class WeightLayout(Mapping[str, Field]):
 
     Attributes:
         fields: shape and dtype by name.
-        buffers: the names that may be left out when weights are given.
-        aliases: other names of the same weights, each with the one in `fields`: those of a parameter that several layers share,
-            and where one module has all weights of a function, the names that they have in that module.
-        extras: names of state beyond tensors.
+        buffers: the names that may be omitted when weights are given.
+        aliases: other names of the same weights, each mapped to its name in `fields`: names of shared parameters, and, if one
+            module has all weights of a function, their names in that module.
+        extras: names of extra state.
 
     Example:
         >>> described = describe(nn.BatchNorm1d(2, affine=False))
@@ -59,14 +59,14 @@ class WeightLayout(Mapping[str, Field]):
         return len(self.fields)
 
     def canonical(self, states: Mapping[str, Any]) -> dict[str, Any]:
-        """Extra states, each under its name here."""
+        """Extra states under their names in this layout."""
         return {self.aliases.get(name, name): state for name, state in states.items()}
 
     def select(self, weights: Any) -> dict[str, torch.Tensor]:
-        """The tensors of weights, each under its name here.
+        """The tensors of weights under their names in this layout.
 
         Raises:
-            OptionError: these are no weights.
+            OptionError: not weights.
             SpecMismatch: names or shapes differ.
         """
         given = weights_by_name(weights)
@@ -87,11 +87,11 @@ def describe(weights: Any) -> WeightLayout:
     """Names, shapes and dtypes of the weights of a module, a TensorDict of parameters or a state dict.
 
     Args:
-        weights: what `held_by` says of the policy, a module, or weights; of weights given without their module every one is
-            asked for at each update.
+        weights: the result of `held_by` for the policy, a module, or weights; if weights are given without their module, each
+            update must contain all of them.
 
     Raises:
-        OptionError: these are no weights, or have no fixed shape: a lazy layer that has not been called, a sparse tensor.
+        OptionError: not weights, or weights without fixed shape: an uncalled lazy layer, a sparse tensor.
     """
     tensors = weights_by_name(weights)
     for name, value in tensors.items():
@@ -115,7 +115,7 @@ def describe(weights: Any) -> WeightLayout:
 
 
 def _short_names(weights: Any, names: Iterable[str]) -> dict[str, str]:
-    """The names that weights have in the one module that has them all, by their own."""
+    """The names of weights in the single module that has them all, by their own names."""
     prefix = f"{weights.main.name}." if isinstance(weights, Held) and weights.main is not None else ""
     return {name: name.removeprefix(prefix) for name in names if prefix and name.startswith(prefix)}
 
@@ -136,7 +136,7 @@ def weights_by_name(weights: Any) -> dict[str, torch.Tensor]:
 
 
 def extra_states(weights: Any) -> dict[str, Any]:
-    """State beyond tensors, of modules that can take it back, or in a state dict, by its dotted name."""
+    """Extra state of modules that can restore it, or in a state dict, by its dotted name."""
     if isinstance(weights, nn.Module | Held):
         return {name: module.get_extra_state() for name, module in _modules_with_extra_state(weights)}
     if isinstance(weights, Mapping) and not isinstance(weights, TensorDictBase):
@@ -145,7 +145,7 @@ def extra_states(weights: Any) -> dict[str, Any]:
 
 
 def load_extra_states(target: Any, states: Mapping[str, Any]) -> None:
-    """Give state beyond tensors back to the modules that it came from, or write it into a state dict."""
+    """Restore extra state to its modules, or write it into a state dict."""
     if isinstance(target, nn.Module | Held):
         modules = dict(_modules_with_extra_state(target))
         short = _short_names(target, modules)
@@ -159,7 +159,7 @@ def load_extra_states(target: Any, states: Mapping[str, Any]) -> None:
 
 
 def copy_weights(targets: Iterable[torch.Tensor], sources: Iterable[torch.Tensor]) -> None:
-    """Copy tensors into tensors, in place, whatever their devices, dtypes and strides."""
+    """Copy tensors into tensors in place, for any devices, dtypes and strides."""
     into, values = list(targets), list(sources)
     if into:
         with torch.no_grad():

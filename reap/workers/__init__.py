@@ -1,1 +1,1 @@
-"""The seam between a collector and what works for it; knows nothing of reinforcement learning."""
+"""Groups of workers, and the carriers that reach them; independent of reinforcement learning."""

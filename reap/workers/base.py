@@ -1,4 +1,4 @@
-"""The seam between a collector and its workers; it knows nothing of reinforcement learning.
+"""`WorkerGroup`: the interface between a collector and its workers; independent of reinforcement learning.
 
         collector                      WorkerGroup                        handlers, one per worker
             | request(worker, command)     |                                   |
@@ -7,7 +7,7 @@
             |<-----------------------------|<---------- carries ----------------| reply
 
 A handler may be in this process (`reap.workers.inline`), in a child process (`reap.workers.processes`) or on another machine;
-a collector does not know which.
+the collector cannot tell the difference.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Reply = Any
 
 @dataclass(frozen=True)
 class Call:
-    """A command for any handler: call a method of the object it works on, and reply with the result.
+    """A command for any handler: call a method of the handler's object, and reply with the result.
 
     Attributes:
-        harmless: whether the worker goes on after an exception of this command; class attribute, any command may have
-            one. An exception of another command ends the group.
+        harmless: class attribute, allowed on any command: the worker continues after an exception raised by this command.
+            An exception from any other command ends the group.
     """
 
     harmless: ClassVar[bool] = True
@@ -47,16 +47,16 @@ class Handler(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the handler holds."""
+        """Release the handler's resources."""
         ...
 
 
 MakeHandler = Callable[[int, Control], Handler]
-"""Makes the handler of a worker, where it works: from the worker's number and its ints (`reap.workers.progress`)."""
+"""Makes a worker's handler, in the worker, from its number and its control ints (`reap.workers.progress`)."""
 
 
 class WorkerGroup(Protocol):
-    """Workers that commands go to and replies come from.
+    """A group of workers that receive commands and send replies.
 
     Attributes:
         size: number of workers.
@@ -65,11 +65,11 @@ class WorkerGroup(Protocol):
     size: int
 
     def request(self, worker: int, command: Command) -> None:
-        """Send a command to a worker; its reply comes out of `ready`."""
+        """Send a command to a worker; `ready` returns its reply."""
         ...
 
     def enqueue(self, worker: int, command: Command) -> None:
-        """As `request`, without waiting: what cannot be sent now is sent with `ready` or `poll`."""
+        """Like `request`, but without waiting: anything that cannot be sent now is sent by `ready` or `poll`."""
         ...
 
     def ready(self, among: Collection[int]) -> tuple[int, Reply]:
@@ -77,55 +77,55 @@ class WorkerGroup(Protocol):
         ...
 
     def poll(self, among: Collection[int]) -> tuple[int, Reply] | None:
-        """As `ready`, but without waiting: None if none of these workers has replied."""
+        """Like `ready`, but without waiting: None if none of these workers has replied."""
         ...
 
     def abandon(self, workers: Collection[int]) -> None:
-        """Drop the replies to all requests made to these workers so far, including replies that have yet to come."""
+        """Drop the replies to all requests made to these workers so far, including replies still to come."""
         ...
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `poll` has something to take in, for callers that wait for other things too."""
+        """A descriptor that is readable when `poll` has something to process, for callers that also wait for other events."""
         ...
 
     def progress(self, worker: int) -> Progress | None:
-        """How far a worker has come; None if that cannot be seen from here."""
+        """A worker's progress; None if it is not visible from here."""
         ...
 
     def stop_early(self, worker: int) -> None:
-        """Ask a worker to end the command under way with the column that it is at."""
+        """Ask a worker to end its current command with the current column."""
         ...
 
     def clear(self, worker: int) -> None:
-        """Before a command that goes through columns: forget the last column, and what `stop_early` asked for."""
+        """Called before a command that records columns: reset the column, and cancel a pending `stop_early`."""
         ...
 
     def clear_published(self, worker: int) -> None:
-        """Before a command that publishes: count from zero."""
+        """Called before a command that publishes: reset the count of published items."""
         ...
 
     def failures(self) -> list[WorkerError]:
-        """Why each worker that is down ended, raised already or not; these workers wait to be replaced."""
+        """The failure of each worker that is down and waits to be replaced, whether raised already or not."""
         ...
 
     def failures_only_of(self, worker: int) -> AbstractContextManager[None]:
-        """In the body failures of other workers are not raised; they are raised later."""
+        """Hold back failures of other workers inside the `with` block; they are raised later."""
         ...
 
     def expect_end(self, worker: int) -> None:
-        """A worker has said that it leaves: `ready` waits for its end, which is raised as a failure."""
+        """Note that a worker has announced its end: `ready` waits for that, and it is raised as a failure."""
         ...
 
     def replace(self, worker: int, make_handler: MakeHandler) -> None:
-        """Start another worker in a worker's place; replies of the one before are forgotten."""
+        """Start another worker in a worker's place; replies of the old one are dropped."""
         ...
 
     def withdraw(self, failure: WorkerError) -> None:
-        """End the worker that was started in a failed worker's place; the failure is raised again."""
+        """End the replacement of a failed worker; the original failure is raised again."""
         ...
 
     def ensure_own(self) -> None:
-        """Raise ClosedError if this process cannot use the workers: it is a fork of the one that has them."""
+        """Raise ClosedError in a fork of the workers' process, which cannot use them."""
         ...
 
     def stop(self, timeout: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The seam between a group and the place where its workers are.
+"""`Carrier`: the interface between a group and the place where its workers run.
 
     Group                                   Carrier                               worker (reap.workers.serve)
       | launch(worker, spec)                   |                                      |
@@ -11,7 +11,7 @@
       | accept(worker): it is kept             |                                      |
       | exit_code(worker), kill, end_all       |                                      |
 
-A carrier moves messages and ends workers. Their order, their meaning, and the consequences of a failure are the group's.
+A carrier moves messages and ends workers. The group handles their order and meaning, and the consequences of failures.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from reap.workers.progress import Progress
 Out = TypeVar("Out", bound=Outgoing)
 
 DROP_TIMEOUT = 1.0
-"""Seconds for the workers of a group that nobody stopped: it is collected in the middle of something else."""
+"""Seconds that workers have to end when their group is garbage-collected without `stop`."""
 
 
 class Events(NamedTuple):
-    """What a wait ended with; nothing of either kind if it took too long, or was ended by `wake`.
+    """The result of a wait; empty after a timeout or `wake`.
 
     Attributes:
         arrived: workers that have sent something.
@@ -42,108 +42,108 @@ class Events(NamedTuple):
 
 
 class Carrier(Protocol[Out]):
-    """Starts the workers of one group, carries messages to and from them, and ends them.
+    """Starts the workers of one group, carries their messages, and ends them.
 
-    One thread at a time uses it, except for `wake`. It holds no reference to its group. Ctrl-C may be raised in any of its
-    methods: called again, they do what is left to do.
+    Except for `wake`, it is used by one thread at a time. It holds no reference to its group. Ctrl-C may be raised in any of
+    its methods; called again, they finish the interrupted work.
     """
 
     def launch(self, worker: int, spec: bytes) -> None:
-        """Start a worker, perhaps in the place of one that was released; does not wait until it has its handler.
+        """Start a worker, perhaps in the place of a released one; does not wait for its handler.
 
         Args:
-            worker: its number.
+            worker: the worker's number.
             spec: a pickled `reap.workers.handler_spec.HandlerSpec`.
         """
         ...
 
     def outgoing(self, command: Any, fds: Sequence[int]) -> Out:
-        """A command that has not been sent yet.
+        """Prepare a command for sending.
 
         Args:
             command: anything that can be pickled (`reap.workers.pickling`).
-            fds: descriptors of this process that go with it; a carrier to elsewhere refuses them.
+            fds: descriptors of this process to send along; carriers to other machines refuse them.
 
         Raises:
-            OptionError: it cannot be sent.
+            OptionError: the command cannot be sent.
         """
         ...
 
     def send(self, worker: int, outgoing: Out) -> bool:
-        """Send what can be sent of a command without waiting.
+        """Send as much of a command as possible without waiting.
 
         Returns:
-            Whether all of it has left. If not, `wait` returns once there is room for more, or the worker has ended.
+            Whether all of it has been sent. If not, `wait` returns once there is room for more, or the worker has ended.
         """
         ...
 
     def receive(self, worker: int) -> Message | None:
-        """The next message of a worker if all of it has arrived: the same one until it is accepted."""
+        """The next complete message of a worker, or None; the same one until it is accepted."""
         ...
 
     def accept(self, worker: int) -> None:
-        """The message that `receive` returned is kept elsewhere: go on to the next."""
+        """Acknowledge the message that `receive` returned, and move on to the next."""
         ...
 
     def wait(self, timeout: float) -> Events:
-        """Wait until something has happened; it is reported again until it is received.
+        """Wait for events; each is reported again until it has been received.
 
         Args:
-            timeout: seconds; -1 for any time.
+            timeout: seconds; -1 for no limit.
         """
         ...
 
     def wake(self) -> None:
-        """Have the wait under way, and every later one, return at once; from any thread."""
+        """Make the current wait, and every later one, return at once; callable from any thread."""
         ...
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `wait` would return at once."""
+        """A descriptor that is readable when `wait` would return immediately."""
         ...
 
     def exit_code(self, worker: int) -> int | None:
-        """Why a worker ended, as multiprocessing has it; None if that cannot be known."""
+        """A worker's exit code, as in multiprocessing; None if unknown."""
         ...
 
     def place(self, worker: int) -> str:
-        """Where a person finds a worker, for messages: `"pid 4711"`."""
+        """The location of a worker, for messages to people: `"pid 4711"`."""
         ...
 
     def progress(self, worker: int) -> Progress | None:
-        """How far a worker has come, also after it has ended; None if that cannot be seen from here."""
+        """A worker's progress, also after its end; None if it is not visible from here."""
         ...
 
     def stop_early(self, worker: int) -> None:
-        """Ask a worker to end the command under way with the column that it is at."""
+        """Ask a worker to end its current command with the current column."""
         ...
 
     def clear(self, worker: int) -> None:
-        """Forget the column that a worker is at, and what `stop_early` asked for."""
+        """Reset a worker's column, and cancel a pending `stop_early`."""
         ...
 
     def clear_published(self, worker: int) -> None:
-        """Count what a worker publishes from zero."""
+        """Reset the count of items that a worker has published."""
         ...
 
     def release(self, worker: int) -> None:
-        """Report nothing more of a worker."""
+        """Stop reporting events of a worker."""
         ...
 
     def kill(self, workers: Iterable[int]) -> None:
-        """End these workers at once, wait until they are gone, and free what they used here."""
+        """End these workers at once, wait until they are gone, and free their resources here."""
         ...
 
     def end_all(self, timeout: float) -> None:
-        """Have all workers close their handlers and end; those that are there after `timeout` seconds are killed."""
+        """Ask all workers to close their handlers and end; kill those still running after `timeout` seconds."""
         ...
 
     def close(self) -> None:
-        """Free what the carrier itself uses; its workers have ended."""
+        """Free the carrier's own resources; its workers have ended."""
         ...
 
 
 def end(carrier: Carrier[Any], timeout: float) -> None:
-    """End all workers, and free what the carrier uses."""
+    """End all workers, and free the carrier's resources."""
     try:
         carrier.end_all(timeout)
     finally:
@@ -151,6 +151,6 @@ def end(carrier: Carrier[Any], timeout: float) -> None:
 
 
 def drop(carrier: Carrier[Any], owner: int) -> None:
-    """End the workers of a group that was dropped, in the process that launched them."""
+    """End the workers of a dropped group, if this process launched them."""
     if os.getpid() == owner:
         end(carrier, DROP_TIMEOUT)

@@ -1,4 +1,4 @@
-"""What one worker was asked, and what it has answered."""
+"""`Conversation`: the requests to one worker, and its answers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from reap.workers.progress import Progress
 
 
 class Request:
-    """A command that was given to a worker.
+    """A command given to a worker.
 
     Args:
-        outgoing: the command on its way.
+        outgoing: the command being sent.
 
     Attributes:
         answer: the message that answers it.
-        is_abandoned: whether nobody wants the answer.
+        is_abandoned: whether the answer is to be dropped.
     """
 
     def __init__(self, outgoing: Outgoing) -> None:
@@ -26,13 +26,13 @@ class Request:
 
 
 class Conversation:
-    """Requests to one worker whose answers have not been taken, in order.
+    """Requests to one worker whose answers have not been consumed, in order.
 
     Attributes:
         has_started: whether the worker has made its handler.
-        is_leaving: whether the worker has said that its end is next.
-        requests: those whose answers have not been taken.
-        reached: how far the worker had come when it raised what ended it, as it said itself.
+        is_leaving: whether the worker has announced its end.
+        requests: requests whose answers have not been consumed.
+        reached: the worker's own report of its progress when it raised the exception that ended it.
     """
 
     def __init__(self) -> None:
@@ -42,34 +42,34 @@ class Conversation:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether an answer, or the worker's end, has yet to come."""
+        """Whether an answer, or the worker's end, is still to come."""
         return self.is_leaving or (bool(self.requests) and self.requests[-1].answer is None)
 
     def take_back(self, request: Request) -> None:
-        """Forget a request if nothing of it has left."""
+        """Withdraw a request if nothing of it has been sent."""
         if not request.outgoing.has_begun and request in self.requests:
             self.requests.remove(request)
 
     def keep(self, message: Message) -> None:
-        """Make a message the answer of the first request that has none; a second call with the same message does nothing."""
+        """Make a message the answer to the first unanswered request; a second call with the same message does nothing."""
         if not message.is_taken and all(request.answer is not message for request in self.requests):
             waiting = next(request for request in self.requests if request.answer is None)
             waiting.answer = message
             self._drop()
 
     def answer(self) -> Message | None:
-        """The answer of the first request, if it has come."""
+        """The answer to the first request, if it has arrived."""
         return self.requests[0].answer if self.requests else None
 
     def take(self) -> None:
-        """The user has the answer of the first request: forget both."""
+        """Remove the first request and its answer, which the caller has received."""
         message = self.requests[0].answer
         assert message
         message.is_taken = True
         self.requests.popleft()
 
     def abandon(self) -> None:
-        """Nobody wants the answers of the requests made so far."""
+        """Mark all requests so far as abandoned: their answers will be dropped."""
         for request in self.requests:
             request.is_abandoned = True
         self._drop()
@@ -79,6 +79,6 @@ class Conversation:
             self.take()
 
     def end(self) -> None:
-        """No more answers will come."""
+        """Note that no more answers will come."""
         self.is_leaving = False
         self.requests = deque(request for request in self.requests if request.answer)

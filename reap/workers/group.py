@@ -1,10 +1,10 @@
-"""`Group`: workers that a carrier has brought somewhere, as their collector sees them.
+"""`Group`: workers that a carrier has started somewhere, as their collector sees them.
 
     request ---> Conversation ===== carrier ====> worker (reap.workers.serve)
     ready <---- Conversation <===== carrier ===== started, replies, exceptions
           <---- failure <---------- carrier <---- the end of a worker
 
-One wait is for all messages and all ends, so that a death is noticed whatever is being waited for.
+One wait covers all messages and all ends, so a death is noticed during any wait.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STOP_TIMEOUT = 5.0
 
 
 class GroupState(enum.Enum):
-    """Whether a group can be used."""
+    """The states of a group."""
 
     RUNNING = enum.auto()
     FAILED = enum.auto()
@@ -42,17 +42,17 @@ class GroupState(enum.Enum):
 
 
 class Group:
-    """Handlers that a carrier has brought somewhere, one per worker.
+    """Handlers, one per worker, in the place to which a carrier has brought them.
 
-    Everything but `stop` is called by one thread at a time. A group that is dropped is stopped.
+    All methods but `stop` are called by one thread at a time. A group is stopped when it is dropped.
 
     Args:
-        make_handlers: one per worker, called where the worker is with its number and its ints (`reap.workers.progress`).
+        make_handlers: one per worker, called in the worker with its number and its control ints (`reap.workers.progress`).
             Pickled by cloudpickle: lambdas and functions of `__main__` are fine.
-        make_carrier: given the number of workers.
-        specs: writes down how the workers make their handlers.
-        phases: names for error messages: `control[PHASE]`, written by the handler, is an index of them.
-        stall_after: seconds after which a warning says who has not moved while somebody waited; None never warns.
+        make_carrier: makes the carrier for a number of workers.
+        specs: writes the specs from which workers make their handlers.
+        phases: names of phases, for error messages; the handler writes an index of them to `control[PHASE]`.
+        stall_after: seconds after which a warning names workers that have made no progress; None never warns.
         on_failure: whether an exception or death of a worker ends all workers (`"terminate"`) or only itself (`"report"`).
 
     Attributes:
@@ -99,33 +99,33 @@ class Group:
             raise
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `poll` has something to take in, for callers that wait for other things too."""
+        """A descriptor that is readable when `poll` has something to process, for callers that also wait for other events."""
         self._check_open()
         return self.carrier.fileno()
 
     def progress(self, worker: int) -> Progress | None:
-        """How far a worker has come, also after `stop`; None if that is not known here."""
+        """A worker's progress, also after `stop`; None if unknown here."""
         return self._conversations[worker].reached or self.carrier.progress(worker)
 
     def stop_early(self, worker: int) -> None:
-        """Ask a worker to end the command under way with the column that it is at."""
+        """Ask a worker to end its current command with the current column."""
         self.carrier.stop_early(worker)
 
     def clear(self, worker: int) -> None:
-        """Before a command that goes through columns: forget the last column, and what `stop_early` asked for."""
+        """Called before a command that records columns: reset the column, and cancel a pending `stop_early`."""
         self.carrier.clear(worker)
 
     def clear_published(self, worker: int) -> None:
-        """Before a command that publishes: count from zero."""
+        """Called before a command that publishes: reset the count of published items."""
         self.carrier.clear_published(worker)
 
     def request(self, worker: int, command: Command, fds: Sequence[int] = ()) -> None:
-        """Send a command to a worker; its reply comes out of `ready`.
+        """Send a command to a worker; `ready` returns its reply.
 
         Args:
-            worker: its number.
+            worker: the worker's number.
             command: anything that can be pickled.
-            fds: descriptors that go with it, where the carrier takes any, for a handler with `handle_with`
+            fds: descriptors to send along, if the carrier supports them, for a handler with `handle_with`
                 (`reap.workers.serve.TakesDescriptors`).
 
         Raises:
@@ -148,7 +148,7 @@ class Group:
                 raise
 
     def enqueue(self, worker: int, command: Command) -> None:
-        """As `request`, without waiting: what cannot be sent now is sent with `ready` or `poll`."""
+        """Like `request`, but without waiting: anything that cannot be sent now is sent by `ready` or `poll`."""
         request = Request(self.carrier.outgoing(command, ()))
         with self._lock:
             self._check_up(worker)
@@ -161,7 +161,7 @@ class Group:
             WorkerRaised: any worker raised an exception.
             WorkerDied: any worker ended.
             ClosedError: the group was stopped, perhaps during the wait, or has failed before.
-            RuntimeError: no request is under way to any of these workers.
+            RuntimeError: none of these workers has a pending request.
         """
         with self._lock:
             self._turn(0, among)
@@ -179,7 +179,7 @@ class Group:
             return self._taken(worker)
 
     def poll(self, among: Collection[int]) -> tuple[int, Reply] | None:
-        """As `ready`, but without waiting: None if none of these workers has replied."""
+        """Like `ready`, but without waiting: None if none of these workers has replied."""
         with self._lock:
             self._turn(0, among)
             self._send_rests()
@@ -187,7 +187,7 @@ class Group:
             return None if worker is None else self._taken(worker)
 
     def failures(self) -> list[WorkerError]:
-        """Why each worker that is down ended, raised already or not; these workers wait to be replaced."""
+        """The failure of each worker that is down and waits to be replaced, whether raised already or not."""
         with self._lock:
             self._take_in(0)
             self._failures.clear()
@@ -195,7 +195,7 @@ class Group:
 
     @contextmanager
     def failures_only_of(self, worker: int) -> Generator[None]:
-        """In the body failures of other workers are not raised; they are raised later."""
+        """Hold back failures of other workers inside the `with` block; they are raised later."""
         self._only_of = worker
         try:
             yield
@@ -203,17 +203,17 @@ class Group:
             self._only_of = None
 
     def abandon(self, workers: Collection[int]) -> None:
-        """Drop the replies to all requests made to these workers so far, including replies that have yet to come."""
+        """Drop the replies to all requests made to these workers so far, including replies still to come."""
         with self._lock:
             for worker in workers:
                 self._conversations[worker].abandon()
 
     def expect_end(self, worker: int) -> None:
-        """A worker has said that it leaves: `ready` waits for its end, which is raised as a failure."""
+        """Note that a worker has announced its end: `ready` waits for that, and it is raised as a failure."""
         self._conversations[worker].is_leaving = worker not in self._down
 
     def replace(self, worker: int, make_handler: MakeHandler) -> None:
-        """Launch another worker in a worker's place; one that still runs is killed, and its replies are forgotten.
+        """Launch another worker in a worker's place; the old one is killed if it still runs, and its replies are dropped.
 
         Raises:
             ClosedError: the group was stopped, or has failed.
@@ -231,7 +231,7 @@ class Group:
         self._conversations[worker] = Conversation()
 
     def withdraw(self, failure: WorkerError) -> None:
-        """End the worker that was launched in a failed worker's place; the failure is raised again."""
+        """End the replacement of a failed worker; the original failure is raised again."""
         with self._lock:
             self._retire(failure.worker, failure)
 
@@ -239,7 +239,7 @@ class Group:
         """Close all handlers and end the workers; a second call does nothing.
 
         Args:
-            timeout: seconds until workers that have not ended are killed; None for 5.
+            timeout: seconds after which workers that have not ended are killed; None for 5.
         """
         if os.getpid() != self._owner:
             return
@@ -252,7 +252,7 @@ class Group:
                 end(self.carrier, STOP_TIMEOUT if timeout is None else timeout)
 
     def describe(self, worker: int) -> tuple[str, str]:
-        """What a worker is doing, nothing if that is unknown, and where it is found."""
+        """What a worker is doing (empty if unknown), and its location."""
         place = self.carrier.place(worker)
         if not self._conversations[worker].has_started:
             return reports.phase_name(self._phases, reports.START), place
@@ -267,9 +267,9 @@ class Group:
     # Waiting
 
     def _turn(self, timeout: float, among: Collection[int] = ()) -> None:
-        """Wait for something to happen, take it in, and raise the first failure.
+        """Wait for an event, process it, and raise the first failure.
 
-        A worker of `among` that replied before it failed is an exception: its reply comes first.
+        The reply of a worker of `among` that failed after replying is returned before its failure is raised.
         """
         self._take_in(timeout)
         if self._down and any(worker in self._down and self._conversations[worker].answer() for worker in among):
@@ -292,7 +292,7 @@ class Group:
             self._ended(worker)
 
     def _wait(self, timeout: float) -> tuple[Sequence[int], Sequence[int]]:
-        """Wait for something to happen; the next wait reports it again, until it is taken in."""
+        """Wait for events; the next wait reports them again until they are processed."""
         self._check_open()
         try:
             events = self.carrier.wait(timeout)
@@ -304,7 +304,7 @@ class Group:
         return events
 
     def _receive(self, worker: int) -> bool:
-        """Take in one message of a worker; whether there was one."""
+        """Process one message of a worker; return whether there was one."""
         # Ctrl-C may come when a message is read and not kept: nothing in the carrier would end a wait for it.
         self._receiving_from = worker
         has_message = self._take_in_message(worker)
@@ -334,17 +334,17 @@ class Group:
             self._retire(worker, WorkerDied(worker, self.carrier.exit_code(worker), self.describe(worker)[0]))
 
     def _send(self, worker: int) -> bool:
-        """Send what can be sent of a worker's commands; whether all is sent."""
+        """Send as much of a worker's commands as possible; return whether all is sent."""
         requests, send = self._conversations[worker].requests, self.carrier.send
         return all(request.outgoing.is_sent or send(worker, request.outgoing) for request in requests)
 
     def _send_rests(self) -> None:
-        """Go on with commands that Ctrl-C interrupted."""
+        """Continue to send commands that Ctrl-C interrupted."""
         for worker in range(self.size):
             self._send(worker)
 
     def _earliest(self, among: Collection[int]) -> int | None:
-        """The worker whose answer came first."""
+        """The worker whose answer arrived first."""
         answers = [(answer.order, worker) for worker in among if (answer := self._conversations[worker].answer())]
         return min(answers)[1] if answers else None
 

@@ -1,4 +1,4 @@
-"""`HandlerSpec`: everything that a worker needs to make its handler, as bytes that any carrier can bring to it."""
+"""`HandlerSpec`: everything that a worker needs to make its handler, as bytes that any carrier can transport."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from reap.workers.progress import Control
 
 @dataclass(frozen=True)
 class HandlerSpec:
-    """How one worker makes its handler.
+    """The instructions with which one worker makes its handler.
 
     Attributes:
         worker: the worker's number.
-        name: of the group.
-        context: is restored before anything else is loaded.
-        setup: functions to be called first, pickled.
+        name: the name of the group.
+        context: the process context, restored before anything else is loaded.
+        setup: functions to call first, pickled.
         make_handler: pickled.
     """
 
@@ -55,12 +55,12 @@ class HandlerSpec:
 
 
 class HandlerSpecs:
-    """Writes the specs of a group's workers.
+    """Writes the specs for a group's workers.
 
     Args:
-        name: of the group.
+        name: the name of the group.
         setup: functions called in each worker before its handler is made.
-        context: what each worker takes over from this process.
+        context: the settings that each worker takes over from this process.
     """
 
     def __init__(self, name: str, setup: Sequence[Callable[[], Any]], context: Context) -> None:
@@ -69,7 +69,7 @@ class HandlerSpecs:
         self._context = context
 
     def written(self, make_handlers: Sequence[MakeHandler], first: int = 0) -> list[bytes]:
-        """The pickled specs of workers `first`, `first + 1`, ...
+        """The pickled specs for workers `first`, `first + 1`, ...
 
         Raises:
             OptionError: a handler cannot be pickled.

@@ -1,4 +1,4 @@
-"""`InlineGroup`: handlers in this process, without anything that carries commands to them."""
+"""`InlineGroup`: handlers in this process, called directly."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from reap.workers.progress import PUBLISHED, STOP, STOP_EARLY, Control, Progress
 
 
 class InlineGroup:
-    """Handlers in this process: a request is carried out at once, and its exception goes to the caller as it is.
+    """Handlers in this process: a request is carried out immediately, and its exception propagates to the caller.
 
     So no worker of this group ever fails on its own: `failures` is empty, and `failures_only_of` changes nothing.
 
     Args:
         handlers: one per worker.
-        controls: the ints that each handler writes its progress to and looks for a wish to stop in; without them `progress`
-            is unknown, and `stop_early` has no effect.
+        controls: each handler's control ints, to which it writes its progress and in which it sees requests to stop; without
+            them `progress` is unknown and `stop_early` has no effect.
 
     Attributes:
         size: number of workers.
@@ -37,11 +37,11 @@ class InlineGroup:
         self._is_stopped = False
 
     def replace_handler(self, worker: int, handler: Handler) -> None:
-        """Have another handler carry out a worker's commands from now on; that before is not closed."""
+        """Replace a worker's handler, without closing the old one."""
         self._handlers[worker] = handler
 
     def request(self, worker: int, command: Command) -> None:
-        """Carry out the command; Ctrl-C may come into it, as into a wait for a worker elsewhere."""
+        """Carry out the command; Ctrl-C may interrupt it, like a wait for a worker elsewhere."""
         self._check_open()
         with interrupts_allowed():
             reply = self._handlers[worker].handle(command)
@@ -49,7 +49,7 @@ class InlineGroup:
         self._set_bell()
 
     def enqueue(self, worker: int, command: Command) -> None:
-        """As `request`: nothing has to be sent."""
+        """The same as `request`, since nothing has to be sent."""
         self.request(worker, command)
 
     def ready(self, among: Collection[int]) -> tuple[int, Reply]:
@@ -90,38 +90,38 @@ class InlineGroup:
             self._bell.clear()
 
     def progress(self, worker: int) -> Progress | None:
-        """What the handler has written to its ints."""
+        """The progress that the handler has written to its control ints."""
         control = self._controls.get(worker)
         return None if control is None else progress_of(control)
 
     def stop_early(self, worker: int) -> None:
-        """Ask the handler, from a hook or another thread, to end the command under way."""
+        """Ask the handler, from a hook or another thread, to end its current command."""
         if worker in self._controls:
             self._controls[worker][STOP] = STOP_EARLY
 
     def clear(self, worker: int) -> None:
-        """Forget the column that a handler is at, and what `stop_early` asked for."""
+        """Reset a handler's column, and cancel a pending `stop_early`."""
         if worker in self._controls:
             progress.clear(self._controls[worker])
 
     def clear_published(self, worker: int) -> None:
-        """Count from zero."""
+        """Reset the count of published items."""
         if worker in self._controls:
             self._controls[worker][PUBLISHED] = 0
 
     def failures(self) -> list[WorkerError]:
-        """None."""
+        """Empty: workers of this group do not fail on their own."""
         return []
 
     def failures_only_of(self, worker: int) -> AbstractContextManager[None]:
-        """There are none to be held back."""
+        """Do nothing: there are no failures to hold back."""
         return nullcontext()
 
     def expect_end(self, worker: int) -> None:
-        """None of them leaves."""
+        """Do nothing: workers of this group do not leave."""
 
     def replace(self, worker: int, make_handler: MakeHandler) -> None:
-        """Close a handler, and make another in its place."""
+        """Close a handler and make another one in its place."""
         self._check_open()
         self._handlers[worker].close()
         self.abandon([worker])
@@ -129,11 +129,11 @@ class InlineGroup:
         self._handlers[worker] = make_handler(worker, self._controls[worker])
 
     def withdraw(self, failure: WorkerError) -> None:
-        """Raise the failure: it is none of this group's."""
+        """Raise the failure, which does not belong to this group."""
         raise failure
 
     def ensure_own(self) -> None:
-        """A fork has copies of the handlers, which it may use."""
+        """Do nothing: a fork may use its copies of the handlers."""
 
     def stop(self, timeout: float | None = None) -> None:
         """Close the handlers."""

@@ -1,6 +1,6 @@
-"""Logging of a process and of its workers: levels, filters, and handlers that write to stdout or stderr, travel.
+"""Copies the logging set-up to workers: levels, filters, and handlers that write to stdout or stderr.
 
-Other handlers stay where they are: a file, a socket or a queue is not to be written by several processes at once.
+Other handlers are not copied, because several processes must not write to one file, socket or queue at once.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ STREAMS = "stdout", "stderr"
 
 
 class LoggerState(NamedTuple):
-    """How one logger is set up; the empty name is the root's.
+    """The set-up of one logger; the empty name is the root's.
 
     Attributes:
-        handlers: their numbers among those that travel.
+        handlers: their indices among the copied handlers.
         filters: pickled.
     """
 
@@ -34,13 +34,13 @@ class LoggerState(NamedTuple):
 
 
 class Logging(NamedTuple):
-    """How logging is set up in a process.
+    """The logging set-up of a process.
 
     Attributes:
         disabled: the level up to which `logging.disable` silences everything.
         levels: names of levels.
         handlers: pickled, each once.
-        loggers: those that are not as loggers are made.
+        loggers: those that differ from a new logger.
     """
 
     disabled: int
@@ -50,7 +50,7 @@ class Logging(NamedTuple):
 
 
 def capture() -> Logging:
-    """How logging is set up in this process now."""
+    """Capture the current logging set-up of this process."""
     manager, handlers = logging.root.manager, list[bytes]()
     numbers: dict[int, int | None] = {}
     loggers = [_state(logger, handlers, numbers) for logger in _loggers() if _is_set_up(logger)]
@@ -59,7 +59,7 @@ def capture() -> Logging:
 
 
 def restore(found: Logging) -> None:
-    """Set logging up in this process as it was where it was captured."""
+    """Apply the captured set-up in this process."""
     logging.disable(found.disabled)
     for level, name in found.levels.items():
         logging.addLevelName(level, name)
@@ -98,7 +98,7 @@ def _state(logger: logging.Logger, handlers: list[bytes], numbers: dict[int, int
 
 
 def _pickled(value: Any) -> bytes:
-    """The bytes of a value; none where it cannot travel, which is no reason to fail."""
+    """The pickled bytes of a value; empty if it cannot be pickled, which is not an error here."""
     with guarded():
         return encode(value, "logging").body
     return b""
@@ -113,7 +113,7 @@ def _written(handler: logging.Handler) -> bytes:
 
 
 def _stream_of(handler: logging.Handler) -> str | None:
-    """Which of the standard streams a handler writes to."""
+    """The standard stream that a handler writes to."""
     if not isinstance(handler, logging.StreamHandler) or handler.stream is None:
         return None
     for number, name in enumerate(STREAMS, 1):

@@ -1,4 +1,4 @@
-"""Messages between a group and its workers, as every carrier has them."""
+"""Messages between a group and its workers, the same for all carriers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class MessageKind(enum.IntEnum):
-    """Why a message was sent."""
+    """The kind of a message."""
 
     COMMAND = 0
     STARTED = 1
@@ -19,11 +19,11 @@ class MessageKind(enum.IntEnum):
 
 
 class Encoded(NamedTuple):
-    """A value as it travels.
+    """A pickled value in transit.
 
     Attributes:
         body: its pickle.
-        buffers: memory that the pickle refers to, in order; carriers move it without a copy where they can.
+        buffers: memory that the pickle refers to, in order; carriers avoid copying it.
     """
 
     body: Any
@@ -35,16 +35,16 @@ class Encoded(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all parts."""
+        """Number of bytes in all parts."""
         return sum(memoryview(part).nbytes for part in (self.body, *self.buffers))
 
 
 class Received(NamedTuple):
-    """A command as it reaches a worker.
+    """A command that has reached a worker.
 
     Attributes:
         encoded: the command.
-        descriptors: that came with it; the worker's to close.
+        descriptors: file descriptors that came with it; the worker closes them.
         wants_reply: False for a command that was posted.
     """
 
@@ -58,7 +58,7 @@ class Message(Protocol):
 
     Attributes:
         order: messages are numbered in the order in which they arrived.
-        is_taken: whether the user has it.
+        is_taken: whether it has been handed to the caller.
     """
 
     order: int
@@ -66,12 +66,12 @@ class Message(Protocol):
 
     @property
     def kind(self) -> MessageKind:
-        """Why it was sent."""
+        """The kind of message."""
         ...
 
     @property
     def encoded(self) -> Encoded:
-        """The value that it brings; a report of an exception (`reap.workers.reports`) is its body."""
+        """Its value; a report of an exception (`reap.workers.reports`) is in its body."""
         ...
 
 
@@ -80,10 +80,10 @@ class Outgoing(Protocol):
 
     @property
     def has_begun(self) -> bool:
-        """Whether some of it has left: from then on it cannot be taken back."""
+        """Whether some of it has been sent, so that it cannot be withdrawn."""
         ...
 
     @property
     def is_sent(self) -> bool:
-        """Whether all of it has left."""
+        """Whether all of it has been sent."""
         ...

@@ -1,6 +1,6 @@
-"""Values on their way to another process: cloudpickle, and for what it cannot take the path to the culprit.
+"""Pickles values for other processes, by cloudpickle; an error names the path to the part that cannot be pickled.
 
-Functions and classes of `__main__`, lambdas, closures and local classes travel by value; everything else by name.
+Functions and classes of `__main__`, lambdas, closures and local classes are sent by value; everything else by name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reap.system.sending import reducers
 from reap.workers.messages import Encoded
 
 DEPTH = 12
-"""Steps that the search for a culprit goes down."""
+"""Maximum depth of the search for the part that cannot be pickled."""
 
 
 def _reduce_code(code: CodeType) -> Any:
@@ -32,56 +32,56 @@ def _reduce_code(code: CodeType) -> Any:
 
 
 class ByValuePickler(cloudpickle.Pickler):
-    """cloudpickle's, but functions keep the name of their file, so that tracebacks of workers show their lines.
+    """cloudpickle's pickler, but functions keep their file name, so that tracebacks in workers show their source lines.
 
-    What several parts of a value share, they share where it arrives.
+    Objects shared by several parts of a value are still shared after unpickling.
     """
 
     dispatch_table: ClassVar[Any] = {**cloudpickle.Pickler.dispatch_table, CodeType: _reduce_code}
 
     def reducer_override(self, obj: Any) -> Any:
-        """How an object is taken apart; `NotImplemented` leaves that to the object."""
+        """Reduce an object; `NotImplemented` leaves that to the object."""
         if calls_function(obj):
             return object.__new__, (type(obj),), vars(obj), None, None, give_attributes
         return super().reducer_override(obj)
 
 
 def calls_function(value: Any) -> bool:
-    """Whether a value is a module of tensordict around what is no module itself, a bound method for example.
+    """Whether a value is a tensordict module that wraps a non-module, such as a bound method.
 
-    By themselves these pickle the function apart, so that what it shares with the rest of a policy would be there twice.
+    These pickle their function separately, which would duplicate anything it shares with the rest of a policy.
     """
     is_theirs = isinstance(value, TensorDictModule) and type(value).__getstate__ is TensorDictModule.__getstate__
     return is_theirs and "module" in vars(value)
 
 
 def give_attributes(value: Any, attributes: Mapping[str, Any]) -> None:
-    """Have these attributes in a value that has none."""
+    """Set these attributes on an empty object."""
     vars(value).update(attributes)
 
 
 class _Pickler(ByValuePickler):
-    """The same, and what processes can share is shared; see `reap.system.sending`."""
+    """The same, but shareable objects are shared; see `reap.system.sending`."""
 
     dispatch_table: ClassVar[Any] = ChainMap[Any, Any](reducers, ByValuePickler.dispatch_table)
 
 
 def pickled(value: Any) -> bytes:
-    """The bytes of a value by cloudpickle."""
+    """Pickle a value by cloudpickle."""
     with io.BytesIO() as file:
         _Pickler(file, protocol=5).dump(value)
         return file.getvalue()
 
 
 def dumps(value: Any, what: str) -> bytes:
-    """The bytes of a value that is to be sent to a worker.
+    """Pickle a value that is to be sent to a worker.
 
     Args:
         value: anything.
-        what: what the user calls it, for the error.
+        what: the user's name for it, for the error message.
 
     Raises:
-        OptionError: it cannot be pickled; the message says which part of it, and how that is reached.
+        OptionError: it cannot be pickled; the message names the part, and the path to it.
 
     Example:
         >>> pickle.loads(dumps(lambda: 3, "make"))()
@@ -106,7 +106,7 @@ def dumps(value: Any, what: str) -> bytes:
 
 @contextmanager
 def blaming(parts: Iterable[tuple[str, Any]]) -> Generator[None]:
-    """In the body, an error about what cannot be sent names the one of these parts that it comes from: what users call it."""
+    """Inside the `with` block, errors about unpicklable values name the part that causes them, by the user's name for it."""
     try:
         yield
     except OptionError:
@@ -116,23 +116,23 @@ def blaming(parts: Iterable[tuple[str, Any]]) -> Generator[None]:
 
 
 def encode(value: Any, what: str) -> Encoded:
-    """A value in one piece, by plain pickle if both sides understand that, else by `dumps`.
+    """Encode a value in one piece, by plain pickle if both sides understand that, else by `dumps`.
 
-    Plain pickle sends what belongs to `__main__` by name, and the other side has another `__main__`; and it copies buffers,
-    which are to be shared.
+    Plain pickle sends objects of `__main__` by name, but the other side has a different `__main__`; and it copies buffers
+    that should be shared.
     """
     return Encoded(_plain(value, None) or dumps(value, what))
 
 
 def encode_apart(value: Any, what: str) -> Encoded:
-    """As `encode`, but contiguous arrays are not copied into the pickle: they travel beside it, as they are."""
+    """Like `encode`, but contiguous arrays are not copied into the pickle: they are sent next to it."""
     buffers: list[pickle.PickleBuffer] = []
     data = _plain(value, buffers.append)
     return Encoded(data, [buffer.raw() for buffer in buffers]) if data else Encoded(dumps(value, what))
 
 
 def _plain(value: Any, take_buffer: Callable[[pickle.PickleBuffer], Any] | None) -> bytes | None:
-    """The plain pickle of a value, where that does."""
+    """The plain pickle of a value if that is sufficient, else None."""
     try:
         data = pickle.dumps(value, protocol=5, buffer_callback=take_buffer)
     except Exception:  # noqa: BLE001  as above
@@ -152,7 +152,7 @@ def _complaint(value: Any, failure: Exception) -> str:
 
 
 def _culprit(value: Any) -> tuple[list[str], Any]:
-    """The innermost part that cannot be pickled by itself, and the steps to it."""
+    """The innermost part that cannot be pickled by itself, and the path to it."""
     steps: list[str] = []
     seen: set[int] = set()
     while len(steps) < DEPTH:
@@ -207,7 +207,7 @@ def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def global_names(code: CodeType) -> Iterator[str]:
-    """The globals that a function reads, with those of functions in it."""
+    """The globals that a function reads, including those of nested functions."""
     for instruction in dis.get_instructions(code):
         if instruction.opname == "LOAD_GLOBAL":
             yield instruction.argval

@@ -1,8 +1,8 @@
-"""What a worker takes over from the process that wants it.
+"""The settings that a worker takes over from the process that launches it.
 
-`ProcessContext` is for a worker on the same machine: environment, directory, paths, arguments, and everything of
-`RemoteContext`, which is for a worker elsewhere: only what means the same there. Paths, the home directory and the numbers
-of devices do not.
+`ProcessContext` is for a worker on the same machine: environment, directory, paths, arguments, and everything in
+`RemoteContext`. The latter is for a worker elsewhere, and holds only settings that mean the same on any machine, which paths,
+the home directory and device numbers do not.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from reap.workers import logs
 from reap.workers.pickling import pickled
 
 LOCAL_VARIABLES = frozenset({"PATH", "HOME", "CUDA_VISIBLE_DEVICES"})
-"""Environment variables that have a meaning on one machine only."""
+"""Environment variables that are meaningful on one machine only."""
 
 
 class Context(Protocol):
-    """What one process takes over from another; can be pickled."""
+    """The settings that one process takes over from another; can be pickled."""
 
     def restore(self) -> None:
-        """Set this process up in the same way."""
+        """Apply these settings to this process."""
         ...
 
 
 @dataclass(frozen=True)
 class RemoteContext:
-    """What is the same on any machine.
+    """Settings that mean the same on any machine.
 
     Attributes:
-        variables: environment variables to be set; others stay as they are.
+        variables: environment variables to set; others are left alone.
         dtype: the name of torch's default dtype; None if torch is not loaded.
-        filters: the warning filters, pickled; nothing where they cannot be.
+        filters: the warning filters, pickled; empty if they cannot be pickled.
     """
 
     variables: Mapping[str, str]
@@ -49,13 +49,13 @@ class RemoteContext:
 
     @classmethod
     def capture(cls, variables: Iterable[str] = ()) -> RemoteContext:
-        """What this process has now.
+        """Capture the current settings of this process.
 
         Args:
-            variables: names of environment variables that go along, where they are set.
+            variables: names of environment variables to include if they are set.
 
         Raises:
-            OptionError: a variable has a meaning on this machine only.
+            OptionError: a variable is meaningful on this machine only.
 
         Example:
             >>> os.environ["REAP_EXAMPLE"] = "on"
@@ -71,7 +71,7 @@ class RemoteContext:
         return cls({name: os.environ[name] for name in names if name in os.environ}, dtype, _filters())
 
     def restore(self) -> None:
-        """Set this process up in the same way."""
+        """Apply these settings to this process."""
         os.environ.update(self.variables)
         if self.dtype not in {None, "float32"} or "torch" in sys.modules:
             torch = importlib.import_module("torch")
@@ -84,7 +84,7 @@ class RemoteContext:
 
 @dataclass(frozen=True)
 class ProcessContext:
-    """What is the same on this machine.
+    """Settings that are the same on this machine.
 
     Attributes:
         environ: all environment variables.
@@ -92,7 +92,7 @@ class ProcessContext:
         path: `sys.path`.
         argv: `sys.argv`.
         logging: levels, filters and handlers of the standard streams.
-        anywhere: what would be the same on another machine too.
+        anywhere: the settings that would mean the same on another machine.
     """
 
     environ: Mapping[str, str]
@@ -104,12 +104,12 @@ class ProcessContext:
 
     @classmethod
     def capture(cls) -> ProcessContext:
-        """What this process has now."""
+        """Capture the current settings of this process."""
         path = [entry for entry in sys.path if isinstance(entry, str)]  # pyright: ignore[reportUnnecessaryIsInstance]
         return cls(dict(os.environ), _directory(), path, list(sys.argv), logs.capture(), RemoteContext.capture())
 
     def restore(self) -> None:
-        """Set this process up in the same way."""
+        """Apply these settings to this process."""
         os.environ.clear()
         os.environ.update(self.environ)
         time.tzset()

@@ -1,9 +1,9 @@
-"""What a worker and its group tell each other while a command is under way: four int32, each with its place.
+"""Control ints: four int32 through which a worker and its group communicate during a command.
 
     worker  --- PHASE, COLUMN, PUBLISHED --->  group     what it is doing, for errors, stall warnings and recovery
     worker  <-------------- STOP ------------  group     end the command under way early
 
-Both sides share the ints where they share memory. Elsewhere a worker has ints of its own, and the group's wishes arrive as
+Both sides share the ints if they share memory. Otherwise a worker has its own ints, and the group's requests arrive as
 messages.
 """
 
@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 PHASE, COLUMN, STOP, PUBLISHED = range(4)
-"""Places: the index of the phase, the column under way, whether to stop after it, and items published so far."""
+"""Indices: the phase, the current column, whether to stop after it, and the number of items published so far."""
 
 STOP_EARLY, LEAVE = 1, 2
-"""At `STOP`: end this command with the column under way; do so, and take no other command."""
+"""Values at `STOP`: end this command with the current column; do so, and accept no other command."""
 
 CONTROL_INTS = 4
 
@@ -23,12 +23,12 @@ Control = memoryview
 
 
 class Progress(NamedTuple):
-    """How far a worker has come.
+    """The progress of a worker.
 
     Attributes:
-        phase: index of the phase that it is in.
-        column: the column under way; -1 before the first.
-        published: items that the command under way has published so far.
+        phase: the index of its current phase.
+        column: its current column; -1 before the first.
+        published: number of items that the current command has published so far.
     """
 
     phase: int
@@ -37,17 +37,17 @@ class Progress(NamedTuple):
 
 
 def new_control() -> Control:
-    """Ints of one worker in memory of this process; no column has been reached."""
+    """The control ints of one worker in this process's own memory, before the first column."""
     control = memoryview(bytearray(4 * CONTROL_INTS)).cast("i")
     control[COLUMN] = -1
     return control
 
 
 def progress_of(control: Control) -> Progress:
-    """What a worker has written to its ints."""
+    """Read a worker's progress from its control ints."""
     return Progress(control[PHASE], control[COLUMN], control[PUBLISHED])
 
 
 def clear(control: Control) -> None:
-    """Before a command that goes through columns: none has been reached, and all are to be, unless the worker leaves."""
+    """Called before a command that records columns: reset the column and any request to stop, unless the worker is leaving."""
     control[COLUMN], control[STOP] = -1, control[STOP] & LEAVE

@@ -1,4 +1,4 @@
-"""Exceptions on their way from a worker to its parent: written here by the one, read here by the other."""
+"""Reports of exceptions, written by workers and read by their parent."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from reap.workers.pickling import pickled
 from reap.workers.progress import Progress
 
 START = -1
-"""The phase of a worker that has no handler yet."""
+"""The phase of a worker before it has a handler."""
 
 AT_START = Progress(START, -1, 0)
 
 
 class Report(NamedTuple):
-    """An exception in a worker.
+    """A report of an exception in a worker.
 
     Args:
-        progress: how far the worker had come; its phase is `START` where it had no handler.
-        is_harmless: whether the worker goes on.
+        progress: the worker's progress; its phase is `START` before it has a handler.
+        is_harmless: whether the worker continues.
         error: the exception, pickled.
-        stand_in: another for a parent that cannot load it, pickled.
-        traceback: its text.
+        stand_in: a substitute, pickled, for a parent that cannot load the exception.
+        traceback: the text of its traceback.
     """
 
     progress: Progress
@@ -36,13 +36,13 @@ class Report(NamedTuple):
 
 
 def write(error: BaseException, progress: Progress, *, is_harmless: bool) -> bytes:
-    """Write an exception down, in its `except` clause; the frame of that clause is left out of the traceback."""
+    """Write a report of an exception in its `except` clause, whose frame is left out of the traceback."""
     stand_in = pickle.dumps(RuntimeError(headline(error)))
     return pickle.dumps(tuple(Report(progress, is_harmless, _portable(error), stand_in, trace(error))))
 
 
 def read(body: memoryview) -> Report:
-    """What `write` wrote."""
+    """Read a report that `write` returned."""
     return Report(*pickle.loads(body))
 
 
@@ -57,7 +57,7 @@ def raised(worker: int, phases: Sequence[str], report: Report) -> WorkerRaised:
 
 
 def phase_name(phases: Sequence[str], index: int) -> str:
-    """What a worker is doing, in words."""
+    """A text for what a worker is doing."""
     if index == START:
         return "start"
     return phases[index] if 0 <= index < len(phases) else f"phase {index}"
@@ -69,9 +69,9 @@ def brief(failure: Exception) -> str:
 
 
 def trace(error: BaseException) -> str:
-    """The text of the traceback, but for the frame of the `except` clause that this is called in.
+    """The text of the traceback, without the frame of the calling `except` clause.
 
-    Without the exception's notes and causes where they cannot be shown.
+    Notes and causes of the exception are omitted if they cannot be formatted.
     """
     own = error.__traceback__
     below = own.tb_next if own else None
@@ -81,7 +81,7 @@ def trace(error: BaseException) -> str:
 
 
 def _portable(error: BaseException) -> bytes:
-    """The exception by cloudpickle, which knows classes of the user's `__main__`; a stand-in if that fails."""
+    """Pickle the exception by cloudpickle, which handles classes of the user's `__main__`; if that fails, a substitute."""
     with guarded():
         data = pickled(error)
         if type(pickle.loads(data)) is type(error):

@@ -1,8 +1,8 @@
-"""`serve`: the life of a worker, wherever it is: make the handler, answer commands, close.
+"""`serve`: the main loop of a worker on any carrier: make the handler, answer commands, close.
 
     channel.receive() -> command, descriptors --> handler --> REPLY or RAISED --> channel.send
 
-It ends when the channel does: then nobody is left who would want a reply.
+It ends when the channel does, since no one is left to receive replies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reap.workers.messages import Encoded, MessageKind, Received
 from reap.workers.progress import Control, progress_of
 
 Start = Callable[[], tuple[Control, Handler]]
-"""Gives a worker its ints and its handler."""
+"""Makes a worker's control ints and its handler."""
 
 
 class Channel(Protocol):
@@ -30,10 +30,10 @@ class Channel(Protocol):
         ...
 
     def encode(self, reply: Any) -> Encoded:
-        """A reply as it travels.
+        """Encode a reply.
 
         Raises:
-            OptionError: it cannot be sent.
+            OptionError: the reply cannot be sent.
         """
         ...
 
@@ -47,23 +47,23 @@ class Channel(Protocol):
 
 
 class TakesDescriptors(Protocol):
-    """A handler that is sent commands with descriptors."""
+    """A handler that accepts commands with descriptors."""
 
     def handle_with(self, command: Command, fds: Sequence[int]) -> Reply:
-        """Carry out a command that came with descriptors; they are the handler's to close."""
+        """Carry out a command that came with descriptors, which the handler must close."""
         ...
 
 
 class Terminated(KeyboardInterrupt):
-    """The worker is ended from outside, as Ctrl-C ends a program: no code that reports exceptions may catch it."""
+    """Raised to end the worker from outside, as Ctrl-C ends a program; code that reports exceptions must not catch it."""
 
 
 def serve(channel: Channel, start: Start, before_close: Callable[[], Any]) -> int:
-    """Be a worker until the group is gone or a command has failed.
+    """Serve commands until the group is gone or a command has failed.
 
     Args:
-        channel: the line to the group.
-        start: makes the handler; the group is told of an exception.
+        channel: the connection to the group.
+        start: makes the handler; an exception is reported to the group.
         before_close: called before the handler is closed.
 
     Returns:
@@ -102,7 +102,7 @@ def _answer_all(channel: Channel, handler: Handler, control: Control) -> int:
 
 
 def _answer(channel: Channel, handler: Any, control: Control, received: Received) -> tuple[MessageKind, Encoded, bool]:
-    """The answer to a command, and whether the worker goes on."""
+    """Answer a command; return the answer and whether the worker continues."""
     is_harmless = False
     try:
         command = received.encoded.load()

@@ -1,4 +1,4 @@
-"""Warns of workers that have not moved for long: slow is not dead, so a warning is all."""
+"""Warns of workers that have made no progress for some time. A slow worker may still be alive, so it only warns."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class _Seen:
 
 
 class StallWatch:
-    """Warns of workers whose progress has stayed the same while somebody waited for them.
+    """Warns of workers whose progress has not changed while they were waited for.
 
     Args:
         after: seconds until the first warning, doubled for each further one; None never warns.
-        progress: how far a worker has come, as a value that can be compared; equal values mean that it has not moved.
+        progress: returns a worker's progress as a comparable value; equal values mean no progress.
 
     Attributes:
-        timeout: seconds that a wait may last before the next `check`; -1 for any time.
+        timeout: seconds that a wait may last before the next `check`; -1 for no limit.
     """
 
     def __init__(self, after: float | None, progress: Callable[[int], Any]) -> None:
@@ -39,15 +39,15 @@ class StallWatch:
         self.timeout = -1 if after is None else self._every
 
     def moved(self, worker: int) -> None:
-        """This worker has replied."""
+        """Note that this worker has replied."""
         self._seen.pop(worker, None)
 
     def check(self, awaited: Collection[int], describe: Callable[[int], tuple[str, str]]) -> None:
-        """Look at these workers, and warn of those that have not moved.
+        """Check these workers, and warn of those that have made no progress.
 
         Args:
-            awaited: the workers.
-            describe: what a worker is doing, nothing if that is unknown, and where it is found: `"env.step"`, `"pid 4711"`.
+            awaited: the workers being waited for.
+            describe: returns what a worker is doing (empty if unknown) and its location, such as `"env.step"` and `"pid 4711"`.
         """
         now = time.monotonic()
         if now < self._next:

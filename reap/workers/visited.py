@@ -1,8 +1,8 @@
-"""`visit`: what the pickler that ships a value to another process visits, without shipping it.
+"""`visit`: finds the objects that would be sent with a value to another process.
 
-Functions and classes of `__main__`, lambdas, closures and local classes travel by value, with what they refer to; others by
-name, so that the other process has its own. Only the pickler knows which; and only it knows what an object leaves out of its
-state.
+Functions and classes of `__main__`, lambdas, closures and local classes are sent by value, with everything they refer to;
+others by name, so that the other process has its own. Only the pickler knows which are which, and what an object leaves out
+of its state. So this runs the pickler and drops the result.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PROTOCOL = 5
 
 @dataclass(frozen=True)
 class Visited:
-    """What a pickler visited.
+    """The objects that a pickler visited.
 
     Attributes:
         objects: all objects but numbers and strings, by `id`; they live as long as this does.
         weights: the modules and parameters among them.
-        by_value: the `id` of each function and class that would travel with what it refers to.
+        by_value: the `id` of each function and class that would be sent by value.
     """
 
     objects: dict[int, Any]
@@ -40,9 +40,9 @@ class Visited:
 
 
 def visit(value: Any) -> Visited:
-    """What would be shipped with a value.
+    """Find the objects that would be sent with a value.
 
-    What cannot be pickled is visited, and its parts are not: to say so is up to who ships it.
+    Objects that cannot be pickled are included, but their parts are not; reporting that is left to the actual pickling.
 
     Args:
         value: anything; it is not changed, and no tensor is copied.
@@ -54,7 +54,7 @@ def visit(value: Any) -> Visited:
 
 
 def is_weight(value: Any) -> bool:
-    """Whether a value is a module, or a tensor that an optimizer could be given."""
+    """Whether a value is a module, or a tensor that an optimizer could update."""
     if type(value) is torch.Tensor:
         return value.requires_grad and value.is_leaf
     return isinstance(value, nn.Module) or (isinstance(value, torch.Tensor) and isinstance(value, nn.Parameter))
@@ -66,7 +66,7 @@ class _Nowhere:
 
 
 class _VisitingPickler(ByValuePickler):
-    """Goes where the pickler goes, and keeps a list."""
+    """A pickler that lists the objects it visits."""
 
     def __init__(self) -> None:
         super().__init__(_Nowhere(), protocol=PROTOCOL)

@@ -71,7 +71,7 @@ def test_length() -> None:
     assert len(count(total_frames=12)) == 3
     assert [len(count(total_frames=n)) for n in (4, 8)] == [1, 2]
     for endless in (-1, None):
-        with pytest.raises(TypeError, match="^a collector without total_frames has no length: it goes on until you stop$"):
+        with pytest.raises(TypeError, match="^a collector without total_frames has no length: it runs until you stop$"):
             len(count(total_frames=endless))
 
 

@@ -334,7 +334,7 @@ def test_weights_in_this_process() -> None:
     assert random.get_cached_weights("policy") is None
     with (
         MultiSyncDataCollector([partial(Count, 9)], policy_factory=Const, frames_per_batch=4) as several,
-        pytest.raises(OptionError, match=r"get_model\('policy'\): there is none in this process"),
+        pytest.raises(OptionError, match=r"get_model\('policy'\): none in this process"),
     ):
         several.get_model("policy")
 

@@ -155,7 +155,7 @@ def test_the_length_of_workers_with_unequal_batches() -> None:
     with MultiaSyncDataCollector(factories, Const(), frames_per_batch=[4, 4], total_frames=16) as collector:
         assert len(collector) == 4
     with MultiaSyncDataCollector(factories, Const(), frames_per_batch=[4, 8], total_frames=16) as collector:
-        with pytest.raises(TypeError, match="it depends on which are first"):
+        with pytest.raises(TypeError, match="it depends on which finish first"):
             len(collector)
         assert sum(batch.numel() for batch in collector) >= 16
     with MultiSyncDataCollector(factories, Const(), frames_per_batch=[4, 8], total_frames=24) as collector:

@@ -386,7 +386,7 @@ def test_a_writer_that_begins_during_a_load_is_noticed(shared: bool) -> None:
                 claims.append(claimed(ring, 4))
             return super().__getitem__(key)
 
-    with pytest.raises(CallOrderError, match="expected nobody to write while it is loaded"):
+    with pytest.raises(CallOrderError, match="expected no process to write while it is loaded"):
         buffer.load_state_dict(Late(state))
     assert list(ring.under_way()) == [(20, 4)]
     ring.give_up(claims[0])

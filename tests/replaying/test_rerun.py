@@ -239,7 +239,7 @@ def test_generators_of_the_process_are_named(source: str, name: str) -> None:
     assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # noqa: NPY002
     assert found.departure is not None
     assert (found.departure.step, found.departure.key, found.steps) == (0, "observation", 0)
-    assert str(found).endswith(f"the env draws from generators of the whole process, which cannot be repeated: {name}")
+    assert str(found).endswith(f"the env draws from process-wide generators, which cannot be repeated: {name}")
 
 
 def test_what_is_told_to_nobody_departs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def test_what_is_told_to_nobody_departs(monkeypatch: pytest.MonkeyPatch) -> None
     assert found[0].equal
     departed = next(one.departure for one in found if one.departure is not None)
     assert (departed.step, departed.key) == (0, "observation")
-    assert "on episodes before" in departed.why
+    assert "on earlier episodes" in departed.why
 
 
 def altered(record: EpisodeRecord, **changes: Any) -> EpisodeRecord:

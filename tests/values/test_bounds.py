@@ -47,8 +47,9 @@ def test_one_warning_for_each_key_and_a_count() -> None:
             batch = collector.next()
         assert len(caught) == 1
         assert str(caught[0].message) == (
-            "env.step: 'observation': expected values in [-1.0, 1.0], found 1.5 at index (1,) (in row 0, column 2). It is "
-            'recorded as it is, as are others under this key, which collector.stats() counts; check="all" makes them errors'
+            "env.step: 'observation': expected values in [-1.0, 1.0], found 1.5 at index (1,) (in row 0, column 2). It "
+            "and later ones under this key are recorded as they are; collector.stats() counts them; "
+            'check="all" makes them errors'
         )
         assert caught[0].filename == __file__
         assert batch["next", "observation"][:, 1].tolist() == [1, 1, 1.5, 1.5, 1] * 2

@@ -112,7 +112,7 @@ def test_another_object_is_warned_of_once() -> None:
         assert changes.found(held) == {}
     assert str(caught[0].message) == (
         "policy: schedule was a list and is another list now, which does not reach the policies that act elsewhere; numbers, "
-        "strings and tensors do: keep it in one of these or in get_extra_state(), or build the collector anew"
+        "strings and tensors do: keep it in one of these or in get_extra_state(), or build a new collector"
     )
     assert (len(caught), caught[0].filename) == (1, __file__)
     with warnings.catch_warnings():

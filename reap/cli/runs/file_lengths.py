@@ -1,9 +1,9 @@
-"""Files of rows that change their length: `[rows, columns]`, of which the first columns are complete.
+"""Changes the length of files `[rows, columns]` whose first columns are complete.
 
     rows of T columns    aaaaaa......bbbbbb......cccccc......
     complete columns     aaaaaabbbbbbcccccc
 
-A copy takes the place of the file, so that a process that is killed leaves the one or the other. Where the disk has no room for
+A copy replaces the file, so a killed process leaves either the one or the other. Where the disk has no room for
 a copy, a file is shortened in place: rows move to the front, the rest is cut off.
 """
 

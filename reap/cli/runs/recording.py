@@ -1,4 +1,4 @@
-"""`Recording`: the frames of a run in an append-only file, of which a Minari data set is made at the end."""
+"""`Recording`: the frames of a run in an append-only file, from which a Minari data set is made at the end."""
 
 from __future__ import annotations
 

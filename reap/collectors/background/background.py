@@ -1,9 +1,9 @@
-"""`Background`: collects in a thread, rollout by rollout, until it is told to stop, its budget is used up, or it fails.
+"""`Background`: collects in a thread, rollout by rollout, until it is stopped, its budget is used up, or it fails.
 
     thread      wait while paused -> busy -> step (collect and write) -> not busy -> wait while ahead of the learner -> ...
-    pause()     asks for a pause and returns when the thread is not busy: no write is in flight then
+    pause()     requests a pause and returns once the thread is not busy, so that no write is in flight
 
-The thread keeps nothing alive: it ends when the collector whose step it calls is dropped, and with the interpreter.
+The thread keeps nothing alive: it ends when the collector whose step it calls is dropped, or when the interpreter exits.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from reap.system.forks import Forked, References
 from reap.system.interrupts import deferring_interrupts
 
 EXIT_SECONDS = 5.0
-"""How long the end of the interpreter waits for rollouts under way: a thread in native code would make it crash."""
+"""How long interpreter exit waits for rollouts in progress: a thread in native code could crash it."""
 LOOK_AGAIN = 0.5
-"""Seconds after which a thread that is held looks whether there is a pause still: Ctrl-C can come between it and its end."""
+"""Seconds after which a paused thread checks whether the pause still exists: Ctrl-C can interrupt it before it is released."""
 
 
 class BackgroundState(Enum):
@@ -37,7 +37,7 @@ class BackgroundState(Enum):
 
 
 class Pause:
-    """A pause of a thread, as long as somebody has it."""
+    """A pause of a thread. It lasts as long as this object is referenced."""
 
     is_over = False
 
@@ -49,9 +49,9 @@ class Background:
     """Calls a step again and again in a thread of its own.
 
     Args:
-        step: a method that does a piece of work and returns whether there is more to do; its object is not kept alive.
+        step: a method that does one unit of work and returns whether there is more; its object is not kept alive.
         name: the thread's name.
-        throttle: holds the thread between two steps, where it is on.
+        throttle: may hold the thread between two steps.
     """
 
     def __init__(self, step: Callable[[], bool], name: str, throttle: Throttle | None = None) -> None:
@@ -68,7 +68,7 @@ class Background:
         _forked.add(self)
 
     def restart(self) -> None:
-        """Have no thread: this is a forked child, where it is not."""
+        """Forget the thread, which does not exist in a forked child."""
         self._changed, self._doing = Condition(), BackgroundState.ENDED
         self._error = ClosedError("this collector works in the background of another process: make one in its fork")
 
@@ -79,18 +79,18 @@ class Background:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread works, or waits in a pause."""
+        """Whether the thread is working or paused."""
         # Not whether the thread is alive: of one that was asked and interrupted Python 3.11 says no forever.
         return self._thread.ident is not None and self._doing is not BackgroundState.ENDED
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the present step was not waited for: nobody wants what it makes."""
+        """Whether the caller stopped waiting for the current step, so that its result is unwanted."""
         return self._afterwards is not None
 
     @property
     def is_this_thread(self) -> bool:
-        """Whether it works in the thread that asks."""
+        """Whether the caller runs in this background thread."""
         return current_thread() is self._thread
 
     def raise_error(self) -> None:
@@ -100,17 +100,17 @@ class Background:
             raise error
 
     def note_sampled(self, frames: int) -> None:
-        """The learner has sampled more frames."""
+        """Note that the learner has sampled more frames."""
         self._throttle.note_sampled(frames)
 
     @contextmanager
     def pause(self) -> Generator[None]:
-        """No step is under way in the body; in the thread itself, which would wait for its own step, this does nothing.
+        """No step runs inside the `with` block. In the thread itself, which would wait for its own step, this does nothing.
 
-        Between two pauses the thread has its turn, however soon the second one comes.
+        The thread gets to run between two pauses, however soon the second one follows.
 
         Raises:
-            Exception: what the step raised that was waited for.
+            Exception: raised by the step that this call waited for.
         """
         if self.is_this_thread:
             yield
@@ -133,11 +133,11 @@ class Background:
         return not all(pause.is_over for pause in self._pauses.alive())
 
     def stop(self, timeout: float | None, afterwards: Callable[[], None]) -> None:
-        """Stop after the present step.
+        """Stop after the current step.
 
         Args:
-            timeout: seconds to wait for that; None waits until it is done.
-            afterwards: called when the thread has ended: here, or in the thread where that takes longer than `timeout`.
+            timeout: seconds to wait for that step; None waits without limit.
+            afterwards: called once the thread has ended: here, or in the thread if that takes longer than `timeout`.
         """
         with self._changed:
             self._is_stopped = True

@@ -1,4 +1,4 @@
-"""`Filling`: what a collector does in the background, rollout by rollout, until its budget is used up."""
+"""`Filling`: fills a replay buffer in the background, rollout by rollout, until the budget is used up."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ class Filling:
     """Fills a replay buffer.
 
     Args:
-        parts: of the collector.
+        parts: the collector's.
         schedule: the collector's.
-        supply: gives batches.
-        delivery: writes them.
-        throttle: says when more would be too early.
+        supply: provides batches.
+        delivery: writes batches.
+        throttle: says when to wait for the learner.
     """
 
     def __init__(self, parts: Parts, schedule: Schedule, supply: Supply, delivery: Delivery, throttle: Throttle) -> None:
         self._options, self._meter, self._workers = parts.options, parts.meter, parts.workers
         self._schedule, self._supply, self._delivery, self._throttle = schedule, supply, delivery, throttle
         self.is_abandoned: Callable[[], bool] = bool
-        """Whether nobody wants the present step any more."""
+        """Whether the current step is no longer wanted."""
 
     def step(self) -> bool:
-        """Collect and write one batch, unless that is too early; return whether there is more to do."""
+        """Collect and write one batch, unless the throttle says wait; return whether there is more to do."""
         if self._frames_left >= self._least_frames and self._throttle.holds(self._meter.frames):
             self._workers.group.poll(())  # it raises a failure
             return True
@@ -43,7 +43,7 @@ class Filling:
         return True
 
     def _limit(self) -> int:
-        """Frames of the next rollout that may be written, so that `total_frames` are not exceeded."""
+        """Number of frames of the next rollout that may be written without exceeding `total_frames`."""
         left = self._frames_left
         return 0 if left < self._least_frames or self.is_abandoned() else left
 
@@ -54,7 +54,7 @@ class Filling:
 
     @property
     def _least_frames(self) -> int:
-        """Frames of the smallest piece of a batch that can be written: of one column."""
+        """Number of frames in the smallest writable piece of a batch: one column."""
         if self._schedule.writes is None:
             return self._schedule.shape[:-1].numel()
         return min(info.rows for info in self._workers.infos)

@@ -17,16 +17,16 @@ from reap.collectors.workers.base import WorkerSlots
 
 
 class Arrangement:
-    """See above.
+    """Slots of the workers of a batch, and how their contents are joined; see above.
 
     Args:
-        slots: those of all workers, or those of each.
+        slots: one set for all workers, or one for each.
         count: number of workers.
         shape: of a batch.
         frames: frames of a batch.
-        join: makes the batch of the workers' results; None where it is what the slot holds.
-        drops_missing: columns that a worker did not record are left out.
-        real_rows: the rows of a batch that belong to a worker; None if all do.
+        join: makes one batch from the workers' results; None if the slot already holds the batch.
+        drops_missing: leave out columns that a worker did not record.
+        real_rows: the rows of a batch that are not padding; None if all are real.
         delivers_in_parts: whether each worker's part of a batch is delivered by itself.
 
     Attributes:
@@ -58,7 +58,7 @@ class Arrangement:
         return [slots.take() for slots in self._slots]
 
     def give_back(self, numbers: Sequence[int]) -> None:
-        """Return slots that were taken and are not delivered."""
+        """Return slots that were taken but will not be delivered."""
         for slots, number in zip(self._slots, numbers, strict=True):
             slots.give_back(number)
 

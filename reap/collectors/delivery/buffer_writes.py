@@ -1,9 +1,9 @@
-"""`PendingWrites`: what workers are told to write, and what of it is done.
+"""`PendingWrites`: writes that workers make to the replay buffer, queued and in progress.
 
     add(worker, done) --> waiting --> under way --> done: the slot is free
                            carry_out    finish
 
-What waits, or is under way, when Ctrl-C comes is taken up by the next call.
+Writes that are waiting or in progress at a Ctrl-C are continued by the next call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reap.recording.buffers import MASK
 log = logging.getLogger("reap.collectors")
 
 Recover = Callable[[WorkerError], None]
-"""Takes a worker's failure, and raises what cannot be mended."""
+"""Handles a worker's failure; raises it if the worker cannot be replaced."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Order:
     """Columns that a worker is to write.
 
     Attributes:
-        worker: who.
-        slots: where its slots are.
+        worker: the worker.
+        slots: the worker's slots.
         slot: the number of the slot.
-        columns: how many columns, from the first.
-        frames: valid frames in them.
+        columns: number of columns, from the first.
+        frames: number of valid frames in them.
     """
 
     worker: int
@@ -50,14 +50,14 @@ class Order:
 
 
 class PendingWrites:
-    """Has workers write what they recorded, in the order in which it is added.
+    """Makes workers write what they recorded, in the order in which writes are added.
 
     Args:
         workers: the workers.
-        meter: is told of frames that are not written.
-        at_once: writes that may be under way at the same time; with one, they follow each other in the buffer as they
-            were added.
-        by_column: a rollout is written column by column, not in one write.
+        meter: counts frames that are not written.
+        at_once: maximum number of concurrent writes; with 1, they reach the buffer in the order in which they were
+            added.
+        by_column: write a rollout column by column, not in one write.
     """
 
     def __init__(self, workers: Workers, meter: Meter, at_once: int, *, by_column: bool) -> None:
@@ -69,7 +69,7 @@ class PendingWrites:
 
     @property
     def are_left(self) -> bool:
-        """Whether something waits or is under way."""
+        """Whether any write is waiting or in progress."""
         return bool(self._waiting or self._under_way)
 
     @property
@@ -78,12 +78,12 @@ class PendingWrites:
         return list(self._under_way)
 
     def add(self, worker: int, done: Done, most: int | None) -> int:
-        """Have a rollout written, once its turn comes.
+        """Queue a rollout to be written.
 
         Args:
-            worker: who recorded it.
-            done: what it said of it; counted by the meter already.
-            most: frames that may be written; None for all.
+            worker: the worker that recorded it.
+            done: the worker's reply, already counted by the meter.
+            most: maximum number of frames to write; None for all.
 
         Returns:
             Frames that will be written.
@@ -97,7 +97,7 @@ class PendingWrites:
         return frames
 
     def carry_out(self, recover: Recover) -> None:
-        """Tell the workers to write what waits; as many as may be under way are, when this returns."""
+        """Start waiting writes, up to the limit on concurrent writes."""
         while self._waiting:
             if not self._waiting[0].columns:
                 self._free(self._waiting.popleft())
@@ -114,7 +114,7 @@ class PendingWrites:
                 self.failed(failure, recover)
 
     def finish(self, recover: Recover) -> None:
-        """Return when everything that was added is written."""
+        """Wait until everything that was added is written."""
         self.carry_out(recover)
         while self._under_way:
             self._receive(recover)
@@ -127,18 +127,18 @@ class PendingWrites:
             self.failed(failure, recover)
 
     def wrote(self, worker: int) -> bool:
-        """Take a worker's reply, if it was told to write; return whether it was."""
+        """Handle a worker's reply if it answers a write; return whether it does."""
         order = self._under_way.pop(worker, None)
         if order is not None:
             self._free(order)
         return order is not None
 
     def failed(self, failure: WorkerError, recover: Recover) -> None:
-        """Take a failure: frames whose write it ended are lost, but for those that the buffer has nevertheless.
+        """Handle a failure: frames of the interrupted write are lost, except those that the buffer has already.
 
         Raises:
             WorkerRaised: the user's code raised before the write, or in it.
-            WorkerError: what cannot be mended.
+            WorkerError: the worker cannot be replaced.
         """
         order = self._under_way.pop(failure.worker, None)
         if order is not None:
@@ -149,7 +149,7 @@ class PendingWrites:
         recover(failure)
 
     def _published(self, order: Order) -> int:
-        """Frames of an order that the buffer has, though the worker did not live to say so."""
+        """Number of frames of a write that reached the buffer although the worker died before it replied."""
         progress = self._group.progress(order.worker)
         published = 0 if progress is None else progress.published
         return min(order.frames, published) if self._by_column or not published else order.frames
@@ -164,13 +164,13 @@ class PendingWrites:
 def end_for_workers(
     options: CollectorOptions, infos: Sequence[WorkerInfo], *, takes_parts: bool, can_send: Callable[[Any], bool]
 ) -> Any:
-    """What workers write through; None where they cannot, and this process writes.
+    """The writes of workers; None if they cannot write, so that this process does.
 
     Args:
         options: the collector's.
         infos: about each worker.
-        takes_parts: the buffer takes what each of them recorded by itself.
-        can_send: whether the workers can have an end of a buffer.
+        takes_parts: the buffer accepts each worker's rollout by itself.
+        can_send: whether a buffer can be sent to the workers.
     """
     buffer: Any = options.replay_buffer
     has_objects = any(field.is_object for info in infos for field in info.fields.values())

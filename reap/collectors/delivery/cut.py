@@ -1,4 +1,4 @@
-"""A part of a batch: as many columns as a number of frames allows."""
+"""Cuts a batch to the columns that fit a number of frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fitting(valid: torch.Tensor, frames: int) -> tuple[int, int]:
 
     Args:
         valid: mask `[*batch, columns]`.
-        frames: how many there may be.
+        frames: maximum number of valid frames.
     """
     totals: list[int] = valid.reshape(-1, valid.shape[-1]).sum(0).cumsum(0).tolist()
     kept = [total for total in totals if total <= frames]

@@ -14,12 +14,12 @@ class Delivery:
     """The steps between a batch and the user: mark, split, postproc, device, replay buffer.
 
     Args:
-        options: those of the collector say which steps there are.
+        options: the collector's; they choose the steps.
         schedule: the collector's.
-        handover: is told when a batch has been handed out.
+        handover: notified when a batch has been handed out.
 
     Attributes:
-        steps: the steps; a batch for which there are none is the user's as it is.
+        steps: the steps; without any, batches are handed out as they are.
     """
 
     def __init__(self, options: CollectorOptions, schedule: Schedule, handover: Handover) -> None:
@@ -28,7 +28,7 @@ class Delivery:
         self._schedule, self._handover, self._buffer = schedule, handover, options.replay_buffer
 
     def hand_out(self, batch: Any) -> Any:
-        """What the user gets of a batch."""
+        """Apply the steps to a batch and return what the user gets."""
         # One without frames was written by the workers; a state may say so too.
         is_written = self._schedule.writes is not None and not batch.batch_size.numel()
         delivered = None if is_written else take(self.steps, batch, self._buffer)

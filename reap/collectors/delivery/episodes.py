@@ -1,7 +1,7 @@
-"""`EpisodeQueue`: whole episodes out of rollouts, without a bias to short ones.
+"""`EpisodeQueue`: takes rollouts, gives whole episodes, without a bias towards short ones.
 
-The k-th episode of each row is delivered before the k+1-th of any: rows take turns. If whichever episode is complete first were
-delivered first, short episodes would come too often, for a row that has one delivers it while the others still work on theirs.
+The k-th episode of each row is delivered before the k+1-th of any: rows take turns. If episodes were delivered as
+they complete, short ones would be over-represented: a row delivers them while other rows are still busy with long ones.
 
     rollouts   [E, T] -> chunks [E*T]       spans of each row's episodes: (chunk, start, stop), ...
     delivery   the next n episodes in turn, gathered from the chunks by one index per leaf
@@ -39,8 +39,8 @@ class Row:
     """The episodes of one row.
 
     Attributes:
-        complete: episodes that wait for delivery, each a list of spans `(chunk, start, stop)`.
-        open: spans of the episode under way.
+        complete: episodes waiting for delivery, each a list of spans `(chunk, start, stop)`.
+        open: spans of the unfinished episode.
         id: its id.
     """
 
@@ -55,10 +55,10 @@ class EpisodeQueue:
     Args:
         count: episodes of a batch.
         form: "padded" `[count, T_max]` with a mask, or "cat" `[frames]`, one episode after the other.
-        max_pending_frames: frames that may wait for delivery.
+        max_pending_frames: maximum number of frames that wait for delivery.
 
     Raises:
-        OptionError: a count below 1, another format.
+        OptionError: `count` is below 1, or the format is unknown.
     """
 
     def __init__(self, count: int, form: str, max_pending_frames: int) -> None:
@@ -76,22 +76,22 @@ class EpisodeQueue:
         self.pending_frames = 0
 
     def expect(self, rows: int) -> None:
-        """Wait for episodes of this number of rows; each rollout brings a part of the rows."""
+        """Expect episodes of this number of rows; each rollout holds some of the rows."""
         self._rows = [Row() for _ in range(rows)]
 
     def expect_more(self, rows: int) -> None:
-        """Wait for episodes of more rows, which come after those there are."""
+        """Expect episodes of more rows, numbered after the existing ones."""
         self._rows += [Row() for _ in range(rows)]
 
     def add(self, rollout: TensorDictBase, first_row: int = 0) -> int:
-        """Take a rollout `[*P, T]`; return the frames of episodes that were broken off and are dropped.
+        """Add a rollout `[*P, T]`; return the number of frames dropped with episodes that were cut off.
 
         Args:
             rollout: the rollout.
-            first_row: the number of its first row, where a rollout holds a part of the rows.
+            first_row: the number of its first row, if a rollout holds some of the rows only.
 
         Raises:
-            OptionError: more frames wait than may; the rollout is taken all the same.
+            OptionError: too many frames are waiting; the rollout has been added nevertheless.
         """
         columns = rollout.shape[-1]
         ids = rollout.get(IDS).reshape(-1, columns).cpu().numpy()
@@ -108,7 +108,8 @@ class EpisodeQueue:
             late = lengths.index(min(lengths))
             raise OptionError(
                 f"max_pending_frames={self._limit}: {self.pending_frames} frames wait for a long episode of row {late} "
-                f"(complete episodes that wait, by row: {lengths}); raise it, or limit episodes with max_frames_per_traj"
+                f"(complete episodes that wait, by row: {lengths}); increase max_pending_frames, or limit episodes with "
+                "max_frames_per_traj"
             )
         return dropped
 
@@ -132,7 +133,7 @@ class EpisodeQueue:
         return dropped
 
     def is_ahead(self, rows: range, frames: int) -> bool:
-        """Whether these rows have the episodes of two batches, and this number of frames, and wait for others."""
+        """Whether these rows are ahead: they hold two batches of episodes and this many frames, and wait for others."""
         enough, own = 2 * -(-self._count // len(self._rows)), [self._rows[b].complete for b in rows]
         waiting = sum(stop - start for episodes in own for spans in episodes for _, start, stop in spans)
         return all(len(episodes) >= enough for episodes in own) and waiting >= frames
@@ -145,7 +146,7 @@ class EpisodeQueue:
         return frames
 
     def state(self) -> dict[str, Any] | None:
-        """The episodes that wait, complete or under way: tensors, numbers and lists; None where frames hold other objects."""
+        """The waiting episodes, finished or not, as tensors, numbers and lists; None if frames hold other objects."""
         chunks: dict[int, list[tuple[Any, torch.Tensor]]] = {}
         for number, frames in self._chunks.items():
             if any(map(is_non_tensor, frames.values(include_nested=True))):
@@ -165,7 +166,7 @@ class EpisodeQueue:
 
     @as_state_dict_gave()
     def read(self, state: Mapping[str, Any] | None) -> tuple[EpisodeQueue, bool]:
-        """A queue like this one in which the episodes of a state wait; none for None, and False with it."""
+        """A queue like this one with the episodes of a state, and True; for a state of None an empty queue, and False."""
         given = state or {"turn": 0, "number": 0, "pending": 0, "rows": [], "chunks": {}}
         made = copy(self)
         made._turn, made._number, made.pending_frames = map(int, (given["turn"], given["number"], given["pending"]))
@@ -184,13 +185,13 @@ class EpisodeQueue:
         return made, state is not None
 
     def left_over(self) -> int:
-        """Frames that wait where no more rollouts follow; those that were told before are not told again."""
+        """Number of waiting frames that will never be delivered, since no rollouts follow; each is reported once."""
         frames, self._told = self.pending_frames - self._told, self.pending_frames
         return frames
 
     @property
     def is_ready(self) -> bool:
-        """Whether a batch can be taken."""
+        """Whether a batch is ready."""
         rows = len(self._rows)
         if not rows:
             return False
@@ -199,7 +200,7 @@ class EpisodeQueue:
         return all(len(row.complete) >= whole + (b in extra) for b, row in enumerate(self._rows))
 
     def take(self) -> TensorDictBase:
-        """The next batch; `is_ready` comes first."""
+        """The next batch; call `is_ready` first."""
         spans: list[tuple[int, int, int]] = []
         for _ in range(self._count):
             spans.extend(self._rows[self._turn].complete.popleft())
@@ -228,7 +229,7 @@ class EpisodeQueue:
 
 
 def make_queue(options: CollectorOptions) -> EpisodeQueue | None:
-    """The queue that these options ask for, if they do."""
+    """The queue for these options; None if they ask for none."""
     if options.trajs_per_batch is None:
         return None
     # A buffer of frames has no room for padding.
@@ -242,13 +243,13 @@ def next_episodes(
     first_row: Callable[[], int],
     discard: Callable[[int], None],
 ) -> TensorDictBase | None:
-    """The next batch of a queue, filled by rollouts; None when there are no more of them.
+    """Add rollouts to a queue until it has a batch, and return that; None if there are no more rollouts.
 
     Args:
         queue: the queue.
         next_rollout: gives a rollout, or None.
         first_row: the number of that rollout's first row.
-        discard: is told of frames that are not delivered.
+        discard: called with the number of frames that are not delivered.
     """
     while not queue.is_ready:
         rollout = next_rollout()

@@ -1,4 +1,4 @@
-"""`ExclusiveCall`: lets one rollout at a time be collected."""
+"""`ExclusiveCall`: allows one rollout at a time to be collected."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from reap.errors import CallOrderError
 
 
 class ExclusiveCall:
-    """A context that one caller at a time may enter: rows that two threads step at once would be in no order.
+    """A context that one caller at a time may enter: two threads stepping the same rows would mix up their order.
 
     Args:
         name: the collector's class, for the error.
 
     Raises:
-        CallOrderError: another call is under way.
+        CallOrderError: another call is in progress.
     """
 
     def __init__(self, name: str) -> None:
@@ -23,9 +23,7 @@ class ExclusiveCall:
 
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
-            raise CallOrderError(
-                f"this {self._name} is collecting already: for another thread, or its own env or policy asked it to"
-            )
+            raise CallOrderError(f"this {self._name} is already collecting: for another thread, or for its own env or policy")
 
     def __exit__(self, *exception: object) -> None:
         self._lock.release()

@@ -1,7 +1,7 @@
 """How the results of several workers become one batch: stacked, or joined along a dimension.
 
 worker w   [*P, T]
-"stack"    [W, *P, T]    of unequal workers: padded with zeros, the mask says where
+"stack"    [W, *P, T]    unequal workers: padded with zeros, marked in the mask
 d          joined along dimension d of [*P, T]
 """
 
@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 
 class Joiner(Protocol):
-    """Makes one batch of the workers' results."""
+    """Makes one batch from the workers' results."""
 
     def __call__(self, results: Sequence[TensorDictBase]) -> TensorDictBase:
         """The batch."""
@@ -37,7 +37,7 @@ def checked_dim(cat_results: str | int, shapes: Sequence[Shape]) -> int | None:
     """The dimension along which results of these shapes are joined, counted from 0; None for a stack.
 
     Raises:
-        OptionError: results of different numbers of dimensions, a dimension that is not there, other dimensions that differ.
+        OptionError: results differ in their number of dimensions or in other dimensions, or there is no such dimension.
     """
     ranks = {len(shape) for shape in shapes}
     if len(ranks) > 1:
@@ -70,7 +70,7 @@ def joined_shape(dim: int | None, shapes: Sequence[Shape]) -> Shape:
 
 
 def real_rows(shapes: Sequence[Shape]) -> torch.Tensor | None:
-    """The rows of a stack of these results that a worker has; None if all are."""
+    """The rows of a stack of these results that hold data; None if all do."""
     is_real = np.zeros(joined_shape(None, shapes)[:-1], bool)
     for worker, shape in enumerate(shapes):
         is_real[(worker, *map(slice, shape[:-1]))] = True
@@ -78,7 +78,7 @@ def real_rows(shapes: Sequence[Shape]) -> torch.Tensor | None:
 
 
 def joiner(dim: int | None, shapes: Sequence[Shape]) -> Joiner:
-    """What joins results of these shapes, by copying them."""
+    """A function that joins results of these shapes, by copying them."""
     return partial(_padded, joined_shape(None, shapes)) if dim is None else partial(_joined, dim)
 
 

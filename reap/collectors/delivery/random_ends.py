@@ -1,4 +1,4 @@
-"""The hand-over from random actions to a policy with a recurrent state, which begins new episodes."""
+"""Ends episodes when random actions give way to a policy with a recurrent state, which starts new episodes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from reap.recording.layout import Array
 
 
 def end_episodes(array: Callable[[Key], Array], *, has_mask: bool) -> None:
-    """Mark episodes that are under way at the end of a rollout, and do not go on, truncated and done with their last frame.
+    """Mark the last frame of episodes that are unfinished at the end of a rollout, and will not continue, truncated and done.
 
     Args:
         array: the rollout's values `[rows, columns, *value]` under a key.
-        has_mask: it may have frames that are not valid.
+        has_mask: the rollout may hold invalid frames.
     """
     truncated, done = (array(after(key))[..., 0] for key in (TRUNCATED, DONE))
     rows, last = last_frames(done.shape[0], done.shape[1], array(MASK) if has_mask else None)

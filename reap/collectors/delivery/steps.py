@@ -19,7 +19,7 @@ Step = Callable[[TensorDictBase], Any]
 
 
 class Extendable(Protocol):
-    """What a replay buffer must offer."""
+    """The methods that a replay buffer must have."""
 
     def extend(self, data: Any) -> Any:
         """Write items along the first dimension."""
@@ -47,7 +47,7 @@ def mark_truncated(batch: TensorDictBase) -> TensorDictBase:
 
 
 def split(batch: TensorDictBase) -> TensorDictBase:
-    """The trajectories of a batch, as ordinary tensors whatever mode the caller is in."""
+    """The trajectories of a batch, as ordinary tensors even in inference mode."""
     with torch.inference_mode(mode=False):
         return split_trajectories(batch)
 
@@ -68,24 +68,24 @@ def write_columns(buffer: Extendable, batch: TensorDictBase) -> None:
 
 
 def ndim_of(buffer: Any) -> int | None:
-    """The dimensions that a buffer keeps apart; None if it does not say."""
+    """The number of dimensions of a buffer's storage; None if unknown."""
     return getattr(getattr(buffer, "storage", None), "ndim", None)
 
 
 def feeders_of(buffer: Any) -> Any:
-    """Where a buffer keeps those who fill it in the background; None if it has no such place."""
+    """The registry of background feeders of a buffer; None if it has none."""
     return getattr(buffer, "feeders", None)
 
 
 def register_feeder(buffer: Any, feeder: Any) -> None:
-    """Tell a buffer who fills it in the background, if it has a place for that."""
+    """Register a background feeder with a buffer, if the buffer has a registry."""
     feeders = feeders_of(buffer)
     if feeders is not None:
         feeders.add(feeder)
 
 
 def in_parts(steps: Sequence[Step]) -> Step:
-    """These steps for each part of a batch that lies in its first dimension."""
+    """A step that applies these steps to each entry of a batch's first dimension."""
 
     def each(batch: TensorDictBase) -> None:
         for part in batch.unbind(0):
@@ -95,7 +95,7 @@ def in_parts(steps: Sequence[Step]) -> Step:
 
 
 def take(steps: Sequence[Step], batch: Any, buffer: Any = None) -> Any:
-    """What these steps make of a batch; where one fails, it is lost to this buffer."""
+    """Apply these steps to a batch; if one fails, tell this buffer that the batch is lost."""
     try:
         for step in steps:
             batch = step(batch)
@@ -103,23 +103,23 @@ def take(steps: Sequence[Step], batch: Any, buffer: Any = None) -> Any:
         try:
             break_trajectories(buffer)
         except Exception as failure:  # noqa: BLE001  a buffer elsewhere, which may be what failed in the first place
-            error.add_note(f"reap: the replay buffer did not take note that a batch is lost: {failure!r}")
+            error.add_note(f"reap: the replay buffer could not record that a batch was lost: {failure!r}")
         raise
     return batch
 
 
 def break_trajectories(buffer: Any) -> None:
-    """Have what is written to a buffer next go on from nothing that was written before, if it knows of trajectories."""
+    """Tell a buffer, if it tracks trajectories, that the next write does not continue any earlier one."""
     breaks = getattr(buffer, "break_trajectories", None)
     if breaks is not None:
         breaks()
 
 
 def delivery_steps(options: CollectorOptions) -> tuple[Step, ...]:
-    """The steps that these options ask for; what is not asked for is absent.
+    """The steps for these options; absent options add none.
 
     Raises:
-        OptionError: a replay buffer that has no `extend`, or no `add` where columns are written; memory that cannot be pinned.
+        OptionError: a replay buffer without `extend`, or without `add` if columns are written; memory that cannot be pinned.
     """
     steps: list[Step] = []
     if options.set_truncated:

@@ -1,4 +1,4 @@
-"""`Supply`: the next batch of a collector, of rollouts or of whole episodes, as far as the budget goes."""
+"""`Supply`: gives the next batch of a collector, of rollouts or of whole episodes, within the budget."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from reap.collectors.worker.results import valid_frames
 from reap.system.interrupts import deferring_interrupts
 
 Limit = Callable[[], int | None]
-"""Frames that may be delivered of the next rollout: None for all of them, 0 where there is no next one."""
+"""Maximum number of frames to deliver from the next rollout: None for all, 0 if no rollout is to follow."""
 
 WRITTEN = TensorDict({"collector": {"mask": torch.zeros(0, dtype=torch.bool)}}, batch_size=[0])
-"""The batch of workers that have written what they recorded."""
+"""Placeholder for a batch that the workers have written to the replay buffer themselves."""
 
 
 class Supply:
-    """Has rollouts recorded, one call at a time, and makes batches of them.
+    """Requests rollouts, one call at a time, and makes batches from them.
 
     Args:
         name: the collector's class, for errors.
         parts: of the collector.
-        schedule: has workers record.
-        hands_out: whether a batch is the user's as it is; otherwise it is still to be delivered.
+        schedule: makes workers record.
+        hands_out: whether batches go to the user as they are; otherwise delivery steps follow.
         marks: whether the last frame of each row is marked truncated.
 
     Attributes:
-        queue: whole episodes wait there, where these are asked for.
-        recorded_by: gives the `rollout()` of a collector's class that has one of its own, which is called for each rollout.
+        queue: holds whole episodes, with `trajs_per_batch`.
+        recorded_by: returns the `rollout()` of a collector subclass that overrides it; it is then called for each rollout.
     """
 
     def __init__(self, name: str, parts: Parts, schedule: Schedule, *, hands_out: bool, marks: bool) -> None:
@@ -51,10 +51,10 @@ class Supply:
         self._last: Recording | None = None
 
     def next(self, limit: Limit | None = None) -> Any:
-        """The next batch, or None; one that is complete when Ctrl-C comes is that of the next call.
+        """The next batch, or None. A batch that is complete when Ctrl-C arrives is returned by the next call.
 
         Args:
-            limit: says how much of each rollout may be delivered; if None, whole ones until the budget is used up.
+            limit: returns how many frames of each rollout to deliver; None: whole rollouts until the budget is used up.
         """
         handover, limit = self._handover, self._whole if limit is None else limit
         if handover.ready is None:
@@ -66,7 +66,7 @@ class Supply:
         return batch
 
     def rollout(self) -> TensorDictBase:
-        """A rollout as it was recorded, which neither the queue of episodes nor the replay buffer gets."""
+        """A rollout as recorded, which goes neither to the episode queue nor to the replay buffer."""
         handover = self._handover
         if handover.ready is None or handover.ready is WRITTEN or self.queue is not None:
             with deferring_interrupts():
@@ -88,7 +88,7 @@ class Supply:
         return next_episodes(queue, partial(self._rows_within, limit), self._first_row, self._meter.discard)
 
     def _rows_within(self, limit: Limit) -> Any:
-        """A rollout without the rows that only pad: they have no episodes to wait for."""
+        """A rollout without its padding rows, which hold no episodes."""
         batch, rows = self._within(limit), self._schedule.real_rows
         return batch if batch is None or rows is None else batch.reshape(-1, batch.shape[-1])[rows]
 
@@ -98,7 +98,7 @@ class Supply:
         return self._schedule.first_row(self._last)
 
     def _within(self, limit: Limit) -> Any:
-        """A rollout, at most as much of it as may be delivered; None if nothing may."""
+        """A rollout, cut to the limit; None if the limit is 0."""
         most = limit()
         if most == 0:
             return None
@@ -109,7 +109,7 @@ class Supply:
             return self._timed(most, self._schedule.writes)
 
     def _of_class(self, rollout: Callable[[], TensorDictBase], most: int | None) -> TensorDictBase:
-        """What the collector's own `rollout()` returns; its frames are counted where that has recorded nothing itself."""
+        """The result of the collector's own `rollout()`; its frames are counted here if that call recorded nothing itself."""
         before = self._meter.frames
         try:
             batch = rollout()
@@ -143,7 +143,7 @@ class Supply:
         return batch
 
     def state(self) -> dict[str, Any]:
-        """What waits to be handed out: tensors, numbers, lists and dicts. No rollout is under way."""
+        """The batches and episodes waiting to be handed out, as tensors, numbers, lists and dicts. Call it between rollouts."""
         for one in self._handover.recorded:
             if one.batch is None:
                 # A copy: a slot that is lent before its turn would make the worker need another.

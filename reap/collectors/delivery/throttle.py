@@ -3,7 +3,7 @@
     written ---------|--- ahead ---|
     learner ---------'             '-- may not go beyond max_frames_ahead: the collector waits until the learner samples
 
-The learner has come through the frames that it sampled, divided by how often each frame is to be sampled.
+The learner has consumed the frames that it sampled, divided by the number of times each frame is to be sampled.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from reap.system.bell import Bell
 from reap.system.native import require_polls
 
 PATIENCE = 60.0
-"""Seconds for which a collector waits for the learner's first sample before it warns."""
+"""Seconds that a collector waits for the learner's first sample before it warns."""
 
 
 class Throttle:
-    """Waits for the learner.
+    """Makes a collector wait for the learner.
 
     Args:
-        limit: frames that may be written and that the learner has not come through.
+        limit: maximum number of written frames that the learner has not consumed.
         samples_per_frame: how often each frame is to be sampled.
-        step: frames that are written at a time.
-        warm_up: the first frames, which need not wait.
-        patience: seconds after which a warning says that nothing was sampled at all, doubled for each further one.
+        step: frames per write.
+        warm_up: number of initial frames that need not wait.
+        patience: seconds after which a warning says that nothing was sampled; doubled for each further warning.
 
     Attributes:
-        is_holding: the last answer of `holds`, unless it is being found.
+        is_holding: the last result of `holds`.
     """
 
     def __init__(
@@ -57,30 +57,30 @@ class Throttle:
             self._bell = Bell()
 
     def begin(self, frames: int, also: Sequence[int]) -> None:
-        """Count from here.
+        """Start counting.
 
         Args:
-            frames: frames that were written before.
+            frames: frames written before.
             also: descriptors that end a wait when they are readable.
         """
         self._also, self._sampled = also, 0
         self._start = max(frames, self._warm_up)
 
     def holds(self, frames: int) -> bool:
-        """Whether to wait before more is written than these frames."""
+        """Whether to wait before writing more than this number of frames."""
         self.is_holding = True  # a sample meanwhile wakes
         ahead = frames + self._step - self._start - self._sampled / self._per_frame
         self.is_holding = ahead > self._limit
         return self.is_holding
 
     def note_sampled(self, frames: int) -> None:
-        """The learner has sampled more frames."""
+        """Note that the learner has sampled more frames."""
         self._sampled += frames
         if self.is_holding:
             self.wake()
 
     def wait(self) -> None:
-        """Return at once, unless the last answer was to wait: then when something has happened."""
+        """Return immediately if the last answer was not to wait; otherwise wait until something happens."""
         if self._bell is None or not self.is_holding:
             return
         waiting = select.poll()
@@ -92,23 +92,23 @@ class Throttle:
         if not ready:
             warnings.warn(
                 f"the collector has waited for {self._patience:g} s: it may be {self._limit} frames ahead of the learner "
-                "(max_frames_ahead), and none was sampled yet. A learner that waits for more frames waits forever",
+                "(max_frames_ahead), and no frame has been sampled yet. A learner that waits for more frames waits forever",
                 RuntimeWarning,
                 stacklevel=2,
             )
             self._patience *= 2
 
     def wake(self) -> None:
-        """End a wait, or the next one."""
+        """End the current or next wait."""
         if self._bell is not None:
             self._bell.ring()
 
 
 def make_throttle(options: CollectorOptions, frames_per_batch: int) -> Throttle:
-    """The throttle that these options ask for; without them, one that never holds.
+    """The throttle for these options; without them, one that never waits.
 
     Raises:
-        OptionError: fewer frames than a batch has, or a buffer that does not say what was sampled from it.
+        OptionError: fewer frames than a batch holds, or a buffer that does not report its samples.
     """
     limit, buffer = options.max_frames_ahead, options.replay_buffer
     if limit is None:

@@ -1,4 +1,4 @@
-"""`EngineCollector`: what the collectors on all engines share. An engine differs in nothing but how bytes move.
+"""`EngineCollector`: what the collectors on all engines share. Engines differ only in how bytes move.
 
 given options --> the engine's own --> make_group
               --> EngineOptions    --> how often weights are sent, who has to be there
@@ -35,10 +35,10 @@ class EngineCollector(RemoteCollector):
         is_sync: bool,
         can_write: Callable[[Any], bool] = lambda _: False,
     ) -> None:
-        """Be composed of workers that an engine reaches.
+        """Build the collector from workers that an engine reaches.
 
         Args:
-            make_group: makes their group, as `RemoteGroup` is made.
+            make_group: makes the workers' group, with the arguments of `RemoteGroup`.
             create_env_fn: as given.
             policy: as given.
             options: as given, without the engine's own.

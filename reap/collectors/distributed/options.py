@@ -1,4 +1,4 @@
-"""The options that collectors with workers on other machines share, and what they mean to the workers.
+"""The options that collectors with workers on other machines share, and how workers apply them.
 
 given ---> popped: the engine's own
       ---> EngineOptions                   how often weights are sent, what each worker runs
@@ -72,7 +72,7 @@ INTERVALS = ("update_after_each_batch", "max_weight_update_interval", "update_in
 
 
 class Given(NamedTuple):
-    """What a user gave, taken apart.
+    """A user's options, by the part of the collector that they belong to.
 
     Attributes:
         create_env_fn: as collectors with several workers expect it.
@@ -86,10 +86,10 @@ class Given(NamedTuple):
 
 
 def popped(options: dict[str, Any], kind: type[T]) -> T:
-    """The options of a kind, taken out of those given.
+    """Remove the options of one kind from those given, and return them.
 
     Args:
-        options: as given; those that are taken are not there afterwards.
+        options: as given; the options of this kind are removed.
         kind: a dataclass.
     """
     own = {field.name for field in fields(kind)} & options.keys()  # pyright: ignore[reportArgumentType]
@@ -97,7 +97,7 @@ def popped(options: dict[str, Any], kind: type[T]) -> T:
 
 
 def taken_apart(create_env_fn: Any, options: Mapping[str, Any], *, is_sync: bool) -> Given:
-    """What was given, as collectors with several workers expect it.
+    """Convert arguments to the form that collectors with several workers expect.
 
     Args:
         create_env_fn: one entry for each worker, or one entry.
@@ -145,14 +145,14 @@ def _has_workers(collector_class: Any) -> bool:
 
 
 def _in_lists(create_env_fn: Any, times: int, workers: Any) -> Any:
-    """Each entry as the list of env factories that such a collector takes; entries that are lists stay."""
+    """Each entry as a list of env factories, which such a collector takes; lists are kept."""
     if not isinstance(create_env_fn, list | tuple):
         return [[create_env_fn] * times] * workers if isinstance(workers, int) else create_env_fn
     return [one if isinstance(one, list | tuple) else [one] * times for one in create_env_fn]
 
 
 def _merged(given: Any, workers: Any) -> dict[str, Any]:
-    """The options in `collector_kwargs`; lists where they differ by worker."""
+    """The options in `collector_kwargs`; a list for each option that differs between workers."""
     if given is None:
         return {}
     if isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""`RayCollector`: collectors whose workers are Ray actors, wherever in a cluster Ray puts them.
+"""`RayCollector`: collectors whose workers are Ray actors, placed anywhere in a cluster by Ray.
 
 trainer ---- commands, as calls ----> actor: an env, a policy
         <--- rollouts, in Ray's object store ---
@@ -30,7 +30,7 @@ class RayOptions:
 
     Attributes:
         num_collectors: number of workers, if one `create_env_fn` is given for all.
-        ray_init_config: arguments of `ray.init`, where Ray does not run in this process yet.
+        ray_init_config: arguments of `ray.init`, if Ray is not yet initialised in this process.
         remote_configs: options of Ray's actors: `num_cpus` (1 by default), `num_gpus`, `memory`, `resources`, `runtime_env`,
             `scheduling_strategy`, `label_selector`, ...; or a list of them, one for each worker.
         use_env_creator: make each env through an `EnvCreator`.
@@ -42,10 +42,10 @@ class RayOptions:
     use_env_creator: bool = False
 
     def configs(self, workers: int) -> Sequence[Mapping[str, Any]]:
-        """The options of each actor, or those of all.
+        """The options of each actor, or one dict for all.
 
         Raises:
-            OptionError: something else than dicts, or a list of another length.
+            OptionError: not dicts, or a list whose length is not the number of workers.
         """
         given: Any = self.remote_configs or {}
         each = [given] if isinstance(given, Mapping) else list(given)
@@ -60,8 +60,8 @@ class RayOptions:
 class RayCollector(EngineCollector):
     """Runs a policy in Ray actors.
 
-    A Ray that runs is used and left running, also by name of `RAY_ADDRESS`; otherwise one is started on this machine. The
-    collector's workers end with it.
+    A running Ray, or one that `RAY_ADDRESS` names, is used and left running; otherwise one is started on this machine. The
+    workers end with the collector.
 
     Args:
         create_env_fn: a list with one env factory, gymnasium id or env of reap for each worker, or one with `num_collectors`.
@@ -80,7 +80,7 @@ class RayCollector(EngineCollector):
         OptionError: an option that is unknown or cannot work, such as resources that no node has.
         SpecMismatch: a policy or an env that does not keep to the env's specs.
         WorkerRaised: the code of a worker raised.
-        WorkerDied: an actor or its node ended; the message says what Ray says.
+        WorkerDied: an actor or its node ended; the message includes Ray's reason.
 
     Example (starts Ray)::
 
@@ -140,7 +140,7 @@ class RayCollector(EngineCollector):
         create_env_fn: Any = None,
         remote_configs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start more workers, which join while others deliver.
+        """Start more workers, which join while the others deliver.
 
         Args:
             num_collectors: how many.
@@ -166,7 +166,7 @@ class RayCollector(EngineCollector):
 
 
 def is_an_actor(buffer: Any) -> bool:
-    """Whether a replay buffer is one that workers can write to themselves."""
+    """Whether workers can write to this replay buffer themselves."""
     return isinstance(buffer, RayReplayBuffer)
 
 

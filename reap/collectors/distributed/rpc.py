@@ -3,8 +3,8 @@
     collector == RPC agent <== calls == worker 0      a process that a launcher started, here or on another machine
                            <== calls == worker 1
 
-Collectors of a process share its RPC agent: the user's own, where `init_rpc` was called, else one that ends with the last of
-them. No group of torch's is joined, so that workers come, go and fail independently of each other.
+Collectors in one process share its RPC agent: the user's, if `init_rpc` was called, else one that is shut down with the last
+collector. Workers join no process group, so they come, go and fail independently of each other.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class RPCOptions(TorchDistributedOptions):
     """Options of collectors on torch.distributed.rpc, with their defaults.
 
     Attributes:
-        launcher: who starts the workers: "mp", on this machine; "submitit", as jobs; an executor of submitit; or another
+        launcher: starts the workers: "mp", on this machine; "submitit", as jobs; an executor of submitit; or another
             `reap.workers.launchers.base.Launcher`. torchrl's default is "submitit".
         slurm_kwargs: parameters of the executor that "submitit" makes, beside `DEFAULT_SLURM_CONF`; `folder` is where jobs
             keep their files.
-        backend: taken as torchrl takes it; all goes by RPC, weights too.
-        tcp_port: taken as torchrl takes it; nothing listens there, for agents of torch choose a port that is free.
-        address: of the interface by which workers of other machines reach this one; None for the one that the name of this
-            machine stands for. It is chosen with the first RPC agent of a process.
-        timeout: seconds that a worker has to start and to call.
-        lost_after: seconds of silence after which another machine, or the link to it, is lost. A busy process is not
-            silent: its agent answers in threads of its own. A worker that dies on this machine is noticed at once.
+        backend: accepted for compatibility with torchrl; everything, weights included, travels by RPC.
+        tcp_port: accepted for compatibility with torchrl; unused, since torch's agents choose a free port.
+        address: of the interface by which workers on other machines reach this one; None uses the address that this
+            machine's hostname resolves to. It is fixed when the process starts its first RPC agent.
+        timeout: seconds within which a worker must start and call.
+        lost_after: seconds of silence after which another machine, or the link to it, counts as lost. A busy process is not
+            silent: its agent answers in separate threads. A worker that dies on this machine is noticed at once.
         tensorpipe_options: of the agents that are started, as `torch.distributed.rpc.TensorPipeRpcBackendOptions` has them:
             `num_worker_threads`, `rpc_timeout`, `_transports`, `_channels`. By default they use TCP, and on one machine copy
             tensors out of each other's memory.
         visible_devices: the CUDA devices that the agent of each worker uses, one entry for each: a device, a list of devices
-            or None. Rollouts travel through the memory of the host in any case.
+            or None. Rollouts always travel through host memory.
     """
 
     tensorpipe_options: Mapping[str, Any] | None = None
@@ -71,7 +71,7 @@ class RPCOptions(TorchDistributedOptions):
         """Further options of each worker's agent.
 
         Raises:
-            OptionError: these are no CUDA devices, or there are none.
+            OptionError: not CUDA devices, or none exist here.
         """
         if self.visible_devices is None:
             return []
@@ -109,8 +109,8 @@ class RPCDataCollector(EngineCollector):
         SpecMismatch: a policy or an env that does not keep to the env's specs.
         WorkerRaised: the code of a worker raised, or a worker did not call in time.
         WorkerDied: the process of a worker ended, or its machine is lost.
-        ClosedError: the RPC agent of this process belongs to the process that it is a fork of.
-        MemoryError: what the workers record at a time does not fit into the memory that there is.
+        ClosedError: the RPC agent of this process belongs to its parent, from which it was forked.
+        MemoryError: a batch does not fit into the available memory.
 
     Example:
         >>> with RPCDataCollector(["CartPole-v1"] * 2, frames_per_batch=20, total_frames=60) as collector:

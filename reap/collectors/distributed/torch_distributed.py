@@ -3,7 +3,8 @@
     collector == pair of gloo == worker 0      a process that a launcher started, here or on another machine
               == pair of gloo == worker 1
 
-`torch.distributed.init_process_group` is not called: a default process group of the user's is not touched, and none is left.
+`torch.distributed.init_process_group` is not called: a default process group of the
+user is not touched, and none is left behind.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ class TorchDistributedOptions:
     """Options of collectors on torch.distributed, with their defaults.
 
     Attributes:
-        launcher: who starts the workers: "mp", on this machine; "submitit", as jobs; "submitit_delayed", where jobs cannot
+        launcher: starts the workers: "mp", on this machine; "submitit", as jobs; "submitit_delayed", where jobs cannot
             submit others (see `submitit_delayed_launcher`); an executor of submitit; or another
             `reap.workers.launchers.base.Launcher`. torchrl's default is "submitit".
         slurm_kwargs: parameters of the executor that "submitit" makes, beside `DEFAULT_SLURM_CONF`; `folder` is where jobs
             keep their files.
         backend: "gloo". "nccl" moves memory of CUDA devices only, and rollouts are recorded on the host.
-        tcp_port: where workers of other machines find this one; None for any that is free. Workers of this machine need none.
-        address: of the interface by which workers of other machines reach this one; None finds it, where there is only one.
-        timeout: seconds that a worker has to start and to connect.
-        lost_after: seconds of silence after which another machine, or the link to it, is lost. A busy process is not
+        tcp_port: on which workers on other machines find this one; None for any free port. Workers on this machine need none.
+        address: of the interface by which workers on other machines reach this one; None finds it if there is only one.
+        timeout: seconds within which a worker must start and connect.
+        lost_after: seconds of silence after which another machine, or the link to it, counts as lost. A busy process is not
             silent: the kernels ask each other. A worker that dies on this machine is noticed at once.
     """
 
@@ -79,7 +80,7 @@ SHOWN = shows_options(
 
 
 class _Collector(EngineCollector):
-    """What both share."""
+    """Base of both collectors."""
 
     def _compose_distributed(self, create_env_fn: Any, policy: Any, options: Mapping[str, Any], *, is_sync: bool) -> None:
         rest = dict(options)
@@ -114,9 +115,9 @@ class DistributedDataCollector(_Collector):
     Raises:
         OptionError: an option that is unknown or cannot work.
         SpecMismatch: a policy or an env that does not keep to the env's specs.
-        WorkerRaised: the code of a worker raised, or a worker did not come in time.
+        WorkerRaised: the code of a worker raised, or a worker did not connect in time.
         WorkerDied: the process of a worker ended, or its machine is lost.
-        MemoryError: what the workers record at a time does not fit into the memory that there is.
+        MemoryError: a batch does not fit into the available memory.
 
     Example:
         >>> with DistributedDataCollector(["CartPole-v1"] * 2, frames_per_batch=20, total_frames=60) as collector:
@@ -149,9 +150,9 @@ class DistributedSyncDataCollector(_Collector):
     Raises:
         OptionError: an option that is unknown or cannot work.
         SpecMismatch: a policy or an env that does not keep to the env's specs, or workers of different layouts.
-        WorkerRaised: the code of a worker raised, or a worker did not come in time.
+        WorkerRaised: the code of a worker raised, or a worker did not connect in time.
         WorkerDied: the process of a worker ended, or its machine is lost.
-        MemoryError: what the workers record at a time does not fit into the memory that there is.
+        MemoryError: a batch does not fit into the available memory.
 
     Example:
         >>> with DistributedSyncDataCollector(["CartPole-v1"] * 2, frames_per_batch=20, total_frames=40) as collector:

@@ -1,14 +1,14 @@
-"""`Exchange`: how workers get slots and weights, and how rollouts come back. It says nothing of who carries the commands.
+"""`Exchange`: how workers get slots and weights, and how rollouts come back. It does not depend on the carrier of commands.
 
     collector                                                      worker
       Exchange                                                       WorkerEnd
         attach_slot      a slot of the collector's pool   ------>      slot(number)   where to record
         attach_weights   a mailbox                        ------>      (PolicyCopy)   reads it before each rollout
-        land             rows of the slot                 <------      reply          what goes with `Done`
+        land             rows of the slot                 <------      reply          data that goes with `Done`
         completed_columns  of a worker that failed
 
-Two are there. `SharedExchange`: slots and mailboxes are memory that both processes map, so `Done` says only that it is done.
-`CopiedExchange`: nothing is shared; a worker records in memory of its own, which comes with `Done` as one block.
+There are two. `SharedExchange`: slots and mailboxes are memory that both processes map, so `Done` carries no data.
+`CopiedExchange`: nothing is shared; a worker records in its own memory, which travels with `Done` as one block.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ Rows = Mapping[Key, Array]
 
 
 class WorkerEnd(Protocol):
-    """A worker's end."""
+    """A worker's end of the exchange."""
 
     def attach(self, command: AttachSlot, descriptor: int) -> None:
         """Take the next slot."""
         ...
 
     def slot(self, number: int) -> Slot:
-        """Where the worker's rows of a slot are recorded."""
+        """The memory in which the worker's rows of a slot are recorded."""
         ...
 
     def keep_rollouts(self) -> None:
-        """From now on the worker writes what it records itself, and nobody else needs it."""
+        """Keep rollouts here: from now on the worker writes them to the replay buffer itself."""
         ...
 
     def reply(self, done: Done, slot: Slot) -> Done:
-        """The reply to `Collect`, with the data that the collector does not have yet."""
+        """Add to the reply to `Collect` the data that the collector does not have yet."""
         ...
 
 
 MakeEnd = Callable[[Mapping[Key, Field], tuple[int, ...], int], WorkerEnd]
-"""Makes a worker's end, where the worker is, from the fields of a frame, the shape of its rows, and its columns. A class, so
-that it can be sent."""
+"""Makes a worker's end, in the worker, from the fields of a frame, the shape of its rows, and its columns. A class, so that it
+can be sent."""
 
 
 class Exchange(Protocol):
-    """A collector's end, for all of its workers."""
+    """A collector's end of the exchange, for all of its workers."""
 
     @property
     def make_end(self) -> MakeEnd:
@@ -64,11 +64,11 @@ class Exchange(Protocol):
         ...
 
     def bind(self, group: Any) -> Any:
-        """The group through which commands go to the workers from now on."""
+        """Set the group that carries commands to the workers."""
         ...
 
     def make_block(self, layout: Layout) -> Block:
-        """The memory of a slot."""
+        """Allocate the memory of a slot."""
         ...
 
     def make_slots(
@@ -84,16 +84,16 @@ class Exchange(Protocol):
         ...
 
     def require_memory(self, layouts: Sequence[Layout]) -> None:
-        """Raise MemoryError if slots of these layouts do not fit into the memory that there is."""
+        """Raise MemoryError if slots of these layouts do not fit into the available memory."""
         ...
 
     def attach_slot(self, slot: Slot, first_rows: Mapping[int, int], rows: int) -> None:
-        """Give workers that are idle the next slot, and wait until they have it.
+        """Give idle workers the next slot, and wait until they have it.
 
         Args:
             slot: the slot.
-            first_rows: the workers, and where the rows of each begin.
-            rows: rows of all.
+            first_rows: the first row of each worker.
+            rows: total number of rows.
         """
         ...
 
@@ -101,17 +101,17 @@ class Exchange(Protocol):
         """A mailbox for one worker.
 
         Args:
-            kind: the class of mailboxes that the collector's weight sync scheme asks for.
+            kind: the mailbox class of the collector's weight sync scheme.
             weights: what `describe(policy)` returned in the worker.
         """
         ...
 
     def attach_weights(self, worker: int, mailbox: Any) -> None:
-        """Give a worker the other end of a mailbox; its reply comes out of `ready`."""
+        """Give a worker the other end of a mailbox; its reply is returned by `ready`."""
         ...
 
     def land(self, done: Done, info: WorkerInfo, rows: Rows) -> Done:
-        """Have a rollout in the collector's slot.
+        """Bring a rollout into the collector's slot.
 
         Args:
             done: the worker's reply.
@@ -124,21 +124,21 @@ class Exchange(Protocol):
         ...
 
     def completed_columns(self, progress: Progress | None, info: WorkerInfo) -> int:
-        """The columns of the rollout under way that a worker which has failed left in the collector's slot.
+        """Number of columns that a failed worker left in the collector's slot, of the rollout in progress.
 
         Args:
-            progress: what is known of how far it had come (`reap.workers.progress`); None for nothing.
+            progress: how far the worker had got (`reap.workers.progress`); None if unknown.
             info: about the worker.
         """
         ...
 
     def can_send(self, buffer: Any) -> bool:
-        """Whether workers can have an end of this replay buffer, and write to it themselves."""
+        """Whether this replay buffer can be sent to workers, so that they write to it themselves."""
         ...
 
 
 class OwnSlots:
-    """The end of a worker that is in the collector's own process: the collector's slots are its slots.
+    """The end of a worker in the collector's own process, which records in the collector's slots.
 
     Args:
         slots: by number; more may be appended later.
@@ -148,26 +148,26 @@ class OwnSlots:
         self._slots = slots
 
     def attach(self, command: AttachSlot, descriptor: int) -> None:
-        """The slots are here; there is nothing to attach."""
+        """Nothing to attach: the slots are in this process."""
 
     def slot(self, number: int) -> Slot:
-        """A slot."""
+        """The slot of this number."""
         return self._slots[number]
 
     def keep_rollouts(self) -> None:
-        """They stay where they are in any case."""
+        """Nothing to do: rollouts stay in the slots."""
 
     def reply(self, done: Done, slot: Slot) -> Done:
-        """The reply: the rollout is where it should be."""
+        """The reply unchanged: the rollout is already in the collector's slot."""
         return done
 
 
 def columns_reached(progress: Progress | None, columns: int) -> int:
-    """The columns of a rollout that a worker had completed when it failed.
+    """Number of columns that a worker had completed when it failed.
 
     Args:
-        progress: what is known of how far it had come; None for nothing.
-        columns: columns of a whole rollout.
+        progress: how far the worker had got; None if unknown.
+        columns: number of columns in a whole rollout.
     """
     if progress is None:
         return 0

@@ -5,7 +5,8 @@
                               --- Collect ------------------>    records in a slot of its own
       rows of the slot       <--- Done(parcel, objects) ------    that slot, packed
 
-One copy per field takes a rollout into the worker's rows of the collector's slot. Of a worker that fails nothing is here.
+Each field of a rollout is copied once, into the worker's rows of the collector's slot. If a worker fails, nothing of its
+rollout is here.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from reap.workers.remote.group import RemoteGroup
 
 
 class CopiedEnd:
-    """A worker's end: two slots in turn, whatever number the collector gives them; see `WorkerEnd`.
+    """A worker's end, with two slots used in turn, independent of the collector's slot numbers; see `WorkerEnd`.
 
-    One is recorded in while the other is on its way: its memory travels as it is (`reap.workers.serve.Channel.send`). Where the
-    worker writes to the replay buffer itself, rollouts stay in slots of the collector's numbers until they are written.
+    One is recorded in while the other is being sent without a copy (`reap.workers.serve.Channel.send`). If the worker writes
+    to the replay buffer itself, rollouts stay in slots with the collector's numbers until they are written.
 
     Args:
         fields: one frame's value under each key of a slot.
@@ -53,10 +54,10 @@ class CopiedEnd:
         self._keeps = False
 
     def attach(self, command: AttachSlot, descriptor: int) -> None:
-        """The worker has its slots; there is nothing to attach."""
+        """Nothing to attach: the worker has its own slots."""
 
     def slot(self, number: int) -> Slot:
-        """The slot that is not on its way."""
+        """The slot that is not being sent."""
         if not self._keeps:
             return self._slots[self._turn]
         while len(self._slots) <= number:
@@ -64,11 +65,11 @@ class CopiedEnd:
         return self._slots[number]
 
     def keep_rollouts(self) -> None:
-        """Send none of them any more."""
+        """Stop sending rollouts."""
         self._keeps = True
 
     def reply(self, done: Done, slot: Slot) -> Done:
-        """The reply, with the slot packed, and the objects; of one that is kept, which frames are valid."""
+        """The reply with the packed slot and the objects; if rollouts are kept, with the mask of valid frames instead."""
         if self._keeps:
             return replace(done, objects={MASK: slot.by_row(MASK)} if MASK in slot.fields else None)
         self._turn = 1 - self._turn
@@ -76,10 +77,10 @@ class CopiedEnd:
 
 
 class CopiedExchange:
-    """See `Exchange`; for any group.
+    """Copies everything; works with any group. See `Exchange`.
 
     Args:
-        travels: whether a replay buffer is one that workers can have an end of, wherever they are.
+        travels: whether a replay buffer can be sent to workers anywhere.
     """
 
     def __init__(self, travels: Callable[[Any], bool] = lambda _: False) -> None:
@@ -99,7 +100,7 @@ class CopiedExchange:
         return group
 
     def make_block(self, layout: Layout) -> Block:
-        """A piece of this process's own memory."""
+        """A block of this process's own memory."""
         return Block.private(layout)
 
     def make_slots(
@@ -111,7 +112,7 @@ class CopiedExchange:
         device: torch.device | None,
         same: bool,
     ) -> RemoteSlots:
-        """Slots of a batch of several workers, or where the rollouts of one worker land; see `Exchange`."""
+        """Slots for a batch of several workers, or for the incoming rollouts of one worker; see `Exchange`."""
         if len(infos) > 1:
             return Slots(self, infos, batch_shape, columns, device=device, same=same)
         ((worker, info),) = infos.items()
@@ -123,18 +124,18 @@ class CopiedExchange:
         return LandingSlots(worker, info, pool, self.land)
 
     def require_memory(self, layouts: Sequence[Layout]) -> None:
-        """Raise MemoryError if the largest does not fit; slots are made for results that have come. See `Exchange`."""
+        """Raise MemoryError if the largest does not fit: slots are made as results arrive. See `Exchange`."""
         require_private(max(layouts, key=lambda layout: layout.nbytes))
 
     def attach_slot(self, slot: Slot, first_rows: Mapping[int, int], rows: int) -> None:
-        """The workers have slots of their own; there is nothing to wait for."""
+        """Nothing to wait for: the workers have their own slots."""
 
     def mailbox(self, kind: Any, weights: Mapping[str, Field]) -> Mailbox:
-        """A mailbox that weights are copied out of, unless none are to be sent."""
+        """A mailbox from which weights are copied, unless none are to be sent."""
         return NoMailbox.for_weights(weights) if kind is NoMailbox else CopiedMailbox.for_weights(weights)
 
     def attach_weights(self, worker: int, mailbox: Any) -> None:
-        """Have a worker make the other end of its mailbox; see `Exchange`."""
+        """Tell a worker to make the other end of its mailbox; see `Exchange`."""
         self._group.request(worker, AttachWeights(type(mailbox)))
         if isinstance(mailbox, CopiedMailbox):
             mailbox.deliver(partial(self._post, worker))
@@ -158,9 +159,9 @@ class CopiedExchange:
         return known
 
     def completed_columns(self, progress: Progress | None, info: WorkerInfo) -> int:
-        """None: they were in the memory of the worker."""
+        """0: they were in the worker's memory."""
         return 0
 
     def can_send(self, buffer: Any) -> bool:
-        """Whether it travels; the ends of others are shared memory, so that this process writes."""
+        """Whether the buffer can be sent anywhere; other buffers are shared memory, and this process writes to them."""
         return self._travels(buffer)

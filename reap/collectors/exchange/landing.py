@@ -1,10 +1,10 @@
-"""`LandingSlots`: where the rollouts of one worker land that shares no memory with this process.
+"""`LandingSlots`: slots for the incoming rollouts of a worker that shares no memory with this process.
 
     take() -> a number for the worker     no memory yet: the worker records in its own
     land() -> a slot of the common pool   once the rollout is here
     deliver(), give_back()                the slot is lent, or free for the rollouts of others
 
-So memory grows with the results that wait, and with the batches that the user keeps, not with the workers.
+So memory grows with the number of waiting results and of batches that the user keeps, not with the number of workers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Land = Callable[[Done, WorkerInfo, dict[Key, Array]], Done]
 
 
 class LandingSlots:
-    """See `reap.collectors.workers.base.WorkerSlots`.
+    """Incoming rollouts of one worker; see `reap.collectors.workers.base.WorkerSlots`.
 
     Args:
         worker: its number.
@@ -33,7 +33,7 @@ class LandingSlots:
         land: copies a rollout into rows of a slot.
 
     Attributes:
-        workers: the worker alone.
+        workers: this worker only.
         pool: as given.
     """
 
@@ -50,19 +50,19 @@ class LandingSlots:
         return number
 
     def make_all(self) -> None:
-        """There is nothing to make before a rollout is here."""
+        """Nothing to allocate before a rollout arrives."""
 
     def attach_again(self, worker: int) -> None:
-        """A worker that is new has slots of its own."""
+        """Nothing to attach: a new worker has its own slots."""
 
     def give_back(self, slot: int) -> None:
-        """Forget a rollout that is not delivered."""
+        """Drop a rollout that will not be delivered."""
         landed = self._taken.pop(slot)
         if landed is not None:
             self.pool.give_back(landed)
 
     def rows_of(self, worker: int, slot: int) -> dict[Key, Array]:
-        """The rows of a rollout, `[rows, T, *value]` under each key; objects are left out."""
+        """The rows of a rollout, `[rows, T, *value]` for each key, without objects."""
         fields = self.pool.fields
         return {key: array for key, array in self._rows_of(slot).items() if not fields[key].is_object}
 
@@ -74,7 +74,7 @@ class LandingSlots:
         return {key: found.by_row(key).reshape(*shape, *field.shape) for key, field in found.fields.items()}
 
     def land(self, worker: int, done: Done) -> Done:
-        """Have what came with a worker's reply in a slot; the reply without it."""
+        """Copy the data of a worker's reply into a slot; return the reply without them."""
         if done.parcel is None and done.objects is None:
             return done
         return self._land(done, self._info, self._rows_of(done.slot))

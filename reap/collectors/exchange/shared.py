@@ -3,7 +3,7 @@
     pool of slots (memfd) --- AttachSlot, its descriptor ---> the worker's rows, as a slot
     mailbox (memfd, pipe) --- AttachWeights, descriptors ---> the other end
 
-A rollout is in the collector's slot when it is recorded, column by column: of a worker that fails the complete ones are kept.
+A rollout is recorded straight into the collector's slot, column by column, so a failed worker's complete columns are kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from reap.workers.progress import Progress
 
 
 class SharedEnd:
-    """A worker's end; see `WorkerEnd`.
+    """A worker's end, whose slots are shared memory; see `WorkerEnd`.
 
     Args:
         fields: one frame's value under each key of a slot.
@@ -47,16 +47,16 @@ class SharedEnd:
         return self._slots[number]
 
     def keep_rollouts(self) -> None:
-        """They are in the collector's slots in any case."""
+        """Nothing to do: rollouts are in the collector's slots."""
 
     def reply(self, done: Done, slot: Slot) -> Done:
-        """The reply, with the objects: no shared memory holds them."""
+        """The reply with the objects, which shared memory cannot hold."""
         objects = objects_in(slot)
         return done if objects is None else replace(done, objects=objects)
 
 
 class SharedExchange:
-    """See `Exchange`; for groups that carry descriptors."""
+    """Shares memory; for groups that carry descriptors. See `Exchange`."""
 
     def __init__(self) -> None:
         self._group: Any = None
@@ -72,7 +72,7 @@ class SharedExchange:
         return group
 
     def make_block(self, layout: Layout) -> Block:
-        """A piece of memory that processes can share."""
+        """A block of memory that processes can share."""
         return Block.shared(layout)
 
     def make_slots(
@@ -92,7 +92,7 @@ class SharedExchange:
         require_shared(layouts)
 
     def attach_slot(self, slot: Slot, first_rows: Mapping[int, int], rows: int) -> None:
-        """Have these workers map a slot; see `Exchange`."""
+        """Make these workers map a slot; see `Exchange`."""
         descriptor, workers = slot.block.fd, list(first_rows)
         assert descriptor is not None
         try:
@@ -105,7 +105,7 @@ class SharedExchange:
             raise
 
     def mailbox(self, kind: Any, weights: Mapping[str, Field]) -> Mailbox:
-        """A mailbox of the kind that was asked for."""
+        """A mailbox of this class."""
         return kind.for_weights(weights)
 
     def attach_weights(self, worker: int, mailbox: Any) -> None:
@@ -113,17 +113,17 @@ class SharedExchange:
         self._group.request(worker, AttachWeights(type(mailbox)), fds=mailbox.descriptors())
 
     def land(self, done: Done, info: WorkerInfo, rows: Rows) -> Done:
-        """Put objects into the slot; everything else is there. See `Exchange`."""
+        """Put objects into the slot, which already holds everything else. See `Exchange`."""
         if done.objects is None:
             return done
         put_objects(done, rows)
         return replace(done, objects=None)
 
     def completed_columns(self, progress: Progress | None, info: WorkerInfo) -> int:
-        """The columns that the worker had completed; see `Exchange`."""
+        """Number of columns that the worker had completed; see `Exchange`."""
         has_objects = any(field.is_object for field in info.fields.values())  # they were in the memory of the worker
         return 0 if has_objects else columns_reached(progress, info.columns)
 
     def can_send(self, buffer: Any) -> bool:
-        """Whether the buffer has an end for other processes of this machine."""
+        """Whether the buffer can be shared with other processes on this machine."""
         return callable(getattr(buffer, "for_writers", None))

@@ -1,4 +1,4 @@
-"""`Slots`: where some workers record, each in rows of its own, and how they become batches."""
+"""`Slots`: memory in which workers record, each in its own rows, and which becomes batches."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from reap.recording.layout import Array
 from reap.recording.pool import SlotPool
 
 SLOTS = 3
-"""Slots of a worker: one is recorded, one is read, one waits."""
+"""Slots of a worker: one being recorded, one being read, one waiting."""
 
 
 class Slots:
-    """Slots that some workers record in, each in rows of its own.
+    """Slots in which workers record, each in its own rows.
 
     Args:
-        exchange: how the workers get them.
-        infos: about those workers, in the order of their rows.
+        exchange: brings the slots to the workers.
+        infos: descriptions of these workers, in the order of their rows.
         batch_shape: how their rows are arranged in a batch.
         columns: time steps of a batch.
-        device: what the batches give as their device.
+        device: the `device` attribute of the batches.
         same: deliver the same memory each time.
 
     Attributes:
@@ -60,7 +60,7 @@ class Slots:
         )
 
     def take(self) -> int:
-        """The number of a free slot, which the workers have; they are idle."""
+        """The number of a free slot that the workers have attached; they must be idle."""
         slot = self.pool.take()
         if slot == self._attached:
             self._attached += 1
@@ -72,7 +72,7 @@ class Slots:
         return slot
 
     def give_back(self, slot: int) -> None:
-        """Return a slot that was taken and is not delivered."""
+        """Return a slot that was taken but will not be delivered."""
         self.pool.give_back(slot)
 
     def make_all(self) -> None:
@@ -81,13 +81,13 @@ class Slots:
             self.pool.give_back(slot)
 
     def attach_again(self, worker: int) -> None:
-        """Give a worker that is new all slots that there are."""
+        """Give a new worker all existing slots."""
         if worker in self._infos:
             for slot in self.pool.slots[: self._attached]:
                 self._exchange.attach_slot(slot, {worker: self._first_rows[worker]}, self._rows)
 
     def rows_of(self, worker: int, slot: int) -> dict[Key, Array]:
-        """A worker's own rows of a slot, `[rows, T, *value]` under each key; objects are left out."""
+        """A worker's own rows of a slot, `[rows, T, *value]` for each key, without objects."""
         fields = self.pool.fields
         return {key: array for key, array in self._rows_of(worker, slot).items() if not fields[key].is_object}
 
@@ -97,11 +97,11 @@ class Slots:
         return {key: whole.by_row(key).reshape(*shape, *field.shape)[rows] for key, field in whole.fields.items()}
 
     def land(self, worker: int, done: Done) -> Done:
-        """Have what came with a worker's reply in its rows of the slot; the reply without it."""
+        """Copy the data of a worker's reply into its rows of the slot; return the reply without them."""
         if done.parcel is None and done.objects is None:
             return done
         return self._exchange.land(done, self._infos[worker], self._rows_of(worker, done.slot))
 
     def deliver(self, slot: int) -> TensorDict:
-        """The batch that these workers recorded in a slot, where all of it has landed."""
+        """The batch that these workers recorded in a slot, once all of it has arrived."""
         return self.pool.deliver(slot)

@@ -86,8 +86,8 @@ class CollectorOptions:
         total_frames: frames in all; -1 or None for no end. Rounded up to whole batches, with a warning.
         device: the default of `policy_device`, `env_device` and `storing_device`.
         policy_device: where the policy runs; None leaves it where it is.
-        env_device: where the env's values are; None leaves them where they are.
-        storing_device: where batches are delivered; None means the device that env and policy were both given here, and else
+        env_device: where the env's values are; None leaves them on the env's own device.
+        storing_device: where batches are delivered; None means the device given for both env and policy here, and otherwise
             leaves batches where they are.
         create_env_kwargs: keywords for `create_env_fn`.
         max_frames_per_traj: frames after which an episode is truncated; None or <= 0 for no limit.
@@ -123,20 +123,20 @@ class CollectorOptions:
             this process they are copied, except with a `NoWeightSyncScheme`. Other models are named by their path in a worker,
             such as `"env.transform[0].module"`: `update_policy_weights_(weights_dict=...)` sends theirs with a command.
         track_policy_version: record the version of the policy with each frame.
-        record_episodes: keep what it takes to run each episode again, and to compare: `collector.episodes[id]` is the record of
-            a trajectory, which `reap.replay` takes. True keeps the last 100 that ended, a number that many. Batches do not
-            change. The envs have to be gymnasium's, alone or in a `SerialEnv`, a `ParallelEnv` or a `SyncVectorEnv`.
+        record_episodes: keep records with which episodes can be run again and compared: `collector.episodes[id]` is the record
+            of a trajectory, and `reap.replay` takes it. True keeps the last 100 finished episodes, a number that many. Batches
+            do not change. The envs must be gymnasium's, alone or in a `SerialEnv`, a `ParallelEnv` or a `SyncVectorEnv`.
         interruptor: its `collection_stopped()` ends a rollout early.
         trajs_per_batch: deliver exactly this number of complete episodes in each batch; the k-th of each row comes before the
-            k+1-th of any. `frames_per_batch` is then the size of a rollout, 1,000 unless given. Episodes that are unfinished,
-            or wait for those of other rows, when `total_frames` are recorded are not delivered.
+            k+1-th of any. `frames_per_batch` is then the size of a rollout, 1,000 by default. Episodes that are unfinished or
+            waiting for other rows once `total_frames` are recorded are not delivered.
         traj_format: "padded" `[n, T_max]` with a mask, or "cat" `[frames]`; a replay buffer of one dimension gets "cat".
-        max_pending_frames: frames of episodes that may wait for their turn.
-        pin_memory: deliver batches in page-locked memory, from which copies to a CUDA device need no wait.
+        max_pending_frames: maximum number of frames in episodes that wait for their turn.
+        pin_memory: deliver batches in page-locked memory, from which copies to a CUDA device can be asynchronous.
         seed: given to `set_seed` once the collector is built.
-        weight_recv_schemes: `{"policy": scheme}`, of a collector whose weights another process sends: `receive_weights()` takes
-            them. Each is made a receiver when the collector is built (`register_scheme_receiver`).
-        worker_idx: the number of this collector, where it is a worker of something that sends it weights.
+        weight_recv_schemes: `{"policy": scheme}` for a collector whose weights another process sends: `receive_weights()` loads
+            them. Each becomes a receiver when the collector is built (`register_scheme_receiver`).
+        worker_idx: index of this collector among the receivers of a weight sender.
     """
 
     frames_per_batch: int
@@ -209,17 +209,17 @@ class CollectorOptions:
 
     @property
     def kept_episodes(self) -> int:
-        """How many of the last episodes are kept."""
+        """Number of finished episodes to keep."""
         return KEPT_EPISODES if self.record_episodes is True else int(self.record_episodes)
 
     @property
     def budget(self) -> int | None:
-        """Frames to collect in all, or None."""
+        """Number of frames to collect in all, or None."""
         return None if self.total_frames is None or self.total_frames < 0 else self.total_frames
 
     @property
     def limit(self) -> int | None:
-        """Frames after which an episode is truncated, or None."""
+        """Number of frames after which an episode is truncated, or None."""
         limit = self.max_frames_per_traj
         return None if limit is None or limit <= 0 else limit
 
@@ -230,12 +230,12 @@ class CollectorOptions:
 
     @property
     def random_frames(self) -> int:
-        """Frames with random actions first."""
+        """Number of initial frames with random actions."""
         return max(0, self.init_random_frames or 0)
 
 
 KEPT_EPISODES = 100
-"""How many `record_episodes=True` keeps."""
+"""Number of episodes that `record_episodes=True` keeps."""
 
 
 def is_amount(value: Any) -> bool:
@@ -273,7 +273,7 @@ def make_options(given: Mapping[str, Any], interaction: Any, here: Sequence[str]
     Args:
         given: the keywords.
         interaction: the enum of exploration types.
-        here: options whose devices are of this machine; those of others are looked for where they are used.
+        here: options that name devices of this machine; other devices are checked where they are used.
 
     Raises:
         OptionError: an unknown keyword (the nearest known one is named), `frames_per_batch` missing, a value out of range.
@@ -298,10 +298,10 @@ def make_options(given: Mapping[str, Any], interaction: Any, here: Sequence[str]
 
 
 def without_none(given: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """Keywords without those that are None where that is no value of theirs: None means the default then.
+    """Keywords without those whose None means the default.
 
     Args:
-        given: keywords of the kind, and others.
+        given: keywords of this class, and others.
         kind: a class of options.
     """
     types: dict[str, Any] = {field.name: field.type for field in fields(kind) if field.default is not MISSING}
@@ -346,7 +346,7 @@ def _is_there(device: torch.device) -> bool:
 
 
 def warn_of_rounding(options: CollectorOptions, frames_per_batch: int) -> None:
-    """Warn, once, when batches or the budget are larger than what was asked for."""
+    """Warn, once, when batches or the budget are larger than requested."""
     asked, budget = options.frames_per_batch, options.budget
     if options.trajs_per_batch is not None:
         return

@@ -1,8 +1,8 @@
-"""Names of options by generation: what older and newer programs write, as the options that there are today.
+"""Names of options by generation: translates those of older and newer programs into today's.
 
 first generation    devices, passing_devices, passing_device, storing_devices, exploration_mode, replay_buffer_chunk, and
                     total_frames as the third positional argument: taken, with a DeprecationWarning
-torchrl >= 0.10     options that have one meaning here: it is taken, and any other is refused
+torchrl >= 0.10     options with a single supported value: it is accepted, any other is refused
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from reap.errors import OptionError, callers_level
 
 FRAMES_PER_BATCH = 200
-"""Frames of a batch where names of the first generation are used and the number is not given."""
+"""Default number of frames in a batch for programs that use names of the first generation."""
 
 EPISODE_ROLLOUT = 1_000
-"""Frames of a rollout with `trajs_per_batch`, unless they are given."""
+"""Default number of frames in a rollout with `trajs_per_batch`."""
 
 EXPLORATION = {"random": "RANDOM", "mode": "MODE", "mean": "MEAN", "median": "MEDIAN", "deterministic": "DETERMINISTIC"}
 
@@ -27,7 +27,7 @@ RENAMED = {
     "passing_device": ("env_device", "storing_device"),
     "storing_devices": ("storing_device",),
 }
-"""Devices of the first generation, the general ones first, and the options that they are today."""
+"""Device options of the first generation, the general ones first, and today's names."""
 
 RIVALS = {
     "devices": ("device", "policy_device", "env_device", "storing_device"),
@@ -37,7 +37,7 @@ RIVALS = {
     "exploration_mode": ("exploration_type",),
     "replay_buffer_chunk": ("extend_buffer",),
 }
-"""What an option of the first generation cannot be given together with."""
+"""Options that exclude one of the first generation."""
 
 FIRST = (*RIVALS, "init_with_lag")
 
@@ -55,14 +55,14 @@ FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "pre_collect_hook": ((), "do it in the training loop, before the next batch"),
     "post_collect_hook": ((), "give a postproc, which returns the batch"),
 }
-"""Options that have one meaning here: the values that say it besides None, and a reason for an error that refuses others."""
+"""Options with a single supported value: the accepted spellings besides None, and why other values are refused."""
 
 
 def todays_options(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]:
-    """The keywords of a collector by their present names.
+    """The keywords of a collector under their current names.
 
     Args:
-        given: the keywords; those that are None and have no such value are as if they were not given.
+        given: the keywords; None counts as not given unless None is a value of the option.
         interaction: the enum of exploration types.
 
     Raises:
@@ -96,7 +96,7 @@ def todays_options(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]
 
 
 def refuse_rivals(options: Mapping[str, Any]) -> None:
-    """Raise OptionError for an old and a present name of one thing."""
+    """Raise OptionError if an old and a current name of one option are both given."""
     for old, rivals in RIVALS.items():
         both = [name for name in rivals if options.get(name) is not None]
         if both and options.get(old) is not None:
@@ -107,11 +107,11 @@ def refuse_rivals(options: Mapping[str, Any]) -> None:
 
 
 def with_total_frames(options: Mapping[str, Any], positional: Sequence[Any]) -> dict[str, Any]:
-    """Keywords, with the third positional argument of the first generation among them.
+    """The keywords, including the third positional argument of the first generation.
 
     Args:
         options: the keywords of a collector.
-        positional: what was given after the policy.
+        positional: positional arguments after the policy.
 
     Raises:
         OptionError: more than one argument, or `total_frames` as a keyword too.

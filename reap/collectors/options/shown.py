@@ -1,7 +1,7 @@
-"""`shows_options`: gives a collector's class the signature, the documentation and the attributes of the options it takes.
+"""`shows_options`: gives a collector class the signature, the documentation and the attributes of its options.
 
-Options are written once, as the fields of `CollectorOptions` and `WorkerOptions`. The classes take them as `**options`; what
-`inspect.signature`, `help` and completion show is made of those fields here.
+Options are written once, as the fields of `CollectorOptions` and `WorkerOptions`. The classes take them as `**options`; this
+module derives from the fields what `inspect.signature`, `help` and completion show.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 C = TypeVar("C", bound=type)
 
 GIVEN_ON = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-"""Kinds of parameters whose place the options take: keywords, and what the first generation gives by position."""
+"""Kinds of parameters that the options replace: keywords, and positional arguments of the first generation."""
 
 
 class OptionValue:
-    """An option, as a read-only attribute of the collector that was built with it.
+    """An option as a read-only attribute of its collector.
 
     Args:
         name: the option.
@@ -40,7 +40,7 @@ def shows_options(**holders: type) -> Callable[[C], C]:
     """A class decorator.
 
     Args:
-        holders: the classes of options that are taken, by the collector's attribute that holds one.
+        holders: option classes by the name of the collector's attribute that holds them.
     """
 
     def show(cls: C) -> C:

@@ -1,4 +1,4 @@
-"""How weights travel, as the options `weight_updater` and `weight_sync_schemes` say it: objects, or their constructors."""
+"""Reads the options `weight_updater` and `weight_sync_schemes`, which hold objects or their constructors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from reap.weights.scheme import WeightSyncScheme
 
 
 def made_scheme(schemes: Any, updater: Any) -> WeightSyncScheme | None:
-    """The scheme of `weight_sync_schemes`, which holds one or a constructor of one; None if there is none.
+    """The scheme in `weight_sync_schemes`, given as such or by its constructor; None without the option.
 
     Args:
         schemes: the option.
         updater: the option `weight_updater`.
 
     Raises:
-        OptionError: something else, or both options.
+        OptionError: anything else, or both options are given.
     """
     if schemes is None:
         return None
@@ -35,10 +35,10 @@ def made_scheme(schemes: Any, updater: Any) -> WeightSyncScheme | None:
 
 
 def made_updater(given: Any) -> WeightUpdaterBase:
-    """The updater that was given as one, or as its constructor.
+    """The updater, given as such or by its constructor.
 
     Raises:
-        OptionError: something else.
+        OptionError: anything else.
     """
     updater = given if isinstance(given, WeightUpdaterBase) or not callable(given) else given()
     if not isinstance(updater, WeightUpdaterBase):

@@ -1,1 +1,1 @@
-"""In which order workers record rollouts, and in which order these become batches."""
+"""Schedules: the order in which workers record rollouts, and in which these become batches."""

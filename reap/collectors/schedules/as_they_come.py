@@ -1,10 +1,10 @@
-"""`AsTheyCome`: one rollout of whoever comes first; workers record while the training loop works.
+"""`AsTheyCome`: delivers one worker's rollout at a time, in order of arrival; workers record while the training loop works.
 
     worker w    |-- rollout --|-- rollout --|-- rollout --|
-                     Collect <-'  Done: the next one begins before this one is delivered
+                     Collect <-'  Done: the next one starts before this one is delivered
 
-A worker has at most one rollout under way, so that after an update of the weights it delivers at most one that was begun
-before.
+A worker has at most one rollout in progress, so after a weight update it delivers at most one that was started before the
+update.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reap.errors import WorkerError
 
 
 class AsTheyCome:
-    """See `Schedule`.
+    """Delivers rollouts as they arrive; see `Schedule`.
 
     Args:
         parts: of the collector; each worker has slots of its own.
@@ -42,7 +42,7 @@ class AsTheyCome:
             parts.queue.expect(sum(info.rows for info in infos))
 
     def record(self) -> None:
-        """Have a rollout recorded, and its worker record the next one; see `Schedule`."""
+        """Wait for a rollout, and let its worker record the next one; see `Schedule`."""
         self._parts.weights.refresh()
         self._handover.close_gap()
         while not self._handover.recorded:
@@ -53,13 +53,13 @@ class AsTheyCome:
             self._set_to_work()
 
     def settle(self) -> None:
-        """Have no rollout and no write under way; see `Schedule`."""
+        """Wait until no rollout and no write is in progress; see `Schedule`."""
         finish_writes(self)
         while self._handover.recording or self._workers.joining:
             self._receive()
 
     def _set_to_work(self) -> None:
-        """Have all workers record whose rollouts are delivered, as far as the budget goes."""
+        """Start rollouts on all idle workers, within the budget."""
         # The first that waits is delivered while its worker continues; where workers write, it has to be written before.
         recorded, recording = self._handover.recorded[self.writes is None :], self._handover.recording
         busy = {worker for one in (*recorded, *recording) for worker in one.workers}.union(self._workers.joining)
@@ -70,7 +70,7 @@ class AsTheyCome:
                 self._begin(worker)
 
     def _is_ahead(self, worker: int) -> bool:
-        """Whether a worker's episodes wait for those of others: the episodes of all are delivered in turn."""
+        """Whether a worker's episodes wait for those of others, because rows take turns."""
         info, queue = self._workers.infos[worker], self._parts.queue
         if queue is None:
             return False
@@ -79,13 +79,13 @@ class AsTheyCome:
 
     @property
     def _is_wanted(self) -> bool:
-        """Whether the budget asks for another rollout."""
+        """Whether the budget allows another rollout."""
         budget = self._parts.options.budget
         return budget is None or self._parts.expected_frames < budget
 
     @property
     def _waits_for_warm_up(self) -> bool:
-        """Whether rollouts with random actions are under way, which come before those of the policy."""
+        """Whether rollouts with random actions are in progress; they come before the policy's."""
         return not self._parts.is_random and any(one.is_random for one in self._handover.recording)
 
     def _begin(self, worker: int) -> None:
@@ -109,7 +109,7 @@ class AsTheyCome:
             self._failed(failure)
 
     def _receive(self) -> None:
-        """Wait for a rollout, for a write, or for a failure that can be recovered from."""
+        """Wait for a rollout, a write, or a recoverable failure."""
         awaited = {worker for one in self._handover.recording for worker in one.commands}.union(self._workers.joining)
         writes = self.writes
         try:
@@ -128,13 +128,13 @@ class AsTheyCome:
             self.writes.failed(failure, self.recover)
 
     def recover(self, failure: WorkerError) -> None:
-        """Take a worker's failure, or raise it."""
+        """Handle a worker's failure, or raise it."""
         recording = self._handover.recording_of(failure.worker)
         command = None if recording is None else recording.commands[failure.worker]
         self._arrive(failure.worker, self._workers.recover(failure, command))
 
     def _arrive(self, worker: int, done: Done | None) -> None:
-        """A worker's rollout is complete; nothing if there is none."""
+        """Register a worker's complete rollout, if there is one."""
         if done is None:
             return
         recording = self._handover.recording_of(worker)
@@ -143,12 +143,12 @@ class AsTheyCome:
         self._parts.arrive(recording)
 
     def batch(self, recording: Recording) -> TensorDictBase:
-        """Take a rollout out of its worker's slot; see `Schedule`."""
+        """Take a rollout from its worker's slot; see `Schedule`."""
         ((worker, done),) = recording.dones.items()
         return self._workers.slots_of(worker).deliver(done.slot)
 
     def have_written(self, recording: Recording, writes: PendingWrites, most: int | None) -> None:
-        """Have a worker write its rollout, and record the next one afterwards; see `Schedule`."""
+        """Make a worker write its rollout, then record the next one; see `Schedule`."""
         ((worker, done),) = recording.dones.items()
         writes.add(worker, done, most)
         self._handover.handed_out()
@@ -156,10 +156,10 @@ class AsTheyCome:
         self._set_to_work()
 
     def first_row(self, recording: Recording) -> int:
-        """Where the rows of a rollout begin among those of all workers."""
+        """The number of a rollout's first row, counted across all workers."""
         (worker,) = recording.dones
         return self._workers.starts()[worker]
 
     def has_length(self) -> bool:
-        """Whether all workers deliver equally many frames."""
+        """Whether all workers deliver the same number of frames."""
         return len({info.frames for info in self._workers.infos}) == 1

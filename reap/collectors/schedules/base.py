@@ -1,4 +1,4 @@
-"""`Schedule`: who records when, and which rollout is delivered next. It works over any group of workers."""
+"""`Schedule`: decides which worker records when, and which rollout is delivered next. It works over any group of workers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from reap.errors import WorkerError
 
 
 class Schedule(Protocol):
-    """Has workers record.
+    """Makes workers record.
 
     Attributes:
         shape: of a batch.
         frames: frames of a batch.
-        writes: what workers write to the replay buffer themselves; None where they do not.
-        real_rows: the rows of a batch that belong to a worker; None if all do.
+        writes: the workers' own writes to the replay buffer; None if they do not write.
+        real_rows: the rows of a batch that are not padding; None if all are real.
         delivers_in_parts: whether each worker's part of a batch is delivered by itself.
     """
 
@@ -30,35 +30,35 @@ class Schedule(Protocol):
     delivers_in_parts: bool
 
     def record(self) -> None:
-        """Have at least one rollout recorded; who is interrupted calls it again."""
+        """Return once at least one rollout is recorded; after an interruption, call it again."""
         ...
 
     def settle(self) -> None:
-        """Have no rollout and no write under way; rollouts that were recorded wait for delivery."""
+        """Wait until no rollout and no write is in progress; recorded rollouts wait for delivery."""
         ...
 
     def batch(self, recording: Recording) -> TensorDictBase:
-        """Take a rollout out of the workers' slots."""
+        """Take a rollout from the workers' slots."""
         ...
 
     def have_written(self, recording: Recording, writes: PendingWrites, most: int | None) -> None:
-        """Have the workers write a rollout to the replay buffer, `most` frames of it, while they may record the next one."""
+        """Make the workers write a rollout to the replay buffer, at most `most` frames, while they may record."""
         ...
 
     def recover(self, failure: WorkerError) -> None:
-        """Take a failure that came while workers wrote, or raise it."""
+        """Handle a failure that occurred while workers wrote, or raise it."""
         ...
 
     def first_row(self, recording: Recording) -> int:
-        """Where the rows of a rollout begin among those of all workers."""
+        """The number of a rollout's first row, counted across all workers."""
         ...
 
     def has_length(self) -> bool:
-        """Whether all batches have equally many frames."""
+        """Whether all batches have the same number of frames."""
         ...
 
 
 def finish_writes(schedule: Schedule) -> None:
-    """Have no write to the replay buffer under way that workers were told to make."""
+    """Wait until no write of the workers to the replay buffer is in progress."""
     if schedule.writes is not None:
         schedule.writes.finish(schedule.recover)

@@ -1,4 +1,4 @@
-"""`Gather`: one command to each worker, and the replies as they come in."""
+"""`Gather`: sends one command to each worker and collects the replies."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from reap.workers.base import Command, Reply
 
 
 class Gather:
-    """Commands sent to workers, and their replies as they come in; a wait that was interrupted can be taken up again.
+    """Commands sent to workers, and their replies; an interrupted wait can be resumed.
 
     Args:
         workers: the workers.
-        commands: one for each of them, by worker.
-        needed: replies after which the other workers are told to stop early; with 0 they were told before.
+        commands: one for each worker, by its number.
+        needed: number of replies after which the other workers are told to stop early; 0 if they have been told already.
 
     Attributes:
-        replies: what came in so far, by worker.
+        replies: the replies so far, by worker.
     """
 
     def __init__(self, workers: Workers, commands: Mapping[int, Command], *, needed: int) -> None:
@@ -31,7 +31,7 @@ class Gather:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a worker was asked, or has replied."""
+        """Whether a worker has been asked or has replied."""
         return bool(self._waiting or self.replies)
 
     def wait(self) -> None:

@@ -1,4 +1,4 @@
-"""Makes the schedule of a collector whose workers are elsewhere: where they record, and who writes to the replay buffer."""
+"""Makes the schedule of a collector with workers elsewhere, including their slots and their writes to the replay buffer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reap.errors import OptionError
 
 
 def together(plan: Plan, workers: RemoteWorkers, parts: Parts) -> Together:
-    """All workers record at the same time; a batch holds what all of them recorded.
+    """A schedule in which all workers record at the same time and each batch holds the rollouts of all.
 
     Raises:
         OptionError: `cat_results` does not fit the workers' rollouts.
@@ -63,10 +63,10 @@ def together(plan: Plan, workers: RemoteWorkers, parts: Parts) -> Together:
 
 
 def as_they_come(plan: Plan, workers: RemoteWorkers, parts: Parts) -> AsTheyCome:
-    """Each worker records by itself; each batch is the rollout of one.
+    """A schedule in which each worker records by itself and each batch is the rollout of one.
 
     Raises:
-        OptionError: an option of workers that record together.
+        OptionError: an option for workers that record together.
     """
     if plan.workers.preemptive_threshold is not None:
         raise OptionError("preemptive_threshold: it belongs to MultiSyncDataCollector, whose batches wait for all workers")
@@ -78,7 +78,7 @@ def as_they_come(plan: Plan, workers: RemoteWorkers, parts: Parts) -> AsTheyCome
 
 
 def make_writes(workers: RemoteWorkers, parts: Parts, *, takes_parts: bool, at_once: int) -> PendingWrites | None:
-    """What workers write to the replay buffer themselves; None where this process writes, or nobody does."""
+    """The workers' own writes to the replay buffer; None if this process writes, or if there is no buffer."""
     options = parts.options
     if options.replay_buffer is None:
         return None
@@ -90,11 +90,11 @@ def make_writes(workers: RemoteWorkers, parts: Parts, *, takes_parts: bool, at_o
 
 
 def buffer_takes_parts(options: CollectorOptions, dim: int | None, ndim: int) -> bool:
-    """Whether the replay buffer takes what each worker recorded by itself, and not the batch of all.
+    """Whether the replay buffer takes each worker's rollout by itself, rather than the batch of all.
 
-    Workers that are joined along the dimension along which the buffer grows are written one after the other anyway. A stack of
-    them is written as a whole where the buffer keeps as many dimensions apart as it has, for its rows are then the workers;
-    otherwise each worker's part of it is what a collector with that worker alone would write.
+    Results joined along the dimension in which the buffer grows would be written one after the other anyway. A stack is
+    written as a whole if the buffer's storage has as many dimensions as the stack, because its rows are then the workers;
+    otherwise each worker's part equals what a collector with that worker alone would write.
 
     Args:
         options: the collector's.

@@ -22,12 +22,12 @@ from reap.errors import WorkerError
 
 
 class Together:
-    """See `Schedule`.
+    """Delivers one rollout of all workers per batch; see `Schedule`.
 
     Args:
         parts: of the collector.
         arrangement: how the workers' rollouts become one batch.
-        threshold: share of the workers after whose end the others stop early; None waits for all.
+        threshold: share of workers that must finish before the others stop early; None waits for all.
     """
 
     def __init__(self, parts: Parts, arrangement: Arrangement, threshold: float | None = None) -> None:
@@ -41,7 +41,7 @@ class Together:
         self._gather: Gather | None = None
 
     def record(self) -> None:
-        """Have a rollout of all workers recorded; see `Schedule`."""
+        """Record a rollout of all workers; see `Schedule`."""
         self._handover.close_gap()
         while not self._handover.recorded:
             if not self._handover.recording:
@@ -49,7 +49,7 @@ class Together:
             self._finish()
 
     def settle(self) -> None:
-        """Have no rollout and no write under way; see `Schedule`."""
+        """Wait until no rollout and no write is in progress; see `Schedule`."""
         finish_writes(self)
         if self._handover.recording:
             self._finish()
@@ -67,7 +67,7 @@ class Together:
         self._handover.begin(Recording(commands, partial(self._arrangement.give_back, numbers)))
 
     def _finish(self) -> None:
-        """Wait for the rollout under way."""
+        """Wait for the rollout in progress."""
         (recording,), gather = self._handover.recording, self._gather
         assert gather is not None
         try:
@@ -80,11 +80,11 @@ class Together:
         self._parts.arrive(recording)
 
     def batch(self, recording: Recording) -> TensorDictBase:
-        """Take a rollout out of the workers' slots; see `Schedule`."""
+        """Take a rollout from the workers' slots; see `Schedule`."""
         return self._arrangement.deliver(recording.dones)
 
     def have_written(self, recording: Recording, writes: PendingWrites, most: int | None) -> None:
-        """Have the workers write a rollout, one after the other; see `Schedule`."""
+        """Make the workers write a rollout, one after the other; see `Schedule`."""
         for worker, done in recording.dones.items():
             frames = writes.add(worker, done, most)
             most = None if most is None else most - frames
@@ -92,13 +92,13 @@ class Together:
         writes.carry_out(self.recover)
 
     def recover(self, failure: WorkerError) -> None:
-        """Take a failure that came while workers wrote, or raise it."""
+        """Handle a failure that occurred while workers wrote, or raise it."""
         self._workers.recover(failure, None)
 
     def first_row(self, recording: Recording) -> int:
-        """Where the rows of a rollout begin among those of all workers."""
+        """The number of a rollout's first row, counted across all workers."""
         return 0
 
     def has_length(self) -> bool:
-        """Whether all batches have equally many frames."""
+        """Whether all batches have the same number of frames."""
         return True

@@ -1,1 +1,1 @@
-"""What a worker of a collector does, here or in another process."""
+"""A collector's worker, in this process or in another."""

@@ -1,4 +1,4 @@
-"""Builds what a worker runs from a collector's options: env, stage, actor, rollout, slots, handler."""
+"""Builds the parts of a worker from a collector's options: env, stage, actor, rollout, slots, handler."""
 
 from __future__ import annotations
 
@@ -37,17 +37,16 @@ from reap.specs import Composite, RandomPolicy, Spec
 
 @dataclass(frozen=True)
 class Assembly:
-    """What a worker runs, and what the collector needs to know of it.
+    """The parts of a worker, and what the collector needs to know about them.
 
     Attributes:
         env: the env.
-        held: the policy that acts, and what it holds.
-        source: the policy that was given, where the one that acts is a copy on another device.
+        held: the policy that acts, with its weights and buffers.
+        source: the policy that was given, if the one that acts is a copy on another device.
         recorder: records rollouts.
         pool: the slots of a collector in this process.
-        requested_frames: frames of a batch, as asked for.
-        frames_per_batch: the same, a whole number of columns.
-        actor_kind: how the policy is called, in a word.
+        frames_per_batch: frames in a batch, rounded up to whole columns.
+        actor_kind: a word for how the policy is called.
         options: the collector's.
     """
 
@@ -56,7 +55,6 @@ class Assembly:
     source: Callable[..., Any] | None
     recorder: RolloutRecorder
     pool: SlotPool
-    requested_frames: int
     frames_per_batch: int
     actor_kind: str
     options: CollectorOptions
@@ -68,7 +66,7 @@ class Assembly:
 
     @property
     def handler(self) -> WorkerHandler:
-        """What carries out a collector's commands in the collector's own process."""
+        """The handler of a collector's commands in the collector's own process."""
         return WorkerHandler(self.recorder, OwnSlots(self.pool.slots), self.recorder.rollout.control)
 
     def actor_for(self, policy: Held) -> tuple[PolicyActor | None, RetainedInputs | None]:
@@ -83,14 +81,14 @@ def assemble(
     leaf: int = 0,
     stops: Sequence[Hook] = (),
 ) -> Assembly:
-    """Everything that one worker runs.
+    """Build the parts of one worker.
 
     Args:
         env: the env.
         policy: the policy, or None for random actions.
         options: the collector's options.
         leaf: number of the worker, for the ids.
-        stops: called after each step; one that returns True ends the rollout, and somebody else records the rest of it.
+        stops: called after each step; True ends the rollout, and another worker records the rest of it.
     """
     if options.env_device is not None:
         env.set_device(options.env_device)
@@ -136,14 +134,14 @@ def assemble(
     )
     recorder.act_with(actor, kept, held.policy)
     source = placed.source if placed else None
-    return Assembly(env, held, source, recorder, pool, options.frames_per_batch, columns * stage.rows, kind, options)
+    return Assembly(env, held, source, recorder, pool, columns * stage.rows, kind, options)
 
 
 def made_by(factory: Callable[[], Any]) -> Any:
-    """What a policy factory makes.
+    """The policy that a policy factory makes.
 
     Raises:
-        OptionError: nothing.
+        OptionError: the factory returned None.
     """
     policy = factory()
     if policy is None:
@@ -152,7 +150,7 @@ def made_by(factory: Callable[[], Any]) -> Any:
 
 
 def _refuse_rows(env: EnvBase, options: CollectorOptions) -> None:
-    """Raise OptionError for an env without rows, or options that its rows, or halves of them, cannot follow."""
+    """Raise OptionError for an env without rows, or options that its rows, or halves of them, cannot support."""
     if not env.batch_size.numel():
         raise OptionError(f"{env!r}: expected at least one row, found batch size {tuple(env.batch_size)}")
     if options.cudagraph_policy is not False and env.stepper_halves():
@@ -185,13 +183,13 @@ def _first_observations(env: EnvBase) -> Stage:
 
 
 def _rewards(env: EnvBase) -> list[Key]:
-    """The keys of a slot whose sum is an episode's return: the reward at the root, or else all there are."""
+    """The keys whose sum is an episode's return: the reward at the root, or else all rewards."""
     keys = list(env.fields(env.full_reward_spec))
     return [after(REWARD)] if REWARD in keys else [after(key) for key in keys]
 
 
 def _complete_random(policy: Any, env: EnvBase) -> None:
-    """Give a `RandomPolicy` without a spec, of reap or of torchrl, those of the env's actions."""
+    """Give a `RandomPolicy` (of reap or torchrl) without a spec the env's action specs."""
     if isinstance(policy, RandomPolicy):
         policy.set_action_spec_from_env(env)
     elif is_random_policy(policy) and policy.action_spec is None:
@@ -254,7 +252,7 @@ def _actor(
 
 
 def _overlap(env: EnvBase, rollout: Rollout, interruptions: list[Hook]) -> Fill | None:
-    """What fills slots where the env is stepped in halves."""
+    """The function that fills slots if the env is stepped in halves."""
     if not (halves := env.stepper_halves()):
         return None
     first, second = _parts(env, rollout.stage)
@@ -263,7 +261,7 @@ def _overlap(env: EnvBase, rollout: Rollout, interruptions: list[Hook]) -> Fill 
 
 
 def _parts(env: EnvBase, stage: Stage) -> list[Stage]:
-    """The parts of the stage that belong to the halves of an env which are stepped in turns."""
+    """The parts of the stage for the halves of an env that are stepped in turns."""
     return [stage.part(half.rows.start, half.rows.stop, half.batch_shape) for half in env.stepper_halves()]
 
 

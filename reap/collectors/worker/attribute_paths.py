@@ -10,15 +10,15 @@ from reap.errors import OptionError
 
 
 def resolve(root: Any, path: str, get: Callable[[Any, str], Any] = getattr) -> Any:
-    """What is found at a path.
+    """The object at a path.
 
     Args:
-        root: where it starts.
+        root: the object at which the path starts.
         path: names after dots, and numbers or strings in brackets.
-        get: finds an attribute of an object by its name.
+        get: returns an attribute of an object by its name.
 
     Raises:
-        OptionError: something else than a path, or there is nothing of that name.
+        OptionError: not a path, or nothing is found there.
 
     Example:
         >>> from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""`BufferWriter`: a worker's end of the replay buffer, where workers write to it themselves.
+"""`BufferWriter`: writes a worker's rollouts to the replay buffer.
 
 collector                                         worker
   ConnectBuffer(buffer, postproc)  ------------>  its end of the buffer
@@ -7,8 +7,8 @@ collector                                         worker
   Write(slot, columns)             ------------>  the columns of its slot -> marked, split, postproc -> extend
                                    <------------  written: the slot is free again
 
-No frame goes through the collector, which says only how many columns of which slot are written. So no rollout exceeds the
-budget, and the columns of a worker that failed are in the slot before it is written.
+No frame passes through the collector, which only tells how many columns of which slot to write. So no rollout exceeds the
+budget, and columns that a failed worker left are in the slot before it is written.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from reap.workers.pickling import dumps
 
 
 class BufferWriter:
-    """Writes rollouts of one worker.
+    """Writes the rollouts of one worker.
 
     Args:
-        command: where to, and what is done before.
-        tally: a number to which the frames are added that the buffer has, at the moment at which it has them.
+        command: the buffer, and what is done before a write.
+        tally: a counter of written frames, updated at the moment at which the buffer has them.
     """
 
     def __init__(self, command: ConnectBuffer, tally: memoryview) -> None:
@@ -57,12 +57,12 @@ class BufferWriter:
         take(self._steps, batch, self._buffer)
 
     def break_trajectories(self) -> None:
-        """Nothing that is written next continues what was written before."""
+        """Note that the next write does not continue the previous one."""
         break_trajectories(self._buffer)
 
 
 def write_to(options: CollectorOptions, buffer: Any, postproc: Any) -> ConnectBuffer:
-    """The command for a worker with these options.
+    """The command that connects a worker with these options to the buffer.
 
     Raises:
         OptionError: the buffer, or postproc, cannot be pickled.
@@ -71,7 +71,7 @@ def write_to(options: CollectorOptions, buffer: Any, postproc: Any) -> ConnectBu
 
 
 def views_of(slot: Slot, device: torch.device | None) -> TensorDict:
-    """What is recorded in a slot, `[*batch_shape, T]`, in the slot's memory, without values that are private."""
+    """Views of a slot's contents, `[*batch_shape, T]`, without private values."""
     shape = (*slot.batch_shape, slot.columns)
     leaves = {key: slot.tensor(key) for key in slot.fields if not is_private(key)}
     return as_batch(leaves, shape, device, sizes_of(slot.fields))

@@ -1,4 +1,4 @@
-"""The conversation between a collector and a worker: all commands, and what answers them.
+"""The conversation between a collector and a worker: all commands and their replies.
 
     collector                                             worker
                         once, when it starts
@@ -12,13 +12,13 @@
       Write(slot, columns)      ------------------------>   writes what it recorded to the replay buffer
 
                         between rollouts
-      Reset, Seed, Call         ------------------------>   None, the next seed, what the method returned
+      Reset, Seed, Call         ------------------------>   None, the next seed, the method's result
       GetState                  ------------------------>   the worker's state
       CheckState, SetState      ------------------------>   None, or SpecMismatch: nothing has changed then
 
-Which of them an exchange needs is up to it (`reap.collectors.exchange`): with shared memory all, and `Done` carries no data;
-where data is copied no slot is attached, `Done` brings the rollout along, and weights are posted (`PutWeights`), without a
-reply. A worker answers one command at a time, by one table (`WorkerHandler`), whatever it works on.
+The exchange (`reap.collectors.exchange`) decides which of them are used. With shared memory all are, and `Done` carries no
+data. With copied data no slot is attached, `Done` carries the rollout, and weights are posted (`PutWeights`) without a reply.
+A worker answers one command at a time, from a single table (`WorkerHandler`).
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ class DescribeWorker:
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What a collector must know of a worker.
+    """A worker's description of itself, for its collector.
 
     Attributes:
         fields: one frame's value under each key of a slot.
         batch_shape: batch dimensions of the env.
-        columns: time steps of a rollout.
+        columns: number of time steps in a rollout.
         specs: the env's specs, by name.
-        env: the env, in words.
+        env: a description of the env.
         actor_kind: how the policy is called.
         counts_steps: the collector counts the steps of episodes.
-        resets_itself: the env does so, with a step of its own.
+        resets_itself: the env resets itself, in a separate step.
         remembers: the policy has a recurrent state.
         weights: shape and dtype of each weight; None for a policy without weights.
-        attributes: plain attributes of the policy as the worker made it; none of one that was sent to it.
+        attributes: plain attributes of a policy that the worker made; none for a policy that was sent to it.
     """
 
     fields: Mapping[Key, Field]
@@ -78,18 +78,18 @@ class WorkerInfo:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """Number of rows of the env."""
         return int(np.prod(self.batch_shape, dtype=np.int64))
 
     @property
     def frames(self) -> int:
-        """Frames of a rollout."""
+        """Number of frames in a rollout."""
         return self.rows * self.columns
 
 
 @dataclass(frozen=True)
 class AttachSlot:
-    """Map the next slot: memory for `rows` rows, where this worker's begin with `first_row`."""
+    """Map the next slot: memory for `rows` rows, of which this worker's start at `first_row`."""
 
     rows: int
     first_row: int
@@ -97,7 +97,7 @@ class AttachSlot:
 
 @dataclass(frozen=True)
 class AttachWeights:
-    """Take the worker's end of the mailbox that weights come through.
+    """Open the worker's end of the mailbox for weights.
 
     Attributes:
         kind: the class of the mailbox.
@@ -108,11 +108,11 @@ class AttachWeights:
 
 @dataclass(frozen=True)
 class ConnectBuffer:
-    """Take the worker's end of the replay buffer, which `Write` writes to.
+    """Open the worker's end of the replay buffer, to which `Write` writes.
 
     Attributes:
-        options: what is done with a rollout before the write; without the two that follow.
-        buffer: the end, pickled.
+        options: the options that change a rollout before it is written, without `buffer` and `postproc`.
+        buffer: the worker's end, pickled.
         postproc: pickled.
     """
 
@@ -130,10 +130,10 @@ class Collect:
 
     Attributes:
         slot: the slot's number.
-        random: random actions instead of the policy's.
-        fresh: begin new episodes first, where any frame was recorded of the present ones.
+        random: take random actions instead of the policy's.
+        fresh: first start new episodes in rows that have recorded any frame of their current one.
         version: the version of the policy's weights.
-        start: the first column that is recorded, where another worker recorded those before.
+        start: the first column to record, if another worker recorded the columns before it.
     """
 
     slot: int
@@ -149,17 +149,17 @@ class Done:
 
     Attributes:
         slot: the slot.
-        frames: valid frames in it.
+        frames: number of valid frames.
         version: version of the policy that acted.
         episodes: episodes that ended.
         env_seconds: time in the env.
         policy_seconds: time in the policy.
-        columns: columns recorded; less than the slot has if the rollout was ended early.
-        outside: numbers that lay outside of their bounds.
-        is_last: the worker ended the rollout early because it leaves; another records the rest.
-        parcel: the worker's rows, where memory is not shared.
-        objects: columns of objects by key, which no shared memory can hold.
-        notes: what it takes to run its episodes again, where that is asked for.
+        columns: number of recorded columns; fewer than in the slot if the rollout ended early.
+        outside: numbers outside their bounds.
+        is_last: the worker ended the rollout early because it is leaving; another one records the rest.
+        parcel: the worker's rows, if memory is not shared.
+        objects: columns of objects by key, which shared memory cannot hold.
+        notes: what `record_episodes` needs to run its episodes again.
     """
 
     slot: int
@@ -190,7 +190,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Reset:
-    """Begin new episodes in these rows (None: all) with the next rollout."""
+    """Start new episodes in these rows (None: all) with the next rollout."""
 
     rows: Sequence[int] | None = None
 
@@ -205,12 +205,12 @@ class Seed:
 
 @dataclass(frozen=True)
 class GetState:
-    """Reply with all that the worker needs to continue from here: tensors, numbers and lists."""
+    """Reply with everything that the worker needs to resume from here: tensors, numbers and lists."""
 
 
 @dataclass(frozen=True)
 class CheckState:
-    """Refuse a worker's state that does not fit; nothing is changed."""
+    """Check a worker's state and refuse one that does not fit; changes nothing."""
 
     harmless: ClassVar[bool] = True
     state: Mapping[str, Any]
@@ -218,7 +218,7 @@ class CheckState:
 
 @dataclass(frozen=True)
 class SetState:
-    """Continue from a worker's state; one that does not fit is refused, and changes nothing."""
+    """Resume from a worker's state; one that does not fit is refused and changes nothing."""
 
     harmless: ClassVar[bool] = True
     state: Mapping[str, Any]
@@ -229,10 +229,10 @@ class SetState:
 
 @dataclass(frozen=True)
 class PutWeights:
-    """Put weights into the worker's mailbox, from which later commands read them; posted, without a reply.
+    """Put weights into the worker's mailbox, where later commands find them; posted without a reply.
 
     Attributes:
-        weights: as the mailbox takes them.
+        weights: in the mailbox's form.
     """
 
     weights: Any

@@ -1,13 +1,13 @@
-"""`BackgroundExploration`: how policies choose in the rollouts of a thread, without a trace in the process afterwards.
+"""`BackgroundExploration`: sets how policies choose in a thread's rollouts, and leaves no trace in the process.
 
-tensordict has one interaction type for all threads of a process, and `set_interaction_type` puts back what it found:
+tensordict has one interaction type for all threads of a process, and `set_interaction_type` restores the type it found:
 
-    rollout of a thread    |--- RANDOM ---|  puts None back
-    a loss, meanwhile           |--- DETERMINISTIC ---|  puts RANDOM back, and it would stay
+    rollout of a thread    |--- RANDOM ---|  restores None
+    a loss, meanwhile           |--- DETERMINISTIC ---|  restores RANDOM, which would stay
 
-So a rollout puts back what it found only where its own type is still set. Where it found its own type, or another thread's was
-set when the rollout before ended, it puts back the type from before the thread. The types of rollouts under way in several
-threads are nothing to put back: the last of those with one type puts back what the first of them found.
+So a rollout restores the type it found only if its own type is still set. If it found its own type, or if another thread's
+type was set when the previous rollout ended, it restores the type from before the thread. Types set by concurrent rollouts in
+several threads are never restored: the last rollout with one type restores the type that the first of them found.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _under_way: list[BackgroundExploration] = []
 
 
 class BackgroundExploration:
-    """The context of rollouts in a thread; it is made before the first of them.
+    """The context of a thread's rollouts; create it before the first of them.
 
     Args:
-        chosen: the interaction type in the body.
+        chosen: the interaction type inside the context.
 
     Attributes:
-        type: that.
-        found: the type that the rollout under way puts back.
+        type: as given.
+        found: the type that the current rollout restores.
     """
 
     def __init__(self, chosen: InteractionType | None) -> None:
@@ -51,7 +51,7 @@ class BackgroundExploration:
             self._put_back(self.found)
 
     def end(self) -> None:
-        """The thread has ended: its type is left to nobody."""
+        """Clean up after the thread: nothing keeps its type."""
         with _changing:
             self._put_back(self._before)
 
@@ -61,12 +61,12 @@ class BackgroundExploration:
 
 
 def _rollout_with(kind: InteractionType | None) -> BackgroundExploration | None:
-    """The rollout of a thread that has set this type, and is under way."""
+    """A thread's rollout in progress that has set this type."""
     return next((one for one in _under_way if one.type is kind), None)
 
 
 def _outside() -> InteractionType | None:
-    """The type that is set, or will be once the rollout that has set it is over."""
+    """The current type, or the one that follows once the rollout that set it is over."""
     found = interaction_type()
     owner = _rollout_with(found)
     return found if owner is None else owner.found

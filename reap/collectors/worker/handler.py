@@ -1,11 +1,11 @@
-"""`WorkerHandler`: everything that a worker does, by one table of commands.
+"""`WorkerHandler`: carries out a worker's commands, from a single table.
 
-    command --> handle --> weights   PolicyCopy          newer ones are loaded first
+    command --> handle --> weights   PolicyCopy          loads newer ones first
                            slot      exchange's end      where the rollout goes
                            rollout   Recorder            an env and a policy, or a collector
                            write     BufferWriter        the worker's end of the replay buffer
 
-`SyncDataCollector` has one in its own process: without a copy of the policy, for the caller's acts, and without a writer.
+`SyncDataCollector` has one in its own process: without a copy of the policy, since the caller's own acts, and without a writer.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class Recorder(Protocol):
     """Records rollouts: of an env with a policy (`RolloutRecorder`), or with a collector (`NestedRecorder`)."""
 
     def describe(self) -> WorkerInfo:
-        """What the collector must know, weights apart."""
+        """The worker's description, without weights."""
         ...
 
     def collect(self, command: Collect, slot: Slot, version: int) -> Done:
-        """Record a rollout in a slot, with weights of this version."""
+        """Record a rollout in a slot, with this version of the weights."""
         ...
 
     def weights_changed(self) -> None:
-        """The policy has other weights now."""
+        """Note that the policy's weights have changed."""
         ...
 
     def reset(self, rows: Sequence[int] | None) -> None:
-        """Begin new episodes in these rows (None: all) with the next rollout."""
+        """Start new episodes in these rows (None: all) with the next rollout."""
         ...
 
     def seed(self, seed: int, static: bool) -> int:
@@ -63,19 +63,19 @@ class Recorder(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """All that is needed to continue, weights apart."""
+        """Everything needed to resume, without weights."""
         ...
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise SpecMismatch for a state that cannot be taken."""
+        """Raise SpecMismatch for a state that cannot be loaded."""
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that was checked."""
+        """Resume from a checked state."""
         ...
 
     def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """Ask the env or the policy: `env_attribute`, `policy_attribute`, `call_env`."""
+        """Call `env_attribute`, `policy_attribute` or `call_env`."""
         ...
 
     def close(self) -> None:
@@ -88,10 +88,10 @@ class WorkerHandler:
 
     Args:
         recorder: records the rollouts.
-        end: the worker's end of the exchange: where its slots are, and how a rollout gets to the collector.
-        control: what the worker is doing, for its collector.
-        policy: the worker's copy of the policy; None where the collector's own acts.
-        seed_process: seeds the generators of the worker's process; None where the process is not its own.
+        end: the worker's end of the exchange, which provides slots and brings rollouts to the collector.
+        control: shows the collector what the worker is doing.
+        policy: the worker's copy of the policy; None if the collector's own policy acts.
+        seed_process: seeds the generators of the worker's process; None if it shares the process.
 
     Attributes:
         recorder: as given.
@@ -130,7 +130,7 @@ class WorkerHandler:
         return self._table[type(command)](command)
 
     def handle_with(self, command: Any, descriptors: Sequence[int]) -> Any:
-        """Carry out a command that descriptors came with; they belong to this worker."""
+        """Carry out a command that came with descriptors, which now belong to this worker."""
         return self._table[type(command)](command, *descriptors)
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class WorkerHandler:
         self._control[PHASE] = Phase.IDLE
 
     def _break_trajectories(self) -> None:
-        """Nothing that is written next continues what was written before."""
+        """Note that the next write does not continue the previous one."""
         if self._writer is not None:
             self._writer.break_trajectories()
 

@@ -1,4 +1,4 @@
-"""The last frames of a rollout's rows, and marks on them where they are to count as truncated."""
+"""Finds the last valid frame of each row of a rollout, and marks it truncated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def last_frames(rows: int, columns: int, mask: Array | None) -> tuple[Array, Arr
     Args:
         rows: number of rows.
         columns: number of columns.
-        mask: `[rows, columns]`, which frames are valid; None if all are.
+        mask: valid frames, `[rows, columns]`; None if all are.
     """
     places, last = np.arange(rows), np.full(rows, columns - 1)
     if mask is None:

@@ -1,10 +1,10 @@
-"""`NestedRecorder`: rollouts of a collector: a class derived from `SyncDataCollector`, or one with workers of its own.
+"""`NestedRecorder`: records rollouts of another collector: a subclass of `SyncDataCollector`, or one with its own workers.
 
     Collect(slot) -->   weights, if newer    -->    its collector: rollout() -> TensorDict
                         TensorDict -> slot
     Done          <--
 
-What the collector returns is copied into the slot. Its ids become those of this worker.
+The collector's batch is copied into the slot, and its ids are replaced by ids of this worker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLASSES = {
     "sync": "reap.collectors:MultiSyncDataCollector",
     "async": "reap.collectors:MultiaSyncDataCollector",
 }
-"""What the strings for `collector_class` stand for. Looked up when one is built: those classes are made of workers."""
+"""The classes that the strings for `collector_class` name; looked up when needed, because these classes import this module."""
 
 BASE = "reap.collectors:DataCollectorBase"
 
@@ -44,11 +44,11 @@ METHODS = {
     "call_env": "call_env",
     "load_model": "load_model",
 }
-"""What a collector calls the questions of `Recorder.call`."""
+"""The collector's methods for the calls of `Recorder.call`."""
 
 
 class NestedRecorder:
-    """A collector whose rollouts are recorded; see `Recorder`.
+    """Records the rollouts of another collector; see `Recorder`.
 
     Args:
         collector_class: its class, or a name of one.
@@ -68,7 +68,7 @@ class NestedRecorder:
         self._outside: dict[Key, int] = {}
 
     def describe(self) -> WorkerInfo:
-        """What a collector must know of this one; see `Recorder`."""
+        """The worker's description; see `Recorder`."""
         specs = {name: getattr(self._collector, name) for name in SPECS}
         env, kind = shown(self._collector), type(self._collector).__name__
         return WorkerInfo(self._fields, self._batch_shape, self._columns, specs, env, kind)
@@ -92,7 +92,7 @@ class NestedRecorder:
         return Done(command.slot, frames, version, stats.episodes, 0.0, 0.0, self._columns, self._news_of(stats.outside))
 
     def _news_of(self, outside: Sequence[Outside]) -> list[Outside]:
-        """What has come since the last rollout to the counts of numbers outside of their bounds."""
+        """Numbers outside their bounds that were counted since the last rollout."""
         before, self._outside = self._outside, {one.key: one.frames for one in outside}
         news = [replace(one, frames=one.frames - before.get(one.key, 0)) for one in outside]
         return [one for one in news if one.frames]
@@ -104,11 +104,11 @@ class NestedRecorder:
         return value
 
     def weights_changed(self) -> None:
-        """Pass the policy's weights on to those who act with copies; see `Recorder`."""
+        """Pass the policy's weights on to policies that are copies; see `Recorder`."""
         self._collector.update_policy_weights_()
 
     def reset(self, rows: Sequence[int] | None) -> None:
-        """Begin new episodes with the next rollout; see `Recorder`."""
+        """Start new episodes with the next rollout; see `Recorder`."""
         self._collector.reset(rows)
 
     def seed(self, seed: int, static: bool) -> int:
@@ -129,7 +129,7 @@ class NestedRecorder:
         self._collector.load_state_dict(state["collector"])
 
     def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """Ask the collector's env or policy; see `Recorder`."""
+        """Call the collector's env or policy; see `Recorder`."""
         return getattr(self._collector, METHODS[name])(*arguments)
 
     def close(self) -> None:
@@ -138,10 +138,10 @@ class NestedRecorder:
 
 
 def named_class(given: Any) -> Any:
-    """The collector class that was given, or that a name stands for.
+    """The collector class that was given or named.
 
     Raises:
-        OptionError: something else.
+        OptionError: anything else.
     """
     if isinstance(given, str) and given in CLASSES:
         return resolve_name(CLASSES[given])
@@ -154,7 +154,7 @@ def fields_of(collector: Any) -> Mapping[Key, Field]:
     """One frame's value under each key of the batches of a collector.
 
     Raises:
-        OptionError: a batch holds objects, which have no place in shared memory.
+        OptionError: a batch holds objects, which cannot be stored in shared memory.
     """
     found: Mapping[Key, Field] = collector.frame_fields
     if any(field.is_object for field in found.values()):

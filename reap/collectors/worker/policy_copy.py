@@ -13,15 +13,15 @@ from reap.weights.base import check_weights, load_weights
 from reap.weights.weight_layout import describe
 
 ANY_VERSION = 2**62
-"""More than any version: a mailbox that is asked for newer weights then gives those written since it was read last."""
+"""Higher than any version: asked with it, a mailbox returns weights written since the last read, whatever their version."""
 
 
 class PolicyCopy:
-    """A policy and the mailbox through which its weights come.
+    """A policy and the mailbox that brings its weights.
 
     Args:
-        held: the policy and what it holds.
-        attributes: plain attributes of a policy that was made here, before it was called.
+        held: the policy with its weights and buffers.
+        attributes: plain attributes of a policy that was made here, from before its first call.
 
     Attributes:
         version: the version of its weights.
@@ -37,7 +37,7 @@ class PolicyCopy:
 
     @property
     def has_mailbox(self) -> bool:
-        """Whether weights are sent to it; one without weights never has older ones than the collector."""
+        """Whether weights are sent to this policy."""
         return self._mailbox is not None
 
     @property
@@ -46,22 +46,22 @@ class PolicyCopy:
         return describe(self._held) if self._held else None
 
     def attach(self, kind: Any, *descriptors: int) -> None:
-        """Take this end of a mailbox.
+        """Open this end of a mailbox.
 
         Args:
-            kind: its class.
-            *descriptors: what the other end gave; they belong to the mailbox.
+            kind: the mailbox's class.
+            *descriptors: from the other end; they belong to the mailbox.
         """
         self._mailbox = kind.attach(describe(self._held), *descriptors)
 
     def put(self, weights: Any) -> None:
-        """Put weights that have arrived into the mailbox."""
+        """Put arrived weights into the mailbox."""
         self._mailbox.put(weights)
 
     def read(self) -> bool:
-        """Load the weights that came since the last time, if any did; return whether any did.
+        """Load weights that arrived since the last call, if any; return whether there were any.
 
-        Their version may be a lower one, of a collector that has loaded an earlier state.
+        Their version may be lower than the last, if the collector has loaded an earlier state.
         """
         if self._mailbox is None:
             return False
@@ -73,16 +73,16 @@ class PolicyCopy:
         return is_new
 
     def state(self) -> dict[str, Any]:
-        """Its own weights: those of the collector's policy may be newer, and one that a factory made is here only."""
+        """The worker's own weights: the collector's may be newer, and a policy made by a factory exists only here."""
         return {"policy": policy_state(self._held), "attributes": applied_attributes(self._held), "version": self.version}
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise SpecMismatch for a state whose weights are not those of the policy."""
+        """Raise SpecMismatch for a state whose weights do not fit the policy."""
         if self._held:
             check_weights(self._held, state["policy"])
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take the weights of a state."""
+        """Load the weights of a state."""
         if self._held:
             load_weights(self._held, state["policy"])
             set_attributes(self._held, loaded(state.get("attributes", {})))

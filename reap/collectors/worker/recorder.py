@@ -1,4 +1,4 @@
-"""`RolloutRecorder`: rollouts of one env with one policy, or with random actions."""
+"""`RolloutRecorder`: records rollouts of one env with one policy or random actions."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from reap.weights.base import load_weights
 from reap.workers.progress import LEAVE, STOP
 
 SPECS = ("observation_spec", "action_spec", "reward_spec", "done_spec")
-"""The specs that a collector gives as its own."""
+"""The specs that a collector exposes."""
 
 Fill = Callable[[Slot, Any, int], int]
-"""Records a rollout of an actor in a slot, from a column on; returns the number of valid frames."""
+"""Records an actor's rollout in a slot, from a column on; returns the number of valid frames."""
 
 
 class RolloutRecorder:
-    """A rollout, and what acts in it; see `Recorder`.
+    """A rollout and its actors; see `Recorder`.
 
     Args:
         rollout: the env's rollout.
         fields: one frame's value under each key of a slot.
-        columns: time steps of a slot.
-        random: random actions.
+        columns: number of time steps in a slot.
+        random: the actor for random actions.
         exploration: how probabilistic policies choose.
-        actor_kind: how the policy is called, in a word.
+        actor_kind: a word for how the policy is called.
         fill: records a rollout of the policy in a slot; the rollout's own `fill` if None.
-        remembers: the policy has a recurrent state: all envs begin new episodes after random actions.
-        journal: notes what it takes to run episodes again; None where nobody asks for it.
+        remembers: the policy has a recurrent state: all envs start new episodes after random actions.
+        journal: notes what `record_episodes` needs; None without it.
 
     Attributes:
         rollout: as given.
         remembers: as given.
-        is_in_thread: rollouts leave torch's generator alone: it is one for all threads of the process. See `move_to_thread`.
+        is_in_thread: rollouts leave torch's generator alone, because all threads of the process share it. See `move_to_thread`.
         marks_last: the last frame of each row is marked truncated.
         close_env: `close` closes the env.
     """
@@ -95,7 +95,7 @@ class RolloutRecorder:
 
         Args:
             actor: calls it; None if all actions are random.
-            kept: tells whether it keeps its inputs; None if it gets copies already.
+            kept: tells whether the policy keeps its inputs; None if it gets copies anyway.
             policy: the policy itself.
         """
         self._actor, self._kept, self._policy = actor, kept, policy
@@ -103,7 +103,7 @@ class RolloutRecorder:
             self._grad_mode = torch.no_grad
 
     def move_to_thread(self) -> None:
-        """Following rollouts are those of a thread, beside others in this process."""
+        """Prepare for rollouts in a thread, next to others in this process."""
         self.is_in_thread = True
         if self._background is None:
             self._exploration = self._background = BackgroundExploration(self._chosen)
@@ -114,7 +114,7 @@ class RolloutRecorder:
         return self.rollout.env
 
     def describe(self) -> WorkerInfo:
-        """What a collector must know of env and policy; see `Recorder`."""
+        """The description of env and policy; see `Recorder`."""
         env = self.env
         return WorkerInfo(
             self._fields,
@@ -171,7 +171,7 @@ class RolloutRecorder:
         )
 
     def _begin_random_state(self) -> torch.Tensor | None:
-        """Have torch's generator in this recorder's own state, if it has one; the caller's."""
+        """Give torch's generator this recorder's own state, if there is one; return the caller's state."""
         if self._random_state is None or self.is_in_thread:
             return None
         callers_state = torch.get_rng_state()
@@ -193,10 +193,10 @@ class RolloutRecorder:
                 self._grad_mode = torch.no_grad
 
     def weights_changed(self) -> None:
-        """The policy that acts is the one whose weights have changed: there is nothing to do."""
+        """Nothing to do: the policy that acts is the one whose weights changed."""
 
     def reset(self, rows: Sequence[int] | None) -> None:
-        """Begin new episodes with the next rollout; see `Recorder`."""
+        """Start new episodes with the next rollout; see `Recorder`."""
         self.rollout.restart(rows)
 
     def seed(self, seed: int, static: bool) -> int:
@@ -211,7 +211,7 @@ class RolloutRecorder:
         return following
 
     def state(self) -> dict[str, Any]:
-        """All that is needed to continue, weights apart; see `Recorder`."""
+        """Everything needed to resume, without weights; see `Recorder`."""
         return {
             "leaf": self.rollout.tracker.leaf,
             "rollout": self.rollout.state(),
@@ -223,7 +223,7 @@ class RolloutRecorder:
         }
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise SpecMismatch for a state that cannot be taken; see `Recorder`."""
+        """Raise SpecMismatch for a state that cannot be loaded; see `Recorder`."""
         with as_state_dict_gave():
             self.rollout.check_state(state["rollout"])
             for name in ("random_state", "warm_up_state"):
@@ -234,7 +234,7 @@ class RolloutRecorder:
                 raise TypeError(f"{kinds}, {type(state['following_seed'])}")
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; see `Recorder`."""
+        """Resume from a state; see `Recorder`."""
         tracker = self.rollout.tracker
         self.rollout.restore(state["rollout"])
         if self._journal is not None:
@@ -251,11 +251,11 @@ class RolloutRecorder:
             self._following_seed = next_seed(seed) if self._static_seed else following
 
     def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """Ask the env or the policy; see `Recorder`."""
+        """Call the env or the policy; see `Recorder`."""
         return getattr(self, name)(*arguments)
 
     def env_attribute(self, name: str) -> Any:
-        """The value of an attribute of the env."""
+        """An attribute of the env."""
         return self.env.own_attribute(name)
 
     def load_model(self, path: str, weights: Mapping[str, Any]) -> None:
@@ -273,15 +273,15 @@ class RolloutRecorder:
         return self.env.get_attribute(name) if of is self.env else getattr(of, name)
 
     def call_env(self, name: str, *args: Any) -> Any:
-        """What a method of the env returns."""
+        """Call a method of the env and return its result."""
         return self.env.call(name, *args)
 
     def policy_attribute(self, name: str) -> Any:
-        """The value of an attribute of the policy."""
+        """An attribute of the policy."""
         return getattr(self._policy, name)
 
     def close(self) -> None:
-        """Close the env, unless it is to stay open."""
+        """Close the env, unless it must stay open."""
         if self._background is not None:
             self._background.end()
         if self.close_env:

@@ -1,4 +1,4 @@
-"""Batches that wait for delivery as parts of a state: tensors, numbers, strings, lists and dicts."""
+"""Saves waiting batches in a state, as tensors, numbers, strings, lists and dicts, and restores them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def valid_frames(batch: TensorDictBase) -> int:
 
 
 def batch_state(batch: TensorDictBase) -> dict[str, Any]:
-    """A batch, copied; objects that are no plain data are left out."""
+    """A copy of a batch for a state, without objects that are not plain data."""
     tensors: list[Any] = []
     objects: list[Any] = []
     for key, value in batch.items(include_nested=True):
@@ -40,7 +40,7 @@ def batch_state(batch: TensorDictBase) -> dict[str, Any]:
 
 
 def batch_from(state: Mapping[str, Any]) -> TensorDict:
-    """The batch that `batch_state` was given."""
+    """The batch that was passed to `batch_state`."""
     leaves: dict[Key, Any] = {as_key(key): value.clone() for key, value in state["leaves"]}
     for key, states in state["objects"]:
         objects = np.empty(tuple(state["shape"]), object)
@@ -51,12 +51,12 @@ def batch_from(state: Mapping[str, Any]) -> TensorDict:
 
 
 def done_state(done: Done) -> dict[str, Any]:
-    """What a worker says of a rollout."""
+    """A worker's reply for a rollout, for a state."""
     episodes = [tuple(episode) for episode in done.episodes]
     return {"episodes": episodes, **{name: getattr(done, name) for name in NUMBERS}}
 
 
 def done_from(state: Mapping[str, Any]) -> Done:
-    """What `done_state` was given; its slot is no more."""
+    """The reply that was passed to `done_state`, without its slot."""
     episodes = [Episode(*episode) for episode in state["episodes"]]
     return Done(slot=-1, episodes=episodes, **{name: state[name] for name in NUMBERS})

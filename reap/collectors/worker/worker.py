@@ -1,4 +1,4 @@
-"""What a worker is built from, and how it is built where it runs."""
+"""`WorkerSpec`: everything that a worker is built from, and how it is built in its process."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from reap.workers.progress import STOP, Control
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """All that a worker is built from.
+    """Everything that a worker is built from.
 
     Attributes:
-        create_env_fn: the env, or what makes it, pickled.
+        create_env_fn: the env or its factory, pickled.
         policy: the policy, pickled; None for random actions.
         policy_factory: makes the policy in the worker, pickled.
         options: the options of its rollouts.
-        leaf: its number, for the ids.
-        threads: torch threads; None leaves them.
+        leaf: the worker's number in trajectory ids.
+        threads: number of torch threads; None leaves it unchanged.
         seed: seeds torch's, numpy's and Python's generators.
-        make_end: makes its end of the exchange.
+        make_end: makes the worker's end of the exchange.
         stops_early: the collector may end a rollout early.
-        collector_class: the class of its own collector, or a name of one; None for an env.
-        keywords: options of its own collector.
-        may_leave: it ends its rollout early when it is told to leave (`reap.workers.progress.LEAVE`).
-        owns_process: no other worker shares its process: generators and torch's threads are its own.
+        collector_class: the class, or its name, of the collector that the worker runs; None if it runs an env.
+        keywords: options of that collector.
+        may_leave: the worker ends its rollout early when told to leave (`reap.workers.progress.LEAVE`).
+        owns_process: the worker has a process to itself, so it may set generators and torch's threads.
     """
 
     create_env_fn: bytes
@@ -58,7 +58,7 @@ class WorkerSpec:
     owns_process: bool = True
 
     def make_policy(self) -> tuple[Any, Mapping[str, Any]]:
-        """The policy, in the worker, and its plain attributes, where nobody else knows them."""
+        """The worker's policy, and its plain attributes if the collector does not know them."""
         if self.policy_factory is not None:
             policy = made_by(pickle.loads(self.policy_factory))
             return policy, plain_attributes(held_by(policy))
@@ -77,12 +77,12 @@ class Stopper:
 
 
 def make_worker(spec: WorkerSpec, number: int, control: Control) -> WorkerHandler:  # noqa: ARG001  the spec holds it
-    """A worker, where it runs.
+    """Build a worker, in its own process.
 
     Args:
-        spec: what it is built from.
-        number: its number in the group.
-        control: what it is doing, for its collector.
+        spec: the worker's parts.
+        number: the worker's number in the group.
+        control: shows the collector what the worker is doing.
     """
     if spec.owns_process:
         seed_generators(spec.seed)

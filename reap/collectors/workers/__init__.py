@@ -1,1 +1,1 @@
-"""Those who record the rollouts of a collector, in this process or elsewhere."""
+"""The workers that record a collector's rollouts, in this process or elsewhere."""

@@ -1,4 +1,4 @@
-"""`Workers`: all that a collector knows of those who record its rollouts, in this process or elsewhere."""
+"""`Workers`: the interface between a collector and the workers that record its rollouts, in this process or elsewhere."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from reap.workers.base import WorkerGroup
 
 
 class WorkerSlots(Protocol):
-    """Memory that some workers record in."""
+    """Memory in which one or more workers record."""
 
     def take(self) -> int:
         """The number of a free slot."""
         ...
 
     def give_back(self, slot: int) -> None:
-        """Return a slot that was taken and is not delivered."""
+        """Return a slot that was taken but will not be delivered."""
         ...
 
     def rows_of(self, worker: int, slot: int) -> dict[Key, Array]:
-        """A worker's own rows of a slot, `[rows, T, *value]` under each key."""
+        """A worker's own rows of a slot, `[rows, T, *value]` for each key."""
         ...
 
     def deliver(self, slot: int) -> TensorDictBase:
@@ -39,15 +39,15 @@ class WorkerSlots(Protocol):
 
 
 class Workers(Protocol):
-    """Those who record a collector's rollouts.
+    """The workers that record a collector's rollouts.
 
     Attributes:
         group: carries commands to them.
-        infos: what each of them tells of itself.
-        policy: the policy that was given, or that acts in this process.
-        held: its weights, in this process.
+        infos: the description of each worker.
+        policy: the policy that was given or that acts in this process.
+        held: the policy's weights, in this process.
         env: the env, if it is in this process.
-        next_leaf: the number, for the ids, of the next worker: no two that ever recorded have the same.
+        next_leaf: the next worker's number in trajectory ids; no number is used twice.
     """
 
     @property
@@ -69,27 +69,27 @@ class Workers(Protocol):
     def next_leaf(self) -> int: ...  # noqa: D102
 
     def slots_of(self, worker: int) -> WorkerSlots:
-        """The slots that a worker records in."""
+        """The slots in which a worker records."""
         ...
 
     def starts(self) -> list[int]:
-        """The first row of each worker, where the rows of all are counted."""
+        """The first row of each worker, counted across all workers."""
         ...
 
     def has_weights(self, worker: int) -> bool:
-        """Whether weights are sent to this worker, so that its policy can be older than the collector's."""
+        """Whether weights are sent to this worker, so that its policy can lag behind the collector's."""
         ...
 
     def make_updater(self, given: Any = None) -> WeightUpdaterBase | None:
-        """Make the object that sends weights to them; None if there are none.
+        """Make the object that sends weights to the workers; None without weights.
 
         Args:
-            given: an updater, or a constructor of one, in place of that of the options.
+            given: an updater, or a constructor of one, which replaces the one from the options.
         """
         ...
 
     def take_env(self, given: Any) -> None:
-        """Record from another env of the same layout; the next rollout begins new episodes.
+        """Record from another env of the same layout; the next rollout starts new episodes.
 
         Raises:
             OptionError: the envs are not in this process.
@@ -98,25 +98,25 @@ class Workers(Protocol):
         ...
 
     def prepare_background(self, updater: WeightUpdaterBase | None) -> PendingWeightUpdater | None:
-        """Make ready to record in a thread; the updater that sends weights there, in place of this one."""
+        """Prepare to record in a thread; return the updater that sends weights there, which replaces this one."""
         ...
 
     @property
     def place_of(self) -> Callable[[int], Place] | None:
-        """Where each of them is, if that is not this machine."""
+        """The location of each worker that is not on this machine."""
         ...
 
     @property
     def joining(self) -> Collection[int]:
-        """Workers that were launched and have not joined yet: nothing is asked of them, and their replies go to `join`."""
+        """Workers that were launched but have not joined: they get no commands, and their replies go to `join`."""
         ...
 
     def join(self, worker: int, reply: Any) -> Done | None:
-        """Take a reply of a worker that is joining; its rollout, if it has joined, and those before it had completed one."""
+        """Handle a reply of a joining worker; once it has joined, return the rollout that failed workers completed before."""
         ...
 
     def complete(self, worker: int, done: Done) -> Done | None:
-        """A reply, with the columns that a failed worker left in the same rollout; None if its successor records the rest."""
+        """Complete a reply with columns that a failed worker left in the same rollout; None if a successor records the rest."""
         ...
 
     def recover(self, failure: WorkerError, command: Collect | None) -> Done | None:
@@ -127,7 +127,7 @@ class Workers(Protocol):
             command: the rollout that it interrupted, if any.
 
         Returns:
-            The rollout, where the worker had completed it.
+            The rollout, if the worker had completed it.
         """
         ...
 
@@ -136,43 +136,43 @@ class Workers(Protocol):
         ...
 
     def seed(self, seed: int, static: bool) -> int:
-        """Seed them, one after the other; the seed that follows in the chain."""
+        """Seed the workers, one after the other; return the seed that follows in the chain."""
         ...
 
     def check_states(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse states that do not fit."""
+        """Check states and refuse those that do not fit."""
         ...
 
     def set_states(self, states: Sequence[Mapping[str, Any]], restarts: int, next_leaf: int | None) -> None:
-        """Continue from these states; the weights of each are its own.
+        """Resume from these states, each with its own weights.
 
         Args:
             states: one for each worker.
-            restarts: workers that were restarted before.
-            next_leaf: the number, for the ids, of the next worker; None if the state does not tell.
+            restarts: number of earlier restarts.
+            next_leaf: the next worker's number in trajectory ids; None if the state lacks it.
         """
         ...
 
     def values(self, replies: list[Any]) -> Any:
-        """What a question to each of them is answered with: one value, or a list of them."""
+        """The workers' answers to a call: one value, or a list with one for each worker."""
         ...
 
     def close(self, timeout: float | None, close_env: bool) -> None:
-        """End them and release what belongs to them; a second call does nothing."""
+        """End the workers and release their resources; a second call does nothing."""
         ...
 
     def withdraw(self) -> None:
-        """Release what was made: the collector cannot be built."""
+        """Release everything made so far, because the collector could not be built."""
         ...
 
     def patience(self, timeout: float | None) -> float | None:
-        """Seconds to wait for a rollout that is under way in the background; None waits for its end."""
+        """Seconds to wait for a rollout in progress in the background; None waits until it ends."""
         ...
 
     def kill(self) -> bool:
-        """End them at once, if that ends a rollout that is under way; whether it does."""
+        """End the workers at once if that ends a rollout in progress; return whether it does."""
         ...
 
     def text(self) -> str:
-        """How they are shown in the collector's `repr`."""
+        """The workers' part of the collector's `repr`."""
         ...

@@ -1,8 +1,9 @@
-"""`Joining`: the requests by which a worker that was launched becomes one of the others, and who waits for them.
+"""`Joining`: the requests with which a newly launched worker joins the others.
 
     launched, DescribeWorker --> (AttachSlot) --> AttachWeights --> ConnectBuffer --> Seed --> joined
 
-`JoinAtOnce` waits for the replies: nobody delivers meanwhile. `JoinLater` takes them among those of others, as they come.
+`JoinAtOnce` waits for the replies, and no worker delivers meanwhile. `JoinLater` handles them as they arrive, among the
+others' replies.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Protocol, TypeVar
 from reap.workers.base import Reply, WorkerGroup
 
 Joining = Generator[None, Reply, None]
-"""Makes a request before each `yield`, and is sent its reply; the first is made where the worker is launched."""
+"""A generator that makes a request before each `yield` and receives its reply; the first request is made at launch."""
 
 T = TypeVar("T")
 
 
 class Joins(Protocol):
-    """Has workers join.
+    """Makes workers join.
 
     Attributes:
         under_way: workers that have not joined yet.
@@ -28,15 +29,15 @@ class Joins(Protocol):
 
     @property
     def under_way(self) -> Collection[int]:
-        """As above."""
+        """Workers that have not joined yet."""
         ...
 
     def begin(self, group: WorkerGroup, worker: int, joining: Joining, then: Callable[[], T | None]) -> T | None:
-        """Have a worker join that was launched.
+        """Make a launched worker join.
 
         Args:
-            group: of the workers.
-            worker: its number.
+            group: the workers' group.
+            worker: the worker's number.
             joining: makes the requests.
             then: called once it has joined.
 
@@ -46,7 +47,7 @@ class Joins(Protocol):
         ...
 
     def step(self, worker: int, reply: Reply) -> object | None:
-        """Take a reply of a worker that is joining; the result of `then`, if it has joined with it."""
+        """Handle a reply of a joining worker; return the result of `then` if the worker has now joined."""
         ...
 
 
@@ -61,7 +62,7 @@ class JoinAtOnce:
         return then()
 
     def step(self, worker: int, reply: Reply) -> None:
-        """Nobody joins later."""
+        """No worker joins later."""
 
 
 class JoinLater:
@@ -76,7 +77,7 @@ class JoinLater:
         return self._under_way.keys()
 
     def begin(self, group: WorkerGroup, worker: int, joining: Joining, then: Callable[[], T | None]) -> None:
-        """Take its replies from now on, and none of the worker before it."""
+        """Handle the worker's replies from now on, and none of its predecessor's."""
         next(joining)
         self._under_way[worker] = joining, then
 

@@ -1,4 +1,4 @@
-"""`LocalWorkers`: the worker of a collector that records in the process of its user, while the training loop waits."""
+"""`LocalWorkers`: the single worker of a collector that records in the user's process, while the training loop waits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from reap.workers.inline import InlineGroup
 
 
 class LocalSlots:
-    """See `WorkerSlots`.
+    """Slots in this process; see `WorkerSlots`.
 
     Args:
         pool: the slots.
@@ -42,11 +42,11 @@ class LocalSlots:
         return self.pool.take()
 
     def give_back(self, slot: int) -> None:
-        """Return a slot that was taken and is not delivered."""
+        """Return a slot that was taken but will not be delivered."""
         self.pool.give_back(slot)
 
     def rows_of(self, worker: int, slot: int) -> dict[Key, Array]:
-        """The rows of a slot, `[rows, T, *value]` under each key."""
+        """The rows of a slot, `[rows, T, *value]` for each key."""
         whole = self.pool.slot(slot)
         return {key: whole.by_row(key) for key, field in whole.fields.items() if not field.is_object}
 
@@ -56,7 +56,7 @@ class LocalSlots:
 
 
 class LocalWorkers:
-    """See `Workers`.
+    """One worker in this process; see `Workers`.
 
     Args:
         create_env_fn: an env, a factory of one, a gymnasium id or a gymnasium env.
@@ -90,7 +90,7 @@ class LocalWorkers:
 
     @property
     def held(self) -> Held:
-        """What the policy holds."""
+        """The policy with its weights and buffers."""
         return self.assembly.held
 
     @property
@@ -104,19 +104,19 @@ class LocalWorkers:
 
     @property
     def next_leaf(self) -> int:
-        """The number, for the ids, of the next worker: there is none."""
+        """The next worker's number in trajectory ids; unused, since there is no next worker."""
         return 1
 
     def starts(self) -> list[int]:
-        """The first row."""
+        """The first row, 0."""
         return [0]
 
     def has_weights(self, worker: int) -> bool:
-        """Whether the policy has an updater."""
+        """Whether weights are sent to the policy."""
         return self._has_updater
 
     def make_updater(self, given: Any = None) -> WeightUpdaterBase | None:
-        """Make the updater of the policy that acts; see `Workers`."""
+        """Make the updater for the policy that acts; see `Workers`."""
         options, assembly = self._options, self.assembly
         scheme = made_scheme(options.weight_sync_schemes, options.weight_updater)
         chosen = options.weight_updater if given is None else given
@@ -165,57 +165,57 @@ class LocalWorkers:
 
     @property
     def joining(self) -> Collection[int]:
-        """None: the worker is here from the start."""
+        """Nobody: the only worker exists from the start."""
         return ()
 
     def join(self, worker: int, reply: Any) -> None:
-        """Nobody joins."""
+        """Never called: no worker joins."""
 
     def complete(self, worker: int, done: Done) -> Done:
-        """The reply itself: nothing was left by a failed worker."""
+        """The reply unchanged: no worker has failed."""
         return done
 
     def recover(self, failure: WorkerError, command: Collect | None) -> Done | None:
-        """Raise the failure: the user's exceptions are no failures of workers here."""
+        """Raise the failure: a worker in this process cannot be replaced."""
         raise failure
 
     def recover_all(self) -> None:
-        """Return: a worker in this process is never down."""
+        """Nothing to do: a worker in this process is never down."""
 
     def seed(self, seed: int, static: bool) -> int:
         """Seed the envs and the generators."""
         return ask_one(self.group, 0, Seed(seed, static))
 
     def check_states(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Return: the state is checked as it is set."""
+        """Nothing to do: the state is checked when it is loaded."""
 
     def set_states(self, states: Sequence[Mapping[str, Any]], restarts: int, next_leaf: int | None) -> None:
-        """Continue from a state."""
+        """Resume from a state."""
         ask_one(self.group, 0, SetState(states[0]))
 
     def values(self, replies: list[Any]) -> Any:
-        """The only answer."""
+        """The answer of the only worker."""
         return replies[0]
 
     def close(self, timeout: float | None, close_env: bool) -> None:
-        """Close the env, unless it is to stay open, and release the slots."""
+        """Close the env, unless it must stay open, and release the slots."""
         self.assembly.recorder.close_env = close_env
         self.group.stop(timeout)
         self.assembly.pool.clear()  # not with the collector: its parts refer to each other
 
     def withdraw(self) -> None:
-        """Close what was made, and no env of the user's: the collector cannot be built."""
+        """Close everything made so far, but not the user's env, because the collector could not be built."""
         if self._owns_env:
             self.env.close()
 
     def patience(self, timeout: float | None) -> float | None:
-        """As given: the rollout under way cannot be ended from outside."""
+        """As given: a rollout in progress cannot be ended from outside."""
         return timeout
 
     def kill(self) -> bool:
-        """Nothing: the rollout under way cannot be ended from outside."""
+        """Do nothing: a rollout in progress cannot be ended from outside."""
         return False
 
     def text(self) -> str:
-        """The env and the policy."""
+        """Descriptions of the env and the policy."""
         return f"{self.env!r}, policy={type(self.policy).__name__} ({self.assembly.actor_kind})"

@@ -1,15 +1,15 @@
-"""`Recovery`: another worker in the place of one that failed; the columns that it had completed stay in the batch.
+"""`Recovery`: replaces a worker that failed; columns that it had completed stay in the batch.
 
     column      0 ........ c-1 | c ............ T-1
     recorded by the dead       | its successor
                   truncated ---'   new ids
 
-The exchange knows how many columns of a failed worker are here: where its memory was shared, those that were complete; where
-rollouts are copied, none, unless the worker left and sent them. What it had completed besides is lost, and counted as discarded
-frames: by whole columns, with rows that idled, and as far as this process knows how far the worker had come.
+The exchange knows how many columns of a failed worker are here: all complete ones if memory is shared; none if rollouts are
+copied, unless the worker left and sent them. Other columns that it had completed are lost, and counted as discarded frames:
+by whole columns, idle rows included, and as far as this process knows the worker's progress.
 
-Ids and step counts of a rollout are written when it ends. A rollout that never ends leaves the first ones of each segment in
-its slot (`TrajectoryTracker`), from which `finish` writes the others.
+Ids and step counts of a rollout are written when it ends. A rollout that never ends leaves the first of each segment in
+its slot (`TrajectoryTracker`), from which `finish` writes the rest.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Arrays = Mapping[Key, Array]
 
 @dataclass(frozen=True)
 class SalvagedColumns:
-    """The columns that workers which failed or left recorded of the rollout under way, copied.
+    """A copy of the columns that failed or leaving workers recorded of the rollout in progress.
 
     Attributes:
-        slot: where it is recorded.
+        slot: the slot of the rollout.
         columns: number of columns, from the first.
-        values: `[rows, columns, *value]` under each key.
-        episodes: that ended in them, as far as is known.
+        values: `[rows, columns, *value]` for each key.
+        episodes: the episodes that ended in them, as far as known.
     """
 
     slot: int
@@ -53,20 +53,20 @@ class SalvagedColumns:
     episodes: Sequence[Episode] = ()
 
     def put_back(self, arrays: Mapping[Key, Any]) -> None:
-        """Write the columns to their place."""
+        """Write the columns back into the rollout's slot."""
         for key, values in self.values.items():
             arrays[key][:, : self.columns] = values
 
 
 class Recovery:
-    """Restarts workers, and completes the rollouts that they had begun.
+    """Restarts workers, and completes the rollouts that they had started.
 
     Args:
         workers: the workers.
-        slots: gives the slots of a worker.
-        meter: counts workers that were restarted, and frames that are lost.
-        joins: has successors join.
-        retries: decides whether there is another one.
+        slots: returns the slots of a worker.
+        meter: counts restarts and lost frames.
+        joins: makes successors join.
+        retries: decides whether to try another successor.
     """
 
     def __init__(
@@ -84,18 +84,18 @@ class Recovery:
         self._begun: dict[int, tuple[WorkerError, float]] = {}
 
     def restart(self, failure: WorkerError, command: Collect | None) -> Done | None:
-        """Restart a worker, and have the rest of its rollout recorded.
+        """Restart a worker, and make its successor record the rest of the rollout.
 
         Args:
             failure: what happened.
-            command: the rollout under way; None if there was none.
+            command: the rollout in progress; None if there was none.
 
         Returns:
-            The rollout, if the worker had completed it; None if its reply will come, or none was under way.
+            The rollout, if the worker had completed it; None if its reply is still to come, or none was in progress.
 
         Raises:
-            WorkerError: the failure, where no other worker is to be tried (`Retries`), or where its env or policy returned a
-                value that does not fit: another worker would do the same.
+            WorkerError: the failure, if no other worker is to be tried (`Retries`), or if its env or policy returned a value
+                that does not fit, as it would in another worker too.
         """
         if is_of_data(failure):
             raise failure
@@ -128,7 +128,7 @@ class Recovery:
         return done
 
     def _salvage(self, failure: WorkerError, command: Collect | None) -> None:
-        """Keep what a worker had completed, once for each of its failures."""
+        """Keep the columns that a worker had completed, once for each of its failures."""
         worker = failure.worker
         before = self._salvaged.pop(worker, None)
         if command is not None:
@@ -159,7 +159,7 @@ class Recovery:
         return SalvagedColumns(slot, columns, {key: array[:, :columns].copy() for key, array in arrays.items()}, episodes)
 
     def left(self, worker: int, done: Done) -> None:
-        """A worker has left in the middle of a rollout; its columns are in the slot, and its successor records the rest."""
+        """Handle a worker that left during a rollout: its columns are in the slot, and its successor records the rest."""
         before = self._salvaged.pop(worker, None)
         if before is not None:
             before.put_back(self._slots(worker).rows_of(worker, done.slot))
@@ -168,7 +168,7 @@ class Recovery:
         self._tries.pop(worker, None)
 
     def _continue(self, worker: int, command: Collect | None) -> Done | None:
-        """A successor has joined: have it record what is missing of the rollout."""
+        """Make a successor that has joined record the missing part of the rollout."""
         self._meter.restart(worker)
         salvaged = self._salvaged.get(worker)
         if command is None or salvaged is None:
@@ -180,7 +180,7 @@ class Recovery:
         return None
 
     def completed(self, worker: int, done: Done) -> Done:
-        """The rollout, which is in its slot, with the columns of failed workers in their place."""
+        """Complete the rollout in its slot with the columns of failed workers."""
         self._tries.pop(worker, None)
         salvaged = self._salvaged.pop(worker, None)
         if salvaged is None:
@@ -202,7 +202,7 @@ def is_of_data(failure: BaseException) -> bool:
 
 
 def finish(arrays: Arrays, columns: int, info: WorkerInfo) -> None:
-    """Write to the first columns of a rollout what its end would have written there, and truncate the last of them."""
+    """Write ids and step counts to the first columns of an unfinished rollout, and truncate the last of these columns."""
     ids = arrays[IDS][:, :columns]
     terminated, truncated, done = (arrays[after(key)][:, :columns, 0] for key in (TERMINATED, TRUNCATED, DONE))
     begins = np.ones(ids.shape, bool)

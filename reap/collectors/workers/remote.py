@@ -1,4 +1,4 @@
-"""`RemoteWorkers`: the workers of a collector whose envs and policies are not in the process of its user."""
+"""`RemoteWorkers`: the workers of a collector whose envs and policies are in other processes."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ Shape = tuple[int, ...]
 
 
 class RemoteWorkers:
-    """See `Workers`.
+    """Workers in other processes; see `Workers`.
 
     Args:
-        plan: what they are built from.
+        plan: the options that the workers are built from.
         policy: a module or function, or None for random actions.
         name: the collector's class.
-        make_workers: makes them, where they are; by default in processes of this machine.
-        joins: has successors of those who fail join; by default while all wait.
-        retries: decides whether there is another successor; by default there is one.
+        make_workers: makes the workers; by default in processes on this machine.
+        joins: makes successors of failed workers join; by default while all others wait.
+        retries: decides whether to try another successor; by default there is one.
     """
 
     def __init__(
@@ -74,30 +74,30 @@ class RemoteWorkers:
 
     @property
     def group(self) -> WorkerGroup:
-        """Carries commands to them."""
+        """The group that carries commands to the workers."""
         return self._own.group
 
     @property
     def infos(self) -> Sequence[WorkerInfo]:
-        """What each of them tells of itself."""
+        """The description of each worker."""
         return self._own.infos
 
     def require_equal(self) -> None:
-        """Raise SpecMismatch unless all of them record the same keys with the same shapes and dtypes."""
+        """Raise SpecMismatch unless all workers record the same keys with the same shapes and dtypes."""
         self._own.require_equal()
 
     def make_slots(self, workers: Sequence[int], batch_shape: Shape, columns: int) -> RemoteSlots:
-        """Slots in which these workers record, each its own rows of them."""
+        """Make slots in which these workers record, each in its own rows."""
         whole = self._plan.whole
         device = whole.storing_device if whole.stores_here else None
         return self._own.slots_for(workers, batch_shape, columns, device=device, same=whole.return_same_td)
 
     def record_in(self, slots: Sequence[RemoteSlots], meter: Meter) -> None:
-        """Record in these slots: one for each worker, or one for all.
+        """Use these slots: one set for each worker, or one for all.
 
         Args:
             slots: the slots.
-            meter: counts workers that are restarted, and frames that are lost with them.
+            meter: counts restarts and the frames lost by them.
         """
         self._slots = list(slots) if len(slots) > 1 else list(slots) * self.group.size
         self._own.require_memory()
@@ -112,7 +112,7 @@ class RemoteWorkers:
             self._joins.begin(self.group, worker, joining, lambda: None)
 
     def add(self, factories: Sequence[Any]) -> None:
-        """Launch more workers, which join while others deliver; each records in slots of its own.
+        """Launch more workers, which join while others deliver; each records in its own slots.
 
         Args:
             factories: make their envs.
@@ -128,26 +128,26 @@ class RemoteWorkers:
         self._begin_to_join(late)
 
     def let_write(self, end: Any) -> None:
-        """Give each of them its end of the replay buffer."""
+        """Give each worker its end of the replay buffer."""
         whole = self._plan.whole
         each = [replace(one, split_trajs=whole.split_trajs, storing_device=whole.storing_device) for one in self._plan.each]
         self._own.let_write([write_to(one, end, whole.postproc) for one in each])
 
     def slots_of(self, worker: int) -> RemoteSlots:
-        """The slots that a worker records in."""
+        """The slots in which a worker records."""
         return self._slots[worker]
 
     def can_send(self, buffer: Any) -> bool:
-        """Whether they can have an end of this replay buffer."""
+        """Whether this replay buffer can be sent to the workers."""
         return self._own.can_send(buffer)
 
     @property
     def next_leaf(self) -> int:
-        """The number, for the ids, of the next worker."""
+        """The next worker's number in trajectory ids."""
         return self._own.next_leaf
 
     def starts(self) -> list[int]:
-        """The first row of each worker, where the rows of all are counted."""
+        """The first row of each worker, counted across all workers."""
         return self._own.starts()
 
     def has_weights(self, worker: int) -> bool:
@@ -155,7 +155,7 @@ class RemoteWorkers:
         return worker in self._own.mailboxes
 
     def make_updater(self, given: Any = None) -> WeightUpdaterBase | None:
-        """Make the updater of their mailboxes; see `Workers`."""
+        """Make the updater for the workers' mailboxes; see `Workers`."""
         given, boxes = self._plan.whole.weight_updater if given is None else given, self._own.mailboxes
         source = self.policy if self.held else None
         if given is None and not boxes:
@@ -167,19 +167,19 @@ class RemoteWorkers:
         return updater
 
     def take_env(self, given: Any) -> None:
-        """Refuse it: their envs are in other processes."""
+        """Raise OptionError: the envs are in other processes."""
         raise OptionError(f"env: workers have their envs in their processes; build a new collector with {given!r}")
 
     def prepare_background(self, updater: WeightUpdaterBase | None) -> None:
-        """Return: their policies are copies in any case."""
+        """The same updater: policies in workers are copies anyway."""
 
     @property
     def joining(self) -> Collection[int]:
-        """Those who have not joined yet."""
+        """Workers that have not joined yet."""
         return self._joins.under_way
 
     def join(self, worker: int, reply: Any) -> Done | None:
-        """Take a reply of one that is joining; see `Workers`."""
+        """Handle a reply of a joining worker; see `Workers`."""
         try:
             done: Any = self._joins.step(worker, reply)
         except ReapError:
@@ -190,7 +190,7 @@ class RemoteWorkers:
         return done
 
     def complete(self, worker: int, done: Done) -> Done | None:
-        """A reply, with the columns that a failed worker left; see `Workers`."""
+        """Complete a reply with columns that a failed worker left; see `Workers`."""
         landed = self._slots[worker].land(worker, done)
         if landed.is_last:
             self.group.expect_end(worker)
@@ -229,25 +229,25 @@ class RemoteWorkers:
 
     @property
     def place_of(self) -> Callable[[int], Place] | None:
-        """Where each of them is, if that is not this machine."""
+        """The location of each worker that is not on this machine."""
         return self._place_of if isinstance(self.group, RemoteGroup) else None
 
     def _place_of(self, worker: int) -> Place:
         return Place(*self._own.group.facts(worker), is_joining=worker in self.joining)
 
     def seed(self, seed: int, static: bool) -> int:
-        """Seed them, one after the other."""
+        """Seed the workers, one after the other."""
         for worker in range(self.group.size):
             seed = self._own.seed(worker, seed, static)
         return seed
 
     def check_states(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse states that do not fit, in the words of a collector in this process."""
+        """Check states and refuse those that do not fit, with the same message as a collector in this process."""
         with in_own_words(ReapError):
             scatter(self.group, [CheckState(own) for own in states])
 
     def set_states(self, states: Sequence[Mapping[str, Any]], restarts: int, next_leaf: int | None) -> None:
-        """Continue from these states; the weights of each are its own, which may be older than the collector's."""
+        """Resume from these states, each with its own weights, which may be older than the collector's."""
         for worker, box in self._own.mailboxes.items():
             own = states[worker]
             attributes = {ATTRIBUTES: loaded(own.get("attributes", {}))}
@@ -257,28 +257,28 @@ class RemoteWorkers:
         self._own.go_on(restarts, states, next_leaf)
 
     def values(self, replies: list[Any]) -> list[Any]:
-        """The answer of each."""
+        """The answer of each worker."""
         return replies
 
     def close(self, timeout: float | None, close_env: bool) -> None:
-        """End them; their envs are closed in any case."""
+        """End the workers, which closes their envs too."""
         self._own.close(timeout)
 
     def withdraw(self) -> None:
-        """End them: the collector cannot be built."""
+        """End the workers, because the collector could not be built."""
         self._own.close(0)
 
     def patience(self, timeout: float | None) -> float | None:
-        """As given, 5 if None: workers can be ended."""
+        """As given, or 5 if None, since workers can be ended."""
         return STOP_TIMEOUT if timeout is None else timeout
 
     def kill(self) -> bool:
-        """End them at once, and with them a rollout that is under way."""
+        """End the workers at once, and any rollout in progress with them."""
         self._own.close(0)
         return True
 
     def text(self) -> str:
-        """Their number, envs and policy."""
+        """The number of workers, and descriptions of env and policy."""
         info = self.infos[0]
         name = "random" if self.policy is None else type(self.policy).__name__
         return f"{self.group.size} x {info.env}, policy={name} ({info.actor_kind})"

@@ -1,4 +1,4 @@
-"""Requests to the workers of a group outside of rollouts, each with its reply."""
+"""Requests to the workers of a group between rollouts, with their replies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def gather_all(group: WorkerGroup, command: Command) -> list[Reply]:
 
 
 def described(group: WorkerGroup, count: int) -> dict[int, WorkerInfo]:
-    """Ask all workers what they are, and wait until `count` of them have replied; the other replies come later."""
+    """Ask all workers for their descriptions, and wait until `count` have replied; the other replies come later."""
     waiting, found = set(range(group.size)), dict[int, WorkerInfo]()
     for worker in range(group.size):
         group.enqueue(worker, DescribeWorker())
@@ -28,8 +28,8 @@ def described(group: WorkerGroup, count: int) -> dict[int, WorkerInfo]:
 def scatter(group: WorkerGroup, commands: Sequence[Command]) -> list[Reply]:
     """Send each worker its own command; wait for all replies, in the order of the workers.
 
-    After an exception that ends no worker the others' replies are waited for too, and after Ctrl-C they are dropped when they
-    come: none is left for a later command.
+    After an exception that ends no worker, the others' replies are still awaited; after Ctrl-C they are dropped on arrival. So
+    none is left over for a later command.
     """
     try:
         for worker, command in enumerate(commands):

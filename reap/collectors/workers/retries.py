@@ -9,27 +9,27 @@ from reap.errors import WorkerDied, WorkerError
 from reap.workers.reports import brief
 
 LONGEST = 60.0
-"""Seconds between two tries at the most."""
+"""Maximum number of seconds between two tries."""
 
 
 class Retries(Protocol):
-    """Decides on each failure."""
+    """Decides after each failure whether to try another worker."""
 
     def pause(self, failure: WorkerError, tries: int) -> float:
-        """Seconds until a successor is launched.
+        """Seconds to wait before a successor is launched.
 
         Args:
             failure: what happened.
-            tries: successors that were launched since a worker in this place last completed anything.
+            tries: number of successors launched since a worker in this place last completed anything.
 
         Raises:
-            WorkerError: the failure, where no other worker is to be tried.
+            WorkerError: the failure, if no other worker is to be tried.
         """
         ...
 
 
 class OneTry:
-    """One successor, at once: where it fails before it has completed anything, its failure is raised."""
+    """One successor, at once; if it fails before it has completed anything, its failure is raised."""
 
     def pause(self, failure: WorkerError, tries: int) -> float:
         """See `Retries`."""
@@ -39,9 +39,9 @@ class OneTry:
 
 
 class GrowingPauses:
-    """Code that raises twice is raised; workers that die are replaced for as long as it takes, after 0, 1, 2, 4, ... seconds.
+    """Retry without limit, after 0, 1, 2, 4, ... seconds, as long as workers die; raise an exception that code raises twice.
 
-    Each successor is warned of: on a cluster the cause, a machine that is down for example, may pass by itself.
+    Each replacement is logged as a warning. On a cluster the cause, such as a machine that is down, may pass by itself.
     """
 
     def pause(self, failure: WorkerError, tries: int) -> float:

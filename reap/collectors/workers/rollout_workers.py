@@ -1,11 +1,11 @@
-"""`RolloutWorkers`: the workers of a collector as it sees them: their group, their slots, their weights.
+"""`RolloutWorkers`: the workers of a collector with their group, slots and weights.
 
     build     workers start -> each replies with its WorkerInfo -> slots and mailboxes are made to fit
     collect   slots.take() -> Collect -> Done -> slots.land(worker, done) -> slots.deliver(slot, dones)
 
-Workers with equal layouts may record in one slot, each in rows of its own; otherwise each has slots of its own, as its exchange
-makes them.
-Who carries the commands is the group's matter, how data gets to workers and back the exchange's.
+Workers with equal layouts may record in one slot, each in its own rows; otherwise each has its own slots, made by its
+exchange.
+The group carries the commands, the exchange the data.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ class RolloutWorkers:
     """Workers of a collector.
 
     Args:
-        plan: what they are built from.
-        held: the policy and what it holds; nothing for random actions, or where a factory makes it.
+        plan: the options that the workers are built from.
+        held: the policy with its weights; empty for random actions, or if a factory makes the policy.
         name: the collector's class.
-        exchange: how slots, weights and rollouts get to workers and back; shared memory if None.
-        make_group: makes the group from what makes the workers, as `ProcessGroup` does.
-        own_processes: each worker has a process of its own.
+        exchange: brings slots and weights to workers and rollouts back; shared memory if None.
+        make_group: makes the group, with the arguments of `ProcessGroup`.
+        own_processes: each worker has a process to itself.
         may_leave: workers may be told to leave in the middle of a rollout.
-        min_workers: number of workers that are waited for; until they join, the others are taken to be as the first of these.
-            None waits for all, which may then differ.
+        min_workers: number of workers to wait for; the others are assumed to equal the first of these until they join. None
+            waits for all, which may then differ.
 
     Attributes:
-        group: carries commands to them.
-        infos: what each told of itself.
+        group: carries commands to the workers.
+        infos: the description of each worker.
         mailboxes: by worker, for policies with weights.
-        slots: all slots that they record in.
-        restarts: workers that were replaced so far.
-        next_leaf: number, for the ids, of the next worker that is launched: no two that ever recorded have the same.
-        late: workers that have not joined yet, and the requests by which they join.
+        slots: all slots in which they record.
+        restarts: number of workers replaced so far.
+        next_leaf: the next launched worker's number in trajectory ids; no number is used twice.
+        late: workers that have not joined yet, with the requests by which they join.
     """
 
     def __init__(
@@ -133,13 +133,13 @@ class RolloutWorkers:
         device: torch.device | None,
         same: bool,
     ) -> RemoteSlots:
-        """Make slots that these workers record in.
+        """Make slots in which these workers record.
 
         Args:
             workers: the workers.
-            batch_shape: batch dimensions of a batch of theirs.
+            batch_shape: batch dimensions of their batches.
             columns: time steps of a batch.
-            device: what the batches give as their device.
+            device: the `device` attribute of the batches.
             same: deliver the same memory each time.
         """
         infos = {worker: self.infos[worker] for worker in workers}
@@ -147,23 +147,23 @@ class RolloutWorkers:
         return self.slots[-1]
 
     def require_memory(self) -> None:
-        """Raise MemoryError if the slots of one batch do not fit; others are made as they are needed."""
+        """Raise MemoryError if the slots of one batch do not fit; further ones are made when needed."""
         self._exchange.require_memory([one.pool.layout for one in self.slots])
 
     def can_send(self, buffer: Any) -> bool:
-        """Whether workers can have an end of this replay buffer, and write to it themselves."""
+        """Whether this replay buffer can be sent to workers, so that they write to it themselves."""
         return self._exchange.can_send(buffer)
 
     def completed_columns(self, worker: int) -> int:
-        """The columns of the rollout under way that a worker which has failed left in its slot."""
+        """Number of columns that a failed worker left in its slot, of the rollout in progress."""
         return self._exchange.completed_columns(self.group.progress(worker), self.infos[worker])
 
     def columns_reached(self, worker: int) -> int:
-        """The columns of that rollout that it had completed, as far as is known here."""
+        """Number of columns of the rollout in progress that a failed worker had completed, as far as known here."""
         return columns_reached(self.group.progress(worker), self.infos[worker].columns)
 
     def close(self, timeout: float | None) -> None:
-        """End the workers, and release what carried weights to them; a second call does nothing."""
+        """End the workers and release their mailboxes; a second call does nothing."""
         self.group.stop(timeout)
         for box in self.mailboxes.values():
             box.close()
@@ -176,19 +176,18 @@ class RolloutWorkers:
         scatter(self.group, buffers)
 
     def seed(self, worker: int, seed: int, static: bool) -> int:
-        """Seed a worker, and with others those that are launched in its place; the seed that follows in the chain."""
+        """Seed a worker, and, differently, its later successors; return the seed that follows in the chain."""
         following = ask_one(self.group, worker, Seed(seed, static))
         self._seeds[worker] = Seed(seed, static)
         return following
 
     def go_on(self, restarts: int, states: Sequence[Mapping[str, Any]], next_leaf: int | None = None) -> None:
-        """Continue as workers that have these states.
+        """Resume from these states.
 
         Args:
-            restarts: workers that had been replaced.
-            states: their states, by worker.
-            next_leaf: as it was; None for the least that is more than the number of any worker there has been: the last one
-                launched is among these, unless there are fewer workers now.
+            restarts: number of workers replaced before.
+            states: the workers' states.
+            next_leaf: as saved; None infers it from `states` and `restarts`.
         """
         seeds = {worker: (own.get("following_seed"), own.get("static_seed", False)) for worker, own in enumerate(states)}
         following = max([len(states) + restarts, *(own.get("leaf", 0) + 1 for own in states)])
@@ -197,14 +196,14 @@ class RolloutWorkers:
         self._seeds = {worker: Seed(seed, static) for worker, (seed, static) in seeds.items() if seed is not None}
 
     def launch_successor(self, worker: int, pause: float = 0.0) -> Joining:
-        """Launch another worker in a worker's place; its ids are new ones, its env and its generators have other seeds.
+        """Launch a successor for a worker, with new ids and with other seeds for its env and generators.
 
         Args:
-            worker: its number.
-            pause: seconds until it is launched, where the group can wait for that.
+            worker: the worker's number.
+            pause: seconds before the launch, if the group supports that.
 
         Returns:
-            The requests by which it joins; they raise SpecMismatch if its env is another one now.
+            The requests by which it joins; they raise SpecMismatch if its env has changed.
         """
         spec, leaf = self._specs[worker], self.next_leaf
         self.restarts, self.next_leaf = self.restarts + 1, leaf + 1
@@ -219,10 +218,10 @@ class RolloutWorkers:
         return self._join(worker)
 
     def add(self, factories: Sequence[Any]) -> dict[int, Joining]:
-        """Launch more workers, of the options of the first; see `launch_successor`.
+        """Launch more workers with the options of the first; see `launch_successor`.
 
         Args:
-            factories: make their envs, which are taken to be as those of the first until they join.
+            factories: make their envs, which are assumed to equal the first worker's until they join.
 
         Returns:
             Their numbers, and the requests by which they join.
@@ -245,7 +244,7 @@ class RolloutWorkers:
         return {worker: self._join(worker) for worker in numbers}
 
     def _join(self, worker: int) -> Joining:
-        """What follows the request for its description."""
+        """The requests that follow the one for the worker's description."""
         info, expected = (yield), self.infos[worker]
         if info.fields != expected.fields or info.batch_shape != expected.batch_shape:
             raise SpecMismatch(f"worker {worker}, which joins later: expected {expected}, found {info}")
@@ -276,22 +275,22 @@ class RolloutWorkers:
                     )
 
     def starts(self) -> list[int]:
-        """The first row of each worker, where the rows of all are counted."""
+        """The first row of each worker, counted across all workers."""
         return np.cumsum([0, *(info.rows for info in self.infos[:-1])]).tolist()
 
 
 def sendable(factories: Sequence[Any]) -> list[Any]:
-    """What makes the envs, without envs of torchrl: each worker gets a copy of these, by pickle."""
+    """The env factories, without envs of torchrl, which each worker gets as a pickled copy."""
     return [factory for factory in factories if not is_torchrl_env(factory)]
 
 
 def successors_seed(seed: int, number: int = 1) -> int:
-    """A seed for what takes the place of something seeded: none of its chain, and the same each time."""
+    """A reproducible seed for a worker's successor, outside the seed chain."""
     return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0] >> 1)
 
 
 def worker_specs(plan: Plan, held: Held, exchange: Exchange) -> list[WorkerSpec]:
-    """All that each worker is built from."""
+    """The `WorkerSpec` of each worker."""
     seeds = np.random.SeedSequence(torch.initial_seed() % 2**63).generate_state(len(plan.factories), np.uint64)
     stops_early = plan.workers.preemptive_threshold is not None
     # Once for all: restarted workers begin with these weights too.
@@ -317,7 +316,7 @@ def worker_specs(plan: Plan, held: Held, exchange: Exchange) -> list[WorkerSpec]
 
 
 def refuse_lazy(held: Held) -> None:
-    """Raise OptionError for a policy whose parameters have no shape yet: each worker would draw its own."""
+    """Raise OptionError for a policy with lazy parameters, which each worker would initialise differently."""
     if held.has_lazy():
         raise OptionError(
             f"policy {name_of(held.policy)}: its lazy layers have no weights yet, and each worker would draw its own; call it "
@@ -326,5 +325,5 @@ def refuse_lazy(held: Held) -> None:
 
 
 def on_cpu(held: Held) -> Any:
-    """The policy, or a copy in the memory of the host: devices' memory is not sent to other processes."""
+    """The policy, or a copy in host memory, because device memory is not sent to other processes."""
     return held.policy if held.is_on(CPU) else private_copy(held, CPU).policy

@@ -42,23 +42,22 @@ from reap.errors import CallOrderError, OptionError, SpecMismatch, shown
 class ReplayBufferEnsemble(OneByOne):
     """Samples from several buffers, each with its own storage, sampler, writer and transforms.
 
-    A sample is `[buffers, frames]`: of each buffer that was chosen, `batch_size` divided by their number. Where the buffers
-    hold different keys or shapes it is stacked lazily.
+    A sample is `[buffers, frames]`, with `batch_size` divided by the number of chosen buffers from each. If the buffers
+    hold different keys or shapes, it is stacked lazily.
 
     Args:
         buffers: the buffers, or storages to sample from uniformly.
         transform: changes the sample as a whole.
-        batch_size: frames of a sample where `sample()` is not told.
-        collate_fn: makes a sample of the list of those of the buffers; the default stacks them.
-        p: how likely each buffer is, up to a factor; all alike unless given.
+        batch_size: default number of frames in a sample.
+        collate_fn: makes a sample from the list of the buffers' samples; by default stacks them.
+        p: relative probability of each buffer; equal by default.
         sample_from_all: each buffer is sampled from, once.
-        num_buffer_sampled: how many buffers are chosen for a sample, the same one several times perhaps; as many as there are
-            unless given.
-        prefetch: samples that a thread makes ready ahead; None or 0 for none.
-        generator: where the random numbers come from, those of the buffers too; theirs are left alone unless given.
+        num_buffer_sampled: number of buffers chosen for a sample, with replacement; by default the number of buffers.
+        prefetch: number of samples that a thread makes ahead; None or 0 for none.
+        generator: the source of random numbers, for the buffers too; None leaves the buffers' generators alone.
 
     Raises:
-        OptionError: an argument that cannot work.
+        OptionError: an invalid argument.
 
     Example:
         >>> from tensordict import TensorDict
@@ -104,7 +103,7 @@ class ReplayBufferEnsemble(OneByOne):
             self.set_rng(generator)
 
     def set_rng(self, generator: torch.Generator | None) -> None:
-        """Take random numbers from this generator from now on, in the buffers too; None for torch's own."""
+        """Use this generator, in the buffers too; None for torch's own."""
         self._generator = generator
         for buffer in self.buffers:
             buffer.set_rng(generator)
@@ -121,16 +120,16 @@ class ReplayBufferEnsemble(OneByOne):
     # ------------------------------------------------------------------ sampling
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
-        """A sample `[buffers, frames]`, in memory of its own; TensorDicts have `"index"` in them.
+        """A sample `[buffers, frames]`, in new memory; TensorDicts include `"index"`.
 
         Args:
-            batch_size: frames in it, over all buffers; that of the ensemble if None.
+            batch_size: number of frames over all buffers; the ensemble's default if None.
             return_info: return a dictionary with it; under `"index"` a TensorDict of `"buffer_ids"` and `"index"`, which
                 `update_priority` takes, and the information that the samplers of all buffers have about each frame.
 
         Raises:
             OptionError: no size is given, here or before, or it is not a multiple of the number of buffers chosen.
-            CallOrderError: there is too little in a buffer.
+            CallOrderError: a buffer holds too few frames.
         """
         size = batch_size if batch_size is not None else self.batch_size
         if size is None:
@@ -155,14 +154,14 @@ class ReplayBufferEnsemble(OneByOne):
         return Sample(sample, info, is_last=False)
 
     def _stacked(self, samples: list[Any], chosen: list[int]) -> Any:
-        """One sample of those of the buffers; a list where one of them is a list of items that could not be stacked."""
+        """Join the buffers' samples into one; a list if one of them is a list of items that cannot be stacked."""
         storages = [self.buffers[number].storage for number in chosen]
         if any(isinstance(data, list) and isinstance(of, ListStorage) for data, of in zip(samples, storages, strict=True)):
             return samples
         return collated(samples)
 
     def _chosen(self) -> list[int]:
-        """The numbers of the buffers that a sample is made of."""
+        """Choose the buffers for a sample."""
         if self._weights is None:
             return list(range(self._count))
         return torch.multinomial(self._weights, self._count, replacement=True, generator=self._generator).tolist()
@@ -181,7 +180,7 @@ class ReplayBufferEnsemble(OneByOne):
                 as its sampler says.
 
         Raises:
-            OptionError: a priority that is negative or no number.
+            OptionError: a priority that is negative or not a number.
         """
         values = torch.as_tensor(priority, dtype=torch.float64)
         values = values.reshape(*values.shape, *[1] * (index.ndim - values.ndim)).expand(index.batch_size)
@@ -221,7 +220,7 @@ class ReplayBufferEnsemble(OneByOne):
     # ------------------------------------------------------------------ contents
 
     def __len__(self) -> int:
-        """How many buffers there are."""
+        """The number of buffers."""
         return len(self.buffers)
 
     def __getitem__(self, index: Any) -> Any:
@@ -247,7 +246,7 @@ class ReplayBufferEnsemble(OneByOne):
         """Overwrite frames of one buffer, `ensemble[0, 2] = data`, or of several, each with its part of the data.
 
         Raises:
-            CallOrderError: the index has no part for the frames of a buffer.
+            CallOrderError: the index selects buffers only, not their frames.
         """
         if not isinstance(index, tuple) or len(index) < 2:
             raise CallOrderError(
@@ -284,7 +283,7 @@ class ReplayBufferEnsemble(OneByOne):
         return summed([buffer.stats() for buffer in self.buffers], ages, self.sampled.counts())
 
     def extend(self, data: Any) -> None:
-        """Refuse: each buffer is written by itself.
+        """Raise CallOrderError: write to the buffers instead.
 
         Raises:
             CallOrderError: always.
@@ -294,7 +293,7 @@ class ReplayBufferEnsemble(OneByOne):
     add = extend
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Forget all frames of all buffers."""
+        """Remove all frames from all buffers."""
         self._drop_prefetched()
         for buffer in self.buffers:
             buffer.empty(empty_write_count)
@@ -302,15 +301,15 @@ class ReplayBufferEnsemble(OneByOne):
     # ------------------------------------------------------------------ saving
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the buffers, of the generator, and samples made ahead; see `ReplayBuffer.state_dict`."""
+        """The states of the buffers and the generator, and samples made ahead; see `ReplayBuffer.state_dict`."""
         with self._at_rest():
             return {"buffers": [buffer.state_dict() for buffer in self.buffers], **self._rest()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`.
+        """Resume from a `state_dict`.
 
         Raises:
-            SpecMismatch: it is that of other buffers, or no state; nothing is changed.
+            SpecMismatch: a state of other buffers, or not a state; nothing is changed.
         """
         states = state.get("buffers", ())
         if len(states) != len(self.buffers):
@@ -330,7 +329,7 @@ class ReplayBufferEnsemble(OneByOne):
         self._load([lambda buffer, one=one: buffer.load_state_dict(one) for one in states], rest)
 
     def _read(self, folder: SavedFolder, *, verify: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """The states of the buffers, and the rest, in a folder that `dumps` wrote."""
+        """Read the states of the buffers, and the rest, from a folder that `dumps` wrote."""
         rest, manifest = read_rest(folder, verify=verify)
         if rest.get("buffers") != len(self):
             raise SpecMismatch(f"ReplayBufferEnsemble: expected {len(self)} saved buffers, found {rest.get('buffers')}")
@@ -347,7 +346,7 @@ class ReplayBufferEnsemble(OneByOne):
         return self._prefetcher.at_rest() if self._prefetcher else nullcontext()
 
     def _rest(self) -> dict[str, Any]:
-        """All but the buffers, while no sample is being made."""
+        """The state of everything except the buffers, while no sample is being made."""
         size, samples = self._prefetcher.made() if self._prefetcher else (0, [])
         return {
             "generator": None if self._generator is None else self._generator.get_state(),
@@ -355,7 +354,7 @@ class ReplayBufferEnsemble(OneByOne):
         }
 
     def _load(self, loaders: Sequence[Callable[[ReplayBuffer], None]], state: Mapping[str, Any]) -> None:
-        """Load each buffer, or none."""
+        """Load all buffers, or none."""
         if not {"generator", "ahead"} <= state.keys():
             raise SpecMismatch("ReplayBufferEnsemble: expected a state from state_dict or dumps, found something else")
         with self._at_rest():

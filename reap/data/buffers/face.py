@@ -1,4 +1,4 @@
-"""`BufferFace`: the parts of a buffer, which are made at once or at first use, and what torchrl's buffers can do beside."""
+"""`BufferFace`: the parts of a buffer, made at construction or on first use, and further methods of torchrl's buffers."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from reap.errors import OptionError
 from reap.system.sending import SharedWhenSent
 
 BETWEEN_GRAPHS = ("add", "extend", "sample", "update_priority", "update_tensordict_priority")
-"""Calls that code under `torch.compile` makes as they are."""
+"""Methods that code under `torch.compile` calls without compiling them."""
 
 _building = RLock()
 
 
 class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
-    """Access to the parts of a buffer, and calls that follow from the others.
+    """Access to the parts of a buffer, and methods that build on others.
 
     Attributes:
         batch_size: frames of a sample, unless `sample()` gets a number.
-        sampled: counts of the samples that this process got.
+        sampled: counts of the samples taken in this process.
     """
 
     batch_size: int | None
@@ -50,16 +50,16 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
     _prefetcher: Prefetcher | None
 
     compilable = False
-    """Whether code under `torch.compile` may call it."""
+    """Whether code under `torch.compile` may call the buffer."""
 
     # ------------------------------------------------------------------ parts
 
     def _build(self, **options: Any) -> None:
-        """Make the parts of these options."""
+        """Make the parts for these options."""
         raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
-        """Make the parts of a buffer with `delayed_init`, of which one is asked for."""
+        """Make the parts of a buffer with `delayed_init`, when one is first needed."""
         if name.startswith("__") or "_unbuilt" not in vars(self):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         with _building:
@@ -73,7 +73,7 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
         return getattr(self, name)
 
     def _leave_graphs(self, wanted: bool) -> None:
-        """Let `torch.compile` make calls as they are, if that is wanted: torch's compiler is imported for that alone."""
+        """Exempt methods from `torch.compile`, if requested; imports torch's compiler only then."""
         self.compilable = wanted
         if wanted:
             for name in BETWEEN_GRAPHS:
@@ -82,7 +82,7 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
 
     @property
     def initialized(self) -> bool:
-        """Whether its parts are made; with `delayed_init` that is at the first use."""
+        """Whether its parts are made; with `delayed_init` they are made on first use."""
         return "_unbuilt" not in vars(self)
 
     @property
@@ -108,12 +108,12 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
 
     @property
     def transform(self) -> Transforms:
-        """Its transforms, in the order in which samples go through them."""
+        """Its transforms, in the order in which samples pass through them."""
         return self._transforms
 
     @property
     def _service_cls(self) -> Any:
-        """The class of torchrl for whose objects torchrl's own checks take this buffer; None where torchrl is not loaded."""
+        """The torchrl class as which torchrl's own checks accept this buffer; None if torchrl is not loaded."""
         return torchrl_class("ReplayBuffer")
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
@@ -154,19 +154,19 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
         return before
 
     def append_transform(self, transform: Any, *, invert: bool = False) -> Self:
-        """Add a transform after those that are there; see `insert_transform`. Returns the buffer."""
+        """Append a transform; see `insert_transform`. Returns the buffer."""
         return self.insert_transform(len(self._transforms), transform, invert=invert)
 
     def insert_transform(self, index: int, transform: Any, *, invert: bool = False) -> Self:
-        """Add a transform at a place among those that are there; see `Transforms`. Returns the buffer.
+        """Insert a transform among the existing ones; see `Transforms`. Returns the buffer.
 
         Args:
-            index: its place from now on, in the order in which samples go through them.
+            index: its position, in the order in which samples pass through transforms.
             transform: a function, or an object with `forward` or `inv`.
             invert: its `forward` changes data that are written, and its `inv` samples.
 
         Raises:
-            OptionError: it is neither.
+            OptionError: not a transform.
         """
         with self._without_prefetched():
             self._transforms.insert(index, transform, invert=invert)
@@ -174,7 +174,7 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
 
     @contextmanager
     def _without_prefetched(self) -> Generator[None]:
-        """A context in which no sample is made; those that were made ahead are dropped."""
+        """A context in which no sample is made; samples made ahead are dropped."""
         if self._prefetcher is not None:
             self._prefetcher.close()  # before the lock is taken: the thread may wait for that
         with self._lock:
@@ -183,10 +183,10 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
     # ------------------------------------------------------------------ what follows from the other calls
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Forget all frames; memory is kept.
+        """Remove all frames; memory is kept.
 
         Args:
-            empty_write_count: let `write_count` begin at 0 again.
+            empty_write_count: also reset `write_count` to 0.
         """
         with self._without_prefetched():
             self._storage.ring.empty(forget_written=empty_write_count)
@@ -194,17 +194,17 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
             self._writer.empty()
 
     def break_trajectories(self) -> None:
-        """Let no trajectory continue over the next write of this process, because frames in between were lost."""
+        """Let no trajectory continue into the next write of this process, because frames in between were lost."""
         self._writer.streams.restart()
 
     def can_sample(self, batch_size: int | None = None) -> bool:
-        """Whether `sample` finds something to sample from.
+        """Whether there are frames to sample.
 
         Args:
             batch_size: frames of the sample; that of the buffer if None.
 
         Raises:
-            OptionError: no size is given, here or before.
+            OptionError: no size is given, here or at construction.
         """
         size = batch_size if batch_size is not None else self.batch_size
         if size is None:
@@ -213,14 +213,14 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
             return self._sampler.can_sample(self._storage, size)
 
     def mark_update(self, index: Any) -> None:
-        """Tell the sampler that other frames are at these indices: a prioritized one gives them the priority of new frames."""
+        """Tell the sampler that these frames have been replaced; a prioritized one gives them the priority of new frames."""
         self._sampler.mark_update(index, storage=self._storage)
 
     def stats(self) -> dict[str, int | float | bool]:
         """Its size, capacity and counts, by name.
 
-        `utilization` is the share of the capacity in use; `write_count` are frames written since it was made or emptied;
-        `samples` and `sampled_frames` are what this process got from it. `sample_age_mean`, `_min` and `_max` are about the
+        `utilization` is the fraction of the capacity in use; `write_count` counts frames written since it was made or emptied;
+        `samples` and `sampled_frames` count what this process has sampled. `sample_age_mean`, `_min` and `_max` are about the
         last sample: frames written between a frame and its sample, 0 for the newest. NaN before the first sample, and with
         a writer that replaces other frames than the oldest. (For a buffer of trajectories, read items for frames.)
         """
@@ -238,15 +238,15 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
         }
 
     def _ages(self) -> Tensor:
-        """Ages of the frames of the last sample, `[n]`; none where they are unknown."""
+        """Ages of the frames in the last sample, `[n]`; empty if unknown."""
         return UNKNOWN if not self.initialized or self._writer.replaces else self.sampled.ages(self._storage)
 
     def read_all_in_order(self, end: int | None = None) -> Any:
-        """All frames by place, or the first `end`."""
+        """All frames in storage order, or the first `end`."""
         return self[:] if end is None else self[:end]
 
     def write_all(self, data: Any, end: int | None = None) -> None:
-        """Overwrite the first frames, as many as there are data or `end`."""
+        """Overwrite the first frames: as many as in the data, or `end`."""
         self[: len(data) if end is None else end] = data
 
     def set_(self, key: Any, value: Any) -> Self:

@@ -13,7 +13,7 @@ class BufferFeeder(Protocol):
 
     @property
     def is_this_thread(self) -> bool:
-        """Whether it does so in the thread that asks."""
+        """Whether the calling thread is the one that fills the buffer."""
         ...
 
     def raise_error(self) -> None:
@@ -26,20 +26,21 @@ class BufferFeeder(Protocol):
 
 
 class Feeders:
-    """The feeders of a buffer, in the process in which it is read; none of them is kept alive."""
+    """The feeders of a buffer, in the process that reads it; they are not kept alive."""
 
     def __init__(self) -> None:
         self._held: list[ref[BufferFeeder]] = []
 
     def add(self, feeder: BufferFeeder) -> None:
-        """Add a feeder, unless it was added before."""
+        """Add a feeder, unless already added."""
         if not any(held is feeder for held in self._alive()):
             self._held.append(ref(feeder, self._held.remove))
 
     def check(self) -> None:
         """Raise the error that ended one of them, unless it was raised before.
 
-        Not where one of them asks, which it would end too, nor where samples are made ahead, which may be dropped unseen.
+        Does nothing in a feeder's own thread, which the error would end too, or in a thread that makes samples ahead, which may
+        be dropped unseen.
         """
         if not self._held or is_ahead():
             return

@@ -1,4 +1,4 @@
-"""Indices of an ensemble: which of its buffers, and which of their frames; and how likely each buffer is."""
+"""Indices of an ensemble, which select buffers and frames in them; and the probabilities of its buffers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def numbers_of(index: Any, count: int) -> int | list[int]:
 
     Args:
         index: a number, slice, range, list, array or tensor of numbers, a mask, or `...`.
-        count: how many buffers there are.
+        count: number of buffers.
 
     Raises:
-        OptionError: something else.
+        OptionError: anything else.
 
     Example:
         >>> numbers_of(-1, 3), numbers_of(..., 3), numbers_of([True, False, True], 3)
@@ -48,19 +48,19 @@ def numbers_of(index: Any, count: int) -> int | list[int]:
 
 
 def inner_of(index: tuple[Any, ...]) -> Any:
-    """The part of an index for the contents of the buffers, after that for the buffers."""
+    """The part of an index that follows the part for the buffers, and selects their contents."""
     return index[1] if len(index) == 2 else index[1:]
 
 
 def index_of(number: int, index: Tensor | tuple[Tensor, ...]) -> TensorDict:
-    """Which buffer frames are of, and which of its frames."""
+    """Indices of buffers, and of frames in them."""
     index = torch.stack(index, -1) if isinstance(index, tuple) else index
     ids = torch.full(index.shape[:1], number)
     return TensorDict({"buffer_ids": ids, "index": index}, index.shape[:1])
 
 
 def with_index(data: Any, index: TensorDict) -> Any:
-    """A sample with this index, if it is a TensorDict."""
+    """Add this index to a sample, if it is a TensorDict."""
     if not isinstance(data, TensorDictBase):
         return data
     entries = {key: spread(value, data) for key, value in index.items()}
@@ -68,10 +68,10 @@ def with_index(data: Any, index: TensorDict) -> Any:
 
 
 def weights_of(p: Tensor | Sequence[float] | None, count: int) -> Tensor:
-    """How likely each of so many buffers is; all alike for None.
+    """The probability of each buffer; equal for None.
 
     Raises:
-        OptionError: not one number from 0 on for each.
+        OptionError: not one non-negative number for each buffer.
     """
     weights = torch.ones(count, dtype=torch.float64) if p is None else torch.as_tensor(p, dtype=torch.float64).reshape(-1)
     if len(weights) != count or not (weights >= 0).all() or not 0 < float(weights.sum()) < math.inf:

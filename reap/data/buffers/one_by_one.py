@@ -1,4 +1,4 @@
-"""`OneByOne`: the samples of an iteration over a buffer, asked for one at a time."""
+"""`OneByOne`: iterates over a buffer's samples one call at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class OneByOne:
         raise NotImplementedError
 
     def next(self) -> Any:
-        """The next sample of an iteration over the buffer; None once after the last one of an epoch."""
+        """The next sample of an iteration over the buffer; None once after the last sample of an epoch."""
         if self._iterator is None:
             self._iterator = iter(self)
         sample = next(self._iterator, None)

@@ -1,4 +1,4 @@
-"""The entry `"index"` of data read from a buffer whose writer tells it: where each item is, which no buffer stores."""
+"""The entry `"index"` of data read from some buffers: the place of each item, which is computed, not stored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_with_index(storage: Storage, index: Any) -> Any:
 
 
 def _with(data: TensorDictBase, index: Tensor, dims: int) -> TensorDictBase:
-    """A copy of data `[*batch, *item]` that share their memory, with the index `[*batch, ...]` of each item in all of it."""
+    """A shallow copy of data `[*batch, *item]`, to which the index `[*batch, ...]` of each item is added."""
     if isinstance(data, LazyStackedTensorDict):
         parts = zip(data.unbind(data.stack_dim), index.unbind(0), strict=True)
         return lazy_stack([_with(part, one, dims - 1) for part, one in parts], data.stack_dim)
@@ -34,7 +34,7 @@ def _with(data: TensorDictBase, index: Tensor, dims: int) -> TensorDictBase:
 
 
 def without_index(data: Any) -> Any:
-    """Data to write, without the index that they had in a buffer they were read from."""
+    """Data to write, without the index from the buffer that they were read from."""
     if isinstance(data, Items):
         return Items([without_index(item) for item in data])
     return data.exclude(INDEX) if isinstance(data, TensorDictBase) and INDEX in data.keys() else data

@@ -1,4 +1,4 @@
-"""The parts that a buffer is given, or told how to make: storage, sampler, writer."""
+"""Makes the parts of a buffer: storage, sampler, writer, each given as such or by a function."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from reap.errors import OptionError, shown
 
 
 def storage_of(given: Storage | Callable[[], Storage] | None, default: Callable[[int], Storage] = LazyTensorStorage) -> Storage:
-    """The storage that was given, or that the function given makes; one of 1,000 frames for None.
+    """The storage, given as such or by a function; for None, one of 1,000 frames.
 
     Args:
         given: the storage, or a function.
         default: the kind of storage for None.
 
     Raises:
-        OptionError: something else.
+        OptionError: anything else.
     """
     return _made(given, Storage, "storage", lambda: default(1_000))
 
 
 def sampler_of(given: Sampler | Callable[[], Sampler] | None) -> Sampler:
-    """The sampler that was given, or that the function given makes; a `RandomSampler` for None.
+    """The sampler, given as such or by a function; a `RandomSampler` for None.
 
     Raises:
-        OptionError: something else.
+        OptionError: anything else.
     """
     return _made(given, Sampler, "sampler", RandomSampler)
 
 
 def writer_of(given: Writer | Callable[[], Writer] | None) -> Writer:
-    """The writer that was given, or that the function given makes; a `RoundRobinWriter` for None.
+    """The writer, given as such or by a function; a `RoundRobinWriter` for None.
 
     Raises:
-        OptionError: something else.
+        OptionError: anything else.
     """
     return _made(given, Writer, "writer", RoundRobinWriter)
 
 
 def checkpointed(given: Any, storage: Storage) -> StorageCheckpointerBase:
-    """The checkpointer that was given, or that the function given makes, for a storage of a buffer.
+    """The checkpointer for a buffer's storage, given as such or by a function.
 
     Raises:
-        OptionError: something else, or one with a format of its own.
+        OptionError: anything else, or a checkpointer with its own format.
     """
     made = _made(given, StorageCheckpointerBase, "checkpointer", storage.default_checkpointer)
     if type(made).dumps is not StorageCheckpointerBase.dumps or type(made).loads is not StorageCheckpointerBase.loads:

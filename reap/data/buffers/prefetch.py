@@ -1,9 +1,9 @@
-"""`Prefetcher`: a thread that makes samples ready ahead, while the training loop works with the last one.
+"""`Prefetcher`: a thread that makes samples ahead, while the training loop works with the last one.
 
     the thread  -->  | being made | ready | ready |  -->  next()
 
-If samples come in epochs, it makes none after the last of an epoch until the next one is asked for: then the buffer
-may hold other frames.
+If samples come in epochs, it makes none after the last of an epoch until the next one is requested, because the buffer may
+hold other frames by then.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Sample(NamedTuple):
     Attributes:
         data: the frames.
         info: information about each frame.
-        is_last: whether each frame of the buffer was given once with it.
-        claimed: columns that had been claimed of the buffer's ring when it was drawn; 0 if that is unknown.
+        is_last: whether it completes an epoch.
+        claimed: number of columns claimed in the buffer's ring when it was drawn; 0 if unknown.
     """
 
     data: Any
@@ -59,11 +59,11 @@ _forked: Forked[Prefetcher] = Forked(lambda prefetcher: prefetcher.restart())
 
 
 class Prefetcher:
-    """Samples that are made ahead, in the order in which they were asked for.
+    """Samples made ahead, in order.
 
     Args:
         make: a method that makes a sample of a number of frames; its object is not kept alive.
-        ahead: how many are made ahead; 0 for none, but samples that are `put` here come first.
+        ahead: number of samples made ahead; with 0, only samples that were `put` here are returned ahead.
     """
 
     def __init__(self, make: Callable[[int], Sample], ahead: int) -> None:
@@ -76,13 +76,13 @@ class Prefetcher:
         _forked.add(self)
 
     def next(self, size: int) -> Sample:
-        """The sample that was begun first; `ahead` others are under way when this returns.
+        """The oldest sample; when this returns, `ahead` others are being made.
 
         Args:
-            size: frames; if it differs from the last one, samples that were made ahead are dropped.
+            size: number of frames; if it differs from the last one, samples made ahead are dropped.
 
         Raises:
-            Exception: the error of making it; no sample is being made then.
+            Exception: an error that occurred while it was made; no sample is being made then.
         """
         with self._lock:
             if size != self._size:
@@ -101,7 +101,7 @@ class Prefetcher:
             return sample
 
     def _first(self) -> Sample:
-        """The sample that was begun first, but for those that were refused before anybody asked for them."""
+        """The oldest sample, except samples that failed before they were requested."""
         while self._ready:
             with suppress(CallOrderError):  # there was too little at that moment: all was being written, say
                 return self._ready.popleft().result()
@@ -111,7 +111,7 @@ class Prefetcher:
         return self._ready.popleft().result()
 
     def restart(self) -> None:
-        """Forget the thread and its unfinished sample: neither exists in a forked child."""
+        """Forget the thread and its unfinished sample, which do not exist in a forked child."""
         self._lock, self._thread, self._ended = Lock(), None, Event()
         self._ready.clear()
 
@@ -123,7 +123,7 @@ class Prefetcher:
 
     @contextmanager
     def at_rest(self) -> Generator[None]:
-        """In the body no sample is begun, and none is being made."""
+        """Inside the `with` block no sample is started or being made."""
         with self._lock:
             wait(self._ready)
             yield
@@ -160,7 +160,7 @@ class Prefetcher:
 
 
 def _made(make: WeakMethod[Callable[[int], Sample]], size: int, ended: Event) -> Any:
-    """The next sample; none if the epoch ended before it, since nobody waits for it then."""
+    """Make the next sample; none if the epoch ended before it, since nothing waits for it then."""
     if ended.is_set():
         return None
     sample = _alive(make)(size)

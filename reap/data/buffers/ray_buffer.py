@@ -28,18 +28,18 @@ from reap.errors import ClosedError
 class RayReplayBuffer(OneByOne):
     """A replay buffer in a Ray actor, with the methods of a `ReplayBuffer`.
 
-    It can be sent to other processes, actors and tasks: all have the same buffer. Paths of `dumps` and `loads` are those of the
-    machine where the actor runs. Ray stays as it is when the buffer is closed.
+    It can be sent to other processes, actors and tasks, which all share the buffer. Paths of `dumps` and `loads` are on the
+    machine where the actor runs. Closing the buffer leaves Ray running.
 
     Args:
         ray_init_config: arguments of `ray.init`, which is called if Ray is not running.
         remote_config: options of the actor: `{"num_cpus": 1}`.
         replay_buffer_cls: the class of the actor's buffer.
-        options: its arguments. Storages of files, and others that cannot be sent, as functions that make them.
+        options: its arguments. Give storages of files, and other parts that cannot be sent, as functions that make them.
 
     Raises:
         ImportError: Ray is not installed.
-        OptionError: an argument that cannot work.
+        OptionError: an invalid argument.
 
     Example (starts Ray)::
 
@@ -81,7 +81,7 @@ class RayReplayBuffer(OneByOne):
         return self._call("extend", data, update_priority=update_priority)
 
     def break_trajectories(self) -> None:
-        """Let no trajectory continue over the next write; see `ReplayBuffer.break_trajectories`."""
+        """Let no trajectory continue into the next write; see `ReplayBuffer.break_trajectories`."""
         self._call("break_trajectories")
 
     def sample(self, batch_size: int | None = None, return_info: bool = False, **options: Any) -> Any:
@@ -89,11 +89,11 @@ class RayReplayBuffer(OneByOne):
         return self._call("sample", batch_size, return_info, **options)
 
     def can_sample(self, batch_size: int | None = None) -> bool:
-        """Whether `sample` finds something to sample from; see `ReplayBuffer.can_sample`."""
+        """Whether there are frames to sample; see `ReplayBuffer.can_sample`."""
         return self._call("can_sample", batch_size)
 
     def mark_update(self, index: Index) -> None:
-        """Tell the sampler that other frames are at these indices; see `ReplayBuffer.mark_update`."""
+        """Tell the sampler that these frames have been replaced; see `ReplayBuffer.mark_update`."""
         self._call("mark_update", index)
 
     def stats(self) -> dict[str, int | float | bool]:
@@ -101,7 +101,7 @@ class RayReplayBuffer(OneByOne):
         return self._call("stats")
 
     def read_all_in_order(self, end: int | None = None) -> Any:
-        """A copy of all frames by place, or of the first `end`."""
+        """A copy of all frames in storage order, or of the first `end`."""
         return self._call("read_all_in_order", end)
 
     def write_all(self, data: Any, end: int | None = None) -> None:
@@ -132,7 +132,7 @@ class RayReplayBuffer(OneByOne):
         self._call("update_tensordict_priority", data)
 
     def __len__(self) -> int:
-        """Frames that can be sampled."""
+        """Number of frames that can be sampled."""
         return self._call("__len__")
 
     def __getitem__(self, index: Any) -> Any:
@@ -150,17 +150,17 @@ class RayReplayBuffer(OneByOne):
             yield samples[0]
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Forget all frames; see `ReplayBuffer.empty`."""
+        """Remove all frames; see `ReplayBuffer.empty`."""
         self._call("empty", empty_write_count)
 
     @property
     def write_count(self) -> int:
-        """Frames written since it was made or emptied, those that were overwritten included."""
+        """Number of frames written since it was made or emptied, including overwritten ones."""
         return self._get(self._handle().read.remote("write_count"))
 
     @property
     def batch_size(self) -> int | None:
-        """Frames of a sample where `sample()` is not told."""
+        """Default number of frames in a sample."""
         return self._get(self._handle().read.remote("batch_size"))
 
     @property
@@ -177,15 +177,15 @@ class RayReplayBuffer(OneByOne):
 
     @cached_property
     def storage(self) -> Any:
-        """What those who write have to know of the storage: the dimensions that it keeps apart, as `ndim`."""
+        """The information about the storage that writers need: its number of dimensions, as `ndim`."""
         return SimpleNamespace(ndim=self._get(self._handle().read.remote("storage.ndim")), control=SimpleNamespace(tally=None))
 
     def for_writers(self) -> Self:
-        """The buffer itself: those who only write need no less."""
+        """The buffer itself, for processes that only write."""
         return self
 
     def set_sampler(self, sampler: Any) -> None:
-        """Choose frames with another sampler from now on."""
+        """Replace the sampler."""
         self._call("set_sampler", sampler)
 
     def set_storage(self, storage: Any) -> None:
@@ -193,21 +193,21 @@ class RayReplayBuffer(OneByOne):
         self._call("set_storage", storage)
 
     def set_writer(self, writer: Any) -> None:
-        """Write with another writer from now on."""
+        """Replace the writer."""
         self._call("set_writer", writer)
 
     def append_transform(self, transform: Any, *, invert: bool = False) -> Self:
-        """Add a transform after those that are there; see `ReplayBuffer.insert_transform`. Returns the buffer."""
+        """Append a transform; see `ReplayBuffer.insert_transform`. Returns the buffer."""
         self._call("append_transform", transform, invert=invert)
         return self
 
     def insert_transform(self, index: int, transform: Any, *, invert: bool = False) -> Self:
-        """Add a transform at a place among those that are there; see `ReplayBuffer.insert_transform`. Returns the buffer."""
+        """Insert a transform among the existing ones; see `ReplayBuffer.insert_transform`. Returns the buffer."""
         self._call("insert_transform", index, transform, invert=invert)
         return self
 
     def set_rng(self, generator: Any) -> None:
-        """Take random numbers from a copy of this generator, in the actor."""
+        """Use a copy of this generator, in the actor."""
         self._call("set_rng", generator)
 
     def register_save_hook(self, hook: Any) -> None:
@@ -219,7 +219,7 @@ class RayReplayBuffer(OneByOne):
         self._call("register_load_hook", hook)
 
     def share(self) -> Self:
-        """Nothing to do: all processes of the cluster have it. Returns the buffer."""
+        """Do nothing: all processes of the cluster can use it already. Returns the buffer."""
         return self
 
     # ------------------------------------------------------------------ saving
@@ -229,7 +229,7 @@ class RayReplayBuffer(OneByOne):
         return self._call("state_dict")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+        """Resume from a `state_dict`."""
         self._call("load_state_dict", state)
 
     def dumps(self, path: str | Path) -> None:
@@ -258,7 +258,7 @@ class RayReplayBuffer(OneByOne):
         """Call the actor; return its result.
 
         Raises:
-            Exception: the error of the actor.
+            Exception: raised in the actor.
             ClosedError: it has ended.
         """
         ray = _ray()
@@ -273,7 +273,7 @@ class RayReplayBuffer(OneByOne):
             ) from error
 
     def close(self) -> None:
-        """End the actor; its frames are gone, in all processes. A second call does nothing."""
+        """End the actor; its frames are lost for all processes. A second call does nothing."""
         if self._actor is not None:
             actor, self._actor = self._actor, None
             _ray().kill(actor)

@@ -1,6 +1,6 @@
-"""Values on their way through Ray: tensors travel as memory beside the pickle, which Ray moves without looking at it.
+"""Sends values through Ray with tensors as separate memory next to the pickle, which Ray moves as it is.
 
-By itself a tensor is pickled with all of its storage, a view of a rollout for example with that of the whole rollout.
+By default a tensor is pickled with its whole storage; a view of a rollout, for example, with the whole rollout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Memory = Sequence[NDArray[np.uint8]]
 
 
 def taken_apart(value: Any) -> tuple[bytes, Memory]:
-    """A value as its pickle and the memory that this refers to.
+    """Split a value into its pickle and the memory that this refers to.
 
     Example:
         >>> body, memory = taken_apart({"a": torch.arange(3)})
@@ -34,12 +34,12 @@ def taken_apart(value: Any) -> tuple[bytes, Memory]:
 
 
 def put_together(body: bytes, memory: Memory) -> Any:
-    """The value, in memory of its own: what comes from Ray's store must not be written to."""
+    """Rebuild the value in new memory, because memory in Ray's store must not be written to."""
     return pickle.loads(body, buffers=[one.copy() for one in memory])
 
 
 class _Pickler(ByValuePickler):
-    """cloudpickle's, with plain tensors of the host as memory."""
+    """cloudpickle's pickler, with plain host tensors as separate memory."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is torch.Tensor and obj.device.type == "cpu" and obj.layout == torch.strided and not obj.requires_grad:

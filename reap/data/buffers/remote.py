@@ -17,20 +17,20 @@ from typing import Any
 from reap.data.buffers.tensordict_buffers import TensorDictReplayBuffer
 
 CALLED = ("__len__", "__getitem__", "__setitem__")
-"""What takes references beside public methods."""
+"""Special methods that take references, in addition to public methods."""
 
 
 class RemoteTensorDictReplayBuffer(TensorDictReplayBuffer):
-    """A `TensorDictReplayBuffer` whose methods take a reference to a buffer in the place of the buffer.
+    """A `TensorDictReplayBuffer` whose methods accept a reference to a buffer instead of the buffer.
 
     So `torch.distributed.rpc` can call them where the buffer is: public methods, and `__len__`, `__getitem__` and
-    `__setitem__`. In its own process it is a buffer like others. Calls may come from several processes at once.
+    `__setitem__`. In its own process it is an ordinary buffer. Calls may come from several processes at once.
 
     Args:
-        options: those of a `TensorDictReplayBuffer`.
+        options: options of a `TensorDictReplayBuffer`.
 
     Raises:
-        OptionError: an argument that cannot work.
+        OptionError: an invalid argument.
 
     Example:
         >>> from tensordict import TensorDict

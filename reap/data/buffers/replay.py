@@ -3,7 +3,7 @@
     extend(data) -> transforms -> writer -> storage   [*rows, columns, *item]
     sample(n)    <- transforms <- take   <- sampler: places
 
-A sample is taken, and then looked at again: frames in columns that were written at the same time are drawn again.
+A sample is taken, then checked: frames in columns that were being written at the same time are drawn again.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ Index = Any
 
 
 class ReplayBuffer(BufferFace):
-    """Frames in a ring, and samples of them.
+    """A ring of frames from which samples are drawn.
 
     Args:
         storage: holds the frames; a `LazyTensorStorage(1_000)` unless given, or a `ListStorage(1_000)` for a `collate_fn`.
         sampler: chooses the frames of a sample; a `RandomSampler` unless given.
         writer: decides where new frames go; a `RoundRobinWriter` unless given.
-        transform: changes samples, data that are written, or both; see `Transforms`.
-        write_transform: a function that changes data that are written.
+        transform: changes samples, written data, or both; see `Transforms`.
+        write_transform: a function that changes written data.
         batch_size: frames of a sample, unless `sample()` gets a number.
         prefetch: number of samples that a thread makes ahead; None or 0 for none.
-        pin_memory: put samples into page-locked memory, from which a CUDA device copies; no effect without such a device.
+        pin_memory: put samples into page-locked memory, from which CUDA devices can copy; no effect without such a device.
         collate_fn: changes frames from the storage before transforms.
-        shared: other processes can write and sample.
+        shared: let other processes write and sample.
         dim_extend: the dimension of written data that is time; the last of the storage's `ndim` unless given.
         generator: the source of random numbers; torch's own unless given.
         transform_factory: a function that makes the transform, in the process that uses the buffer first.
@@ -204,28 +204,28 @@ class ReplayBuffer(BufferFace):
             self._sampler.replaced(places, self._storage)
 
     def _prepared(self, data: Any) -> Any:
-        """These data, as they are written."""
+        """Data after the write transforms."""
         written = self._transforms.before_write(data, self._storage)
         return without_index(written) if self._writer.tells_index else written
 
     def _edited(self, data: Any, dims: int) -> Any:
-        """Data with this number of batch dimensions that replace others, as they are written."""
+        """Data with this number of batch dimensions, after the write transforms, which replace others."""
         written = self._transforms.before_edit(data, self._storage, dims)
         return without_index(written) if self._writer.tells_index else written
 
     # ------------------------------------------------------------------ sampling
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
-        """A sample, in memory of its own.
+        """A sample, in new memory.
 
         Args:
-            batch_size: frames in it; that of the buffer if None.
+            batch_size: number of frames; the buffer's default if None.
             return_info: also return a dictionary, with `"index"` and the sampler's information about each frame. With several
                 dimensions the index is a tuple, with a tensor for each of them.
 
         Raises:
-            OptionError: no size is given, here or before.
-            CallOrderError: there is too little to sample from.
+            OptionError: no size is given, here or at construction.
+            CallOrderError: the buffer holds too few frames.
         """
         sample = self._next(batch_size)
         return (sample.data, sample.info) if return_info else sample.data
@@ -267,7 +267,7 @@ class ReplayBuffer(BufferFace):
         return data
 
     def __iter__(self) -> Iterator[Any]:
-        """Samples of `batch_size` without end; with a sampler without replacement, until each frame was given once."""
+        """Samples of `batch_size`, endlessly; with a sampler without replacement, until each frame was sampled once."""
         is_last = False
         while not is_last:
             data, _, is_last, _ = self._next()
@@ -278,10 +278,10 @@ class ReplayBuffer(BufferFace):
 
         Args:
             index: their indices, as `extend` and `sample(return_info=True)` give them.
-            priority: a number for all, or one for each; from 0 on.
+            priority: one number for all frames, or one for each; not negative.
 
         Raises:
-            OptionError: a priority that is negative or no number, or not as many as frames; nothing is changed then.
+            OptionError: a priority is negative or not a number, or there are too few or too many; nothing is changed then.
         """
         self.feeders.check()
         self._sampler.update_priority(index, priority, self._storage)
@@ -289,13 +289,13 @@ class ReplayBuffer(BufferFace):
     # ------------------------------------------------------------------ contents
 
     def __len__(self) -> int:
-        """Frames that can be sampled."""
+        """Number of frames that can be sampled."""
         self.feeders.check()
         return len(self._storage)
 
     @property
     def write_count(self) -> int:
-        """Frames written since it was made or emptied, those that were overwritten included."""
+        """Number of frames written since it was made or emptied, including overwritten ones."""
         self.feeders.check()
         return self._storage.ring.written
 
@@ -333,7 +333,7 @@ class ReplayBuffer(BufferFace):
     def share(self) -> ReplayBuffer:
         """Let other processes write to it and sample from it: those that get it by pickling. Returns the buffer.
 
-        A buffer that `multiprocessing` sends to another process, as an argument or in a queue, is shared before.
+        A buffer that `multiprocessing` sends to another process, as an argument or in a queue, is shared automatically.
 
         Raises:
             OptionError: its storage cannot be shared.
@@ -343,11 +343,11 @@ class ReplayBuffer(BufferFace):
         return self
 
     def check_sending(self) -> None:
-        """Raise OptionError where its writer cannot write to a shared buffer; see `reap.system.sending`."""
+        """Raise OptionError if its writer cannot write to a shared buffer; see `reap.system.sending`."""
         self._writer.check_sharing()
 
     def for_writers(self) -> ReplayBuffer:
-        """A buffer over the same frames for processes that only write; nothing that samples are made with goes there.
+        """A buffer over the same frames for processes that only write, without the parts needed for sampling.
 
         Raises:
             OptionError: its storage, or its writer, cannot be shared.
@@ -367,7 +367,7 @@ class ReplayBuffer(BufferFace):
                 self._prefetcher = prefetcher
 
     def set_rng(self, generator: torch.Generator | None) -> None:
-        """Take random numbers from this generator from now on; None for torch's own. Samples made ahead stay."""
+        """Use this generator from now on; None for torch's own. Samples made ahead are kept."""
         with self._lock:
             self._generator = generator
 

@@ -1,6 +1,6 @@
-"""`SampleNotes`: how much was sampled from a buffer, and how old the frames of the last sample were.
+"""`SampleNotes`: counts samples of a buffer, and computes the ages of the frames in the last one.
 
-A sample costs two additions and a reference to its index. Ages follow from these when somebody asks:
+Noting a sample costs two additions and a reference to its index. Ages are computed from these on request:
 
     columns   ... | oldest | ... | c | ... | claimed - 1      when the sample was drawn
                                    |<----- age ------>|       columns written after c, times the rows of each
@@ -21,13 +21,13 @@ from reap.data.storages.base import Storage
 Stats = dict[str, int | float | bool]
 
 UNKNOWN = torch.empty(0, dtype=torch.int64)
-"""The ages where there is no sample, or no telling."""
+"""The ages without a sample, or if they are unknown."""
 
 AGES = "sample_age_mean", "sample_age_min", "sample_age_max"
 
 
 class SampleNotes:
-    """Counts of the samples that this process got from a buffer; a copy of the buffer has its own."""
+    """Counts of the samples taken from a buffer in this process; copies of the buffer count separately."""
 
     def __init__(self) -> None:
         self._samples, self._frames = 0, 0
@@ -43,7 +43,7 @@ class SampleNotes:
         self._claimed = sample.claimed
 
     def forget_ages(self) -> None:
-        """Forget the last sample: it is from a storage that the buffer has no more."""
+        """Forget the last sample, which came from a replaced storage."""
         self._claimed = 0
 
     def counts(self) -> Stats:
@@ -62,7 +62,7 @@ class SampleNotes:
 
 
 def age_stats(ages: Tensor) -> Stats:
-    """Mean, least and greatest age; NaN if there are none.
+    """Mean, minimum and maximum age; NaN if there are none.
 
     Example:
         >>> age_stats(torch.tensor([0, 3]))
@@ -76,8 +76,8 @@ def summed(members: Sequence[Stats], ages: Sequence[Tensor], counts: Stats) -> S
     """The statistics of an ensemble.
 
     Args:
-        members: those of its buffers.
-        ages: those of the last sample of each buffer.
+        members: the statistics of its buffers.
+        ages: the ages of each buffer's last sample.
         counts: its own counts of samples.
     """
     size, written = sum(one["size"] for one in members), sum(one["write_count"] for one in members)

@@ -30,16 +30,16 @@ from reap.keys import NestedKey, as_key, plain
 class TensorDictReplayBuffer(ReplayBuffer):
     """A buffer of TensorDicts whose samples have `"index"` and the sampler's information about each frame.
 
-    With a `PrioritizedSampler`, frames that are written with a priority under `priority_key` begin with it, whichever process
-    writes them; others begin with the largest so far.
+    With a `PrioritizedSampler`, frames written with a priority under `priority_key` start with it, whichever process writes
+    them; others start with the largest priority so far.
 
     Args:
         priority_key: the key of a frame's priority: one number, or several that the sampler's `reduction` combines.
-        writer: where new frames go; a `TensorDictRoundRobinWriter` unless given.
-        options: the others of a `ReplayBuffer`.
+        writer: decides where new frames go; a `TensorDictRoundRobinWriter` unless given.
+        options: other options of a `ReplayBuffer`.
 
     Raises:
-        OptionError: an argument that cannot work.
+        OptionError: an invalid argument.
 
     Example:
         >>> from tensordict import TensorDict
@@ -73,7 +73,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
         Args:
             data: TensorDicts, or dicts that make such.
-            update_priority: False lets them begin with the largest priority so far, whatever is under `priority_key`.
+            update_priority: False gives them the largest priority so far, whatever is under `priority_key`.
         """
         if update_priority is False and isinstance(self._sampler, PrioritizedSampler):
             with self._lock:
@@ -84,9 +84,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
         """A sample with `"index"` and the sampler's information about each frame; see `ReplayBuffer.sample`.
 
         Args:
-            batch_size: frames in it; that of the buffer if None.
+            batch_size: number of frames; the buffer's default if None.
             return_info: also return a dictionary of the information.
-            include_info: False leaves the information out of the sample.
+            include_info: False omits the information from the sample.
         """
         data, info = super().sample(batch_size, return_info=True)
         if include_info is False and isinstance(data, TensorDictBase):
@@ -96,7 +96,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def update_tensordict_priority(self, data: TensorDictBase | list[TensorDictBase]) -> None:
         """Set the priorities of frames to the values under `priority_key`; only samplers with priorities use them.
 
-        Where items are trajectories `[T]`, one has the priority that the sampler's `reduction` makes of those of its frames.
+        If items are trajectories `[T]`, the sampler's `reduction` combines the priorities of their frames.
 
         Args:
             data: a sample `[B]` (of trajectories `[B, T]`, or a list of them), or part of one, of any shape; with `"index"`.
@@ -161,7 +161,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             self._take_priorities(self._storage.places_at(index).reshape(-1))
 
     def _take_priorities(self, places: Tensor) -> None:
-        """Take the priorities that items of a list were written with: no sampler finds them there."""
+        """Pass on the priorities with which items of a list were written, which samplers cannot find there."""
         if isinstance(self._sampler, PrioritizedSampler):
             kept = places[places >= 0]
             for place, item in zip(kept, self._storage.take(kept), strict=True):
@@ -197,7 +197,7 @@ def by_item(buffer: ReplayBuffer, index: Tensor, priority: Tensor) -> tuple[Tens
         priority: one or several for each frame, `[*batch, ...]`, or for each item. Those of one item are reduced together.
 
     Raises:
-        SpecMismatch: there are not as many for each frame.
+        SpecMismatch: the number of priorities differs between frames.
     """
     reduced: Any = buffer.sampler.reduced  # pyright: ignore[reportAttributeAccessIssue]  of a PrioritizedSampler
     storage = buffer.storage
@@ -234,11 +234,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         beta: exponent of the weights.
         eps: added to each priority before the exponent.
         dtype: float32 or float64, as in torchrl.
-        sampler: None: the buffer makes its own.
-        options: the others of a `ReplayBuffer`.
+        sampler: must be None: the buffer makes its own.
+        options: other options of a `ReplayBuffer`.
 
     Raises:
-        OptionError: an argument that cannot work.
+        OptionError: an invalid argument.
 
     Example:
         >>> buffer = PrioritizedReplayBuffer(alpha=0.7, beta=0.9, batch_size=4)
@@ -273,10 +273,10 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         priority_key: the key of a frame's priority.
         eps: added to each priority before the exponent.
         reduction: combines several priorities of a frame: `"max"`, `"min"`, `"mean"` or `"median"`.
-        options: those of a `ReplayBuffer`.
+        options: options of a `ReplayBuffer`.
 
     Raises:
-        OptionError: an argument that cannot work.
+        OptionError: an invalid argument.
 
     Example:
         >>> from tensordict import TensorDict

@@ -1,1 +1,1 @@
-"""Runs in folders and data sets: what was recorded, episode by episode, and how it gets into and out of Minari."""
+"""Recorded runs in folders, their episodes, and conversion to and from Minari data sets."""

@@ -1,4 +1,4 @@
-"""`Episode`: the frames of one trajectory, wherever they lie: in one piece, or in pieces of several batches.
+"""`Episode`: the frames of one trajectory, in one piece or in pieces of several batches.
 
 batch 0   a a a b b b        a: (0, row 0, columns 0 to 3)
           c c c c c c        b: (0, row 0, 3 to 6), (1, row 0, 0 to 2)
@@ -42,7 +42,7 @@ class Episode:
         row: the row of its first frame.
         column: its first column, counted over all batches.
         pieces: its frames, in order.
-        is_finished: the env ended it, or it was truncated; otherwise it was cut where the data end.
+        is_finished: the env ended it, or it was truncated; otherwise the data end in the middle.
     """
 
     id: int
@@ -52,16 +52,16 @@ class Episode:
     is_finished: bool
 
     def __len__(self) -> int:
-        """Frames of it."""
+        """Number of frames."""
         return sum(piece.stop - piece.start for piece in self.pieces)
 
     def values(self, key: Key) -> Array:
-        """What is under a key, `[T, *item]`."""
+        """The values under a key, `[T, *item]`."""
         parts = [piece.frames.values[key][piece.row, piece.start : piece.stop] for piece in self.pieces]
         return _array(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def observed(self, key: Key) -> Array:
-        """What is under a key and, after it, under the same key of `"next"`, `[T + 1, *item]`.
+        """The values under a key, followed by the last one under the same key of `"next"`, `[T + 1, *item]`.
 
         Raises:
             SpecMismatch: a frame does not continue where the one before it ended.
@@ -90,7 +90,7 @@ class Episode:
 
 
 def episodes_of(batches: Iterable[Frames]) -> Iterator[Episode]:
-    """The episodes in successive batches, in the order in which they end; those that are under way at the end come last."""
+    """The episodes in successive batches, in the order in which they end; unfinished ones come last."""
     open_pieces: dict[int, list[Piece]] = {}
     begun: dict[int, tuple[int, int]] = {}
     offset = 0
@@ -125,6 +125,6 @@ def _array(values: Tensor) -> Array:
 
 
 def _bytes(values: Array) -> Array:
-    """One number for each of the values `[T, *item]` that differs where their bytes do, as a void array `[T]`."""
+    """A void array `[T]` of the bytes of values `[T, *item]`, for comparisons."""
     flat = np.ascontiguousarray(values).reshape(len(values), -1)
     return flat.view(np.dtype((np.void, flat.shape[1] * flat.itemsize)))[:, 0] if flat.size else np.zeros(len(values))

@@ -42,13 +42,13 @@ class Frames:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """The numbers of rows and columns."""
         rows, columns = self.ids.shape
         return rows, columns
 
     @cached_property
     def are_ends(self) -> NDArray[np.bool_]:
-        """Where `ends` has values."""
+        """The places at which `ends` has values."""
         return ends_of(self.ids)
 
     @cached_property
@@ -66,7 +66,7 @@ class Frames:
         return self.values[key][row, column + 1]
 
     def tensordict(self) -> TensorDictBase:
-        """All of it, `[rows, columns]`; what is stored at the ends only is put together."""
+        """All values, `[rows, columns]`, including those rebuilt from values stored at ends only."""
         values = dict(self.values)
         for later, stored in self.ends.items():
             root = self.values[later[1:]]
@@ -94,7 +94,7 @@ def frames_of(data: TensorDictBase, name: str) -> Frames:
 
     Args:
         data: the frames.
-        name: what they are, for the error.
+        name: a name for them, for the error.
 
     Raises:
         SpecMismatch: they have no ids of trajectories and no done flags.

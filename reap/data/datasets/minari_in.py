@@ -28,8 +28,7 @@ def from_minari(dataset: Any, buffer: ReplayBuffer | None = None, *, categorical
 
     Args:
         dataset: the id of a data set on this machine, or a `minari.MinariDataset`: some of the episodes of one, for example.
-        buffer: what it is written to, after what is there; unless given, a `TensorDictReplayBuffer` that holds exactly its
-            frames.
+        buffer: the buffer to append to; by default a new `TensorDictReplayBuffer` that holds exactly these frames.
         categorical_action_encoding: discrete actions and observations as indices, not one-hot; as for `GymEnv`.
 
     Returns:
@@ -37,7 +36,7 @@ def from_minari(dataset: Any, buffer: ReplayBuffer | None = None, *, categorical
 
     Raises:
         ImportError: Minari, or the package for the format of the data set, is not installed.
-        OptionError: there is no such data set here, or it has no episodes.
+        OptionError: the data set does not exist here, or has no episodes.
         SpecMismatch: a space that cannot be used: Text, for example.
 
     Example (reads from Minari's folder)::

@@ -1,6 +1,6 @@
 """`to_minari`: frames as a data set of the Minari package.
 
-It is written beside its place and moved there at the end: a data set is there in full or not at all.
+It is written to a temporary place and moved at the end, so a data set is complete or does not exist.
 
     $MINARI_DATASETS_PATH/NAMESPACE/NAME-v0/data/            what Minari reads
                                            /manifest.json    versions, origin, checksums
@@ -29,7 +29,7 @@ from reap.optional import load
 from reap.recording.layout import Array
 
 AT_ONCE, BYTES_AT_ONCE = 256, 1 << 26
-"""Episodes that are handed to Minari at once: at most so many, and of so many bytes, but for the last of them."""
+"""Limits on the episodes passed to Minari at once: their number, and their bytes (which the last one may exceed)."""
 
 FORMATS = ("hdf5", "arrow", "parquet")
 
@@ -53,10 +53,10 @@ def to_minari(
     Observations with the last one of each episode, actions, rewards, terminations, truncations, infos (values that are observed
     but not in the observation space: those of `info_keys`), seeds where they are known, and the spec of the env. Choices become
     numbers, as the env has them, whether the frames have them as indices or one-hot. Pictures are stored as they are, not as
-    JPEG. Beside the data is a `manifest.json` with versions, origin and checksums.
+    JPEG. A `manifest.json` with versions, origin and checksums is stored next to the data.
 
-    An episode that the data cut short ends as truncated, as Minari's own `DataCollector` has it. Other values of the frames
-    (the log-probabilities of a policy, for example) have no place in Minari and are left out.
+    An incomplete episode ends as truncated, as with Minari's own `DataCollector`. Minari has no place for other values of the
+    frames (such as log-probabilities of a policy), so they are omitted.
 
     Args:
         source: a `ReplayBuffer`, the folder of a run of `reap collect` (finished, running or killed), or a TensorDict
@@ -64,23 +64,23 @@ def to_minari(
         dataset_id: `"namespace/name-v0"`. The data set goes to `MINARI_DATASETS_PATH`, or `~/.minari/datasets`.
         env: where the frames are from: an id, an `EnvSpec` or an env of gymnasium. A folder knows it; for others without it the
             spaces are as large as the dtypes of the values, and choices stay as they are.
-        complete_only: leave out episodes that are cut short.
+        complete_only: omit incomplete episodes.
         data_format: `"hdf5"`, or `"arrow"` or `"parquet"`, which take a file, and milliseconds, for each episode.
-        description: what is in it.
-        algorithm_name: what acted.
-        author: names.
+        description: a description of the data set.
+        algorithm_name: the algorithm that acted.
+        author: the authors' names.
         author_email: their addresses.
-        code_permalink: where the code is.
-        requirements: packages that the env needs, as pip has them: `["ale-py>=0.10"]`.
+        code_permalink: a link to the code.
+        requirements: packages that the env needs, in pip's form: `["ale-py>=0.10"]`.
 
     Returns:
         The `minari.MinariDataset`.
 
     Raises:
         ImportError: Minari, or the package for the format, is not installed.
-        OptionError: there is a data set of this id, or an argument that cannot work; nothing is written.
-        SpecMismatch: the frames are no episodes of the env.
-        OSError: the disk is full, for example; nothing is left there.
+        OptionError: a data set of this id exists, or an argument is invalid; nothing is written.
+        SpecMismatch: the frames are not episodes of the env.
+        OSError: for example, the disk is full; nothing is left behind.
 
     Example (writes to Minari's folder)::
 
@@ -116,10 +116,10 @@ def to_minari(
 
 
 def place_of(dataset_id: str) -> Path:
-    """The folder of a data set that is still to be made.
+    """The folder of a new data set.
 
     Raises:
-        OptionError: it is there already, or the id is malformed.
+        OptionError: it already exists, or the id is malformed.
     """
     minari_dataset, places = load("minari.dataset.minari_dataset", "to_minari"), load("minari.storage", "to_minari")
     try:
@@ -203,14 +203,14 @@ def _groups(episodes: Iterable[Episode], frame: int) -> Iterator[list[Episode]]:
 
 
 class Form:
-    """How the episodes of a source become those of a data set.
+    """Converts the episodes of a source to those of a data set.
 
     Args:
         source: the frames.
         spaces: of their env.
 
     Raises:
-        SpecMismatch: they lack something, or are of another env.
+        SpecMismatch: a value is missing, or the frames are from another env.
     """
 
     def __init__(self, source: Source, spaces: Spaces) -> None:

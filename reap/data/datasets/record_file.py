@@ -1,11 +1,11 @@
-"""`RecordFile`: an append-only file of batches, from which a run that is killed loses only the batch that was being written.
+"""`RecordFile`: an append-only file of batches; a killed run loses only the batch that was being written.
 
     head      REAPREC1 | length | fields as JSON
     record    BTCH | columns | ends | bytes  ||  each field, at a multiple of 8 bytes  ||  checksum of the file up to here
     record    ...
 
-A thread writes, while the next batch is being collected. The last record is whole or cut short; one that is cut short is
-passed over by readers, and removed before something is appended.
+A thread writes while the next batch is being collected. If the last record is incomplete, readers skip it, and it is removed
+before anything is appended.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ MAGIC, RECORD = b"REAPREC1", b"BTCH"
 _HEAD, _RECORD, _CHECKSUM = struct.Struct("<8sQ"), struct.Struct("<4sIIIQ"), struct.Struct("<Q")
 
 WAITING = 1
-"""Batches that wait while one is being written."""
+"""Number of batches that can wait while one is being written."""
 
 _ZEROS = bytes(8)
 
 
 class Layout(NamedTuple):
-    """What a file holds.
+    """The layout of a file.
 
     Attributes:
         rows: rows of a batch.
@@ -54,17 +54,17 @@ class Layout(NamedTuple):
     once: frozenset[Key]
 
     def counts(self, columns: int, ends: int) -> Iterator[tuple[Key, Field, int]]:
-        """How many values a record has under each key."""
+        """Number of values in a record for each key."""
         for key, field in self.fields.items():
             yield key, field, ends if key in self.once else self.rows * columns
 
 
 class RecordFile:
-    """A file that batches are appended to.
+    """A file to which batches are appended.
 
     Args:
         path: a new file, or one that was written with the same layout, which is continued.
-        layout: what it holds.
+        layout: its layout.
 
     Raises:
         OSError: it cannot be written.
@@ -72,7 +72,7 @@ class RecordFile:
 
     Attributes:
         columns: columns in it.
-        next_id: the first number that is no id of a trajectory in it.
+        next_id: the first number that is not the id of a trajectory in it.
     """
 
     def __init__(self, path: Path, layout: Layout) -> None:
@@ -113,14 +113,14 @@ class RecordFile:
             values: `[rows, columns, *item]` by key.
 
         Raises:
-            DiskFull: there was no room for this batch or the one before; the file ends with the last batch that is whole.
+            DiskFull: there was no room for this batch or the previous one; the file ends with the last complete batch.
         """
         while len(self._queue) > WAITING:
             self._next()
         self._queue.append(self._thread.submit(self._write, values))
 
     def flush(self) -> None:
-        """Wait until all is written.
+        """Wait until everything is written.
 
         Raises:
             DiskFull: there was no room.
@@ -129,7 +129,7 @@ class RecordFile:
             self._next()
 
     def _next(self) -> None:
-        """Wait for the batch that was appended first; after an error, those after it are not written."""
+        """Wait for the oldest waiting batch; after an error, later ones are not written."""
         try:
             self._queue.popleft().result()
         except BaseException:
@@ -137,7 +137,7 @@ class RecordFile:
             raise
 
     def close(self) -> None:
-        """Write what waits, to the disk itself, and close the file.
+        """Write waiting batches, sync to disk, and close the file.
 
         Raises:
             DiskFull: there was no room.
@@ -177,7 +177,7 @@ class RecordFile:
         self.next_id = max(self.next_id, int(ids.max()) + 1)
 
     def _put(self, parts: Sequence[Any], checksum: int) -> None:
-        """Write all of these, or none; with them the file has this CRC-32."""
+        """Write all of these, or none; the file then has this CRC-32."""
         nbytes = sum(map(len, parts))
         try:
             with room(self._path, nbytes, "--out"):
@@ -211,7 +211,7 @@ def _head(layout: Layout) -> bytes:
 
 
 class Records(NamedTuple):
-    """The whole records of a file.
+    """The complete records of a file.
 
     Attributes:
         layout: what they hold.
@@ -227,14 +227,14 @@ class Records(NamedTuple):
 
 
 def read_records(path: Path, *, verify: bool = False) -> Records:
-    """Map the whole records of a file.
+    """Map the complete records of a file.
 
     Args:
         path: the file.
         verify: compare the checksums, which reads all of it.
 
     Raises:
-        SpecMismatch: it is another kind of file, or a record is damaged.
+        SpecMismatch: not a file of this kind, or a record is damaged.
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size

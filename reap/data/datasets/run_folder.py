@@ -1,4 +1,4 @@
-"""A folder of `reap collect`: its manifest, and its frames in whatever state the run was left.
+"""A folder of `reap collect`: its manifest and frames, whether the run has ended, still runs, or was killed.
 
 manifest.json        versions, options, env, seeds of each session, state; once it has ended, checksums of the files
 progress             while it runs: columns that are complete, and the next id of a trajectory
@@ -40,23 +40,23 @@ _PROGRESS = struct.Struct("<qq")
 
 
 class Progress(NamedTuple):
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
         columns: complete columns.
-        next_id: the first number that is no id of a trajectory.
+        next_id: the first number that is not the id of a trajectory.
     """
 
     columns: int = 0
     next_id: int = 0
 
     def packed(self) -> bytes:
-        """As it is appended to the file."""
+        """The entry to append to the file."""
         return _PROGRESS.pack(*self)
 
 
 def read_progress(folder: Path) -> Progress:
-    """The last entry of the file that is whole; if there is none, what the manifest says."""
+    """The last complete entry of the file; if there is none, the progress in the manifest."""
     path = folder / PROGRESS
     entries = path.read_bytes() if path.exists() else b""
     whole = len(entries) // _PROGRESS.size
@@ -67,7 +67,7 @@ def read_progress(folder: Path) -> Progress:
 
 
 def progress_of(batches: Sequence[Frames]) -> Progress:
-    """How far a run is, of which these are the frames."""
+    """The progress of the run with these frames."""
     columns = sum(frames.shape[1] for frames in batches)
     return Progress(columns, 1 + max((int(frames.ids.max()) for frames in batches), default=-1))
 
@@ -93,7 +93,7 @@ def read_run_manifest(folder: Path) -> dict[str, Any]:
 
 
 def write_run_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest in one step, in place of the one that is there."""
+    """Replace the manifest atomically."""
     with replaced(folder / MANIFEST) as path:
         path.write_text(json.dumps({"manifest_version": VERSION, **manifest}, indent=1) + "\n", encoding="utf-8")
 
@@ -120,7 +120,7 @@ def file_sums(folder: Path, known: Mapping[str, int] = NOTHING) -> dict[str, dic
 def load_run(folder: str | Path, *, verify: bool = False) -> TensorDictBase:
     """The frames of a folder of `reap collect`, `[envs, time]`, whatever its format and however it ended.
 
-    Of a run that was killed, or is still running, these are the columns that are complete; nothing is written. Files of the
+    For a run that was killed or is still running, these are the complete columns; nothing is written. Files of the
     format "memmap" are mapped, those of "minari" are read into memory.
 
     Args:
@@ -128,7 +128,7 @@ def load_run(folder: str | Path, *, verify: bool = False) -> TensorDictBase:
         verify: compare checksums, which reads all files.
 
     Raises:
-        OptionError: it is no folder of `reap collect`.
+        OptionError: not a folder of `reap collect`.
         SpecMismatch: a file is damaged, or has another checksum.
 
     Example (after `reap collect CartPole-v1 --frames 1000 --num-envs 4 --out data`)::

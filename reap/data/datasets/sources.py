@@ -1,4 +1,4 @@
-"""What `to_minari` is given: a buffer, a folder, or frames; as batches of frames, and what is known about them."""
+"""Reads the sources of `to_minari` (a buffer, a folder, or frames) as batches of frames, with information about them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from reap.keys import Key
 
 
 class Source(NamedTuple):
-    """Frames, and what is known about them.
+    """Frames, and information about them.
 
     Attributes:
         batches: the frames, in order.
         seeds: seeds of episodes, by the row and the column where they begin.
-        about: what a manifest says of them.
-        env: the env that they are from, if that is known: an id, or an `EnvSpec`.
+        about: the entries of a manifest about them.
+        env: the env they come from, if known: an id, or an `EnvSpec`.
     """
 
     batches: Sequence[Frames]
@@ -48,7 +48,7 @@ def source_of(given: Any) -> Source:
     """The frames of a buffer, a folder of `reap collect`, or a TensorDict `[*rows, time]`.
 
     Raises:
-        OptionError: it is none of these, or has no frames.
+        OptionError: anything else, or no frames.
     """
     if isinstance(given, str | Path):
         return _of_folder(Path(given))
@@ -79,7 +79,7 @@ def _of_folder(folder: Path) -> Source:
 
 
 def _one_row(frames: Frames) -> Frames:
-    """Rows that follow each other in time, as one: an episode may go on in a later one."""
+    """Join rows that follow each other in time into one, since episodes may continue in a later one."""
     return Frames({key: value.flatten(0, 1)[None] for key, value in frames.values.items()}, frames.ids.reshape(1, -1))
 
 

@@ -35,7 +35,7 @@ def leaves(space: Space[Any], key: Key) -> Iterator[tuple[Key, Space[Any]]]:
 
 
 def root_of(space: Space[Any], key: Key) -> Key:
-    """What the keys of an observation begin with: nothing where it is a Dict, whose entries have names."""
+    """The prefix of the keys of an observation: empty for a Dict, whose entries have names."""
     return () if isinstance(space, spaces.Dict) else key
 
 
@@ -56,11 +56,11 @@ def assembled(space: Space[Any], key: Key, read: Callable[[Key], Array]) -> Any:
 
     Args:
         space: the space.
-        key: the key that its parts begin with.
+        key: the prefix of its parts' keys.
         read: the values under a key.
 
     Raises:
-        SpecMismatch: values that are not of their space.
+        SpecMismatch: values that are not in their space.
     """
     if isinstance(space, spaces.Dict):
         return {str(name): assembled(part, (*key, str(name)), read) for name, part in space.spaces.items()}
@@ -93,11 +93,11 @@ def _decoded(space: Space[Any], key: Key, values: Array) -> Array:
 
 
 def taken_apart(space: Space[Any], key: Key, values: Any, *, categorical: bool) -> Iterator[tuple[Key, Tensor]]:
-    """The values of frames by key, of values of a space `[T, ...]`; see `assembled`.
+    """The values of frames by key, from values of a space `[T, ...]`; the inverse of `assembled`.
 
     Args:
         space: the space.
-        key: the key that its parts begin with.
+        key: the prefix of its parts' keys.
         values: nested dicts and tuples of arrays.
         categorical: choices are indices, otherwise one-hot.
     """
@@ -129,7 +129,7 @@ def guessed(values: Mapping[Key, Tensor], key: Key) -> Space[Any]:
 
     Args:
         values: by key.
-        key: the key of the values, or what their keys begin with.
+        key: the key of the values, or the prefix of their keys.
     """
     if key in values:
         return _box(values[key])

@@ -1,4 +1,4 @@
-"""Versions of what data depend on, for their manifests."""
+"""Versions of packages on which data depend, for manifests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 NEIGHBOURS = ("reap", "torch", "tensordict", "numpy", "gymnasium")
 LOADED = {"ale_py": "ale-py", "mujoco": "mujoco", "minari": "minari", "h5py": "h5py", "pyarrow": "pyarrow"}
-"""Packages that matter where they are in use, by the name of their module."""
+"""Packages whose versions matter if they are loaded, by module name."""
 
 
 def versions() -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""Which frames of a buffer follow each other."""
+"""Episodes in a buffer: which of its frames follow each other."""

@@ -1,7 +1,7 @@
-"""`Continuity`: whether one frame directly follows another, by comparing the values that both have of the moment between.
+"""`Continuity`: tells whether one frame directly follows another, by comparing the observation that both hold.
 
 earlier frame   ... ("next", "observation") = x
-later frame     "observation" = x  ...              the same bytes: it went on from there
+later frame     "observation" = x  ...              the same bytes: it continues the earlier one
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from reap.keys import Key
 from reap.recording.buffers import after
 
 MULTI_STEP: Key = ("steps_to_next_obs",)
-"""With this key, `"next"` has the values of several steps later."""
+"""If data have this key, `"next"` holds values from several steps later."""
 
 CHUNK_BYTES = 1 << 21
 
@@ -43,7 +43,7 @@ class Continuity:
         self.keys = () if MULTI_STEP in self._fields else carried(self._fields)
 
     def holds(self, earlier: Places, later: Places) -> NDArray[np.bool_]:
-        """Whether each later frame went on from where the earlier one ended, `[n]`; True where nothing can be compared."""
+        """Whether each later frame continues the earlier one, `[n]`; True if nothing can be compared."""
         agree = np.ones(len(earlier), np.bool_)
         for key in self.keys:
             step = max(1, CHUNK_BYTES // max(1, self._fields[key].nbytes))
@@ -57,7 +57,7 @@ class Continuity:
         return self._digests([after(key) for key in self.keys], places)
 
     def starts(self, places: Places) -> list[bytes]:
-        """For each frame, a digest of its observations: equal to that of `ends` for the frame before."""
+        """For each frame, a digest of its observations, which equals that of `ends` for the previous frame."""
         return self._digests(self.keys, places)
 
     def _digests(self, keys: list[Key] | tuple[Key, ...], places: Places) -> list[bytes]:

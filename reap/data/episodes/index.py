@@ -7,7 +7,7 @@
 
 A frame follows its neighbour if both have the same stream and id and the earlier one is not done. Where a write begins, where
 one of the two replaced another frame, and everywhere if there are no ids, it must continue from where the earlier
-one ended, too (`Continuity`): a batch may have been left out in between. Where a segment ends that is not done, its end is
+one ended, too (`Continuity`): a batch may be missing in between. If a segment ends that is not done, its end is
 noted; a segment that begins with the same stream and id, and continues from there, belongs to the same trajectory. Without ids
 only the last end of the stream counts.
 
@@ -32,28 +32,28 @@ from reap.data.storages.ring.reading import Reading
 from reap.data.storages.tensors import TensorRing
 
 CHUNK = 1 << 20
-"""Frames that are looked at together."""
+"""Number of frames processed together."""
 
 PAUSES = (0.0, 1e-4, 1e-3, 1e-2, 1e-1)
-"""Seconds after which the index is updated again if nothing is left of the columns that were read: writers overwrote the
-whole ring, or one that still writes holds back later columns of others."""
+"""Seconds after which the index is updated again if no column that was read is left: writers have overwritten the whole ring,
+or one that is still writing holds back later columns of others."""
 
 NO_TRAJECTORY = -1
 
 _NOTHING = NO_TRAJECTORY, b""
 
 Name = tuple[Any, ...]
-"""Row and stream of a segment, and where there are ids, also its id and the digest that it begins with or continues from."""
+"""Row and stream of a segment, and with ids also its id and the digest that it starts with or continues from."""
 
 
 class Watcher(Protocol):
-    """Who wants to know which trajectories changed."""
+    """Is notified of changed trajectories."""
 
     def grew(self, numbers: Sequence[int]) -> None:
-        """These are new or longer, in the order of where they begin."""
+        """Note that these are new or longer, in the order of their starts."""
 
     def shrank(self, left: Sequence[int], gone: Sequence[int]) -> None:
-        """Some are shorter, others gone."""
+        """Note that some are shorter, and others gone."""
 
 
 class EpisodeIndex:
@@ -88,13 +88,13 @@ class EpisodeIndex:
     # ------------------------------------------------------------------ bringing up to date
 
     def update(self) -> None:
-        """Add the frames written since the last time, and remove those that were overwritten."""
+        """Add the frames written since the last call, and remove overwritten ones."""
         pauses = iter(PAUSES)
         while not self._catch_up() and (pause := next(pauses, None)) is not None:
             sleep(pause)
 
     def _catch_up(self) -> bool:
-        """Whether any frame of the index is still there."""
+        """Whether any frame of the index still exists."""
         ring = self.storage.ring
         reading = ring.begin_reading()
         if reading == self._reading and not reading.writing:
@@ -115,7 +115,7 @@ class EpisodeIndex:
         return oldest < self._read_until
 
     def _look_again(self) -> None:
-        """Read all frames again, since some were edited; trajectories that are still the same keep their numbers."""
+        """Read all frames again, because some were edited; unchanged trajectories keep their numbers."""
         fresh = EpisodeIndex(self.storage, self._labels, keeps_owners=self._owners is not None)
         fresh.update()
         known = {self.table.pieces(number): number for number in self.table.alive().tolist()}
@@ -151,7 +151,7 @@ class EpisodeIndex:
             watcher.shrank(left, gone)
 
     def _take_in(self, start: int, stop: int) -> None:
-        """Take in columns; those before `start` are known already, unless they were overwritten unseen."""
+        """Read columns; those before `start` are known already, unless they were overwritten in between."""
         if start != self._read_until:
             self._tails[:] = NO_TRAJECTORY
         known = self._tails != NO_TRAJECTORY  # the frame before may be overwritten by now
@@ -183,7 +183,7 @@ class EpisodeIndex:
             watcher.grew(grown)
 
     def _linked(self, read: Columns, start: int) -> NDArray[np.bool_]:
-        """Which frames follow their neighbour, `[rows, n]`; the first ones have none."""
+        """Which frames follow their left neighbour, `[rows, n]`; the first ones have none."""
         ids, done, valid, streams, _, _, inits = read
         linked = np.empty(valid.shape, np.bool_)
         linked[:, 0] = False
@@ -202,7 +202,7 @@ class EpisodeIndex:
         return linked
 
     def _severed(self, read: Columns, linked: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Where no trajectory continues into a frame, here or elsewhere, since it or the one before was replaced."""
+        """Where no trajectory continues into a frame, because it or the previous one was replaced."""
         assert read.replaced is not None
         severed = np.zeros_like(linked)
         if self._compares:
@@ -213,7 +213,7 @@ class EpisodeIndex:
         return severed
 
     def _parted(self, segments: Segments, read: Columns, severed: NDArray[np.bool_], lead: int) -> Segments:
-        """The segments, cut at frames that replaced others.
+        """The segments, split at frames that replaced others.
 
         If observations can be compared, they tell which frames follow each other, except for adjacent ones. If not,
         such a frame separates the frames of its stream before it from those after it.
@@ -234,7 +234,7 @@ class EpisodeIndex:
         return rows * capacity + columns % capacity
 
     def at(self, places: Numbers) -> tuple[Numbers, Numbers]:
-        """Trajectories of the frames at these places, and which frames of them these are, -1 for none of any."""
+        """The trajectories of the frames at these places, and the frames' numbers in them; -1 for frames of none."""
         assert self._owners is not None
         capacity, top = self.storage.ring.capacity, self._read_until - 1
         numbers: Numbers = self._owners[places].astype(np.int64)
@@ -250,7 +250,7 @@ class EpisodeIndex:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Load a `state`; the storage has the same contents as then.
 
-        Later writes have new streams, and continue no earlier frames.
+        Later writes get new streams and do not continue earlier frames.
         """
         self._begin()
         self._read_until = state["read_until"]
@@ -279,7 +279,7 @@ class EpisodeIndex:
         return numbers
 
     def _begun(self, segments: Segments, read: Columns, start: int, lead: int) -> Numbers:
-        """The trajectories of segments that do not go on from the frame before them."""
+        """The trajectories of segments that do not continue the frame before them."""
         starts, lengths = start + segments.firsts, segments.lasts - segments.firsts + 1
         if not self._open and True not in segments.may_go_on.tolist():
             numbers = list(map(self.table.add, segments.rows.tolist(), starts.tolist(), lengths.tolist()))
@@ -321,7 +321,7 @@ class EpisodeIndex:
     # ------------------------------------------------------------------ ends that may go on
 
     def _note_ends(self, numbers: Numbers, rows: Numbers, at: Numbers, read: Columns, start: int) -> None:
-        """Keep in mind the frames with which these trajectories end for now."""
+        """Remember the frames with which these trajectories end for now."""
         if not len(rows):
             return
         digests = self._digests(rows, start + at, is_end=True)
@@ -333,12 +333,12 @@ class EpisodeIndex:
         self._names[number] = name
 
     def _close(self, row: int, stream: int) -> None:
-        """Forget all ends of one stream in a row."""
+        """Drop all ends of one stream in a row."""
         for name in [name for name in self._open if name[:2] == (row, stream)]:
             del self._names[self._open.pop(name)[0]]
 
     def _found(self, name: Name, digest: bytes) -> int | None:
-        """The trajectory that continues with a segment that begins like this, if there is one."""
+        """The trajectory that continues with a segment that starts like this, if any."""
         found = self._open.pop(name, None)
         if found is None:
             return None

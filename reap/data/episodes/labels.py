@@ -1,4 +1,4 @@
-"""`Labels`: ids and ends that tell to which trajectory the frames of a buffer belong."""
+"""`Labels`: ids and ends, which assign the frames of a buffer to trajectories."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Columns(NamedTuple):
     """The labels of `n` consecutive columns.
 
     Attributes:
-        ids: int64 `[rows, n]`; zeros where nothing tells trajectories apart but their ends.
+        ids: int64 `[rows, n]`; zeros if trajectories are told apart by their ends only.
         done: whether a trajectory ends with the frame, bool `[rows, n]`.
-        valid: whether the frame is one that can be given out, bool `[rows, n]`.
-        streams: who wrote the column, int32 `[n]`.
-        begins: 1 where a write began with the column, else 0, int32 `[n]`.
+        valid: whether the frame may be sampled, bool `[rows, n]`.
+        streams: the stream that wrote the column, int32 `[n]`.
+        begins: 1 where a write starts with the column, else 0, int32 `[n]`.
         replaced: which frames replaced others, bool `[rows, n]`; None if none did.
-        inits: frames that begin a trajectory, bool `[rows, n]`; None if that is not known.
+        inits: frames that start a trajectory, bool `[rows, n]`; None if unknown.
     """
 
     ids: NDArray[np.int64]
@@ -48,15 +48,15 @@ class Labels:
         storage: holds the frames; it is not empty.
         traj_key: the key of ids; None for `("collector", "traj_ids")` or `"episode"`, if the data have them.
         end_key: the key of flags of ends; None for `("next", "done")`, if the data have it. Without ids, `"is_init"` tells
-            where trajectories begin, where the data have that.
+            where trajectories start, if the data have it.
 
     Attributes:
         has_ids: whether trajectories have ids.
 
-    Of two keys that are given, the data may have one only.
+    If both keys are given, the data need only one of them.
 
     Raises:
-        OptionError: no such key, or nothing that tells trajectories apart.
+        OptionError: the data lack the key, or anything that tells trajectories apart.
     """
 
     def __init__(self, storage: TensorRing, traj_key: Key | None, end_key: Key | None) -> None:
@@ -82,7 +82,7 @@ class Labels:
             )
 
     def changes(self, edits: int) -> int:
-        """A number that changes when edits in place, of which there were `edits`, may have changed these labels."""
+        """A number that changes when in-place edits (counted by `edits`) may have changed these labels."""
         return edits // REPLACEMENT if self._are_whole else edits
 
     def read(self, start: int, stop: int) -> Columns:
@@ -111,7 +111,7 @@ class Labels:
 
 
 class GivenLabels:
-    """Ids or ends of trajectories that the user gives, for frames in the order of their places.
+    """Ids or ends of trajectories given by the user, for frames in the order of their places.
 
     Args:
         storage: holds the frames.
@@ -119,7 +119,7 @@ class GivenLabels:
         ends: flags `[*rows, columns]`, or None.
 
     Raises:
-        CallOrderError: they are not as many as the buffer has frames.
+        CallOrderError: their number differs from that of the buffer's frames.
     """
 
     has_ids = True
@@ -139,7 +139,7 @@ class GivenLabels:
         self._ends = torch.zeros_like(given) if ends is None else given
 
     def changes(self, edits: int) -> int:
-        """Always the same number: edits in place do not change these labels."""
+        """Always the same number: in-place edits do not change these labels."""
         return 0
 
     def read(self, start: int, stop: int) -> Columns:

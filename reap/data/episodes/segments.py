@@ -16,8 +16,8 @@ class Segments(NamedTuple):
 
     Attributes:
         rows: the row of each.
-        firsts: where in the columns looked at it begins.
-        lasts: where it ends.
+        firsts: its first column, counted from the first column examined.
+        lasts: its last column, likewise.
         goes_on: whether it continues from the frame before these columns.
         may_go_on: whether it ends before the last column, and is not done.
         is_new: whether it continues from no frame: an env was reset, or a frame in it or before it replaced another.
@@ -33,7 +33,7 @@ class Segments(NamedTuple):
     closes: NDArray[np.bool_]
 
     def only(self, which: Numbers) -> Segments:
-        """Some of them."""
+        """Select some of them."""
         rows, firsts, lasts, goes_on, may_go_on, is_new, closes = self
         return Segments(
             rows[which], firsts[which], lasts[which], goes_on[which], may_go_on[which], is_new[which], closes[which]
@@ -61,7 +61,7 @@ def segments_of(valid: NDArray[np.bool_], done: NDArray[np.bool_], linked: NDArr
 
 
 def in_doubt(read: Columns) -> NDArray[Any]:
-    """Which frames have to go on from where the one before ended, whatever their ids say, `[n]` or `[rows, n]`."""
+    """Which frames must continue the observation of the previous one, whatever their ids, `[n]` or `[rows, n]`."""
     if read.replaced is None:
         return read.begins
     doubt = read.replaced | (read.begins == 1)

@@ -3,8 +3,8 @@
     frame q of a trajectory       first <= q < end, counted from where it was first seen
     is in column                  shift + q, counted without end
 
-A trajectory that others were written in between consists of several pieces: each has a shift of its own, and its chain says
-with which frame each piece begins.
+A trajectory that is interrupted by other writes consists of several pieces. Each has its own shift, and the trajectory's chain
+holds the first frame of each piece.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Chain = tuple[list[int], list[int]]
 FIRST_SIZE = 1024
 
 NOT_THERE = -1
-"""No frame of a trajectory."""
+"""Marks a frame that is not part of a trajectory."""
 
 
 class TrajectoryTable:
-    """Trajectories by number; a number is used again when a trajectory is gone.
+    """Trajectories by number; numbers of removed trajectories are reused.
 
     Args:
-        capacity: columns of the ring.
+        capacity: number of columns of the ring.
 
     Attributes:
         row: each trajectory's row.
         shift: the shift of its first piece.
-        first: its first frame that is still there.
+        first: its first frame that still exists.
         end: the frame after its last one.
         chains: those of several pieces.
         is_chained: whether it is one of these.
@@ -53,19 +53,19 @@ class TrajectoryTable:
         self._at_tail: list[int] = []
 
     def lengths(self, numbers: Numbers) -> Numbers:
-        """Frames of these trajectories."""
+        """The lengths of these trajectories."""
         return self.end[numbers] - self.first[numbers]
 
     def shorter_than(self, least: int, numbers: Sequence[int]) -> list[int]:
-        """Those of some trajectories that have fewer frames."""
+        """Those of these trajectories with fewer frames than this."""
         return [number for number in numbers if self.end.item(number) - self.first.item(number) < least]
 
     def first_columns(self, numbers: Numbers) -> Numbers:
-        """The columns where these trajectories begin."""
+        """The columns in which these trajectories start."""
         return self.shift[numbers] + self.first[numbers]
 
     def in_order(self, numbers: Numbers) -> Numbers:
-        """These trajectories once each, by where they begin."""
+        """These trajectories without duplicates, sorted by their starts."""
         if len(numbers) < 2:
             return numbers
         numbers = np.unique(numbers)
@@ -78,7 +78,7 @@ class TrajectoryTable:
     # ------------------------------------------------------------------ changes
 
     def add(self, row: int, start: int, length: int) -> int:
-        """A new trajectory of one piece."""
+        """Add a new trajectory of one piece."""
         if not self._free:
             self._grow()
         number = self._free.pop()
@@ -86,7 +86,7 @@ class TrajectoryTable:
         return number
 
     def join(self, number: int, start: int, length: int) -> None:
-        """Go on with another piece, which begins in a later column than all others."""
+        """Add another piece, which starts in a later column than all others."""
         end = int(self.end[number])
         if number not in self.chains:
             self.chains[number] = [int(self.first[number])], [int(self.shift[number])]
@@ -97,18 +97,18 @@ class TrajectoryTable:
         self.end[number] += length
 
     def extend(self, numbers: Numbers, lengths: Numbers) -> None:
-        """Let last pieces grow by these numbers of frames."""
+        """Extend last pieces by these numbers of frames."""
         self.end[numbers] += lengths
 
     def note_pieces(self, starts: list[int], numbers: list[int]) -> None:
-        """Keep in mind where new pieces begin, so that they are trimmed; none before those noted earlier."""
+        """Remember where new pieces start, for trimming; none starts before those noted earlier."""
         self._queue.extend(sorted(zip(starts, numbers, strict=True)))
 
     def trim(self, oldest: int) -> tuple[list[int], list[int]]:
-        """Forget frames in columns before `oldest`.
+        """Drop frames in columns before `oldest`.
 
         Returns:
-            Trajectories that became shorter, and those that are gone: their numbers may be used again.
+            Trajectories that became shorter, and those that are gone, whose numbers may be reused.
         """
         passed = set(self._at_tail)
         while self._queue and self._queue[0][0] < oldest:
@@ -122,7 +122,7 @@ class TrajectoryTable:
         return left, gone
 
     def _shorten(self, number: int, oldest: int) -> bool:
-        """Forget a trajectory's frames in columns before `oldest`; whether some are left."""
+        """Drop a trajectory's frames in columns before `oldest`; return whether any are left."""
         if number in self.chains:
             self._drop_pieces(number, oldest)
         first = self.first[number] = max(self.first.item(number), oldest - self.shift.item(number))
@@ -162,11 +162,11 @@ class TrajectoryTable:
         return self.row.item(number), *(value for part in parts for value in part)
 
     def adopt(self, other: TrajectoryTable, numbers: Mapping[int, int]) -> None:
-        """Hold another table's trajectories, each under another number.
+        """Load another table's trajectories under new numbers.
 
         Args:
             other: the table.
-            numbers: the new number of each that has frames.
+            numbers: the new number of each non-empty trajectory.
         """
         theirs, own = (np.array(list(some), np.int64) for some in (numbers, numbers.values()))
         size = len(self.row)
@@ -182,7 +182,7 @@ class TrajectoryTable:
     # ------------------------------------------------------------------ state
 
     def state(self) -> dict[str, Any]:
-        """All of it as tensors, numbers, lists and dicts."""
+        """The table as tensors, numbers, lists and dicts."""
         return {
             "numbers": torch.from_numpy(self._numbers.copy()),
             "chains": {number: [list(frames), list(shifts)] for number, (frames, shifts) in self.chains.items()},
@@ -192,7 +192,7 @@ class TrajectoryTable:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state`."""
+        """Load a `state`."""
         numbers: Numbers = state["numbers"].numpy().copy()
         self._hold(numbers, np.isin(np.arange(numbers.shape[1]), list(state["chains"])))
         self.chains = {number: (list(frames), list(shifts)) for number, (frames, shifts) in state["chains"].items()}
@@ -222,14 +222,14 @@ class TrajectoryTable:
         return self.places(np.array([number]), self.first[[number]], int(self.end[number] - self.first[number]))[0]
 
     def last_columns(self, numbers: Numbers) -> Numbers:
-        """The columns where these trajectories end."""
+        """The columns in which these trajectories end."""
         shifts = [
             self.chains[number][1][-1] if number in self.chains else self.shift.item(number) for number in numbers.tolist()
         ]
         return np.array(shifts, np.int64) + self.end[numbers] - 1
 
     def holding(self, rows: Numbers, columns: Numbers) -> Numbers:
-        """The trajectories that have frames in these rows and columns, in this order; frames that are of none are left out."""
+        """The trajectories of the frames in these rows and columns, in this order; frames of none are left out."""
         parts = ((number, *self.pieces(number)) for number in self.alive().tolist())
         pieces = [(row, *piece, number) for number, row, *of in parts for piece in zip(of[::2], of[1::2], strict=True)]
         if not pieces:
@@ -241,7 +241,7 @@ class TrajectoryTable:
         return number[(at >= 0) & (row == rows) & (first <= columns) & (columns < first + count)]
 
     def located(self, numbers: Numbers, rows: Numbers, columns: Numbers) -> Numbers:
-        """The number of the frame in a row and column within each trajectory; `NOT_THERE` if it is none of its frames."""
+        """The number within each trajectory of the frame in a row and column; `NOT_THERE` if it is not one of its frames."""
         frames = columns - self.shift[numbers]
         for k in np.flatnonzero(self.is_chained[numbers]).tolist():
             frames[k] = self._located(int(numbers[k]), int(columns[k]))

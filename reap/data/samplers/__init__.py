@@ -1,1 +1,1 @@
-"""Which frames of a buffer a sample holds."""
+"""Samplers: they choose the frames of samples."""

@@ -30,16 +30,16 @@ HIDDEN = "replay buffer: expected frames to sample from, found none whose writin
 NONE_VALID = "replay buffer: expected frames to sample from, found none whose ('collector', 'mask') is True"
 
 ATTEMPTS = 8
-"""Draws from all frames before those that will do are sought out."""
+"""Number of draws from all frames before suitable ones are searched for."""
 
 
 class Draw(NamedTuple):
-    """Places that were chosen.
+    """The places chosen for a sample.
 
     Attributes:
         places: `[B]`, int64.
-        info: more about each, by name; `[B, ...]`.
-        note: information of the sampler for `mark`.
+        info: information about each, by name; `[B, ...]`.
+        note: the sampler's information for `mark`.
     """
 
     places: Tensor
@@ -48,10 +48,10 @@ class Draw(NamedTuple):
 
 
 class Sampler(SavedPart):
-    """Chooses frames."""
+    """Chooses the frames of samples."""
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """A sampler that torchrl's checks take for one of theirs."""
+        """A sampler that torchrl's checks accept."""
         count_as_torchrls(Sampler, "Sampler")
         return super().__new__(cls)
 
@@ -59,14 +59,14 @@ class Sampler(SavedPart):
         """Choose frames of a storage, without a buffer.
 
         Args:
-            storage: holds them.
-            batch_size: how many.
+            storage: holds the frames.
+            batch_size: number of frames.
 
         Returns:
             Their indices, `[B]`, or a tuple with a tensor for each dimension, and what the sampler knows about each, by name.
 
         Raises:
-            OptionError: no storage of reap.
+            OptionError: not a storage of reap.
             CallOrderError: there are not enough frames.
         """
         if not isinstance(storage, Storage):
@@ -85,21 +85,21 @@ class Sampler(SavedPart):
         return {}
 
     def can_sample(self, storage: Storage, batch_size: int) -> bool:
-        """Whether there is something to choose from, for a sample of this size."""
+        """Whether there are frames to choose from, for a sample of this size."""
         return len(storage) > 0
 
     def add(self, index: Any) -> None:
-        """Accept that an item was written there: samplers find what was written when they draw."""
+        """Do nothing: samplers find written items when they draw."""
 
     def extend(self, index: Any) -> None:
-        """Accept that items were written there: samplers find what was written when they draw."""
+        """Do nothing: samplers find written items when they draw."""
 
     def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
-        """Note that other frames are at these indices; a prioritized sampler gives them the priority of new frames.
+        """Note that these frames have been replaced; a prioritized sampler gives them the priority of new frames.
 
         Args:
             index: their indices, as the buffer's `extend` gives them.
-            storage: holds the frames; needed unless a buffer samples with it.
+            storage: holds the frames; needed unless a buffer uses the sampler.
         """
 
     @property
@@ -117,22 +117,22 @@ class Sampler(SavedPart):
         """Choose `size` frames.
 
         Args:
-            storage: holds them.
-            size: how many.
-            generator: where the random numbers come from; None for torch's own.
+            storage: holds the frames.
+            size: number of frames.
+            generator: the source of random numbers; None for torch's own.
 
         Raises:
-            CallOrderError: there are not enough of them.
+            CallOrderError: there are not enough frames.
         """
 
     def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
-        """Choose again, for some frames were being written: all of them, unless a subclass knows better.
+        """Choose again because some frames were being written; chooses all again unless a subclass overrides this.
 
         Args:
-            draw: the choice.
+            draw: the previous choice.
             bad: which of these, `[B]`.
             storage: holds the frames.
-            generator: where the random numbers come from.
+            generator: the source of random numbers.
         """
         return self.draw(storage, len(bad), generator)
 
@@ -140,32 +140,32 @@ class Sampler(SavedPart):
         """Change the values `[B, *item]` under each key before the caller gets them."""
 
     def serve(self, storage: Storage, lock: AbstractContextManager[Any]) -> None:
-        """Take note of the storage of the buffer that samples with it, and of the lock under which it does."""
+        """Note the storage of the buffer that uses this sampler, and the buffer's lock."""
 
     def update_priority(self, index: Any, priority: Any, storage: Storage | None = None) -> None:
-        """Take priorities of frames; most samplers have none.
+        """Set priorities of frames; ignored by most samplers.
 
         Args:
             index: their indices, as the buffer's `extend` gives them.
             priority: a number for all, or one for each.
-            storage: holds the frames; that of the buffer that samples with it unless given.
+            storage: holds the frames; by default the storage of the buffer that uses the sampler.
         """
 
     def replaced(self, places: Tensor, storage: Storage) -> None:
-        """Note that frames at these places `[B]` replaced others; -1 is no place."""
+        """Note that frames at these places `[B]` replaced others; -1 is ignored."""
 
     def repair(self) -> None:
-        """Repair its state after an exception in the middle of a call, as of Ctrl-C."""
+        """Repair the sampler's state after an exception in the middle of a call, such as Ctrl-C."""
 
     def resume(self, storage: Storage) -> None:
-        """Note that the contents of the buffer for the loaded state are there now."""
+        """Note that the buffer's contents for the loaded state are now available."""
 
     def read_priorities(self, key: Key) -> None:
-        """Use the values under this key, if there are any, as priorities of new frames; most samplers have none."""
+        """Use values under this key as priorities of new frames; ignored by most samplers."""
 
     @property
     def default_size(self) -> int | None:
-        """Frames of a sample if no number is given."""
+        """The default number of frames in a sample."""
         return None
 
     @property
@@ -174,7 +174,7 @@ class Sampler(SavedPart):
         return False
 
     def empty(self) -> None:
-        """Forget all frames, since the buffer was emptied."""
+        """Forget all frames, because the buffer was emptied."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the sampler, as tensors, numbers, lists and dicts."""
@@ -188,7 +188,7 @@ class Sampler(SavedPart):
 
 
 def require_size(sampler: Sampler, batch_size: int | None) -> None:
-    """Raise OptionError for a sampler that needs the size of samples where there is none."""
+    """Raise OptionError if the sampler needs a sample size and there is none."""
     if batch_size is None and sampler.needs_size:
         raise OptionError(
             "drop_last=True: expected a batch_size where the buffer is made: it decides which frames are left out; got none"
@@ -213,7 +213,7 @@ class unbroken:  # noqa: N801  a context manager, which costs a fifth of one mad
 
 
 def uniform_places(storage: Storage, size: int, generator: torch.Generator | None) -> Tensor:
-    """So many places of valid frames that can be read, each as likely as any other.
+    """Draw this number of places of readable, valid frames uniformly.
 
     Raises:
         CallOrderError: there are none.
@@ -229,13 +229,13 @@ def uniform_places(storage: Storage, size: int, generator: torch.Generator | Non
 
 
 def _any_places(rows: int, columns: int, capacity: int, size: int, generator: torch.Generator | None) -> Tensor:
-    """So many places in the columns that are in use."""
+    """Draw this number of places in the columns in use."""
     places = torch.randint(rows * columns, (size,), generator=generator)
     return places // columns * capacity + places % columns if columns < capacity and rows > 1 else places
 
 
 def _valid_places(storage: Storage, columns: int, size: int, generator: torch.Generator | None, found: Tensor) -> Tensor:
-    """The places that were found, and as many others of valid frames as it takes."""
+    """The places found, completed by as many other places of valid frames as needed."""
     for _ in range(ATTEMPTS):
         if len(found) >= size:
             return found[:size]
@@ -248,12 +248,12 @@ def _valid_places(storage: Storage, columns: int, size: int, generator: torch.Ge
 
 
 def valid_in(storage: Storage, places: Tensor) -> Tensor:
-    """Those of some places that hold valid frames; see `Validity`."""
+    """Those of these places that hold valid frames; see `Validity`."""
     valid = None if storage.validity is None else storage.validity.of(places.numpy())
     return places if valid is None else places[torch.from_numpy(valid)]
 
 
 def refuse_if_hidden(storage: Storage, reading: Reading) -> None:
-    """Raise CallOrderError if all that is in a buffer is being written, or its writers were killed."""
+    """Raise CallOrderError because all frames of a buffer are being written, or their writers were killed."""
     if reading.writing and not storage.ring.readable:
         raise CallOrderError(HIDDEN)

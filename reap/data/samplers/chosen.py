@@ -13,11 +13,11 @@ from reap.data.samplers.base import Draw
 
 
 class Slices(NamedTuple):
-    """Slices that were chosen, `[n]` each.
+    """The chosen slices, `[n]` each.
 
     Attributes:
         numbers: their trajectories.
-        columns: the columns of their first frames, counted without end.
+        columns: the columns of their first frames, counted from the first ever written.
         lengths: their frames.
         places: the places of all their frames, `[n]`.
     """
@@ -29,27 +29,27 @@ class Slices(NamedTuple):
 
     @property
     def lasts(self) -> Numbers:
-        """Where in the sample each slice ends."""
+        """The position in the sample at which each slice ends."""
         return self.lengths.cumsum() - 1
 
     def only(self, which: NDArray[np.bool_]) -> Slices:
-        """Those that the mask `[n]` says."""
+        """Those selected by the mask `[n]`."""
         kept = np.repeat(which, self.lengths)
         return Slices(self.numbers[which], self.columns[which], self.lengths[which], self.places[kept])
 
     def together(self, other: Slices) -> Slices:
-        """These, followed by others."""
+        """These slices, followed by others."""
         return Slices(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
 
 
 def whole_slices(table: TrajectoryTable, numbers: Numbers, starts: Numbers, length: int) -> Slices:
-    """Slices of one length that begin with these frames of trajectories, `[n]`."""
+    """Slices of one length that start with these frames of trajectories, `[n]`."""
     places = table.places(numbers, starts, length).ravel()
     return Slices(numbers, table.shift[numbers] + starts, np.full(len(numbers), length), places)
 
 
 def cut_slices(table: TrajectoryTable, numbers: Numbers, starts: Numbers, length: int) -> Slices:
-    """The same, cut where trajectories begin and end."""
+    """The same, cut at the starts and ends of trajectories."""
     stops = np.minimum(starts + length, table.end[numbers])
     starts = np.maximum(starts, table.first[numbers])
     lengths = stops - starts

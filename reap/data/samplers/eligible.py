@@ -13,15 +13,15 @@ NOT_HERE = -1
 
 
 class EligibleTrajectories:
-    """Trajectories of a least length, next to each other; one that leaves is replaced by the last one.
+    """Trajectories of a minimum length in a dense array; a removed one is replaced by the last one.
 
     Args:
         table: the trajectories.
-        least: their least number of frames.
-        starts: from lengths, how many slices each gives; None to choose all alike, whatever their lengths.
+        least: the minimum number of frames.
+        starts: returns, from lengths, the number of slices of each; None chooses all uniformly, whatever their lengths.
 
     Attributes:
-        count: how many there are.
+        count: their number.
     """
 
     def __init__(self, table: TrajectoryTable, least: int, starts: Callable[[Numbers], Numbers] | None = None) -> None:
@@ -55,7 +55,7 @@ class EligibleTrajectories:
         self._weigh(self.numbers)
 
     def grew(self, numbers: Sequence[int]) -> None:
-        """Note that these are new or longer; each is given once."""
+        """Note that these are new or longer, without duplicates."""
         self._make_room(len(numbers))
         too_short = set(self._table.shorter_than(self._least, numbers))
         for number in numbers:
@@ -65,7 +65,7 @@ class EligibleTrajectories:
         self._weigh(numbers)
 
     def shrank(self, left: Sequence[int], gone: Sequence[int]) -> None:
-        """Note that some are shorter, and others are gone."""
+        """Note that some are shorter, and others gone."""
         for number in (*self._table.shorter_than(self._least, left), *gone):
             self._remove(number)
         self._weigh(left)

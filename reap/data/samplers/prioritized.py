@@ -5,10 +5,10 @@ Schaul, Quan, Antonoglou, Silver: "Prioritized Experience Replay", ICLR 2016 (ar
     P(i) = q_i / Σ q                q_i = (priority_i + eps) ** alpha, the values of the tree
     weight_i = (q_i / min q) ** -beta
 
-The weights are (N P(i)) ** -beta, divided by the largest that a frame of the whole buffer has: the least likely one has 1.
+The weights are (N P(i)) ** -beta, divided by the largest weight in the whole buffer, so the least likely frame has weight 1.
 
-Writers know nothing of priorities, and may be other processes. The sampler looks for new frames whenever it draws or takes
-priorities: frames that are new to it get the largest priority so far, frames that are being written get none until they are.
+Writers do not know about priorities, and may be other processes. The sampler looks for new frames whenever it draws or
+receives priorities: new frames get the largest priority so far, frames being written get none until they are complete.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ FIRST_PRIORITY = 1.0
 
 
 class PrioritizedSampler(Sampler):
-    """Draws frames in proportion to their priorities, with weights that make up for it.
+    """Draws frames in proportion to their priorities, with importance weights that correct for it.
 
-    Samples know `"priority_weight"`, float32 `[B]`; torchrl called it `"_weight"` before, and it is there under that name too.
+    Samples include `"priority_weight"`, float32 `[B]`, and, under torchrl's older name, `"_weight"`.
     A frame with priority 0 is never drawn if `eps` is 0.
 
     Args:
-        max_capacity: frames of the buffer at the most.
-        alpha: exponent of the priorities, from 0 on, a number or a tensor that holds one, which is read once; 0 makes all
-            frames alike. Can be changed later, from 0 only before the first draw.
-        beta: exponent of the weights, from 0 on: 0 for none (all are 1), 1 to make up for the priorities in full. Can be
+        max_capacity: maximum number of frames in the buffer.
+        alpha: exponent of the priorities, not negative, a number or a tensor with one element, which is read once; 0 makes
+            sampling uniform. Can be changed later, from 0 only before the first draw.
+        beta: exponent of the weights, not negative: 0 for none (all are 1), 1 for full correction. Can be
             changed later.
         eps: added to each priority before the exponent.
-        dtype: float32 or float64, as in torchrl; sums are float64 in either case.
+        dtype: float32 or float64, as in torchrl; sums are always float64.
         reduction: combines several priorities of a frame: `"max"`, `"min"`, `"mean"` or `"median"`.
-        max_priority_within_buffer: new frames get the largest priority of those that the buffer holds, instead of the largest
-            that there ever was; finding it takes time in proportion to the buffer.
+        max_priority_within_buffer: give new frames the largest priority currently in the buffer, instead of the largest ever;
+            finding it takes time proportional to the buffer's size.
         device: None or "cpu", where priorities are kept; index and priority may be on any device.
 
     Raises:
-        OptionError: an argument that cannot work.
+        OptionError: an invalid argument.
 
     Example:
         >>> from reap.data.buffers.replay import ReplayBuffer
@@ -99,12 +99,12 @@ class PrioritizedSampler(Sampler):
 
     @property
     def max_size(self) -> int:
-        """Frames of the buffer at the most."""
+        """Maximum number of frames in the buffer."""
         return self.max_capacity
 
     @property
     def device(self) -> torch.device:
-        """Where priorities are kept: the CPU."""
+        """The device of the priorities: the CPU."""
         return torch.device("cpu")
 
     @property
@@ -151,16 +151,16 @@ class PrioritizedSampler(Sampler):
     # ------------------------------------------------------------------ draws
 
     def draw(self, storage: Storage, size: int, generator: torch.Generator | None) -> Draw:
-        """Choose `size` frames, one independent of the other; see `Sampler`.
+        """Choose `size` frames independently; see `Sampler`.
 
         Raises:
-            CallOrderError: there are none whose writing has ended, or all have priority 0.
+            CallOrderError: there are no complete frames, or all have priority 0.
         """
         tree = self._catch_up(storage)
         return self._weighted(tree, drawn_places(tree, storage, size, generator))
 
     def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
-        """Choose others for those that were being written; see `Sampler`."""
+        """Replace frames that were being written; see `Sampler`."""
         tree = self._catch_up(storage)
         places = draw.places.numpy().copy()
         gone = bad | (tree.values[places] == 0)
@@ -174,14 +174,14 @@ class PrioritizedSampler(Sampler):
     # ------------------------------------------------------------------ priorities
 
     def serve(self, storage: Storage, lock: AbstractContextManager[Any]) -> None:
-        """Take note of the storage of the buffer that samples with it, for `update_priority`; see `Sampler`."""
+        """Note the storage of the buffer that uses this sampler, for `update_priority`; see `Sampler`."""
         self._buffer = Served(storage, lock)
 
     def update_priority(self, index: Any, priority: Any, storage: Storage | None = None) -> None:
-        """Take priorities of frames; `buffer.update_priority` does the same.
+        """Set priorities of frames; `buffer.update_priority` does the same.
 
-        If a frame occurs twice, its last priority counts. Indices whose frame is gone by now are left out, and those that are
-        -1, which some writers return for a frame that they did not keep.
+        If a frame occurs twice, its last priority counts. Indices of frames that are gone are ignored, and so is -1, which some
+        writers return for a frame that they did not keep.
 
         Args:
             index: their indices, as `extend` and `sample(return_info=True)` give them, `[B]` or `[B, ndim]`.
@@ -233,7 +233,7 @@ class PrioritizedSampler(Sampler):
             self.replaced(held_by.as_places(index), held_by)
 
     def begin_alike(self, storage: Storage, write: Callable[[], Any]) -> Any:
-        """Write frames that begin with the largest priority so far, whatever priorities the data have.
+        """Write frames that start with the largest priority so far, whatever priorities the data have.
 
         Args:
             storage: where they are written.
@@ -268,7 +268,7 @@ class PrioritizedSampler(Sampler):
         self._powers(priority, "priority")
 
     def _held(self, places: Places, storage: Storage) -> Any:
-        """Which places hold a frame that was there when the sampler looked last, as a mask; None if all do."""
+        """The mask of places whose frame has not changed since the sampler last looked; None if all are unchanged."""
         oldest, claimed, writing = self._seen
         capacity = storage.ring.capacity
         if claimed - oldest == capacity and not writing and places.min(initial=0) != NOT_KEPT:
@@ -290,7 +290,7 @@ class PrioritizedSampler(Sampler):
     # ------------------------------------------------------------------ new frames
 
     def _catch_up(self, storage: Storage) -> SumTree:
-        """The tree, with all that was written by now."""
+        """The tree, updated with all frames written so far."""
         ring = storage.ring
         # In this order: later claims are handled the next time, and all columns published until now can be read.
         oldest, claimed = ring.oldest, ring.claimed
@@ -361,7 +361,7 @@ class PrioritizedSampler(Sampler):
         self._forget()
 
     def _forget(self) -> None:
-        """Forget priorities alone, whatever a subclass knows of frames."""
+        """Forget priorities only, not a subclass's information about frames."""
         self._tree: SumTree | None = None
         self._known_of = ""
         """The identity of the storage of these frames; empty before the first use."""
@@ -383,7 +383,7 @@ class PrioritizedSampler(Sampler):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`, of a sampler of a buffer with the same room and contents."""
+        """Resume from a `state_dict` of a sampler of a buffer with the same capacity and contents."""
         powers, self._known_of = state["powers"], ""
         self._tree = None if powers is None else SumTree.of(powers.double().numpy())
         self._alpha, self._beta, self.eps = state["alpha"], state["beta"], state["eps"]

@@ -1,4 +1,4 @@
-"""`PrioritizedSliceSampler`: slices that begin in proportion to the priorities of their first frames."""
+"""`PrioritizedSliceSampler`: samples slices in proportion to the priorities of their first frames."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from reap.errors import CallOrderError, OptionError
 
 
 class Beginnings(NamedTuple):
-    """Slices that begin at some places, `[n]` each. Where several do, each further one is cut by one frame more.
+    """Slices that start at some places, `[n]` each. If several start at one place, each further one is cut by one more frame.
 
     Attributes:
         numbers: their trajectories.
         starts: the frame with which a slice begins; before the first one of its trajectory, where it is cut there.
-        ways: how many slices have the frame at this place as their first one.
+        ways: number of slices whose first frame is at this place.
     """
 
     numbers: Numbers
@@ -58,10 +58,10 @@ class FirstFrames(SliceSampler):
 class PrioritizedSliceSampler(PrioritizedSampler, FirstFrames):
     """Slices of trajectories; one begins with a frame as often as that frame's priority says.
 
-    Of all slices that there are, each is chosen in proportion to the priority of its first frame. Frames from which on a
-    trajectory is shorter than a slice begin none, whatever their priority. With `span`, the slices that are cut at the begin of
-    a trajectory share its first frame, which is then chosen that many times more often. Where all priorities are equal, this is
-    the slices of a `SliceSampler` with `uniform_over="frames"`. All frames of a slice have the weight of the first one.
+    Of all slices that there are, each is chosen in proportion to the priority of its first frame. Frames too close
+    to the end of a trajectory start no slice, whatever their priority. With `span`, the slices that are cut at the start of a
+    trajectory share its first frame, which is chosen that many times more often. If all priorities are equal, this equals a
+    `SliceSampler` with `uniform_over="frames"`. All frames of a slice have the weight of the first one.
 
     Args:
         max_capacity: as for `PrioritizedSampler`, as are `alpha`, `beta`, `eps`, `dtype`, `reduction` and
@@ -99,14 +99,14 @@ class PrioritizedSliceSampler(PrioritizedSampler, FirstFrames):
 
         Raises:
             OptionError: the size is not a multiple of the option, or the data have no such keys.
-            CallOrderError: nothing was written yet, or no frame that a slice can begin with has a priority above 0.
+            CallOrderError: nothing was written yet, or no frame that can start a slice has a priority above 0.
         """
         index = self.updated(storage)
         length, count = self.shape_of(size)
         return self._as_draw(self._begun(index, length, count, generator), storage)
 
     def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
-        """Choose others for slices with frames that were being written; see `Sampler`."""
+        """Replace slices with frames that were being written; see `Sampler`."""
         slices: Slices = draw.note
         index = self.updated(storage)
         lost = self.lost(slices, bad, storage)
@@ -165,7 +165,7 @@ class PrioritizedSliceSampler(PrioritizedSampler, FirstFrames):
         return {**super().state_dict(), "slices": FirstFrames.state_dict(self)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`, of a sampler of a buffer with the same room and contents."""
+        """Resume from a `state_dict` of a sampler of a buffer with the same capacity and contents."""
         super().load_state_dict(state)
         FirstFrames.load_state_dict(self, state["slices"])
 
@@ -184,7 +184,7 @@ class PrioritizedSliceSampler(PrioritizedSampler, FirstFrames):
 
 
 def _below(bound: int, count: int, generator: torch.Generator | None) -> Numbers:
-    """So many random numbers from 0 to below a bound."""
+    """This number of random integers from 0 to below a bound."""
     if bound == 1:
         return np.zeros(count, np.int64)
     return torch.randint(bound, (count,), generator=generator).numpy()

@@ -1,4 +1,4 @@
-"""What a prioritized sampler has seen of a ring, and the places in its tree: of new frames, of draws."""
+"""`Seen`: the part of a ring that a prioritized sampler has processed, and draws from its tree."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from reap.errors import CallOrderError
 
 
 class Seen(NamedTuple):
-    """How far the ring was when the sampler looked at it last.
+    """The state of the ring when the sampler last looked at it.
 
     Attributes:
-        oldest: the oldest column that held something.
+        oldest: the oldest column in use.
         claimed: the first column that was not claimed.
         writing: first column and number of columns of each write that was not published.
     """
@@ -36,7 +36,7 @@ def set_valid(tree: SumTree, places: Places, values: Values | float, storage: St
 
 
 def drawn_places(tree: SumTree, storage: Storage, size: int, generator: torch.Generator | None) -> Places:
-    """So many places, each as likely as its value in the tree says.
+    """Draw this number of places in proportion to their values in the tree.
 
     Raises:
         CallOrderError: all have the value 0.

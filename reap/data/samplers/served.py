@@ -1,4 +1,4 @@
-"""`Served`: the buffer that samples with a sampler."""
+"""`Served`: the buffer that uses a sampler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reap.errors import CallOrderError
 
 
 class Served:
-    """The storage and the lock of a buffer; a copy of its sampler knows of none.
+    """The storage and the lock of a buffer; copies of its sampler have none.
 
     Args:
         storage: the buffer's, which is not kept alive.
@@ -31,7 +31,7 @@ class Served:
         """The storage of the frames.
 
         Raises:
-            CallOrderError: there is no buffer, or no more.
+            CallOrderError: there is no buffer, or it is gone.
         """
         storage = self._storage()
         if storage is None:

@@ -1,4 +1,4 @@
-"""`SliceSampler`: pieces of trajectories, each a number of frames that followed each other in one env."""
+"""`SliceSampler`: samples pieces of trajectories, whose frames followed each other in one env."""
 
 from __future__ import annotations
 
@@ -29,41 +29,41 @@ from reap.keys import Key, NestedKey, as_key, plain
 TRUNCATED: Key = ("next", "truncated")
 
 RANDOM = 1 << 62
-"""Random numbers are drawn below it, so that a modulus leaves them as good as uniform."""
+"""Bound of random numbers, so large that their remainders are practically uniform."""
 
 
 class SliceSampler(Sampler):
     """Pieces of trajectories, one after the other in the sample, `[slices * frames]`.
 
-    First a trajectory is chosen, each that is long enough as likely as any other, then where in it the slice begins. No slice
-    has frames that did not follow each other in one env, whoever wrote them, in whatever order; see `EpisodeIndex`.
+    First a trajectory is chosen uniformly among those that are long enough, then the start of the slice in it. All frames of a
+    slice followed each other in one env, whichever processes wrote them, in whatever order; see `EpisodeIndex`.
 
-    In the sample the last frame of each slice is marked as done, and as truncated unless it is a real end. Where the data have
-    no such keys, a TensorDict gets them; a tensorclass stays as it is.
+    In the sample the last frame of each slice is marked as done, and as truncated unless the trajectory ends there. If the data
+    lack these keys, they are added to a TensorDict; a tensorclass is left unchanged.
 
     Args:
         num_slices: slices in a sample; the sample's size is a multiple of it. Exclusive with `slice_len`.
         slice_len: frames of a slice; the sample's size is a multiple of it.
         end_key: the key of flags at the ends of trajectories; `("next", "done")` if the data have it. If nothing else tells
-            trajectories apart, `"is_init"` says where they begin, if the data have it.
+            trajectories apart, `"is_init"` marks their starts, if the data have it.
         traj_key: the key of ids of trajectories, one number for each frame; `("collector", "traj_ids")` or `"episode"` if the
-            data have one of these. Where an `end_key` is given too, the data need one of the two only.
+            data have one of these. If an `end_key` is given too, the data need only one of the two.
         trajectory_key: another name for `traj_key`.
         truncated_key: where slices are marked as truncated; None leaves samples as they are.
-        strict_length: leave out trajectories that are shorter than a slice; if False they are given as a whole, and a sample
-            may have fewer frames.
-        span: let slices reach over the begin and the end of trajectories, where they are cut: True so that one frame is left at
-            least, a number for at most that many frames, a pair for begin and end.
-        ends: bool `[*rows, time]`, where trajectories end, for all frames of a buffer that is not written any more, instead of
+        strict_length: skip trajectories that are shorter than a slice; if False they are sampled as a whole, and a sample may
+            have fewer frames.
+        span: let slices extend over the starts and ends of trajectories, where they are cut: True keeps at least one frame, a
+            number cuts at most that many frames, and a pair gives both for start and end.
+        ends: bool `[*rows, time]`, the ends of trajectories, for all frames of a buffer that is no longer written, instead of
             keys.
         trajectories: int `[*rows, time]`, ids likewise.
         cache_values: accepted; the index of trajectories is always kept, and updated as they are written.
-        compile: accepted, as is `use_gpu`: they say how torchrl is to search for trajectories, and nothing is searched here.
+        compile: accepted but unused, like `use_gpu`: they control torchrl's search for trajectories, which is not needed here.
         use_gpu: see `compile`.
-        uniform_over: `"episodes"`, or `"frames"`: each slice that there is as likely as any other.
+        uniform_over: `"episodes"`, or `"frames"`, which makes all slices equally likely.
 
     Raises:
-        OptionError: arguments that exclude each other, or cannot work.
+        OptionError: invalid arguments, or arguments that exclude each other.
 
     Example:
         >>> from tensordict import TensorDict
@@ -129,7 +129,7 @@ class SliceSampler(Sampler):
         return as_draw(self._choose(index, length, count, generator))
 
     def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
-        """Choose others for slices with frames that were being written; see `Sampler`."""
+        """Replace slices with frames that were being written; see `Sampler`."""
         slices: Slices = draw.note
         index = self.updated(storage)
         lost = self.lost(slices, bad, storage)
@@ -141,7 +141,7 @@ class SliceSampler(Sampler):
         return np.logical_or.reduceat(bad, firsts) | (slices.columns < storage.ring.oldest)
 
     def shape_of(self, size: int) -> tuple[int, int]:
-        """Frames of a slice, and slices."""
+        """The number of frames in a slice, and the number of slices."""
         part, name = (self.num_slices, "num_slices") if self.slice_len is None else (self.slice_len, "slice_len")
         assert part is not None
         if size % part:
@@ -155,7 +155,7 @@ class SliceSampler(Sampler):
         return self._cut(index, eligible.choose(chosen), starts, length)
 
     def _cut(self, index: EpisodeIndex, numbers: Numbers, at_random: Numbers, length: int) -> Slices:
-        """Slices of these trajectories, which begin somewhere in each."""
+        """Slices of these trajectories, with random starts."""
         table = index.table
         firsts, ends = table.first[numbers], table.end[numbers]
         before, _ = self.span.reach(length)
@@ -189,7 +189,7 @@ class SliceSampler(Sampler):
         return index
 
     def eligible(self, index: EpisodeIndex, length: int) -> EligibleTrajectories:
-        """The trajectories that slices of this length are taken from."""
+        """The trajectories from which slices of this length are taken."""
         eligible = self._eligible.get(length)
         if eligible is None:
             eligible = self._new_eligible(index, length)
@@ -211,7 +211,7 @@ class SliceSampler(Sampler):
     # ------------------------------------------------------------------ marks
 
     def mark(self, draw: Draw, leaves: Leaves, storage: Storage) -> None:
-        """Mark the ends of slices as done, and as truncated where they are no real ends."""
+        """Mark the ends of slices as done, and as truncated unless trajectories end there."""
         key = self.truncated_key
         if key is None or (key not in leaves and not storage.takes_keys):
             return
@@ -255,7 +255,7 @@ class SliceSampler(Sampler):
             return False
 
     def _own_ends(self, draw: Draw, leaves: Leaves, storage: Storage, device: torch.device) -> Tensor | None:
-        """Where trajectories end in a sample, as this sampler was told, `[B]` or `[B, 1]`; None if it was not."""
+        """The ends of trajectories in a sample, from the argument `ends`, `[B]` or `[B, 1]`; None without it."""
         ends = None if self._given is None else self._given[1]
         if ends is None:
             return None if self.end_key is None else leaves.get(self.end_key)
@@ -270,7 +270,7 @@ class SliceSampler(Sampler):
         self._forget_slices()
 
     def _forget_slices(self) -> None:
-        """Forget all trajectories, whatever else a subclass knows of frames."""
+        """Forget all trajectories, but not a subclass's other information about frames."""
         self._index: EpisodeIndex | None = None
         self._eligible: dict[int, EligibleTrajectories] = {}
         self._saved: Mapping[str, Any] | None = None
@@ -287,7 +287,7 @@ class SliceSampler(Sampler):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`, of a sampler of a buffer with the same room and contents."""
+        """Resume from a `state_dict` of a sampler of a buffer with the same capacity and contents."""
         self._forget_slices()
         # The index of a sampler that uses other keys is of no use for this one, which reads all frames again.
         self._saved = state if state.get("made_for") == self._made_for() else None
@@ -308,7 +308,7 @@ class SliceSampler(Sampler):
             self._new_index(storage)
 
     def _resume(self, index: EpisodeIndex, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict` with the contents that belong to it."""
+        """Resume from a `state_dict` whose contents are available."""
         index.restore(state["index"])
         for length, numbers in state["members"].items():
             self._new_eligible(index, length).restore(numbers)
@@ -331,7 +331,7 @@ def _faces(truncated: Tensor, lasts: Numbers, *flags: Tensor | None) -> Any:
 
 
 def _too_short(index: EpisodeIndex, length: int) -> CallOrderError:
-    """The error text if there is nothing to take slices of this length from."""
+    """The error text if no trajectory is long enough for slices of this length."""
     lengths = index.table.lengths(index.table.alive())
     if len(lengths):
         found = f"the longest in the buffer has {lengths.max()} frames; write more, ask for shorter slices, or give "

@@ -1,4 +1,4 @@
-"""`SliceSamplerWithoutReplacement`: a slice of each trajectory, before any comes again."""
+"""`SliceSamplerWithoutReplacement`: samples one slice from each trajectory before any is sampled again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Turns(NamedTuple):
     Attributes:
         identity: that of the storage.
         length: frames of a slice.
-        rows: the row of each trajectory whose turn has not come, in the order of their turns.
+        rows: the row of each trajectory that has not been sampled, in sampling order.
         columns: the column of its last frame, which is overwritten last.
         ran_out: whether the epoch has ended.
     """
@@ -37,12 +37,12 @@ class Turns(NamedTuple):
 
 
 class Epoch:
-    """Trajectories whose turn has not come.
+    """The trajectories that have not been sampled in this epoch.
 
     Args:
         table: all trajectories.
-        least: frames that they have at least; those that are trimmed below lose their turn.
-        numbers: they, in the order of their turns.
+        least: the minimum number of frames; trajectories trimmed below it are skipped.
+        numbers: the trajectories in sampling order.
     """
 
     def __init__(self, table: TrajectoryTable, least: int, numbers: Iterable[int]) -> None:
@@ -51,12 +51,12 @@ class Epoch:
         self._given: dict[int, None] = {}
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Their number."""
         return len(self._waiting)
 
     @property
     def numbers(self) -> list[int]:
-        """They, in the order of their turns."""
+        """The trajectories in sampling order."""
         return [*reversed(self._waiting)]
 
     def take(self, count: int) -> Numbers:
@@ -66,31 +66,30 @@ class Epoch:
         return np.array(taken, np.int64)
 
     def still(self, numbers: Numbers) -> Numbers:
-        """Those of the last that were taken which are still there."""
+        """The trajectories taken last that still exist."""
         return np.array([number for number in numbers.tolist() if number in self._given], np.int64)
 
     def grew(self, numbers: Sequence[int]) -> None:
-        """New trajectories have their turn in the next epoch."""
+        """Do nothing: new trajectories are sampled in the next epoch."""
 
     def shrank(self, left: Sequence[int], gone: Sequence[int]) -> None:
-        """Some are shorter, others gone."""
+        """Note that some are shorter, and others gone."""
         for number in (*self._table.shorter_than(self._least, left), *gone):
             self._waiting.pop(number, None)
             self._given.pop(number, None)
 
 
 class SliceSamplerWithoutReplacement(SliceSampler):
-    """A slice of each trajectory that is long enough, somewhere in it, before any comes again.
+    """Samples one slice, at a random position, from each trajectory that is long enough, before any is sampled again.
 
-    An epoch goes over the trajectories that are there when it begins; those that are overwritten before their turn are left
-    out. Iterating over a buffer ends after the last sample of an epoch. A copy of the sampler continues in the middle of one. A
-    `batch_size` that gives slices of another length begins a new one, and so does the storage of another buffer.
+    An epoch covers the trajectories that exist when it starts; those that are overwritten before they are sampled are skipped.
+    Iterating over a buffer ends after the last sample of an epoch. A copy of the sampler continues in the middle of an epoch.
+    A `batch_size` that changes the length of slices starts a new one, and so does the storage of another buffer.
 
     Args:
-        drop_last: leave out slices that do not make a whole sample at the end of an epoch; otherwise its last sample has fewer
-            slices.
+        drop_last: drop slices that do not fill a sample at the end of an epoch; otherwise its last sample has fewer slices.
         shuffle: in random order; otherwise in the order in which they were written.
-        options: those of `SliceSampler`, but `uniform_over`.
+        options: options of `SliceSampler`, except `uniform_over`.
 
     Raises:
         OptionError: as `SliceSampler`.
@@ -113,7 +112,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         return self._ran_out
 
     def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
-        """Choose again in the same trajectories; those that are gone are left out."""
+        """Choose again in the same trajectories, except those that are gone."""
         slices: Slices = draw.note
         length, index = self.length, self.updated(storage)
         lost = self.lost(slices, bad, storage)

@@ -1,4 +1,4 @@
-"""`Span`: how far slices reach over the ends of trajectories, where they are cut."""
+"""`Span`: how far slices may extend over the starts and ends of trajectories, where they are cut."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GivenSpan = bool | int | Sequence[bool | int]
 
 
 class Span(NamedTuple):
-    """How many frames of a slice may be cut at the begin of a trajectory, and at its end: True for all but one.
+    """Maximum number of frames of a slice cut at the start of a trajectory, and at its end; True for all but one.
 
     Example:
         >>> span = Span(True, 2)
@@ -27,14 +27,14 @@ class Span(NamedTuple):
     end: bool | int
 
     def reach(self, length: int) -> tuple[int, int]:
-        """How many frames of a slice of this length may be cut at the begin, and at the end."""
+        """Maximum number of frames of a slice of this length cut at the start, and at the end."""
         if self == (False, False):
             return 0, 0
         before, beyond = (length - 1 if side is True else min(side, length - 1) for side in self)
         return before, beyond
 
     def starts(self, lengths: Numbers, length: int) -> Numbers:
-        """How many slices of this length begin in trajectories of these lengths."""
+        """Number of slices of this length that start in trajectories of these lengths."""
         return np.maximum(lengths - length + (1 + sum(self.reach(length))), 1)
 
 
@@ -42,7 +42,7 @@ def as_span(given: GivenSpan) -> Span:
     """The option `span`, for both ends.
 
     Raises:
-        OptionError: it is not a span.
+        OptionError: not a valid span.
     """
     sides = tuple(map(_as_side, given if isinstance(given, Sequence) else (given, given)))
     match sides:

@@ -4,8 +4,8 @@
     level 1    the sum of each FANOUT neighbours            31,250
     ...        until a level is at most TOP long; that one is searched as a whole
 
-All of a batch goes through a level in one call, so that few broad levels are quicker than many narrow ones. A sum is always
-computed from the nodes below it, never changed by a difference, so nothing drifts. Besides the sums it keeps the least values
+A whole batch passes through a level in one call, so few broad levels are faster than many narrow ones. A sum is always
+computed from the nodes below it, never updated by a difference, so it does not drift. The tree also keeps the smallest values
 above 0.
 """
 
@@ -32,10 +32,10 @@ MANY = 1_024
 
 
 class SumTree:
-    """A value for each place, 0 at first, and their sums.
+    """A value for each place, initially 0, and their sums.
 
-    Arrays come and go as numpy's, which is quickest with a batch's few numbers; whole blocks are torch's, which is quickest
-    with those.
+    Arguments and results are numpy arrays, which are fastest for the few numbers of a batch; whole blocks are processed by
+    torch, which is fastest for those.
 
     Args:
         size: number of places.
@@ -75,7 +75,7 @@ class SumTree:
 
         Args:
             places: `[n]`; if one occurs twice, its last value counts.
-            values: `[n]`, or one for all; from 0 on, finite.
+            values: `[n]`, or one for all; finite and not negative.
         """
         self.values[places] = values
         nodes = places
@@ -87,7 +87,7 @@ class SumTree:
             self.lows[level].numpy()[nodes] = least.numpy()
 
     def draw(self, points: Values) -> Places:
-        """Places, each as likely as its value is large, and never one whose value is 0.
+        """Draw places in proportion to their values, and never one whose value is 0.
 
         Args:
             points: `[B]`, uniform from 0 to 1; not all values may be 0.
@@ -122,7 +122,7 @@ class SumTree:
 
 
 def _levels(size: int, fill: float) -> Iterator[Tensor]:
-    """Arrays for the levels of a tree, the lowest first; those that have one above them consist of whole blocks."""
+    """Arrays for the levels of a tree, the lowest first; all but the top one consist of whole blocks."""
     while size > TOP:
         blocks = -(-size // FANOUT)
         yield torch.full((blocks * FANOUT,), fill, dtype=torch.float64)
@@ -131,7 +131,7 @@ def _levels(size: int, fill: float) -> Iterator[Tensor]:
 
 
 def _parents(nodes: Places, count: int) -> Places:
-    """The nodes above these, out of `count`: each once, where there are many of them."""
+    """The parents of these nodes; without duplicates if there are many."""
     if len(nodes) >= count:
         return np.arange(count)
     parents = nodes // FANOUT
@@ -144,7 +144,7 @@ def _blocks(level: Tensor, nodes: Places) -> Tensor:
 
 
 def _least_above_zero(values: Tensor) -> Tensor:
-    """The smallest of the values above 0 along the last dimension; infinite where there is none."""
+    """The smallest value above 0 along the last dimension; infinite if there is none."""
     least = values.amin(-1)
     return least if least.numpy().all() else torch.where(values > 0, values, math.inf).amin(-1)
 

@@ -1,4 +1,4 @@
-"""Samplers to which all frames are alike: `RandomSampler` and `SamplerWithoutReplacement`."""
+"""Uniform samplers: `RandomSampler` and `SamplerWithoutReplacement`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from reap.errors import CallOrderError
 
 
 class RandomSampler(Sampler):
-    """Each frame as likely as any other, every time."""
+    """Samples frames uniformly, with replacement."""
 
     def draw(self, storage: Storage, size: int, generator: torch.Generator | None) -> Draw:
         """Choose `size` frames; see `Sampler`."""
         return Draw(uniform_places(storage, size, generator))
 
     def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
-        """Choose others for those that were being written; see `Sampler`."""
+        """Replace frames that were being written; see `Sampler`."""
         places = draw.places.numpy().copy()
         at = bad.nonzero()[0]
         places[at] = uniform_places(storage, len(at), generator).numpy()
@@ -31,17 +31,17 @@ class RandomSampler(Sampler):
 
 
 class SamplerWithoutReplacement(Sampler):
-    """Each frame once, before any comes again.
+    """Samples each frame once before any is sampled again.
 
-    An epoch goes over the frames that the buffer holds when it begins, without those that are not valid. Frames that are
-    written later, or are being written then, come in the next one; frames that are overwritten before their turn are left
-    out. A copy of the sampler continues in mid-epoch; with the storage of another buffer a new one begins. Iterating
-    over a buffer ends after the last sample of an epoch; if the rest of one is overwritten first, the next begins
-    without that. With `prefetch`, samples that were made ahead and dropped, for the size of a sample changed, or a part of the
-    buffer, are not given again in the same epoch.
+    An epoch covers the valid frames in the buffer when it starts. Frames that are written later, or are being written then,
+    are sampled in the next one; frames that are overwritten before they are sampled are skipped. A copy of the sampler
+    continues in mid-epoch; with the storage of another buffer a new one starts. Iterating over a buffer ends after the last
+    sample of an epoch; if the rest of an epoch is overwritten first, the next one starts without ending the iteration. With
+    `prefetch`, samples that were made ahead and dropped, because the sample size or a part of the buffer changed, are not
+    repeated in the same epoch.
 
     Args:
-        drop_last: leave out frames that do not make a whole sample at the end of an epoch; otherwise its last sample is short.
+        drop_last: drop frames that do not fill a sample at the end of an epoch; otherwise its last sample is short.
         shuffle: in random order; otherwise row by row, in the order in which the frames were written.
 
     Example:
@@ -57,9 +57,9 @@ class SamplerWithoutReplacement(Sampler):
         self.empty()
 
     def empty(self) -> None:
-        """Forget the epoch: there are no frames any more."""
+        """Forget the epoch, because all frames were removed."""
         self._waiting = torch.empty(0, dtype=torch.int64)
-        """Places whose turn has not come, in the order of their turns."""
+        """Places that have not been sampled, in sampling order."""
         self._known_of = ""
         """The identity of the storage of these places; empty before the first use."""
         self._oldest = self._end = 0
@@ -79,7 +79,7 @@ class SamplerWithoutReplacement(Sampler):
         """Choose the next `size` frames, or those that are left; see `Sampler`.
 
         Raises:
-            CallOrderError: there are none whose writing has ended; or fewer than `size`, with `drop_last`.
+            CallOrderError: there are no complete frames, or with `drop_last` fewer than `size`.
         """
         self._leave_out_overwritten(storage)
         if self._is_over(size):
@@ -87,14 +87,14 @@ class SamplerWithoutReplacement(Sampler):
         return self._next(size)
 
     def redraw(self, draw: Draw, bad: Mask, storage: Storage, generator: torch.Generator | None) -> Draw:
-        """Choose the next frames for those that have been overwritten; see `Sampler`."""
+        """Replace overwritten frames by the next ones; see `Sampler`."""
         ring, size = storage.ring, len(bad)
         kept = draw.places[self._columns(draw.places, ring) >= ring.oldest]
         self._waiting = torch.cat([kept, self._waiting])
         return self.draw(storage, size, generator)
 
     def replaced(self, places: Tensor, storage: Storage) -> None:
-        """Leave out frames that are not valid any more; see `Sampler`."""
+        """Drop frames that are no longer valid; see `Sampler`."""
         self._waiting = valid_in(storage, self._waiting)
 
     def _next(self, size: int) -> Draw:
@@ -141,7 +141,7 @@ class SamplerWithoutReplacement(Sampler):
         return {"waiting": self._waiting.clone(), "oldest": self._oldest, "end": self._end, "ran_out": self._ran_out}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+        """Resume from a `state_dict`."""
         self._waiting = state["waiting"].clone()
         self._oldest, self._end, self._ran_out = state["oldest"], state["end"], state["ran_out"]
         self._known_of = ""

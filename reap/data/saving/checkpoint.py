@@ -1,13 +1,13 @@
-"""Checkpoints: the whole state of a buffer, taken at one moment and put back.
+"""Checkpoints: saves and restores the whole state of a buffer at one moment.
 
     format | storage: control (ring, origins), schema, objects | sampler | writer | generator | samples made ahead
            | frames: tensors [*rows, columns, *item], by key
 
 In a folder each field of the frames is a file that `TensorDict.load_memmap` reads, the rest is one file that
-`torch.load(weights_only=True)` reads, and a manifest has the checksum of each: loading runs no code of the file's.
+`torch.load(weights_only=True)` reads, and a manifest holds their checksums. Loading runs no code from the files.
 
-The ring's lock is held while a state is taken: writers wait before they claim columns. What they had claimed counts as never
-written, so that the state holds published columns only.
+The ring's lock is held while a state is taken: writers wait before they claim columns. Claimed columns count as never
+written, so the state holds published columns only.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ FORMAT = 1
 
 @dataclass
 class BufferParts:
-    """The parts of a buffer that is not being sampled.
+    """The parts of a buffer while it is not being sampled.
 
     Attributes:
         storage: holds the frames.
-        sampler: chooses them.
-        writer: decides where they go.
-        generator: where the random numbers come from; None for torch's own, which is not the buffer's to keep.
+        sampler: chooses frames.
+        writer: decides where new frames go.
+        generator: the source of random numbers; None for torch's own, which does not belong to the buffer.
         prefetcher: holds samples that were made ahead.
     """
 
@@ -69,19 +69,19 @@ class Checkpointed:
 
     @abstractmethod
     def _at_rest(self) -> AbstractContextManager[BufferParts]:
-        """A context with the parts of the buffer, in which nobody samples."""
+        """A context with the parts of the buffer, in which no sample is taken."""
 
     @abstractmethod
     def set_rng(self, generator: torch.Generator | None) -> None:
-        """Take random numbers from this generator from now on; None for torch's own. Samples made ahead stay."""
+        """Use this generator from now on; None for torch's own. Samples made ahead are kept."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Contents, counts, priorities and whatever else it takes to go on, as tensors, numbers, strings, lists and dicts.
+        """Everything needed to resume: contents, counts, priorities and more, as tensors, numbers, strings, lists and dicts.
 
-        Torch's own generator is not in it, which a buffer without `generator=` uses: `torch.get_rng_state` has that.
+        Torch's own generator, which a buffer without `generator=` uses, is not included; see `torch.get_rng_state`.
 
         Raises:
-            OptionError: the buffer holds Python objects that are no plain data.
+            OptionError: the buffer holds Python objects that are not plain data.
         """
         with self._at_rest() as parts, _taken(parts) as (state, frames):
             return {**state, "frames": {key: frame.to("cpu", copy=True) for key, frame in frames.items()}}
@@ -90,7 +90,7 @@ class Checkpointed:
         """Load a `state_dict` of a buffer with parts of the same kind and the same `max_size`.
 
         Raises:
-            SpecMismatch: it is that of another kind of buffer, or no state; nothing is changed.
+            SpecMismatch: a state of another kind of buffer, or not a state; nothing is changed.
             CallOrderError: a process is writing.
         """
         with deferring_interrupts(), self._at_rest() as parts, refused("the state"):
@@ -99,7 +99,7 @@ class Checkpointed:
     def dumps(self, path: str | Path) -> None:
         """Save the `state_dict` in a folder: one file per key, which `TensorDict.load_memmap` reads, and one of the rest.
 
-        The folder is there in full or not at all: a save that is interrupted, or finds the disk full, leaves the one before.
+        The folder is written completely or not at all: an interrupted save, or one on a full disk, leaves the previous one.
 
         Raises:
             OptionError: something else is at the path, or the buffer holds Python objects that are not plain data.
@@ -141,7 +141,7 @@ class Checkpointed:
 
 @contextmanager
 def _taken(parts: BufferParts) -> Generator[tuple[dict[str, Any], dict[Key, Tensor]]]:
-    """The state without frames, and the frames as views of the storage; nobody changes them in this context."""
+    """The state without frames, and the frames as views of the storage; they do not change in this context."""
     storage = parts.storage
     has_frames = storage.is_initialised  # maps the first write of another process, which takes the lock
     with storage.control.lock:
@@ -168,8 +168,8 @@ def _rest(parts: BufferParts) -> dict[str, Any]:
 def _restored(parts: BufferParts, state: Mapping[str, Any]) -> torch.Generator | None:
     """Replace the state of a buffer; return its new generator.
 
-    All of the state is checked before any of it is loaded. The storage, which again checks that nobody writes, comes first;
-    it cannot be restored, and all that is loaded after it is known to fit.
+    The whole state is checked before any of it is loaded. The storage, which also checks that no process writes, is loaded
+    first, because it cannot be restored; everything loaded after it is known to fit.
     """
     _expect(state["format"], FORMAT, "the format")
     _expect(state["sampler"]["kind"], type(parts.sampler).__name__, "a sampler of the kind")
@@ -195,7 +195,7 @@ def _restored(parts: BufferParts, state: Mapping[str, Any]) -> torch.Generator |
 
 
 def _resume(parts: BufferParts) -> None:
-    """Tell the sampler about the frames that were loaded: from its state, or by reading them all."""
+    """Tell the sampler about the loaded frames: from its state, or by reading them all."""
     try:
         parts.sampler.resume(parts.storage)
     except RUBBISH:
@@ -209,5 +209,5 @@ def _expect(given: Any, expected: Any, name: str) -> None:
 
 
 def _generator(saved: Tensor | None) -> torch.Generator | None:
-    """A generator as that of the buffer was when the state was taken; None if it had none."""
+    """A generator in the state of the buffer's generator when it was saved; None if it had none."""
     return None if saved is None else torch.Generator().set_state(saved.clone())

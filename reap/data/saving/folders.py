@@ -1,13 +1,13 @@
-"""`replaced`: a folder that is written beside another and takes its place in one step.
+"""`replaced`: writes a folder next to an existing one, then replaces that atomically.
 
     .name.1f3a5b7c.partial   written, then on the disk (fsync)
-    name                     exchanged with it: the old one or the new one, never a part of either
+    name                     exchanged with it: either the old one or the new one, always complete
 
-If a process is killed, the next one removes its partial folder, whose lock is free then.
-Anything else with such a name, or of another user, stays where it is.
+If a process is killed, the next one removes its partial folder, whose lock is free then. Anything else with such a name, or
+of another user, is left alone.
 
-Where folders cannot be exchanged the old one is moved to `.name.1f3a5b7c.before` first; a process that is killed before the new
-one is in its place leaves that one, from which `places` says that it is read.
+If folders cannot be exchanged, the old one is moved to `.name.1f3a5b7c.before` first. A process that is killed before the new
+one is in place leaves that folder, which `places` finds for reading.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _FILLED = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 """Error codes of a move if another process has put its folder there first."""
 
 _FOLDER = folder_flags()
-"""Opens a folder and nothing else: no link is followed, no FIFO is waited for."""
+"""Flags that open a folder only: links are not followed, FIFOs do not block."""
 
 PARTIAL, BEFORE = "partial", "before"
 
 
 def real(path: str | Path) -> Path:
-    """The target of a path, through links, whether it exists or not."""
+    """The target of a path, with links resolved, whether it exists or not."""
     return Path(os.path.realpath(path))
 
 
@@ -54,7 +54,7 @@ def replaced(path: Path, mark: str) -> Generator[Path]:
         mark: a file that every such folder has.
 
     Raises:
-        OptionError: something else is there.
+        OptionError: something else is at this path.
     """
     require_file_locks("a save of a replay buffer", "torch.save(buffer.state_dict(), file)")
     _require_ours(path, mark)
@@ -74,7 +74,7 @@ def replaced(path: Path, mark: str) -> Generator[Path]:
 
 
 def places(path: Path) -> list[Path]:
-    """The places to look for a save of `path`: there, or if there is nothing, beside it, the newest first."""
+    """The places to look for a save of `path`: the path itself, or if nothing is there, folders next to it, newest first."""
     if os.path.lexists(path):
         return [path]
     found: list[tuple[float, Path]] = []
@@ -94,7 +94,7 @@ def _require_ours(path: Path, mark: str) -> None:
 
 
 def _new_folder(path: Path) -> tuple[Path, int]:
-    """A folder of this process beside a path, and a descriptor of it, on which it has the lock."""
+    """Make a folder of this process next to a path; return it with a locked descriptor."""
     while True:
         folder = _named(path, PARTIAL)
         folder.mkdir()
@@ -110,7 +110,7 @@ def _named(path: Path, kind: str) -> Path:
 
 
 def _beside(path: Path, kind: str) -> list[Path]:
-    """The folders beside a path with names of `_named`; none if the parent folder cannot be listed."""
+    """The folders next to a path with names from `_named`; none if the parent folder cannot be listed."""
     number = r"\.[0-9a-f]{8}" if kind == PARTIAL else r"(\.[0-9a-f]{8})?"  # earlier versions wrote none there
     name = re.compile(rf"\.{re.escape(path.name)}{number}\.{kind}")
     try:
@@ -120,7 +120,7 @@ def _beside(path: Path, kind: str) -> list[Path]:
 
 
 def _lock(fd: int) -> bool | None:
-    """Take a folder's lock without waiting; False where another has it, None where the file system has no such locks."""
+    """Take a folder's lock without waiting; False if another process has it, None if the file system has no such locks."""
     try:
         fcntl.flock(fd, LOCK_EX | LOCK_NB)
     except BlockingIOError:
@@ -154,7 +154,7 @@ def _take_place(folder: Path, path: Path) -> None:
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Exchange two folders in one step; return whether the system can do that."""
+    """Exchange two folders atomically; return whether the system supports that."""
     rename = getattr(libc, "renameat2", None)
     if rename is None:
         return False
@@ -167,7 +167,7 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 def _remove_stale(path: Path, kind: str) -> None:
-    """Remove folders of this user that were left by processes that were killed, or that were replaced."""
+    """Remove this user's folders that were replaced, or left by killed processes."""
     for folder in _beside(path, kind):
         with suppress(OSError):  # it is not a folder, is already removed, or belongs to another user
             held = os.open(folder, _FOLDER)

@@ -1,4 +1,4 @@
-"""Frames in files, one for each key, as `TensorDict.load_memmap` reads them."""
+"""Writes and reads frames in files, one per key, in the format of `TensorDict.load_memmap`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reap.tensordicts import make_tensordict
 
 
 class Written(NamedTuple):
-    """What was written.
+    """The files that were written.
 
     Attributes:
         files: for each key its shape, dtype, and the name of its file; none for a tensor without elements.
@@ -34,11 +34,11 @@ class Written(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """Tensors `[*batch, *item]` under keys, and which of their dimensions are a TensorDict's.
+    """Tensors `[*batch, *item]` by key, and their batch dimensions.
 
     Attributes:
         values: the tensors.
-        dims: how many dimensions are the batch's.
+        dims: number of batch dimensions.
         sizes: the batch dimensions of items, and of the TensorDicts nested in them.
     """
 
@@ -50,11 +50,11 @@ class Frames(NamedTuple):
 def write_frames(folder: Path, given: Frames) -> Written:
     """Write frames to files.
 
-    All files have their place on the disk before anything is written, and are written by calls that can fail, not through
-    mapped memory: a disk that is full is an error.
+    Disk space for all files is reserved before anything is written, and they are written by calls that can fail, not through
+    mapped memory, so a full disk is an error.
 
     Args:
-        folder: where to.
+        folder: the target.
         given: the frames.
 
     Raises:
@@ -83,7 +83,7 @@ def write_frames(folder: Path, given: Frames) -> Written:
 
 
 def _write(file: Path, frame: Tensor) -> int:
-    """Write a tensor to a file that has its length; the CRC-32 of it."""
+    """Write a tensor to a file that already has its length; return its CRC-32."""
     total = 0
     with file.open("r+b", buffering=0) as opened:
         for piece in _pieces(frame):
@@ -95,7 +95,7 @@ def _write(file: Path, frame: Tensor) -> int:
 
 
 def _pieces(frame: Tensor) -> Iterator[Any]:
-    """The bytes of a tensor, in order, in pieces that a cache holds."""
+    """The bytes of a tensor, in order, in cache-sized pieces."""
     if frame.nbytes > PIECE and not (frame.is_contiguous() and frame.device.type == "cpu"):
         parts = frame.split(max(1, PIECE * len(frame) // frame.nbytes)) if len(frame) > 1 else [frame[0]]
         for part in parts:
@@ -107,7 +107,7 @@ def _pieces(frame: Tensor) -> Iterator[Any]:
 
 
 def mapped_frames(folder: SavedFolder, files: Mapping[Key, Any]) -> dict[Key, Tensor]:
-    """The tensors that were written, mapped: their files are read when they are used.
+    """The written tensors, mapped: their files are read on use.
 
     Raises:
         SpecMismatch: a file is missing, cut short, or elsewhere.

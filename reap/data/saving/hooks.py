@@ -1,4 +1,4 @@
-"""`StorageCheckpointerBase`: saves and loads a storage, with the user's functions on the way to the files and back.
+"""`StorageCheckpointerBase`: saves and loads a storage, with hooks of the user.
 
 dumps   frames of the storage ──> save hooks ──> one file per key
 loads   one file per key ──> load hooks ──> frames of the storage
@@ -35,20 +35,20 @@ class StorageCheckpointerBase:
 
     def __init__(self) -> None:
         self.save_hooks: list[Callable[..., Any]] = []
-        """Called before frames are written, in this order."""
+        """Hooks called before frames are written, in this order."""
         self.load_hooks: list[Callable[..., Any]] = []
-        """Called after frames were read, in this order."""
+        """Hooks called after frames are read, in this order."""
 
     def register_save_hook(self, hook: Callable[..., Any]) -> None:
-        """Call a function before frames are written, after those that are there."""
+        """Append a hook that is called before frames are written."""
         self.save_hooks.append(_checked(hook))
 
     def register_load_hook(self, hook: Callable[..., Any]) -> None:
-        """Call a function after frames were read, after those that are there."""
+        """Append a hook that is called after frames are read."""
         self.load_hooks.append(_checked(hook))
 
     def dumps(self, storage: Any, path: str | Path) -> None:
-        """Save a storage in a folder, which is there in full or not at all; see `SavedPart.dumps`."""
+        """Save a storage in a folder, completely or not at all; see `SavedPart.dumps`."""
         storage.save_frames(path)
 
     def loads(self, storage: Any, path: str | Path) -> None:
@@ -76,10 +76,10 @@ class TensorStorageCheckpointer(StorageCheckpointerBase):
 
 
 class ListStorageCheckpointer(StorageCheckpointerBase):
-    """Saves a `ListStorage`: one file for all items. Its frames are no tensors, so that hooks are refused."""
+    """Saves a `ListStorage`: one file for all items. Its frames are not tensors, so hooks are refused."""
 
     def register_save_hook(self, hook: Callable[..., Any]) -> None:
-        """Refuse.
+        """Raise OptionError, because items of a list are not tensors.
 
         Raises:
             OptionError: always.

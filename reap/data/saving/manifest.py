@@ -1,6 +1,6 @@
-"""`manifest.json`: how long each file of a save is, and its checksum (CRC-32), so that damaged bytes are found.
+"""`manifest.json`: the length and the checksum (CRC-32) of each file of a save, which reveal damage.
 
-It is written last. A save in a folder inside has its own manifest, which counts as a file here.
+It is written last. A save in a subfolder has its own manifest, which counts as a file here.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Manifest = Mapping[str, Any]
 
 
 def write_manifest(folder: Path, known: Mapping[str, int]) -> None:
-    """Write the manifest of a folder whose files are all there.
+    """Write the manifest of a folder whose files are complete.
 
     Args:
-        folder: where they are.
-        known: checksums of files, by name; the others are read.
+        folder: the folder of the files.
+        known: known checksums, by file name; other files are read.
     """
     files = {
         name: {"bytes": file.stat().st_size, "crc32": hexadecimal(known[name] if name in known else checksum(file))}
@@ -39,7 +39,7 @@ def read_manifest(folder: SavedFolder) -> Manifest:
     """The manifest of a folder.
 
     Raises:
-        SpecMismatch: it is damaged, or there is none.
+        SpecMismatch: it is damaged or missing.
     """
     try:
         files = json.loads(folder.read(MANIFEST))["files"]
@@ -64,7 +64,7 @@ def check(folder: SavedFolder, manifest: Manifest, name: str) -> None:
 
 
 def hexadecimal(number: int) -> str:
-    """A checksum as it is written."""
+    """The text form of a checksum."""
     return f"{number:08x}"
 
 

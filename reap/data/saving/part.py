@@ -1,4 +1,4 @@
-"""`SavedPart`: a storage, sampler or writer that is saved by itself, in a folder of the same form as a save of a buffer."""
+"""`SavedPart`: saves a storage, sampler or writer by itself, in the same format as a buffer."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class SavedPart:
 
     @abstractmethod
     def load_state_dict(self, state: Any) -> None:
-        """Go on from a `state_dict`."""
+        """Resume from a `state_dict`."""
 
     def dumps(self, path: str | Path) -> None:
-        """Save the `state_dict` in a folder, which is there in full or not at all.
+        """Save the `state_dict` in a folder, completely or not at all.
 
         Raises:
             OptionError: something else is at the path.
@@ -43,7 +43,7 @@ class SavedPart:
 
         Raises:
             OptionError: nothing was saved there.
-            SpecMismatch: the save is damaged, or of another kind of part; nothing is changed.
+            SpecMismatch: the save is damaged, or from another kind of part; nothing is changed.
         """
         state = load_part(path)
         with refused(str(path)):
@@ -56,7 +56,7 @@ def save_part(path: str | Path, state: Mapping[str, Any], frames: Frames) -> Non
     Args:
         path: the folder.
         state: plain data.
-        frames: those that go with it.
+        frames: the frames that belong to it.
     """
     target, nbytes = real(path), sum(frame.nbytes for frame in frames.values.values())
     with room(target, lambda: nbytes, "replay buffer: a save"), replaced(target, REST) as folder:
@@ -65,7 +65,7 @@ def save_part(path: str | Path, state: Mapping[str, Any], frames: Frames) -> Non
 
 
 def load_part(path: str | Path) -> dict[str, Any]:
-    """What `save_part` saved; frames are mapped.
+    """Load a save of `save_part`; frames are mapped.
 
     Raises:
         OptionError: nothing was saved there.

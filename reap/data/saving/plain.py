@@ -1,4 +1,4 @@
-"""Data as tensors, numbers, strings, lists and dicts, and back: the content of files that are read without running code.
+"""Encodes data as tensors, numbers, strings, lists and dicts, for files that are read without running code.
 
 TensorDict, nested or lazily stacked; objects in it; lists, tuples and dicts of all that  --encoded-->  plain data  --decoded-->
 """
@@ -20,7 +20,7 @@ NO_CLASSES: Mapping[str, Any] = {}
 
 
 def encoded(value: Any) -> Any:
-    """Data as plain data, in memory of its own.
+    """Encode data as plain data, in new memory.
 
     Raises:
         TypeError: something in it is neither a tensor, nor a TensorDict, nor plain data.
@@ -64,14 +64,14 @@ def _encoded_tensordict(value: TensorDictBase) -> dict[str, Any]:
 
 
 def decoded(state: Mapping[str, Any], known: Mapping[str, Any] = NO_CLASSES) -> Any:
-    """The inverse of `encoded`; the result has its own memory.
+    """Decode a result of `encoded`, into new memory.
 
     Args:
         state: a result of `encoded`.
         known: the tensorclasses and named tuples that can be in it, by name.
 
     Raises:
-        SpecMismatch: another one is.
+        SpecMismatch: it contains another class.
     """
     return _DECODE[state["kind"]](state, known)
 

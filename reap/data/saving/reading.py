@@ -1,7 +1,7 @@
-"""`SavedFolder`: the files of one save, even if another save replaces it at the same time.
+"""`SavedFolder`: reads the files of one save, even if another save replaces it at the same time.
 
     whole(path, read)   opens the folder at `path`; files are opened in it, by its descriptor, not by their path
-                        if it was replaced, and removed, before all of them were open: again, from the start
+                        if it was replaced and removed before all of them were open, starts again
 
 An open file stays readable when its folder is removed.
 """
@@ -24,19 +24,19 @@ T = TypeVar("T")
 
 _FOLDER = folder_flags()
 _INSIDE = _FOLDER & ~getattr(os, "O_DIRECTORY", 0)
-"""Opens a file in a folder: no link is followed out of it, no FIFO is waited for."""
+"""Flags that open a file in a folder: links are not followed, FIFOs do not block."""
 
 PIECE = 1 << 20
-"""Bytes that are read at a time to sum them up."""
+"""Number of bytes read at a time for a checksum."""
 
 
 class SavedFolder:
-    """A folder that was opened.
+    """An open folder.
 
     Args:
         path: its path, for messages.
         fd: its descriptor.
-        files: closes the descriptors of all that is opened in it.
+        files: closes the descriptors of everything opened in it.
     """
 
     def __init__(self, path: Path, fd: int, files: ExitStack) -> None:
@@ -47,7 +47,7 @@ class SavedFolder:
         self._folders: dict[str, SavedFolder] = {}
 
     def folder(self, name: str) -> SavedFolder:
-        """A folder in it.
+        """Open a subfolder.
 
         Raises:
             SpecMismatch: there is none.
@@ -63,16 +63,16 @@ class SavedFolder:
         return made
 
     def has(self, name: str) -> bool:
-        """Whether it has a file of this name."""
+        """Whether it has a file with this name."""
         with suppress(SpecMismatch):
             return self.file(name) >= 0
         return False
 
     def file(self, name: str) -> int:
-        """The descriptor of a file in it, which closes with the folder.
+        """Open a file in it; the descriptor is closed with the folder.
 
         Raises:
-            SpecMismatch: there is none, or it is not a regular file, or is outside the folder.
+            SpecMismatch: it is missing, not a regular file, or outside the folder.
         """
         if name in self._opened:
             return self._opened[name]
@@ -92,7 +92,7 @@ class SavedFolder:
         return fd
 
     def size(self, name: str) -> int:
-        """Bytes of a file in it; see `file`."""
+        """The size of a file in it, in bytes; see `file`."""
         return os.fstat(self.file(name)).st_size
 
     def pieces(self, name: str) -> Iterator[bytes]:
@@ -115,16 +115,16 @@ class SavedFolder:
 
 
 def whole(path: Path, mark: str, read: Callable[[SavedFolder], T]) -> T:
-    """The result of `read` for the folder that was saved at a path, with all data from one save.
+    """Call `read` with the folder saved at a path, such that all data come from one save.
 
     Args:
-        path: where it was saved.
+        path: the path of the save.
         mark: a file that every such folder has.
-        read: reads it, and opens all of its files before anything that takes long.
+        read: reads it; must open all of its files before doing anything slow.
 
     Raises:
-        OptionError: none was saved there.
-        SpecMismatch: `read` refuses it.
+        OptionError: nothing was saved there.
+        SpecMismatch: raised by `read`.
     """
     while True:
         before = _lying(path)

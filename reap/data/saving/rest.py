@@ -1,4 +1,4 @@
-"""The file of all that is no frame in a save, and its manifest; a save is read without running any code of its files."""
+"""The file for everything except frames in a save, and the manifest; reading a save runs no code from its files."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from reap.data.saving.reading import SavedFolder
 from reap.errors import ReapError, SpecMismatch, headline
 
 REST = "reap.pt"
-"""The file of all that is no frame."""
+"""The name of the file for everything except frames."""
 
 RUBBISH = (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, AssertionError)
-"""Errors of code that gets data of another form than it wrote."""
+"""Errors raised by code that reads malformed data."""
 
 
 def write_rest(folder: Path, rest: Mapping[str, Any], checksums: Mapping[str, int]) -> None:
-    """Write all that is no frame, and then the manifest.
+    """Write everything except frames, then the manifest.
 
     Args:
-        folder: where to.
+        folder: the target.
         rest: the data.
-        checksums: those of the frames' files, by name.
+        checksums: the checksums of the frames' files, by name.
     """
     written = io.BytesIO()
     torch.save({**rest, "manifest": MANIFEST}, written)
@@ -37,7 +37,7 @@ def write_rest(folder: Path, rest: Mapping[str, Any], checksums: Mapping[str, in
 
 
 def read_state(folder: SavedFolder, *, verify: bool) -> dict[str, Any]:
-    """The state that `dumps` wrote; frames are mapped.
+    """Read the state that `dumps` wrote; frames are mapped.
 
     Raises:
         SpecMismatch: a file is damaged.
@@ -53,7 +53,7 @@ def read_state(folder: SavedFolder, *, verify: bool) -> dict[str, Any]:
 
 
 def read_rest(folder: SavedFolder, *, verify: bool) -> tuple[dict[str, Any], Manifest | None]:
-    """All that is no frame in a folder that `dumps` wrote, and the manifest, if that is to be looked at and there is one.
+    """Read everything except frames from a folder that `dumps` wrote, and the manifest, if requested and present.
 
     Raises:
         SpecMismatch: the file is damaged.

@@ -1,4 +1,4 @@
-"""`Storage`: what people do with a storage by itself, with or without a buffer: items by number, and saves."""
+"""`Storage`: the public methods of storages, usable with or without a buffer: items by number, and saves."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from reap.keys import Key
 
 
 class Storage(StorageCore):
-    """Frames in a ring; see `StorageCore` for what the buffer does with them.
+    """A ring of frames; see `StorageCore` for the methods that buffers use.
 
     Attributes:
-        checkpointer: saves and loads it.
+        checkpointer: saves and loads the storage.
     """
 
     default_checkpointer: type[StorageCheckpointerBase] = TensorStorageCheckpointer
-    """The kind of its checkpointer unless another is set."""
+    """The default class of its checkpointer."""
 
     def __init__(self, max_size: int, *, ndim: int = 1, columns: int | None = None) -> None:
         super().__init__(max_size, ndim=ndim, columns=columns)
@@ -40,16 +40,16 @@ class Storage(StorageCore):
 
     @property
     def initialized(self) -> bool:
-        """Whether something was written, and its memory is taken."""
+        """Whether something was written, so that its memory is allocated."""
         return self.is_initialised
 
     @property
     def shape(self) -> torch.Size:
-        """The dimensions `[*rows, time]` of what it holds."""
+        """The dimensions `[*rows, time]` of its contents."""
         return torch.Size((*self.row_shape, self.ring.readable)) if self.is_initialised else torch.Size((0,) * self.ndim)
 
     def get(self, index: Any) -> Any:
-        """The frames at an index of any kind that a tensor takes; slices and numbers give views, as of a buffer.
+        """The frames at any index that a tensor accepts; slices and numbers return views, as for a buffer.
 
         Raises:
             CallOrderError: nothing was written yet.
@@ -60,7 +60,7 @@ class Storage(StorageCore):
         return self.get(index)
 
     def set(self, index: Any, data: Any) -> None:
-        """Overwrite items, or write the next ones; without transforms, and unknown to samplers of a buffer.
+        """Overwrite or append items, bypassing a buffer's transforms and samplers.
 
         Args:
             index: the number of one item, or the numbers of several: a slice, range, list or tensor. Those that follow the last
@@ -68,8 +68,8 @@ class Storage(StorageCore):
             data: one item, or several `[n, *item]`.
 
         Raises:
-            OptionError: numbers beyond those of the next items, or a storage of several dimensions.
-            SpecMismatch: data of another form, or not as many as numbers.
+            OptionError: numbers that are neither in use nor next, or a storage with several dimensions.
+            SpecMismatch: data of another form, or a different number of items.
         """
         if self.ndim > 1:
             raise OptionError(f"storage.set: expected a storage with ndim=1, got ndim={self.ndim}; write with buffer.extend")
@@ -132,12 +132,12 @@ class Storage(StorageCore):
         self.checkpointer.register_load_hook(hook)
 
     def state_dict(self) -> dict[str, Any]:
-        """Its contents, as tensors, numbers, strings, lists and dicts, in memory of their own."""
+        """Its contents as tensors, numbers, strings, lists and dicts, in new memory."""
         with self._taken() as (state, frames):
             return {**state, "frames": {key: frame.to("cpu", copy=True) for key, frame in frames.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the `state_dict` of a storage of the same `max_size`.
+        """Load the `state_dict` of a storage of the same `max_size`.
 
         Raises:
             SpecMismatch: it has another size or holds something else; nothing is changed.
@@ -147,7 +147,7 @@ class Storage(StorageCore):
             self.load_state(state["storage"], state["frames"])
 
     def dumps(self, path: str | Path) -> None:
-        """Save it in a folder by its `checkpointer`, which is there in full or not at all; see `buffer.dumps`."""
+        """Save it in a folder by its `checkpointer`, completely or not at all; see `buffer.dumps`."""
         self.checkpointer.dumps(self, path)
 
     def loads(self, path: str | Path) -> None:
@@ -172,7 +172,7 @@ class Storage(StorageCore):
 
     @contextmanager
     def _taken(self) -> Generator[tuple[dict[str, Any], Mapping[Key, Tensor]]]:
-        """A context with the state, and the frames as views, which nobody changes meanwhile."""
+        """A context with the state, and the frames as views, which do not change inside it."""
         has_frames = self.is_initialised  # maps the first write of another process, which takes the lock
         with self.control.lock:
             yield {"storage": self.state()}, self.frames() if has_frames else {}

@@ -1,4 +1,4 @@
-"""Values of frames compared byte by byte, and which of them a frame takes over from the one before."""
+"""Compares values of frames byte by byte; lists the values that frames share with their predecessor."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from reap.recording.layout import Field
 Mask = NDArray[np.bool_]
 
 NOT_CARRIED = frozenset(key[-1] for key in (DONE, REWARD, TERMINATED, TRUNCATED))
-"""Last names of results of a step that are no inputs of the next one."""
+"""Last parts of the keys of step results that are not inputs of the next step."""
 
 SAMPLED_WORDS = 16
-"""Words of each frame that are looked at first."""
+"""Number of words of each frame that are compared first."""
 
 WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
 def carried(fields: Mapping[Key, Field]) -> tuple[Key, ...]:
-    """Keys of the inputs of a frame: the frame before it in the same env has them under `"next"`, with shape and dtype."""
+    """Keys of a frame's inputs that the previous frame holds under `"next"`, with the same shape and dtype."""
     return tuple(
         key
         for key, field in fields.items()
@@ -38,7 +38,7 @@ def carried(fields: Mapping[Key, Field]) -> tuple[Key, ...]:
 def differing(ours: Tensor, theirs: Tensor) -> Mask:
     """Which of the values `[n, *item]` differ in any byte.
 
-    Some words of each are looked at first: long stretches without a difference are then compared as one piece, which is faster.
+    A few words of each are compared first; long stretches without a difference are then compared as one piece, which is faster.
     """
     ours, theirs = _words(ours, theirs)
     width = ours.shape[1] if ours.ndim > 1 else 0

@@ -25,20 +25,20 @@ from reap.keys import NO_SIZES, Key, Sizes
 from reap.system.sending import SharedWhenSent
 
 Mark = Callable[[Leaves], None]
-"""Changes the values that were taken, `[B, *item]` under each key, in place."""
+"""Changes taken values, `[B, *item]` for each key, in place."""
 
 
 class StorageCore(SharedWhenSent):
-    """Frames in a ring.
+    """A ring of frames.
 
     Args:
-        max_size: frames that there is room for, over all rows.
-        ndim: batch dimensions that are kept apart, time last: 1 for `[time]`, 2 for `[rows, time]`.
-        columns: how many origins are noted at first; for all frames unless given.
+        max_size: maximum number of frames, over all rows.
+        ndim: number of batch dimensions, time last: 1 for `[time]`, 2 for `[rows, time]`.
+        columns: initial size of the table of origins; by default for all frames.
 
     Raises:
-        OptionError: no such size or number of dimensions.
-        MemoryError: there is no memory for the table of origins of so many frames.
+        OptionError: an invalid size or number of dimensions.
+        MemoryError: the table of origins does not fit into memory.
 
     Attributes:
         identity: identifies its contents: copies and handles have the same one; loading a state gives it a new one.
@@ -55,36 +55,36 @@ class StorageCore(SharedWhenSent):
         self.rows = 1
         """Rows, once something was written."""
         self.schema: Schema | None = None
-        """The form of its items, where they have one and something was written."""
+        """The schema of its items, once something was written, if items have a common one."""
         self.compilable = False
-        """Whether a buffer is compilable unless it is told otherwise."""
+        """Whether a buffer is compilable by default."""
         self.takes_keys = False
-        """Whether samples can have keys that the frames have not."""
+        """Whether samples can have keys that frames lack."""
         self.validity: Validity | None = None
         """Tells which frames are valid; None if all are."""
         self._ring = Ring(self.control, self.max_size)
 
     @property
     def ring(self) -> Ring:
-        """Which of its columns can be read."""
+        """The ring, which tells which columns can be read."""
         return self._ring
 
     def __len__(self) -> int:
-        """Frames that can be read."""
+        """Number of frames that can be read."""
         return self.ring.readable * self.rows
 
     @property
     @abstractmethod
     def is_initialised(self) -> bool:
-        """Whether its memory is taken."""
+        """Whether its memory is allocated."""
 
     @abstractmethod
     def append(self, data: Any, origins: Any) -> Tensor:
-        """Write data after those written last, and return their places.
+        """Append data; return their places.
 
         Args:
             data: `[*rows, columns]`.
-            origins: for each column, twice the number of its stream, plus one where a write begins.
+            origins: for each column, twice the number of its stream, plus one if a write starts there.
         """
 
     @abstractmethod
@@ -97,7 +97,7 @@ class StorageCore(SharedWhenSent):
 
     @abstractmethod
     def built(self, taken: Any, count: int, mark: Mark | None = None) -> Any:
-        """Values that were taken, as data.
+        """Build data from taken values.
 
         Args:
             taken: a result of `take`.
@@ -115,7 +115,7 @@ class StorageCore(SharedWhenSent):
 
     @abstractmethod
     def contents(self) -> Any:
-        """All that was written completely, `[*rows, columns]`, in the order of the places."""
+        """All complete frames, `[*rows, columns]`, in the order of their places."""
 
     @property
     @abstractmethod
@@ -124,32 +124,32 @@ class StorageCore(SharedWhenSent):
 
     @abstractmethod
     def leaf(self, key: Key) -> Tensor:
-        """All frames' values under a key, `[rows * columns, *item]`, by place.
+        """The values of all frames under a key, `[rows * columns, *item]`, by place.
 
         Raises:
-            OptionError: there is no such key.
+            OptionError: the key does not exist.
         """
 
     collate: Callable[[Any], Any] | None = None
     """Makes a sample of the result of `copies`, unless the buffer has its own function; None leaves it as it is."""
 
     def together(self, data: Any, dims: int | None = None) -> Any:
-        """Several items of the user as data for `append`.
+        """Convert several of the user's items to data for `append`.
 
         Args:
             data: `[*batch, *item]`, or a list of items.
-            dims: dimensions of the batch; those of the storage unless given.
+            dims: number of batch dimensions; by default the storage's.
         """
         items = together(data, self.ndim if dims is None else dims)
         kind_of(items)
         return items
 
     def single(self, item: Any, dims: int | None = None) -> Any:
-        """One item or column of the user as data for `append`, with one more batch dimension.
+        """Convert one of the user's items or columns to data for `append`, with one more batch dimension.
 
         Args:
             item: `[*batch, *item]`.
-            dims: dimensions of the batch; all of the storage but time unless given.
+            dims: number of batch dimensions; by default the storage's without time.
         """
         dims = self.ndim - 1 if dims is None else dims
         data = whole(item, dims)
@@ -159,7 +159,7 @@ class StorageCore(SharedWhenSent):
 
     @abstractmethod
     def at(self, index: Any) -> Any:
-        """The frames of `contents()` at an index of any kind that a tensor takes; see `by_position`.
+        """The frames of `contents()` at any index that a tensor accepts; see `by_position`.
 
         Raises:
             OptionError: a number is the place of an incomplete frame.
@@ -172,7 +172,7 @@ class StorageCore(SharedWhenSent):
         return as_given(data.reshape(*places.shape, *data.shape[1:]) if places.ndim else data[0])
 
     def at_places(self, places: Tensor, data: Any) -> Any:
-        """Data of the user for these places `[*batch]`, in the form for `put`; `[1]` if there is one place."""
+        """Convert the user's data for these places `[*batch]` to the form for `put`; `[1]` for a single place."""
         return self.together(data, places.ndim) if places.ndim else self.single(data, 0)
 
     def put_at(self, places: Tensor, data: Any) -> Tensor:
@@ -195,12 +195,12 @@ class StorageCore(SharedWhenSent):
 
     @property
     def columns_in_use(self) -> int:
-        """Columns that hold something, or are being written, or were not written to their end."""
+        """Number of columns in use: complete, being written, or incomplete."""
         oldest, claimed = self.ring.window
         return claimed - oldest
 
     def as_index(self, places: Tensor) -> Tensor:
-        """Places as people write them: `[B]` for one dimension, `[B, ndim]` for more."""
+        """Places as users see them: `[B]` for one dimension, `[B, ndim]` for more."""
         return places
 
     def as_places(self, index: Any) -> Tensor:
@@ -211,7 +211,7 @@ class StorageCore(SharedWhenSent):
         """The places of `contents()`, in the same shape.
 
         Args:
-            whole: a result of `Ring.whole`, which is called unless given.
+            whole: a result of `Ring.whole`; by default it is called.
         """
         ring = self.ring  # before the rows: it maps the first write of another process
         columns = ring.whole() if whole is None else whole
@@ -220,7 +220,7 @@ class StorageCore(SharedWhenSent):
         return torch.from_numpy(places).reshape(*self.row_shape, -1)
 
     def places_at(self, index: Any) -> Tensor:
-        """The places of an index of any kind that a tensor takes; see `by_position`.
+        """The places of any index that a tensor accepts; see `by_position`.
 
         Raises:
             OptionError: a number is the place of an incomplete frame.
@@ -231,7 +231,7 @@ class StorageCore(SharedWhenSent):
     @property
     @abstractmethod
     def places_noted(self) -> int:
-        """How many places have an origin that is worth keeping."""
+        """Number of places whose origin is kept in a state."""
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -240,16 +240,16 @@ class StorageCore(SharedWhenSent):
 
     @property
     def item_dims(self) -> int:
-        """Batch dimensions of one item: 1 where each is a trajectory `[T]`."""
+        """Number of batch dimensions of one item: 1 if each is a trajectory `[T]`."""
         return 0
 
     @property
     def classes(self) -> Mapping[str, Any]:
-        """The tensorclasses and named tuples that its data are made of, by name."""
+        """The tensorclasses and named tuples in its data, by name."""
         return {}
 
     def frames(self) -> dict[Key, Tensor]:
-        """The tensors under each key that are in use, `[*rows, columns, *item]`: views of its memory."""
+        """The used parts of its tensors, `[*rows, columns, *item]` by key: views of its memory."""
         return {}
 
     @property
@@ -258,10 +258,10 @@ class StorageCore(SharedWhenSent):
         return self.schema.sizes if self.schema else NO_SIZES
 
     def state(self) -> dict[str, Any]:
-        """All but the `frames` as plain data; with the ring's lock held.
+        """Everything except the `frames` as plain data; with the ring's lock held.
 
         Raises:
-            TypeError: it holds objects that are no plain data.
+            TypeError: it holds objects that are not plain data.
         """
         return {"max_size": self.max_size, "ndim": self.ndim, "control": self.control.state(self.places_noted)}
 
@@ -279,15 +279,15 @@ class StorageCore(SharedWhenSent):
         """
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from the `state` of another's control; with the ring's lock held."""
+        """Load the `state` of another storage's control; with the ring's lock held."""
         self.control.restore(state)
         self.identity = uuid4().hex
 
     def columns_in(self, state: Mapping[str, Any], capacity: int) -> int:
-        """Columns in use in a storage with this state and this capacity.
+        """Number of columns in use in a storage with this state and this capacity.
 
         Raises:
-            SpecMismatch: there is no such storage, or none of this size.
+            SpecMismatch: an invalid state, or a different size.
         """
         for name, own in (("max_size", self.max_size), ("ndim", self.ndim)):
             if state[name] != own:
@@ -301,13 +301,13 @@ class StorageCore(SharedWhenSent):
         """Let other processes write too, and sample.
 
         Raises:
-            OptionError: that cannot be.
+            OptionError: it cannot be shared.
         """
         raise OptionError(f"replay buffer: a {type(self).__name__} cannot be shared between processes; use a LazyTensorStorage")
 
 
 def require_dims(data: Any, dims: int) -> None:
-    """Raise SpecMismatch for data with fewer batch dimensions than a storage keeps apart."""
+    """Raise SpecMismatch for data with fewer batch dimensions than the storage."""
     if getattr(data, "ndim", dims) < dims:  # values that are not data are refused elsewhere
         raise SpecMismatch(
             f"replay buffer: expected at least {dims} batch dimensions, as the storage's ndim says, got {list(data.shape)}"

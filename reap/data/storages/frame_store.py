@@ -1,4 +1,4 @@
-"""`FrameStore`: a storage as its parts see it, which read frames that it holds."""
+"""`FrameStore`: the interface of a storage for parts that read its frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`TensorStorage`: a storage over tensors that are there already, whose memory it uses."""
+"""`TensorStorage`: a storage that uses the memory of existing tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reap.system.memory import available_memory
 
 
 class TensorStorage(TensorRing):
-    """Frames in the memory of tensors that are given: it is full from the beginning, and writes change the given tensors.
+    """Frames in the memory of existing tensors: the storage is full from the start, and writes change these tensors.
 
     Tensors that are not contiguous are copied.
 
@@ -28,11 +28,11 @@ class TensorStorage(TensorRing):
         storage: `[*rows, time, *item]`: a TensorDict, tensorclass or tensor, or dicts, tuples and lists of tensors.
         max_size: its first dimension, if given.
         device: the device of the tensors; "auto" or theirs.
-        ndim: batch dimensions that are kept apart, time last.
-        compilable: its buffer is compilable unless told otherwise; see `ReplayBuffer`.
+        ndim: number of batch dimensions, time last.
+        compilable: the default of its buffer's `compilable`; see `ReplayBuffer`.
 
     Raises:
-        OptionError: no data, or of another size or device.
+        OptionError: no data, or a different size or device.
 
     Example:
         >>> import torch
@@ -67,7 +67,7 @@ class TensorStorage(TensorRing):
         self._given = {}
 
     def _start(self, max_size: int, *, ndim: int = 1, device: Any = "cpu", observations_once: bool = False) -> None:
-        """Begin as a storage that is still empty; the constructors of all kinds call this."""
+        """Initialise an empty storage; called by the constructors of all kinds."""
         TensorRing.__init__(self, max_size, ndim=ndim, device=device, observations_once=observations_once)
 
     @property

@@ -1,9 +1,9 @@
-"""Items on their way into a buffer: `together` and `whole` make one batch of the user's data, `leaves_of` takes it apart.
+"""Data on the way into a buffer: `together` and `whole` make one batch of the user's data, `leaves_of` splits it into leaves.
 
 TensorDict, tensorclass, Tensor  --leaves_of-->  {key: tensor [*batch, *item]}  --Schema.rebuilt-->  the same kind
 dict, tuple, list (a Tree)
 
-Data other than TensorDicts are recognised once, where they come in (`together`, `whole`); after that, all are leaves.
+Data other than TensorDicts are converted once, on input (`together`, `whole`); after that, all are leaves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Leaves = dict[Key, Any]
 """Tensors `[*batch, *item]` by key, and stacks of objects `[*batch]`."""
 
 WHOLE: Key = ("data",)
-"""The key of data that are one tensor."""
+"""The key of data that are a single tensor."""
 
 
 class Items(list[Any]):
@@ -35,7 +35,7 @@ class Items(list[Any]):
 
     @property
     def shape(self) -> tuple[int]:
-        """How many there are."""
+        """Their number."""
         return (len(self),)
 
 
@@ -50,17 +50,17 @@ def name_of(kind: Any) -> str:
 
 
 def is_same_kind(one: Any, other: Any) -> bool:
-    """Whether two kinds are one."""
+    """Whether two kinds are the same."""
     if one is other or isinstance(one, Form) or isinstance(other, Form):
         return one == other
     return is_same_class(one, other)
 
 
 def kind_of(data: Any) -> Any:
-    """`TensorDict`, `Tensor`, the tensorclass of data, or the form of a `Tree`.
+    """The kind of data: `TensorDict`, `Tensor`, a tensorclass, or the form of a `Tree`.
 
     Raises:
-        SpecMismatch: something else.
+        SpecMismatch: anything else.
     """
     if isinstance(data, TensorDictBase):
         return TensorDict
@@ -77,14 +77,14 @@ def kind_of(data: Any) -> Any:
 
 
 def together(data: Any, dims: int) -> Any:
-    """Several items of the user: those in a list are stacked along a new first dimension.
+    """Several of the user's items as one batch; those in a list are stacked along a new first dimension.
 
     Args:
         data: `[*batch, *item]`, or a list of `[*batch[1:], *item]`.
         dims: dimensions of the batch.
 
     Raises:
-        SpecMismatch: items of several kinds, shapes or dtypes, or no items; data that cannot be taken apart.
+        SpecMismatch: items of several kinds, shapes or dtypes, no items, or unsupported data.
     """
     if isinstance(data, LazyStackedTensorDict):
         _require_alike(data.tensordicts, 0, "stack")
@@ -105,14 +105,14 @@ def together(data: Any, dims: int) -> Any:
 
 
 def whole(data: Any, dims: int) -> Any:
-    """Data of the user as a whole: dicts, tuples and lists as a `Tree`, arrays and numbers as a tensor.
+    """The user's data: dicts, tuples and lists as a `Tree`, arrays and numbers as a tensor.
 
     Args:
         data: `[*batch, *item]`.
         dims: dimensions of the batch.
 
     Raises:
-        SpecMismatch: it cannot be taken apart.
+        SpecMismatch: unsupported data.
     """
     if is_container(data):
         return tree_of(data, dims)
@@ -120,12 +120,12 @@ def whole(data: Any, dims: int) -> Any:
 
 
 def as_given(data: Any) -> Any:
-    """The result of `together` or `whole` in the form that the user's functions get."""
+    """The result of `together` or `whole` in the form that is passed to the user's functions."""
     return data.joined() if isinstance(data, Tree) else data
 
 
 def _require_alike(items: Sequence[Any], dims: int, whole: str) -> None:
-    """Refuse items that cannot be stacked into a tensor unchanged."""
+    """Raise SpecMismatch for items that cannot be stacked into a tensor unchanged."""
     first, fields = kind_of(items[0]), fields_of(leaves_of(items[0]), dims)
     for number, item in enumerate(items[1:], start=1):
         kind, leaves = kind_of(item), leaves_of(item)
@@ -146,7 +146,7 @@ def _require_alike(items: Sequence[Any], dims: int, whole: str) -> None:
 
 
 def leaves_of(data: Any) -> Leaves:
-    """The leaves of data, by key, without their graph.
+    """The leaves of data, by key, detached from autograd.
 
     Raises:
         SpecMismatch: entries whose shapes differ, which no tensor can hold.
@@ -181,11 +181,11 @@ def _walk(node: Any, path: Key) -> Iterator[tuple[Key, Any]]:
 
 
 def fields_of(leaves: Leaves, dims: int) -> dict[Key, Field]:
-    """Shape and dtype of one item's value under each key.
+    """Shape and dtype of one item's value for each key.
 
     Args:
         leaves: values `[*batch, *item]`.
-        dims: how many dimensions are the batch's.
+        dims: number of batch dimensions.
     """
     return {
         key: Field(tuple(value.shape[dims:]), value.dtype) if isinstance(value, Tensor) else OBJECT
@@ -194,10 +194,10 @@ def fields_of(leaves: Leaves, dims: int) -> dict[Key, Field]:
 
 
 def checked_device(device: Any) -> torch.device:
-    """The device of this name, one that can hold data.
+    """The device of this name, checked to hold data.
 
     Raises:
-        OptionError: there is none.
+        OptionError: there is no such device.
     """
     try:
         checked = torch.device(device)

@@ -35,25 +35,25 @@ from reap.system.memory import available_memory, empty_memory, take_pages
 from reap.tensordicts import make_tensordict
 
 PIECE = 1 << 28
-"""Bytes for which room on a disk is made at a time, or more: a larger storage stays sparse after the last write."""
+"""Minimum number of bytes reserved on a disk at a time; larger storages stay sparse after the last write."""
 
 
 class LazyTensorStorage(TensorStorage):
     """Tensors in RAM, or in the memory of a CUDA device.
 
     Args:
-        max_size: frames that there is room for, over all rows.
-        device: the device of the frames; "auto" for that of the first that are written.
-        ndim: batch dimensions that are kept apart, time last.
+        max_size: maximum number of frames, over all rows.
+        device: the device of the frames; "auto" means that of the first frames written.
+        ndim: number of batch dimensions, time last.
         observations_once: store values under `"next"` only where they differ from the root of the following frame.
             Samples are the same; views of the contents are copies. Frames of one env must follow each other in time.
-        compilable: its buffer is compilable unless told otherwise; see `ReplayBuffer`.
-        consolidated: accepted; on the CPU all keys lie in one piece of memory in any case.
-        shared_init: share it at once, so that any process that gets it can make the first write.
-        cleanup_memmap: True; shared memory leaves no files, so that False is refused.
+        compilable: the default of its buffer's `compilable`; see `ReplayBuffer`.
+        consolidated: accepted; on the CPU all keys are always in one piece of memory.
+        shared_init: share it immediately, so that any process that receives it can make the first write.
+        cleanup_memmap: must be True, since shared memory leaves no files.
 
     Raises:
-        OptionError: no such size, number of dimensions, or device.
+        OptionError: an invalid size, number of dimensions, or device.
 
     Example:
         >>> storage = LazyTensorStorage(100)
@@ -106,7 +106,7 @@ class LazyTensorStorage(TensorStorage):
 
     @property
     def new_keys_refused(self) -> str:
-        """Why frames cannot get new keys after the first write; see `TensorMemory`."""
+        """The reason why frames cannot get new keys after the first write; see `TensorMemory`."""
         if self._fd is None and type(self._nexts) is StoreNext:
             return ""
         return super().new_keys_refused
@@ -115,11 +115,11 @@ class LazyTensorStorage(TensorStorage):
         return Sparse(nbytes, available_memory, self._fd, -(-start // PAGESIZE) * PAGESIZE)
 
     def share(self) -> None:
-        """Lie in memory that other processes can map from now on.
+        """Move to memory that other processes can map.
 
         Raises:
             OptionError: it is on another device than the CPU, or holds objects.
-            MemoryError: there is no memory for a copy of its contents.
+            MemoryError: a copy of its contents does not fit into memory.
         """
         if self._fd is not None:
             return
@@ -159,7 +159,7 @@ class LazyTensorStorage(TensorStorage):
 
 
 def _disk_left(folder: Path) -> tuple[float, str]:
-    """Bytes that the disk of a folder has left, and a description of it."""
+    """The number of free bytes on the disk of a folder, and a description of the disk."""
     return free_space(folder), f"the disk of {folder}"
 
 
@@ -173,23 +173,23 @@ _forked: Forked[LazyMemmapStorage] = Forked(lambda storage: storage.leave_files(
 class LazyMemmapStorage(TensorStorage):
     """Tensors in files, one per key, for data larger than RAM.
 
-    Disk space is reserved before each write: a write without enough space raises DiskFull and stores nothing. One
-    storage at a time uses a folder: the first write of a second one is refused.
+    Disk space is reserved before each write: a write without enough space raises DiskFull and stores nothing. Only one
+    storage at a time may use a folder: the first write of a second one is refused.
 
     Args:
-        max_size: frames that there is room for, over all rows.
-        scratch_dir: a folder for the files, empty or not there yet; None takes a temporary one, which goes with the storage
-            (that of a killed process, when the next one is made).
-        existsok: files that another storage left in `scratch_dir`, and does not use any more, are replaced at the first write.
-        ndim: batch dimensions that are kept apart, time last.
-        device: "cpu", which "auto" means too; another is refused.
+        max_size: maximum number of frames, over all rows.
+        scratch_dir: a folder for the files, empty or not yet existing; None makes a temporary one, which is removed with the
+            storage (that of a killed process, when the next one is made).
+        existsok: replace, at the first write, files that a storage no longer in use left in `scratch_dir`.
+        ndim: number of batch dimensions, time last.
+        device: "cpu" or, with the same meaning, "auto".
         observations_once: as with a `LazyTensorStorage`; a separate file holds the values under `"next"` that are stored.
         compilable: as with a `LazyTensorStorage`.
         shared_init: likewise.
-        auto_cleanup: remove the files with the storage, or with the process; unless given, those of a temporary folder alone.
+        auto_cleanup: remove the files with the storage or the process; by default only in a temporary folder.
 
     Raises:
-        OptionError: no such size, number of dimensions or device, or a folder that is not empty.
+        OptionError: an invalid size, number of dimensions or device, or a folder that is not empty.
         DiskFull: there is no room for a temporary folder.
     """
 
@@ -260,7 +260,7 @@ class LazyMemmapStorage(TensorStorage):
         }
 
     def _reserve(self, columns: int) -> None:
-        """Make sure that the disk has room for the first `columns` columns; see `TensorMemory`."""
+        """Reserve disk space for the first `columns` columns; see `TensorMemory`."""
         words, reserved = self.control.words, self.control.words[RESERVED]
         if columns <= reserved:
             return
@@ -276,7 +276,7 @@ class LazyMemmapStorage(TensorStorage):
         words[RESERVED] = ahead
 
     def _reserve_columns(self, first: int, end: int) -> None:
-        """Make sure of the columns from one to another, of all rows of all files, or of none."""
+        """Reserve space for a range of columns, in all rows of all files, or for none."""
         capacity, taken = self.ring.capacity, list[tuple[Path, int, int]]()
         item = {key: self._leaves[key].values.nbytes // (self.rows * capacity) for key in self._files}
         what = f"replay buffer: frames {first * self.rows} to {end * self.rows} of {self.max_size}"
@@ -299,14 +299,14 @@ class LazyMemmapStorage(TensorStorage):
             os.close(fd)
 
     def leave_files(self) -> None:
-        """Write to them no more, unless they are shared: this is a fork of the process whose they are."""
+        """Stop writing to the files in a forked child, unless they are shared."""
         if not self.control.is_shared:
             self.control.refusal = (
                 "replay buffer: its files belong to the parent process; call share() before the fork to write from both"
             )
 
     def share(self) -> None:
-        """Let other processes write too: the files are there for all."""
+        """Let other processes write to the files too."""
         self.control = self.control.shared()
         self._ring = Ring(self.control, self._ring.capacity)
 

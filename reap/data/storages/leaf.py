@@ -1,4 +1,4 @@
-"""`Leaf`: the memory of one key, read and written by whichever of numpy and torch is quicker."""
+"""`Leaf`: the memory of one key, read and written by numpy or torch, whichever is faster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ODD = frozenset({torch.uint16, torch.uint32, torch.uint64})
 
 
 def indexable(values: Tensor) -> Tensor:
-    """The same memory as numbers of a dtype in which torch can write at an index, which it cannot in all."""
+    """View memory in a dtype for which torch supports indexed writes."""
     dtype = values.dtype
     is_odd = dtype in _ODD or (dtype.itemsize == 1 and dtype.is_floating_point)
     return values.view(_AS_INTEGERS[dtype.itemsize]) if is_odd else values
@@ -34,7 +34,7 @@ class Leaf:
 
     Args:
         values: the memory.
-        dims: how many dimensions are rows and columns.
+        dims: number of dimensions for rows and columns.
 
     Attributes:
         values: the memory.
@@ -82,8 +82,8 @@ class Leaf:
         """A copy of the values at places `[B]`, `[B, *item]`.
 
         Args:
-            places: where, on the memory's device.
-            at: the same on the CPU.
+            places: the places, on the memory's device.
+            at: the same, on the CPU.
         """
         if self._by_place is not None and 0 < len(at) <= self._most:
             return torch.from_numpy(self._by_place.take(at, 0))
@@ -94,7 +94,7 @@ class Leaf:
         indexable(self.flat)[places] = indexable(values)
 
     def numbers(self, pieces: Pieces) -> Array:
-        """The values in pieces of the columns, `[rows, n, k]`, as numpy's; of floating point as float64, for numpy lacks some.
+        """The values in blocks of columns, `[rows, n, k]`, as numpy arrays; floats as float64, since numpy lacks some dtypes.
 
         The result is a view of the memory if it needs no copy.
         """

@@ -22,10 +22,10 @@ from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key
 
 UNLIMITED = 1 << 40
-"""The `max_size` of a storage without a limit: more items than any memory holds."""
+"""The `max_size` of a storage without limit: more items than fit into any memory."""
 
 AT_FIRST = 1024
-"""Items that there is room for at first."""
+"""Initial capacity."""
 
 
 class ListStorage(Storage):
@@ -37,13 +37,13 @@ class ListStorage(Storage):
     list of the objects themselves. With `collate_fn` the buffer hands that function the list.
 
     Args:
-        max_size: items that there is room for; no limit unless given.
-        ndim: 1; items in a list have one dimension.
-        device: where tensors are moved when they are written; they stay on theirs unless given.
-        compilable: its buffer is compilable unless told otherwise; see `ReplayBuffer`.
+        max_size: maximum number of items; no limit by default.
+        ndim: must be 1; items in a list have one dimension.
+        device: the device to which tensors are moved when written; None leaves them on theirs.
+        compilable: the default of its buffer's `compilable`; see `ReplayBuffer`.
 
     Raises:
-        OptionError: no such size or number of dimensions.
+        OptionError: an invalid size or number of dimensions.
 
     Example:
         >>> from reap.data.buffers.replay import ReplayBuffer
@@ -66,28 +66,28 @@ class ListStorage(Storage):
         self._items: list[Any] = []
 
     def _make_room(self, columns: int) -> None:
-        """Have room for so many items; with the ring's lock held."""
+        """Make room for this number of items; with the ring's lock held."""
         if columns > self.control.columns:
             self.control.grow(min(self.max_size, max(columns, 2 * self.control.columns)))
         self._items.extend([None] * (columns - len(self._items)))
 
     @property
     def places_noted(self) -> int:
-        """How many places have an origin; see `StorageCore`."""
+        """Number of places whose origin is kept; see `StorageCore`."""
         return self.columns_in_use
 
     @property
     def is_initialised(self) -> bool:
-        """True: it needs no memory ahead."""
+        """True: no memory is allocated in advance."""
         return True
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """None: the keys of items are their own."""
+        """None: items have no common keys."""
         return ()
 
     def leaf(self, key: Key) -> Tensor:
-        """Refuse.
+        """Raise OptionError: items have no common keys.
 
         Raises:
             OptionError: always.
@@ -95,7 +95,7 @@ class ListStorage(Storage):
         raise OptionError(f"ListStorage: expected a storage of tensors to read {key} from all frames; use a LazyTensorStorage")
 
     def together(self, data: Any, dims: int | None = None) -> Any:
-        """Several items of the user: data with a first dimension as they are, anything else as a list.
+        """Several of the user's items: data with a first dimension unchanged, anything else as a list.
 
         A dict or a tuple of tensors is one batch, as for the other storages.
         """
@@ -114,11 +114,11 @@ class ListStorage(Storage):
         )
 
     def single(self, item: Any, dims: int | None = None) -> Any:
-        """One item of the user: a TensorDict with a first dimension, as transforms get it; anything else as a list."""
+        """One of the user's items: a TensorDict with a first dimension, for transforms; anything else as a list."""
         return item.unsqueeze(0) if is_tensor_collection(item) else Items([item])
 
     def append(self, data: Any, origins: Any) -> Tensor:
-        """Write items after those written last; see `Storage`."""
+        """Append items; see `Storage`."""
         items = [self._kept(item) for item in data]
         skipped = max(0, len(items) - self.ring.capacity)
         if not items:
@@ -140,12 +140,12 @@ class ListStorage(Storage):
         return [self._items[place] for place in places.tolist()]
 
     def merge(self, taken: list[Any], at: NDArray[np.int64], part: list[Any]) -> None:
-        """Put the items of some places among those of all; see `Storage`."""
+        """Replace the items of some places in those of all; see `Storage`."""
         for number, item in zip(at.tolist(), part, strict=True):
             taken[number] = item
 
     def built(self, taken: list[Any], count: int, mark: Mark | None = None) -> list[Any]:
-        """The items; `mark`, which changes tensors by key, finds none."""
+        """The items unchanged: `mark` changes tensors by key, and there are none."""
         return taken
 
     def put(self, places: Tensor, data: Any) -> None:
@@ -159,20 +159,20 @@ class ListStorage(Storage):
         return [self._items[place] for place in self.places_in_use().tolist()]
 
     def at(self, index: Any) -> Any:
-        """The item at a number; a sample of those at any other kind of index that a tensor takes."""
+        """The item at a number, or a sample of the items at any other index that a tensor accepts."""
         places = self.places_at(index)
         return self._items[int(places)] if not places.ndim else self.collate(self.copies(places.reshape(-1)))
 
     def get(self, index: Any) -> Any:
-        """The item at a number; a list of those at any other kind of index, which `buffer[index]` stacks."""
+        """The item at a number, or a list of the items at any other index, which `buffer[index]` stacks."""
         places = self.places_at(index)
         return self._items[int(places)] if not places.ndim else self.copies(places.reshape(-1))
 
     def put_at(self, places: Tensor, data: Any) -> Tensor:
-        """Write over the items at some places; see `Storage`.
+        """Overwrite the items at some places; see `Storage`.
 
         Raises:
-            SpecMismatch: not as many items as places; nothing is changed.
+            SpecMismatch: the numbers of items and places differ; nothing is changed.
         """
         if len(data) != places.numel():
             raise SpecMismatch(f"ListStorage: expected {places.numel()} items for this index, got {len(data)}")
@@ -188,7 +188,7 @@ class ListStorage(Storage):
 
     @property
     def classes(self) -> Mapping[str, Any]:
-        """The tensorclasses and named tuples that its items are made of, by name."""
+        """The tensorclasses and named tuples in its items, by name."""
         return {kind.__name__: kind for item in self.contents() for kind in _classes_in(item)}
 
     def state(self) -> dict[str, Any]:
@@ -208,11 +208,11 @@ class ListStorage(Storage):
             self._restore(state["control"])
 
     def collate(self, items: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  a function in both
-        """A sample of items; see `collated`."""
+        """Collate items to a sample; see `collated`."""
         return collated(items)
 
     def _kept(self, item: Any) -> Any:
-        """An item in the form in which it is kept: with tensors in memory of their own, on the storage's device."""
+        """An item in stored form: with tensors copied to the storage's device."""
         kept = _copied(item)
         return kept if self.device is None else _moved(kept, self.device)
 
@@ -224,7 +224,7 @@ class LazyStackStorage(ListStorage):
     """A `ListStorage` of TensorDicts whose samples are lazy stacks, whatever the shapes of their entries.
 
     Args:
-        max_size: items that there is room for; no limit unless given.
+        max_size: maximum number of items; no limit by default.
         stack_dim: the dimension along which samples are stacked.
         device: as with a `ListStorage`.
         compilable: as with a `ListStorage`.
@@ -245,14 +245,14 @@ class LazyStackStorage(ListStorage):
         self.stack_dim = stack_dim
 
     def get(self, index: Any) -> Any:
-        """The item at a number; a lazy stack of those at any other kind of index that a tensor takes."""
+        """The item at a number, or a lazy stack of the items at any other index that a tensor accepts."""
         return self.at(index)
 
     def collate(self, items: list[Any]) -> Any:
         """A lazy stack of items.
 
         Raises:
-            SpecMismatch: they are no TensorDicts, or have batch dimensions of different numbers.
+            SpecMismatch: they are not TensorDicts, or have different numbers of batch dimensions.
         """
         if not all(isinstance(item, TensorDictBase) or is_tensorclass(item) for item in items):
             kinds = sorted({type(item).__name__ for item in items})
@@ -267,7 +267,7 @@ class LazyStackStorage(ListStorage):
 
 
 def collated(items: list[Any]) -> Any:
-    """Items as one tensor, TensorDict, tensorclass, dict, tuple or list where they can be; else the list as it is.
+    """Items as one tensor, TensorDict, tensorclass, dict, tuple or list, if possible; otherwise the list unchanged.
 
     Example:
         >>> collated([torch.tensor(1), torch.tensor(2)]), collated([torch.tensor(1), torch.tensor(2.0)])
@@ -303,7 +303,7 @@ def _is_tensors(data: Any) -> bool:
 
 
 def _copied(item: Any) -> Any:
-    """An item with tensors in memory of their own."""
+    """An item with copied tensors."""
     if _is_tensors(item):
         return item.detach().clone()
     if isinstance(item, np.ndarray) and item.dtype.kind in "biufc":

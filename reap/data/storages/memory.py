@@ -1,4 +1,4 @@
-"""`TensorMemory`: the memory of a storage of tensors, which is taken at the first write, and the form of what is in it."""
+"""`TensorMemory`: the memory of a storage of tensors, allocated at the first write, and its schema."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger("reap.data")
 
 
 class TensorMemory(Storage):
-    """Tensors `[*rows, columns, *item]` under each key; where they lie is up to subclasses."""
+    """Tensors `[*rows, columns, *item]` for each key; subclasses decide where they are."""
 
     def __init__(self, max_size: int, *, ndim: int = 1, device: Any = "cpu", observations_once: bool = False) -> None:
         super().__init__(max_size, ndim=ndim)
@@ -45,7 +45,7 @@ class TensorMemory(Storage):
 
     @abstractmethod
     def _allocate(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
-        """New tensors for these fields; fields that cannot fit are refused first.
+        """Allocate tensors for these fields; first refuses fields that do not fit.
 
         Args:
             layout: the fields of all items.
@@ -53,18 +53,18 @@ class TensorMemory(Storage):
         """
 
     def _attach(self, layout: Layout, lead: tuple[int, ...]) -> Mapping[Key, Tensor]:
-        """The tensors that another process allocated; only storages that can be shared have such."""
+        """Map the tensors that another process allocated; for storages that can be shared."""
         raise NotImplementedError
 
     @abstractmethod
     def _sparse(self, start: int, nbytes: int) -> Sparse:
-        """Memory after the first `start` bytes, whose pages are taken as they are used."""
+        """Memory after the first `start` bytes, whose pages are allocated on use."""
 
     def _reserve(self, columns: int) -> None:
-        """Make sure that there is room for the first `columns` columns; with the ring's lock held.
+        """Reserve room for the first `columns` columns; with the ring's lock held.
 
         Raises:
-            DiskFull: there is none.
+            DiskFull: there is not enough.
         """
 
     @property
@@ -74,18 +74,18 @@ class TensorMemory(Storage):
 
     @property
     def holds_objects(self) -> bool:
-        """Whether it can hold Python objects beside tensors."""
+        """Whether it can hold Python objects next to tensors."""
         return not self.control.is_shared
 
     @property
     def is_initialised(self) -> bool:
-        """Whether its memory is taken, here or in another process that shares it."""
+        """Whether its memory is allocated, here or in another process that shares it."""
         self._look_again()
         return self.schema is not None
 
     @property
     def ring(self) -> Ring:
-        """Which of its columns can be read."""
+        """The ring, which tells which columns can be read."""
         self._look_again()
         return self._ring
 
@@ -128,12 +128,12 @@ class TensorMemory(Storage):
         self._objects = {key: np.full((self.rows, capacity), None, object) for key in objects}
 
     def _columns_for(self, rows: int) -> int:
-        """Columns of so many rows, enough for `max_size` frames."""
+        """Number of columns for this number of rows and `max_size` frames."""
         return -(-self.max_size // rows)
 
     @property
     def places_noted(self) -> int:
-        """How many places have an origin; see `StorageCore`."""
+        """Number of places whose origin is kept; see `StorageCore`."""
         return self.rows * self._ring.capacity
 
     def _unmapped(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class TensorMemory(Storage):
         return {**vars(self), **mapped, "_nexts": self._nexts.fresh()}
 
     def _map_later(self) -> None:
-        """Hold nothing until `_look_again` maps the memory."""
+        """Stay empty until `_look_again` maps the memory."""
         self._ring, self.rows = Ring(self.control, self.max_size), 1
 
     # ------------------------------------------------------------------ form
@@ -164,21 +164,21 @@ class TensorMemory(Storage):
 
     @property
     def item_dims(self) -> int:
-        """Batch dimensions of one item; see `Storage`."""
+        """Number of batch dimensions of one item; see `Storage`."""
         return len(self.schema.item) if self.is_initialised and self.schema else 0
 
     @property
     def classes(self) -> Mapping[str, Any]:
-        """The tensorclasses and named tuples that its data are made of, by name."""
+        """The tensorclasses and named tuples in its data, by name."""
         return self.schema.classes() if self.is_initialised and self.schema else {}
 
     @property
     def new_keys_refused(self) -> str:
-        """Why frames cannot get new keys after the first write; empty if they can."""
+        """The reason why frames cannot get new keys after the first write; empty if they can."""
         return f"{self.place} are laid out at the first write, which has to have them"
 
     def add_fields(self, fields: Mapping[Key, Field]) -> None:
-        """Give all frames new keys, with zeros; see `new_keys_refused`."""
+        """Add keys to all frames, filled with zeros; see `new_keys_refused`."""
         schema, lead = self._known(), (*self.row_shape, self._ring.capacity)
         layout = Layout({key: field.lead(*lead) for key, field in fields.items() if not field.is_object})
         with self.control.lock:

@@ -1,11 +1,11 @@
-"""Places of a storage, and the indices by which people name them.
+"""Converts between places of a storage and users' indices.
 
 `by_position`: an index into the contents of a buffer, if some places hold incomplete frames.
 
 places      0  1  2  3  4  5  6       3 and 4 are incomplete
 contents    a  b  c        d  e       buffer[:], without them
 index       a number is a place, as extend and sample give them: buffer[5] is d; buffer[3] is refused
-            slices, masks and numbers from the end say where in the contents: buffer[-1] is e, buffer[3:] are d and e
+            slices, masks and negative numbers are positions in the contents: buffer[-1] is e, buffer[3:] are d and e
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from reap.errors import OptionError
 
 
 def by_position(index: Any, whole: slice | NDArray[np.int64], time: int) -> Any:
-    """The same index, but all of it says where in the contents.
+    """Convert an index such that all of it refers to positions in the contents.
 
     Args:
-        index: of any kind that a tensor takes.
+        index: any index that a tensor accepts.
         whole: the places of complete columns, as returned by `Ring.whole`.
-        time: which dimension of the contents is that of the columns.
+        time: the dimension of the contents that holds the columns.
 
     Raises:
         OptionError: a number is the place of a column that is incomplete, or is being written.
@@ -87,7 +87,7 @@ def places_of(index: Any, shape: tuple[int, ...]) -> Tensor:
         shape: rows and columns of the storage.
 
     Raises:
-        OptionError: a number outside of the storage.
+        OptionError: a number outside the storage.
 
     Example:
         >>> index_of(torch.tensor([0, 5]), (2, 3)), places_of([[0, 0], [1, 2]], (2, 3))

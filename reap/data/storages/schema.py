@@ -1,4 +1,4 @@
-"""`Schema`: the form of an item of a buffer; it turns leaves back into data, and refuses data of another form."""
+"""`Schema`: the form of a buffer's items; rebuilds data from leaves, and refuses data of another form."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Schema:
         fields: shape and dtype of one item's value under each key.
         rows: batch dimensions before time; none for a buffer of one dimension.
         item: batch dimensions of one item, after time: `(T,)` if each is a trajectory.
-        device: what TensorDicts give as their device.
+        device: the `device` attribute of TensorDicts.
     """
 
     kind: Any
@@ -51,7 +51,7 @@ class Schema:
         return sizes_of(self.fields)
 
     def rebuilt(self, leaves: Mapping[Key, Any], batch_size: torch.Size) -> Any:
-        """Data of this kind from leaves `[*batch_size, *item, ...]`."""
+        """Rebuild data of this kind from leaves `[*batch_size, *item, ...]`."""
         if self.kind is Tensor:
             return leaves[WHOLE]
         if isinstance(self.kind, Form):
@@ -60,19 +60,19 @@ class Schema:
         return data if self.kind is TensorDict else self.kind.from_tensordict(data)
 
     def at(self, leaves: Mapping[Key, Any], batch_size: torch.Size, index: Any) -> Any:
-        """The data at an index of the batch, of any kind that a tensor takes."""
+        """The data at any batch index that a tensor accepts."""
         if not isinstance(self.kind, Form):
             return self.rebuilt(leaves, batch_size)[index]
         return Tree(self.kind, leaves, len(batch_size))[index].joined()
 
     def classes(self) -> dict[str, Any]:
-        """The classes that data are made of beside those of torch, tensordict and Python, by name."""
+        """The classes in data other than those of torch, tensordict and Python, by name."""
         if isinstance(self.kind, Form):
             return self.kind.classes()
         return {} if self.kind in {TensorDict, Tensor} else {self.kind.__name__: self.kind}
 
     def with_classes_of(self, kind: Any) -> Schema:
-        """The same with the classes of a kind that is the same: those that this process has, not copies of them."""
+        """The same schema with the classes of an equal kind: this process's own, not copies of them."""
         if not isinstance(kind, Form):
             return replace(self, kind=kind)
         if not isinstance(self.kind, Form):
@@ -85,7 +85,7 @@ class Schema:
         return _unpickled, (zlib.compress(pickled(parts)),)
 
     def state(self) -> dict[str, Any]:
-        """It as plain data; see `schema_from`."""
+        """The schema as plain data; see `schema_from`."""
         return {
             "kind": self.kind.state() if isinstance(self.kind, Form) else self.kind.__name__,
             "fields": {
@@ -138,7 +138,7 @@ class Schema:
 
         Args:
             own: the schema of the storage that loads them; None if it holds nothing yet.
-            columns: how many there are of each.
+            columns: number of columns of each.
             frames: `[*rows, columns, *item]` under each key.
         """
         if own is not None and (self.kind, self.fields, self.rows) != (own.kind, own.fields, own.rows):
@@ -156,7 +156,7 @@ class Schema:
 
 
 def _unpickled(noted: bytes) -> Schema:
-    """The schema that was pickled: classes of a function by value, for no other process finds them by their name."""
+    """The pickled schema, with local classes by value, because other processes cannot find them by name."""
     schema = Schema(*pickle.loads(zlib.decompress(noted)))
     if not isinstance(schema.kind, Form):
         return replace(schema, kind=_own(schema.kind))
@@ -164,7 +164,7 @@ def _unpickled(noted: bytes) -> Schema:
 
 
 def _own(kind: Any) -> Any:
-    """A class of the script that runs, as this process has it: a process that was spawned has it too."""
+    """This process's version of a class from the main script, which spawned processes have too."""
     if kind.__module__ != "__main__":
         return kind
     found = getattr(sys.modules["__main__"], kind.__qualname__, kind)
@@ -180,7 +180,7 @@ def schema_of(data: Any, leaves: Leaves, dims: int) -> Schema:
         dims: dimensions of rows and columns.
 
     Raises:
-        SpecMismatch: items with batch dimensions of their own that hold Python objects.
+        SpecMismatch: items that have batch dimensions and hold Python objects.
     """
     kind, found, rows = kind_of(data), fields_of(leaves, dims), tuple(data.shape[: dims - 1])
     if kind is Tensor or isinstance(kind, Form):
@@ -203,7 +203,7 @@ def schema_from(state: Mapping[str, Any], known: Mapping[str, Any], device: torc
 
     Args:
         state: a result of `Schema.state`.
-        known: the classes that data here are made of, by name.
+        known: the classes in data here, by name.
         device: the device of the data.
 
     Raises:
@@ -237,7 +237,7 @@ def objects_of(schema: Schema | None, columns: int, states: Mapping[Key, Any]) -
     """The objects of a state, `[rows, columns]` under each key.
 
     Raises:
-        SpecMismatch: not those that its schema has.
+        SpecMismatch: they differ from the schema's.
     """
     keys = [key for key, field in schema.fields.items() if field.is_object] if schema else []
     if set(states) != set(keys):
@@ -252,7 +252,7 @@ def known_class(name: str, known: Mapping[str, Any], what: str = "tensorclass") 
     """The class of this name among those that are known.
 
     Raises:
-        SpecMismatch: it is not: nothing in a state says which code a class is.
+        SpecMismatch: it is unknown; a state does not contain the code of classes.
     """
     if name not in known:
         raise SpecMismatch(

@@ -1,4 +1,4 @@
-"""`TensorRing`: tensors `[*rows, columns, *item]` under each key, whose memory is taken at the first write."""
+"""`TensorRing`: tensors `[*rows, columns, *item]` for each key, allocated at the first write."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from reap.system.memory import readable
 
 
 class TensorRing(TensorMemory):
-    """A storage of tensors, whose memory is up to subclasses."""
+    """A storage of tensors; subclasses provide the memory."""
 
     schema: Schema | None
 
     # ------------------------------------------------------------------ frames
 
     def append(self, data: Any, origins: Any) -> Tensor:
-        """Write data after those written last; see `Storage`.
+        """Append data; see `Storage`.
 
         Raises:
             SpecMismatch: they differ in form from the first write; nothing is changed.
-            MemoryError: the first write, of items for which there is no room.
-            DiskFull: the disk has no room left for them; nothing is changed.
-            OptionError: the first write, to a folder that another storage uses.
+            MemoryError: on the first write, the items do not fit into memory.
+            DiskFull: there is not enough disk space; nothing is changed.
+            OptionError: on the first write, another storage uses the folder.
         """
         kind, leaves, shape = kind_of(data), leaves_of(data), tuple(data.shape[: self.ndim])
         self._check(data, kind, leaves, shape)
@@ -62,7 +62,7 @@ class TensorRing(TensorMemory):
         return torch.from_numpy(self.places(claim.start - skipped, columns))
 
     def _check(self, data: Any, kind: Any, leaves: Leaves, shape: tuple[int, ...]) -> None:
-        """Refuse data that do not fit; such as were accepted just before are not looked at again."""
+        """Raise SpecMismatch for data that do not fit; data like the last accepted ones are not checked again."""
         entries = [(key, value.shape, getattr(value, "dtype", None), value.device) for key, value in leaves.items()]
         given = (kind, data.shape, entries)
         if given != self._accepted:
@@ -117,7 +117,7 @@ class TensorRing(TensorMemory):
         return self._nexts.complete(self, places, leaves)
 
     def merge(self, taken: Leaves, at: NDArray[np.int64], part: Leaves) -> None:
-        """Replace the values of some places among those of all; see `Storage`."""
+        """Replace the values of some places in those of all; see `Storage`."""
         here = torch.from_numpy(at).to(self.device)
         for key, value in taken.items():
             if key in self._objects:
@@ -126,7 +126,7 @@ class TensorRing(TensorMemory):
                 indexable(value).index_copy_(0, here, indexable(part[key]))
 
     def built(self, taken: Leaves, count: int, mark: Mark | None = None) -> Any:
-        """Values that were taken, as data; see `Storage`."""
+        """Build data from taken values; see `Storage`."""
         if mark is not None:
             mark(taken)
         for key in self._objects:
@@ -151,14 +151,14 @@ class TensorRing(TensorMemory):
         return places.reshape(-1)
 
     def contents(self) -> Any:
-        """All complete frames, `[*rows, columns]`: views if they are in one piece, which later writes change."""
+        """All complete frames, `[*rows, columns]`: if they are contiguous, views, which later writes change."""
         if isinstance(whole := self.ring.whole(), slice):
             return self._known().rebuilt(*self._held(whole))
         with self.control.lock:
             return self._known().rebuilt(*self._held(self.ring.whole()))
 
     def _held(self, whole: slice | NDArray[np.int64]) -> tuple[Leaves, torch.Size]:
-        """The leaves of these columns, views of them or copies, and the dimensions of the batch."""
+        """The leaves of these columns, as views or copies, and their batch dimensions."""
         schema, rows = self._known(), (slice(None),) * (self.ndim - 1)
         leaves: Leaves = {key: leaf.values[*rows, whole] for key, leaf in self._leaves.items()}
         leaves |= {key: value[*rows, whole] for key, value in self._nexts.contents(self, self.columns_in_use).items()}
@@ -172,7 +172,7 @@ class TensorRing(TensorMemory):
         return self._nexts.at(self, index)
 
     def viewed(self, index: Any) -> Any:
-        """The frames at an index: views if the contents are in one piece."""
+        """The frames at an index: views if the contents are contiguous."""
         if isinstance(whole := self.ring.whole(), slice):
             return self._known().at(*self._held(whole), by_position(index, whole, self.ndim - 1))
         with self.control.lock:
@@ -187,7 +187,7 @@ class TensorRing(TensorMemory):
         """All frames' values under a key, `[rows * columns, *item]`, by place.
 
         Raises:
-            OptionError: there is no such key.
+            OptionError: the key does not exist.
         """
         self._known()
         if key in self._leaves:
@@ -203,19 +203,19 @@ class TensorRing(TensorMemory):
         return self.take(places)[key] if leaf is None else leaf.take(places.to(self.device), places.numpy())
 
     def numbers(self, key: Key, pieces: Pieces) -> Array:
-        """The values under a key in pieces of the columns as numbers of numpy's, `[rows, n, k]`; see `Leaf`."""
+        """The values under a key in blocks of columns as numpy arrays, `[rows, n, k]`; see `Leaf`."""
         leaf = self._leaves.get(key) or Leaf(self.leaf(key).unflatten(0, (self.rows, -1)), 2)
         return leaf.numbers(pieces)
 
     def as_index(self, places: Tensor) -> Tensor:
-        """Places as people write them: `[B]` for one dimension, `[B, ndim]` for more."""
+        """Places as users see them: `[B]` for one dimension, `[B, ndim]` for more."""
         return places if self.ndim == 1 else index_of(places, (*self._known().rows, self.ring.capacity))
 
     def as_places(self, index: Any) -> Tensor:
         """The places of an index `[B]`, `[B, ndim]`, or a tuple with a tensor for each dimension.
 
         Raises:
-            OptionError: a number outside of the storage.
+            OptionError: a number outside the storage.
         """
         if self.ndim == 1:
             return super().as_places(index)
@@ -224,7 +224,7 @@ class TensorRing(TensorMemory):
     # ------------------------------------------------------------------ state
 
     def frames(self) -> dict[Key, Tensor]:
-        """The tensors under each key that are in use, `[*rows, columns, *item]`; see `Storage`."""
+        """The used parts of its tensors, `[*rows, columns, *item]` by key; see `Storage`."""
         columns = self.columns_in_use
         return self._frames(columns) | self._nexts.contents(self, columns) if self.is_initialised else {}
 
@@ -232,7 +232,7 @@ class TensorRing(TensorMemory):
         return {key: leaf.values.narrow(self.ndim - 1, 0, columns) for key, leaf in self._leaves.items()}
 
     def state(self) -> dict[str, Any]:
-        """All but the `frames`; see `Storage`."""
+        """Everything except the `frames`; see `Storage`."""
         schema = self.schema if self.is_initialised else None
         objects = {
             key: [to_state(value) for value in held[:, : self.columns_in_use].flat] for key, held in self._objects.items()
@@ -244,8 +244,8 @@ class TensorRing(TensorMemory):
 
         Raises:
             SpecMismatch: it has another size or holds something else; nothing is changed.
-            MemoryError: there is no room for it.
-            DiskFull: the disk has none; nothing is changed.
+            MemoryError: it does not fit into memory.
+            DiskFull: there is not enough disk space; nothing is changed.
         """
         noted = state["schema"]
         columns = self.columns_in(state, self._columns_for(math.prod(noted["rows"]) if noted else self.rows))

@@ -1,9 +1,9 @@
-"""Tensors in dicts, tuples and lists, nested as one likes ("pytrees"): taken apart into leaves, and joined again.
+"""Arbitrarily nested dicts, tuples and lists of tensors ("pytrees"): splits them into leaves, and joins leaves again.
 
     {"obs": x, "pair": (y, [z])}  --tree_of-->  leaves  {("obs",): x, ("pair", "0"): y, ("pair", "1", "0"): z}
                                                 form    dict(obs, pair=tuple(_, list(_)))
 
-Leaves have keys as those of a TensorDict have: files are named by them, and writers and samplers find them by them.
+Leaves have keys like those of a TensorDict, which name files, and by which writers and samplers find values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Numbers = bool | int | float | complex | np.generic
 
 @dataclass(eq=False)
 class Form:
-    """How leaves are joined.
+    """The structure in which leaves are joined.
 
     Attributes:
         kind: `dict`, `tuple`, `list`, the class of a named tuple, or `Tensor` for a leaf.
@@ -61,7 +61,7 @@ class Form:
 
     @property
     def is_of_dicts(self) -> bool:
-        """Whether it consists of dicts with names alone, as a TensorDict does."""
+        """Whether it consists only of dicts with string keys, like a TensorDict."""
         if self.kind is not dict:
             return self.kind is Tensor
         return all(isinstance(name, str) for name in self.names) and all(part.is_of_dicts for part in self.parts)
@@ -76,7 +76,7 @@ class Form:
         return Form(change(self.kind), self.names, tuple(part.with_classes(change) for part in self.parts))
 
     def state(self) -> dict[str, Any]:
-        """It as plain data; see `form_from`."""
+        """The form as plain data; see `form_from`."""
         return {"kind": self.kind.__name__, "names": list(self.names), "parts": [part.state() for part in self.parts]}
 
     def __str__(self) -> str:
@@ -104,12 +104,12 @@ def form_from(state: Mapping[str, Any], known: Callable[[str], Any]) -> Form:
 
 
 class Tree:
-    """Batches in some form.
+    """A batch of leaves in some form.
 
     Args:
         form: how the leaves are joined.
         leaves: `[*batch, *item]` under each key.
-        ndim: how many dimensions are the batch's.
+        ndim: number of batch dimensions.
     """
 
     device = None
@@ -123,14 +123,14 @@ class Tree:
         return next(iter(self.leaves.values())).shape[: self.ndim]
 
     def joined(self) -> Any:
-        """The data that this was made of."""
+        """The data from which this was made."""
         return self.form.joined(self.leaves)
 
     def as_tensordict(self) -> TensorDict:
         """The same as a TensorDict.
 
         Raises:
-            SpecMismatch: it has other parts than dicts.
+            SpecMismatch: it has parts other than dicts.
         """
         if not self.form.is_of_dicts:
             raise SpecMismatch(
@@ -140,7 +140,7 @@ class Tree:
         return make_tensordict(nested(self.leaves), self.shape)
 
     def unsqueeze(self, dim: int) -> Tree:
-        """One more dimension of the batch."""
+        """Add a batch dimension."""
         return self.each(lambda leaf: leaf.unsqueeze(dim), self.ndim + 1)
 
     def flatten(self, start: int, end: int) -> Tree:
@@ -148,15 +148,15 @@ class Tree:
         return self.each(lambda leaf: leaf.flatten(start, end), self.ndim - (end - start))
 
     def reshape(self, *shape: int) -> Tree:
-        """Other dimensions of the batch."""
+        """Reshape the batch dimensions."""
         return self.each(lambda leaf: leaf.reshape(*shape, *leaf.shape[self.ndim :]), len(shape))
 
     def permute(self, order: Sequence[int]) -> Tree:
-        """The dimensions of the batch in another order."""
+        """Permute the batch dimensions."""
         return self.each(lambda leaf: leaf.permute(*order, *range(self.ndim, leaf.ndim)), self.ndim)
 
     def __getitem__(self, index: Any) -> Tree:
-        """The tree at an index of the batch, of any kind that a TensorDict takes."""
+        """The tree at any batch index that a TensorDict accepts."""
         part: Any = make_tensordict(nested(self.leaves), self.shape)[index]
         return Tree(self.form, {key: part.get(key) for key in self.leaves}, part.ndim)
 
@@ -169,7 +169,7 @@ class Tree:
         return (self.form.joined(dict(zip(self.leaves, row, strict=True))) for row in rows)
 
     def each(self, change: Callable[[Tensor], Tensor], ndim: int) -> Tree:
-        """The same form with changed leaves, and this number of batch dimensions."""
+        """The same form with changed leaves and this number of batch dimensions."""
         return Tree(self.form, {key: change(leaf) for key, leaf in self.leaves.items()}, ndim)
 
 
@@ -182,7 +182,7 @@ def is_container(data: Any) -> bool:
 
 
 def holds_tensors_only(data: Any) -> bool:
-    """Whether data are a dict, a tuple or a list with nothing but tensors and arrays in it, and one at least."""
+    """Whether data are a dict, a tuple or a list that contains only tensors and arrays, and at least one."""
     if not is_container(data):
         return False
     values = list(_parts_of(data).values())
@@ -190,14 +190,14 @@ def holds_tensors_only(data: Any) -> bool:
 
 
 def tree_of(data: Any, ndim: int) -> Tree:
-    """Dicts, tuples and lists of tensors, arrays and numbers, taken apart.
+    """Split dicts, tuples and lists of tensors, arrays and numbers into leaves.
 
     Args:
         data: a dict, tuple or list.
-        ndim: how many dimensions of each tensor are the batch's.
+        ndim: number of batch dimensions of each tensor.
 
     Raises:
-        SpecMismatch: something else in it, nothing at all, names that are none, or batches of several shapes.
+        SpecMismatch: other contents, no contents, invalid names, or different batch shapes.
     """
     leaves: dict[Key, Tensor] = {}
     form = _apart(data, (), leaves)
@@ -244,10 +244,10 @@ def _check_names(parts: Mapping[Any, Any], path: Key) -> None:
 
 
 def as_leaf(value: Any, path: Key = ()) -> Tensor:
-    """A tensor, array or number as a tensor, without its graph.
+    """A tensor, array or number as a tensor, detached from autograd.
 
     Raises:
-        SpecMismatch: it is none of these, or an array of a dtype that no tensor has.
+        SpecMismatch: anything else, or an array of a dtype that torch lacks.
     """
     where = f"{plain(path)!r}: " if path else ""
     if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested:
@@ -276,10 +276,10 @@ def as_leaf(value: Any, path: Key = ()) -> Tensor:
 
 
 def is_named(kind: Any) -> bool:
-    """Whether a class is one of named tuples."""
+    """Whether a class is a named tuple."""
     return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
 def is_same_class(one: Any, other: Any) -> bool:
-    """Whether two classes are one, or copies of one: a class that a function defined is copied into other processes."""
+    """Whether two classes are the same, or copies of one, since local classes are copied into other processes."""
     return one is other or (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)

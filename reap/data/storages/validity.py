@@ -1,4 +1,4 @@
-"""`Validity`: which frames of a storage are steps of an env; idle rows and an env's own reset steps are none."""
+"""`Validity`: tells which frames of a storage are steps of an env, unlike idle rows and an env's own reset steps."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Validity:
 
 
 def validity_in(leaves: Mapping[Key, Leaf], fields: Mapping[Key, Field], ndim: int, control: Control) -> Validity | None:
-    """A reader of the mask; None if all frames are valid. With one dimension, only replaced frames may be invalid.
+    """Make a reader of the mask; None if all frames are valid. With one dimension, only replaced frames may be invalid.
 
     Args:
         leaves: the memory of each key.
         fields: shape and dtype of one frame's value under each key.
         ndim: dimensions of the storage.
-        control: that of the storage.
+        control: the control of the storage.
     """
     mask = leaves.get(MASK)
     if mask is None or math.prod(fields[MASK].shape) != 1:

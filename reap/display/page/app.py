@@ -108,7 +108,7 @@ class TokenOnly:
 
 
 class SafeHeaders:
-    """Adds headers: nothing is kept, nothing is loaded from elsewhere, and the address is told to nobody.
+    """Adds headers: no caching, no loading from elsewhere, and no referrer, which would reveal the address.
 
     Args:
         app: makes the answers.

@@ -24,7 +24,7 @@ class Feed:
     """What pages are told.
 
     Args:
-        count: provides the counts; nobody else uses it.
+        count: provides the counts; not used elsewhere.
         title: name of the run.
         buffer: the replay buffer that the collector fills, or None.
     """

@@ -34,7 +34,7 @@ class Page:
     """A page of a running collector, served while it is entered. Entering it gives its address.
 
     Args:
-        count: provides the counts; nobody else uses it.
+        count: provides the counts; not used elsewhere.
         title: name of the run.
         buffer: the replay buffer that the collector fills, or None.
         port: where to serve; 0 takes a free one. It is taken at once.

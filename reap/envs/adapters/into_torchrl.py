@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WrappedEnv(Protocol):
-    """The part of reap's `EnvBase` that torchrl's needs."""
+    """The part of reap's `EnvBase` that torchrl's env needs."""
 
     device: torch.device | None
     batch_size: torch.Size
@@ -41,11 +41,11 @@ class WrappedEnv(Protocol):
         ...
 
     def reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Begin new episodes."""
+        """Start new episodes."""
         ...
 
     def results_of_step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Apply the actions; the results are at the root of a TensorDict of their own."""
+        """Apply the actions; the results are at the root of a new TensorDict."""
         ...
 
     def set_seed(self, seed: int) -> int:

@@ -1,9 +1,9 @@
 """`TorchRLEnv`: an env object of torchrl, with its transforms, as an env of reap.
 
-The env is driven as torchrl's own collectors drive it, by `step_and_maybe_reset`, which resets the rows that ended in the
-TensorDict of the next step (in the workers, with a `ParallelEnv`). Rows that end by a limit of the collector's are reset
-by the env's `maybe_reset`. If done flags are below the root only, torchrl would reset parts of a row; here any of them
-ends the episode of its row, which is then reset as a whole.
+The env is driven as by torchrl's own collectors, by `step_and_maybe_reset`, which resets rows that ended in the TensorDict of
+the next step (in the workers, with a `ParallelEnv`). Rows that reach a limit of the collector are reset by the env's
+`maybe_reset`. If done flags are only below the root, torchrl would reset parts of a row; here any of them ends the episode of
+its row, which is then reset as a whole.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
 PRESENT = "torchrl.envs.common"
-"""The module of torchrl's EnvBase; an env of torchrl can only be given where it has been imported."""
+"""The module of torchrl's EnvBase; torchrl envs exist only if it has been imported."""
 
 
 def is_torchrl_env(given: Any) -> bool:
-    """Whether an object is a torchrl env; torchrl is not imported for that."""
+    """Whether an object is a torchrl env; does not import torchrl."""
     module = sys.modules.get(PRESENT)
     return module is not None and isinstance(given, module.EnvBase)
 
@@ -41,14 +41,14 @@ def is_torchrl_env(given: Any) -> bool:
 class TorchRLEnv(EnvBase):
     """A torchrl env as an env of reap.
 
-    Collectors make it where they are given such an env. All that the env observes is recorded, keys of its transforms
-    among them (`step_count` of `StepCounter`).
+    Collectors wrap torchrl envs in this class. All observations are recorded, including keys of transforms (such as
+    `step_count` of `StepCounter`).
 
     Args:
         env: an instance of a subclass of `torchrl.envs.EnvBase`.
 
     Raises:
-        OptionError: a value has no fixed shape, or an observation has the name of something that every batch holds.
+        OptionError: a value has no fixed shape, or an observation has the name of a key of every batch.
 
     Example:
         >>> from torchrl.envs import GymEnv
@@ -79,12 +79,12 @@ class TorchRLEnv(EnvBase):
         self._calls = TorchRLCalls(self)
 
     def row_stepper(self) -> RowStepper:
-        """The face that the loop calls."""
+        """The object that the loop calls."""
         self.ensure_open()
         return self._made_face()
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write."""
+        """Bind the arrays that later calls read and write."""
         super().bind(stage, slot)
 
     def _made_face(self) -> TensorDictAsRows:
@@ -96,13 +96,13 @@ class TorchRLEnv(EnvBase):
         return self._calls
 
     def leave_to_policy(self, keys: Sequence[Key]) -> None:
-        """Leave the keys that a `TensorDictPrimer` adds for a policy's recurrent state out of the observations."""
+        """Exclude from the observations the keys that a `TensorDictPrimer` adds for a policy's recurrent state."""
         if any(key in keys for key, _ in self.observation_spec.leaves()):
             self.observation_spec = _without(self.observation_spec, keys)
             self._face = None
 
     def set_device(self, device: torch.device) -> None:
-        """Have the torchrl env on a device, if its specs are not all there; see `EnvBase`."""
+        """Move the torchrl env to a device, unless all its specs are there; see `EnvBase`."""
         super().set_device(device)
         env = self.wrapped
         specs = (env.full_observation_spec, env.full_action_spec, env.full_reward_spec, env.full_done_spec)
@@ -138,7 +138,7 @@ class TorchRLEnv(EnvBase):
 
     @property
     def own_draw(self) -> Callable[[TensorDictBase], TensorDictBase] | None:
-        """The torchrl env's own way of drawing random actions; see `EnvBase`."""
+        """The torchrl env's own method of drawing random actions; see `EnvBase`."""
         return own_draw(self.wrapped)
 
     def get_attribute(self, name: str) -> Any:
@@ -168,7 +168,7 @@ class TorchRLCalls:
     """The calls to a torchrl env.
 
     Attributes:
-        wanted: keys that the env or its transforms read and that are no observations: a policy may write them.
+        wanted: keys other than observations that the env or its transforms read, and a policy may write.
     """
 
     def __init__(self, env: TorchRLEnv) -> None:
@@ -186,7 +186,7 @@ class TorchRLCalls:
         return self._env.reset()
 
     def begin_rows(self, current: TensorDictBase, mask: torch.Tensor) -> TensorDictBase:
-        """Reset the rows of a mask, by the done flags that the env resets by."""
+        """Reset the rows of a mask, through the done flags that the env uses for resets."""
         request = current.copy()
         for key in self._done:
             shape = self._shapes[key]
@@ -204,14 +204,14 @@ class TorchRLCalls:
 
 
 class PolicyFedFace(TensorDictAsRows):
-    """Also passes on other outputs of the policy than actions, if the env or one of its transforms reads them."""
+    """Also passes on policy outputs other than actions, if the env or one of its transforms reads them."""
 
     def __init__(self, env: TorchRLEnv, calls: TorchRLCalls) -> None:
         super().__init__(env, calls)
         self._wanted = calls.wanted
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write."""
+        """Bind the arrays that later calls read and write."""
         super().bind(stage, slot)
         written = [key for key in self._wanted if key in slot.fields and after(key) not in slot.fields]
         self._actions += [(plain(key), slot.views(key)) for key in written]
@@ -233,7 +233,7 @@ def _is_each(env: Any, key: Key) -> bool:
 
 
 def _transforms(env: Any) -> Iterator[Any]:
-    """The transforms of a TransformedEnv, one by one, and of the envs within it."""
+    """The transforms of a TransformedEnv, and of the envs within it, one by one."""
     while _is_transformed(env):
         yield from (part for part in env.transform.modules() if hasattr(part, "in_keys"))
         env = env.base_env
@@ -250,7 +250,7 @@ def _is_transformed(env: Any) -> bool:
 
 
 def _without(spec: Composite, keys: Sequence[Key], path: Key = ()) -> Composite:
-    """A Composite without these leaves, and without the Composites that would be empty."""
+    """A Composite without these leaves, and without Composites that would be empty."""
     kept: dict[str, Spec] = {}
     for name, part in spec.items():
         key = (*path, name)

@@ -1,4 +1,4 @@
-"""`TransformedEnv`: torchrl's class, around envs of reap too."""
+"""`TransformedEnv`: torchrl's class, extended to wrap envs of reap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REAL = "RealTransformedEnv"
 
 
 class _Door(type):
-    """Makes objects of a class that is defined when it is first asked for, as torchrl is imported then."""
+    """Metaclass that defines the real class, and imports torchrl, on first use."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
         if any(isinstance(base, _Door) for base in bases):
@@ -30,12 +30,12 @@ class _Door(type):
 
 
 class _TransformedEnv(metaclass=_Door):
-    """torchrl's `TransformedEnv`, which takes envs of reap as they are.
+    """torchrl's `TransformedEnv`, which also accepts envs of reap.
 
     Args:
         env: an env of reap or of torchrl.
         transform: a transform of torchrl's, from `reap.envs.transforms`.
-        **kwargs: those of torchrl's class.
+        **kwargs: arguments of torchrl's class.
 
     Raises:
         ImportError: torchrl is not installed.
@@ -54,7 +54,7 @@ def _class() -> Any:
     base: Any = load("torchrl.envs.transforms", "TransformedEnv").TransformedEnv
 
     class TransformedEnv(base):
-        """torchrl's class, which makes an env of torchrl's of an env of reap."""
+        """torchrl's class, which converts an env of reap to one of torchrl."""
 
         def __init__(self, env: Any = None, transform: Any = None, **kwargs: Any) -> None:
             inner = kwargs.pop("base_env", env)

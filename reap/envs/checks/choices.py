@@ -1,7 +1,7 @@
-"""Choices: discrete actions are read from arrays and checked before an env steps with them; discrete observations too.
+"""Choices: reads discrete actions and observations from arrays, and checks actions before an env steps with them.
 
-A one-hot row is the same, byte for byte, as the row of an identity matrix at the index of its greatest number. To
-compare the bytes costs less than to count ones and zeros.
+A one-hot row equals, byte for byte, the row of an identity matrix at the index of its maximum. Comparing bytes is cheaper
+than counting ones and zeros.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from reap.specs.onehot import ONE_HOT, is_not_one_hot
 INT64, BOOL = np.dtype(np.int64), np.dtype(bool)
 
 FEW = 64
-"""Choices up to which there is an identity matrix: its size grows with the square of their number."""
+"""Maximum number of choices for an identity matrix, whose size grows with the square of that number."""
 
 FEW_COLUMNS = 4096
-"""Different columns up to which those that came are kept."""
+"""Maximum number of distinct columns that are cached."""
 
 Readers = tuple[Callable[[Array], int], Callable[[Array], list[int]]]
 """Readers of the choice of one row, and of the choices of a column of rows."""
@@ -100,13 +100,13 @@ def index_readers(count: int, key: Key) -> Readers:
 
 
 def no_choice(rows: Array, key: Key, expected: str, wrong: Any = None) -> SpecMismatch:
-    """The error for an action that is none of the choices.
+    """The error for an action that is not one of the choices.
 
     Args:
         rows: the action, or those of all rows.
         key: its key.
         expected: a description of the allowed values.
-        wrong: of all rows, which are wrong, bool `[E]`; the first of them is named.
+        wrong: the rows that are wrong, bool `[E]`, of which the first is named; None for the action of a single row.
     """
     if wrong is None:
         return SpecMismatch(f"policy: {plain(key)!r}: expected {expected}, found {describe_choices(rows)}")
@@ -118,7 +118,7 @@ def zero_based(value: Any, offset: Array, counts: Array, key: Key) -> Array:
     """Choices counted from 0, int64 of the shape of `counts`.
 
     Raises:
-        SpecMismatch: they have another shape, are no integers, or one is outside of its range.
+        SpecMismatch: a wrong shape, not integers, or out of range.
     """
     array = as_array(value)
     fitting = None if array is None or array.shape != counts.shape else as_dtype(array, INT64)
@@ -137,7 +137,7 @@ def switches(value: Any, shape: tuple[int, ...], key: Key) -> Array:
     """Zeros and ones, int8 of a shape.
 
     Raises:
-        SpecMismatch: they have another shape, or are something else.
+        SpecMismatch: a wrong shape, or other values.
     """
     array = as_array(value)
     fitting = None if array is None or array.shape != shape else as_dtype(array, BOOL)

@@ -1,6 +1,6 @@
 """Looks: checks of whole columns, for NaN, numbers outside their bounds, and invalid choices.
 
-A correct column costs a few passes; only for a wrong one is it determined which frame is wrong, and in what.
+A correct column costs a few passes; only for a wrong one are the frame and the fault located.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from reap.specs.onehot import ONE_HOT, is_not_one_hot
 Mask = NDArray[np.bool_]
 
 SPREAD_BYTES = 256
-"""Bounds of values up to this size are spread over all frames, for rows of a few numbers are compared slowly."""
+"""Bounds of values up to this size are expanded to all frames, because comparing rows of a few numbers is slow."""
 
 
 FEW_BYTES, FEW_COLUMNS = 512, 1024
-"""Columns of choices up to this size are known again, and up to this number of them."""
+"""Maximum size of columns of choices that are cached, and their maximum number."""
 
 
 class Look(Protocol):
-    """Looks at the values of one key, arrays `[..., *value]`."""
+    """Checks the values of one key, arrays `[..., *value]`."""
 
     def is_fine(self, array: Array) -> bool:
         """Whether all values are correct."""
@@ -39,12 +39,12 @@ class Look(Protocol):
         ...
 
     def words(self, value: Array, row: int) -> tuple[str, str]:
-        """The expected and the found value, in words, for a wrong value of this row."""
+        """Texts for the expected and the found value, for a wrong value in this row."""
         ...
 
 
 class NoNaN:
-    """No number is NaN.
+    """Checks that no number is NaN.
 
     Args:
         ndim: dimensions of a value.
@@ -58,20 +58,20 @@ class NoNaN:
         return not array.size or not np.isnan(array.min())
 
     def wrong(self, array: Array) -> Mask:
-        """Which frames have one that is."""
+        """Which frames `[...]` contain NaN."""
         return any_of_frame(np.isnan(array), self._ndim)
 
     def words(self, value: Array, row: int) -> tuple[str, str]:
-        """Where it is NaN."""
+        """Texts with the index of the NaN."""
         return "numbers", f"NaN{_at(np.isnan(value))}"
 
 
 class Bounds:
-    """Numbers are between their bounds, up to one part in a million.
+    """Checks that numbers are between their bounds, up to one part in a million.
 
     Args:
-        low: the least values, `[E, *value]`, or `[*value]` for a single env.
-        high: the greatest values.
+        low: the minimum values, `[E, *value]`, or `[*value]` for a single env.
+        high: the maximum values.
         ndim: dimensions of a value.
     """
 
@@ -83,7 +83,7 @@ class Bounds:
 
     @property
     def is_endless(self) -> bool:
-        """Whether they exclude no number."""
+        """Whether the bounds exclude no number."""
         low, high = self._low, self._high
         if low.dtype.kind == "b":
             return True
@@ -91,7 +91,7 @@ class Bounds:
         return bool((low == least).all() and (high == most).all())
 
     def is_fine(self, array: Array) -> bool:
-        """Whether all numbers are between them; NaN is not."""
+        """Whether all numbers are between the bounds; NaN is not."""
         if not array.size:
             return True
         if self._is_uniform:
@@ -100,19 +100,19 @@ class Bounds:
         return bool((array >= least).all() and (array <= most).all())
 
     def wrong(self, array: Array) -> Mask:
-        """Which frames have one that is outside; NaN is not."""
+        """Which frames have a number outside the bounds; NaN does not count."""
         least, most = self._ends(array)
         return any_of_frame((array < least) | (array > most), self._ndim)
 
     def words(self, value: Array, row: int) -> tuple[str, str]:
-        """The bounds, and the number that is outside."""
+        """Texts for the bounds, and the number outside them."""
         low, high = (end[row] if end.ndim > self._ndim else end for end in (self._low, self._high))
         outside = (value < _with_slack(low, -1)) | (value > _with_slack(high, 1))
         index = tuple(int(i) for i in np.argwhere(outside)[0])
         return f"values in [{low[index]}, {high[index]}]", f"{value[index]}{_at(outside)}"
 
     def _ends(self, array: Array) -> tuple[Array, Array]:
-        """The bounds, as they are compared with an array `[E, T, *value]` or `[T, *value]`."""
+        """The bounds in a form that can be compared with an array `[E, T, *value]` or `[T, *value]`."""
         if self._spread[0] != array.shape:
             ends = (self._least, self._most)
             lead = ends[0].ndim - self._ndim  # dimensions of rows in front of the columns
@@ -124,7 +124,7 @@ class Bounds:
 
 
 class ChoiceRange:
-    """Indices are within their range.
+    """Checks that indices are in range.
 
     Args:
         counts: the number of choices of each, `[*value]` or `[]`.
@@ -135,15 +135,15 @@ class ChoiceRange:
         self._counts, self._ndim = counts, ndim
 
     def is_fine(self, array: Array) -> bool:
-        """Whether all do."""
+        """Whether all indices are in range."""
         return not self._outside(array).any()
 
     def wrong(self, array: Array) -> Mask:
-        """Which frames have one that does not."""
+        """Which frames have an index out of range."""
         return any_of_frame(self._outside(array), self._ndim)
 
     def words(self, value: Array, row: int) -> tuple[str, str]:
-        """The greatest indices, and the value."""
+        """Texts for the maximum indices, and the value."""
         return f"integers from 0 to {(self._counts - 1).tolist()}", str(value.tolist())
 
     def _outside(self, array: Array) -> Mask:
@@ -151,7 +151,7 @@ class ChoiceRange:
 
 
 class OneHotBlocks:
-    """Blocks of the last dimension are one-hot.
+    """Checks that blocks of the last dimension are one-hot.
 
     Args:
         sizes: the lengths of the blocks.
@@ -165,7 +165,7 @@ class OneHotBlocks:
         self._known: set[tuple[Any, bytes]] = set()
 
     def is_fine(self, array: Array) -> bool:
-        """Whether all are."""
+        """Whether all blocks are one-hot."""
         if array.nbytes > FEW_BYTES:
             return not self.wrong(array).any()
         column = array.dtype, array.tobytes()
@@ -177,12 +177,12 @@ class OneHotBlocks:
         return is_fine
 
     def wrong(self, array: Array) -> Mask:
-        """Which frames have one that is not."""
+        """Which frames have a block that is not one-hot."""
         blocks = np.split(array, self._cuts, axis=-1)
         return any_of_frame(np.logical_or.reduce(list(map(is_not_one_hot, blocks))), self._ndim - 1)
 
     def words(self, value: Array, row: int) -> tuple[str, str]:
-        """The blocks, and the value."""
+        """Texts for the blocks, and the value."""
         blocks = f" in each of the blocks {self._sizes}" if len(self._sizes) > 1 else ""
         return f"{ONE_HOT}{blocks}", str(value.tolist())
 
@@ -198,7 +198,7 @@ def number_looks(spec: Spec, lead: int) -> tuple[NoNaN | None, Bounds | None]:
 
 
 def choice_look(spec: Spec, lead: int) -> Look | None:
-    """The check of the choices of a spec; None for a spec of something else."""
+    """The check of the choices of a spec; None for a spec of other values."""
     ndim = spec.ndim - lead
     if isinstance(spec, OneHot):
         return OneHotBlocks([spec.n], ndim)
@@ -212,18 +212,18 @@ def choice_look(spec: Spec, lead: int) -> Look | None:
 
 
 def as_numpy(value: torch.Tensor) -> Array:
-    """The numbers of a tensor; those of a dtype that numpy lacks as float32."""
+    """The numbers of a tensor as an array; float32 if numpy lacks the dtype."""
     wide = value.detach().cpu()
     return (wide.float() if wide.dtype.is_floating_point and wide.dtype.itemsize < 4 else wide).numpy()
 
 
 def any_of_frame(wrong: Array, ndim: int) -> Mask:
-    """Of flags `[..., *value]`, whether any is set, for each frame `[...]`."""
+    """Whether any of the flags `[..., *value]` of each frame `[...]` is set."""
     return np.asarray(wrong.any(tuple(range(wrong.ndim - ndim, wrong.ndim)))) if ndim else wrong
 
 
 def _rows(bound: torch.Tensor, lead: int) -> Array:
-    """A bound `[*batch, *value]` as `[E, *value]`, or as `[*value]` where it is the same for all rows."""
+    """A bound `[*batch, *value]` as `[E, *value]`, or as `[*value]` if it is the same for all rows."""
     value, array = bound.shape[lead:], as_numpy(bound)
     rows = array.reshape(-1, *value) if lead else array[None]
     same = bool((rows == rows[:1]).all())

@@ -1,8 +1,8 @@
-"""`SlotCheck` checks the values of a rollout when it is recorded, before the user gets it.
+"""`SlotCheck`: checks the values of a recorded rollout before the user gets it.
 
 NaN        an error, in observations, rewards and actions
-choices    an error, where the env does not look at them one by one
-bounds     an error with check="all"; otherwise counted, and told once for each key: many envs leave theirs by rounding
+choices    an error, unless the env checks them one by one
+bounds     an error with check="all"; otherwise counted, with one warning per key, since many envs exceed them by rounding
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from reap.specs.fits import Check, Outside
 
 
 class Watched(NamedTuple):
-    """The check of the values under a key of the slot, and the call that they come from."""
+    """The check of the values under a key of the slot, and the call that returned them."""
 
     key: Key
     look: Look
     where: str
     name: Key
     only_first: bool = False
-    """Only frames that begin an episode: others are those that came with the step before."""
+    """Check only frames that start an episode; other observations came with the previous step."""
 
 
 class SlotCheck:
-    """Looks at the columns of a slot.
+    """Checks the columns of a slot.
 
     Args:
         env: the env whose values are recorded in it.
         check: how closely values are checked.
-        checks_choices: the env looks at choices itself.
+        checks_choices: the env checks choices itself.
     """
 
     def __init__(self, env: EnvSpecs, check: Check, *, checks_choices: bool) -> None:
@@ -65,12 +65,12 @@ class SlotCheck:
             self._errors += [Watched(key, look, "policy", key) for look in (numbers, choices) if look is not None]
 
     def look(self, slot: Slot, columns: range, begun: Sequence[int]) -> list[Outside]:
-        """Find numbers outside their bounds in columns whose ids are written.
+        """Check columns whose ids are written; return numbers outside their bounds.
 
         Args:
             slot: the slot.
             columns: the columns that were recorded.
-            begun: rows whose first column begins an episode.
+            begun: rows whose first column starts an episode.
 
         Raises:
             SpecMismatch: a NaN, an invalid choice, or with check="all" a number outside its bounds.
@@ -93,7 +93,7 @@ class SlotCheck:
 
 
 def _both(key: Key, look: Look) -> Iterator[Watched]:
-    """An observation where it is returned by a step, and where it begins an episode."""
+    """The checks of an observation as a result of a step, and as the start of an episode."""
     yield Watched(after(key), look, "env.step", key)
     yield Watched(key, look, "env.reset", key, only_first=True)
 
@@ -106,7 +106,7 @@ def _values(slot: Slot, key: Key) -> Array:
 
 
 def _valid(watched: Watched, array: Array, slot: Slot, columns: range, begun: Sequence[int]) -> Mask:
-    """Which frames `[E, T]` are wrong, of those that count."""
+    """Which frames `[E, T]` are wrong, of those to be checked."""
     ids = slot.by_row(IDS)[:, columns.start : columns.stop]
     counts = ids != NO_ID if MASK in slot.fields else np.ones(ids.shape, bool)
     if watched.only_first:

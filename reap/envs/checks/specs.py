@@ -28,10 +28,10 @@ def check_env_specs(env: Any, *, check_dtype: bool = True, seed: int | None = No
         env: an env of reap, gymnasium or torchrl, or a gymnasium id.
         check_dtype: compare dtypes and ranges too.
         seed: seeds the env first, and torch's generator for the actions (restored afterwards).
-        steps: how many steps.
+        steps: number of steps.
 
     Raises:
-        SpecMismatch: a value differs from its spec; the text names the key, both, and the call.
+        SpecMismatch: a value differs from its spec; the message names the key, both, and the call.
 
     Example:
         >>> from reap.envs import GymEnv

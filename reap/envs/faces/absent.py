@@ -1,4 +1,4 @@
-"""Names of torchrl's envs that there are not here, and why."""
+"""Names of torchrl's envs that are not supported, with reasons."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ABSENT = {
 
 
 def lacking(env: object, name: str) -> Exception:
-    """The error for a name that an env lacks: AttributeError, but TypeError for a private one of torchrl's envs."""
+    """The error for a missing attribute of an env: AttributeError, but TypeError for a private one of torchrl's envs."""
     owner = type(env).__name__
     module = sys.modules.get(PRESENT)
     is_known = module is not None and hasattr(module.EnvBase, name)
@@ -67,10 +67,10 @@ REFUSED = {
 
 
 def checked_options(owner: str, options: Mapping[str, Any]) -> Check:
-    """How closely an env's values are checked, by the options of torchrl's class.
+    """The value of `check` for an env, from the options of torchrl's class.
 
     Raises:
-        OptionError: an option that is not known, or a value that cannot be had.
+        OptionError: an unknown option, or an unsupported value.
     """
     for name, value in options.items():
         if name not in {*REFUSED, "run_type_checks"}:

@@ -1,4 +1,4 @@
-"""Done flags: which rows' episodes ended, and the values of flags that were left out.
+"""Done flags: finds the rows whose episodes ended, and fills in missing flags.
 
 done                   decides alone if it is at the root
 agents / a / done      without one at the root, any leaf ends the episode of its row
@@ -31,11 +31,11 @@ Flags = NDArray[Any]
 
 
 class DoneFlags:
-    """Reads from the result of a step which rows ended, and how.
+    """Finds in the result of a step which rows ended, and how.
 
     Args:
         env: the env's specs.
-        complete: every `done` of the spec is there, so that the others are read only where one is True.
+        complete: every `done` of the spec is present, so the other flags are read only if one is True.
     """
 
     def __init__(self, env: EnvSpecs, *, complete: bool = False) -> None:
@@ -51,7 +51,7 @@ class DoneFlags:
         self._sizes = {plain(key): spec.shape for key, spec in env.full_done_spec.leaves()}
 
     def read(self, td: TensorDictBase) -> tuple[Flags, Flags] | None:
-        """Terminated and truncated `[E]` of the rows, or None where no flag is True."""
+        """Terminated and truncated `[E]` of the rows, or None if no flag is True."""
         for key in self._any:
             value = get_leaf(td, key)
             if value is None:
@@ -100,10 +100,10 @@ def deciding_groups(keys: Sequence[Key]) -> dict[Key, list[str]]:
 
 
 def shape_flags(env: EnvSpecs, result: TensorDictBase, call: str) -> None:
-    """Give done flags the shape of their spec, which an env may have left the last dimension out of.
+    """Give done flags the shape of their spec, if the env has omitted the last dimension.
 
     Raises:
-        SpecMismatch: a flag has another number of values, or is no tensor of booleans.
+        SpecMismatch: a flag has a wrong number of values, or is not a tensor of booleans.
     """
     for key, spec in env.full_done_spec.leaves():
         value = result.get(plain(key), None)
@@ -115,10 +115,10 @@ def shape_flags(env: EnvSpecs, result: TensorDictBase, call: str) -> None:
 
 
 def checked_flag(value: Any, shape: torch.Size, where: str) -> torch.Tensor:
-    """A done flag of this shape, bool; given as such, or as the integers 0 and 1.
+    """A done flag as bool in this shape, from bools or the integers 0 and 1.
 
     Raises:
-        SpecMismatch: it has another number of values, or others.
+        SpecMismatch: it has a wrong number of values, or other values.
     """
     fitting = tensor_as_dtype(value, torch.bool) if isinstance(value, torch.Tensor) else None
     if fitting is None:
@@ -130,7 +130,7 @@ def checked_flag(value: Any, shape: torch.Size, where: str) -> torch.Tensor:
 
 
 def complete_flags(env: EnvSpecs, result: TensorDictBase) -> None:
-    """Fill in done flags that a step left out, so that `done == terminated | truncated`."""
+    """Fill in done flags that a step omitted, so that `done == terminated | truncated`."""
     leaves = list(env.full_done_spec.leaves())
     given = {key: value for key, _ in leaves if (value := result.get(plain(key), None)) is not None}
     for key, spec in leaves:
@@ -139,7 +139,7 @@ def complete_flags(env: EnvSpecs, result: TensorDictBase) -> None:
 
 
 def _completed(key: Key, given: Mapping[Key, torch.Tensor], none: torch.Tensor) -> torch.Tensor:
-    """A flag that was left out, from those beside it; as `DoneFlags` reads them."""
+    """The value of an omitted flag, derived from its siblings as `DoneFlags` reads them."""
     done, terminated, truncated = (given.get((*key[:-1], *flag)) for flag in FLAGS)
     if key[-1] == "done":
         known = [flag for flag in (terminated, truncated) if flag is not None]
@@ -151,7 +151,7 @@ def _completed(key: Key, given: Mapping[Key, torch.Tensor], none: torch.Tensor) 
 
 
 def require_not_done(env: EnvSpecs, begun: TensorDictBase, mask: torch.Tensor | None) -> None:
-    """Raise unless the rows that a reset began go on, or the env allows others.
+    """Raise unless the rows of a reset are not done, or the env allows done rows.
 
     Args:
         env: the env.

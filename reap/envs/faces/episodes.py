@@ -41,13 +41,13 @@ def step_mdp(
 
     Args:
         tensordict: a step's result `[*batch_size]`.
-        next_tensordict: where the result goes; None: a new TensorDict.
-        keep_other: keep root keys that have no successor under `"next"`.
-        exclude_reward: leave the reward out.
-        exclude_done: leave the done flags out.
-        exclude_action: leave the action out.
+        next_tensordict: receives the result; None makes a new TensorDict.
+        keep_other: keep root keys without a successor under `"next"`.
+        exclude_reward: omit the reward.
+        exclude_done: omit the done flags.
+        exclude_action: omit the action.
         reward_keys: a key or a list of keys; a tuple of names is one nested key.
-        done_keys: likewise, and the three flags at the root unless given.
+        done_keys: likewise; by default the three flags at the root.
         action_keys: likewise.
     """
     gone: list[NestedKey] = []
@@ -80,7 +80,7 @@ def rollout(
     """Stack up to `max_steps` steps along a last dimension named `"time"`; see `EnvBase.rollout`.
 
     Raises:
-        OptionError: there is no step to take.
+        OptionError: `max_steps` is below 1.
     """
     if max_steps < 1:
         raise OptionError(f"rollout: expected one step or more, got {max_steps}")

@@ -1,4 +1,4 @@
-"""`ModuleCalls`: the calls of torch's modules that make sense for an env."""
+"""`ModuleCalls`: the methods of torch modules that make sense for an env."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class ModuleCalls(EnvSpecs):
-    """Devices and modes."""
+    """Methods for devices and modes."""
 
     training: bool = True
-    """Whether the env is in training mode, for envs that differ then; `train` and `eval` set it."""
+    """Whether the env is in training mode, for envs that depend on it; set by `train` and `eval`."""
 
     _closed: bool
     _face: TensorDictAsRows | None
@@ -33,12 +33,12 @@ class ModuleCalls(EnvSpecs):
         return self.train(False)
 
     def to(self, device: torch.device | str | int) -> Self:
-        """Let the env's TensorDicts be on another device from now on; the env itself is returned.
+        """Move the env's TensorDicts to another device; returns the env.
 
-        Its next reset or step by TensorDicts is there; collectors that drive it already are not told.
+        This applies from the next reset or step by TensorDicts; collectors that already drive the env are not notified.
 
         Raises:
-            OptionError: a dtype, or a device that there is not.
+            OptionError: a dtype, or a device that does not exist.
         """
         if isinstance(device, torch.dtype):
             raise OptionError(f"{type(self).__name__}.to: expected a device, got {device}; GymEnv(dtype=) casts observations")

@@ -1,4 +1,4 @@
-"""What an env on TensorDicts returns, on the device where its values are to be."""
+"""Moves results of an env on TensorDicts to the device of its values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def moving(call: Callable[[Any], TensorDictBase], device: torch.device) -> Callable[[Any], TensorDictBase]:
-    """A call whose result is moved to a device, if any of it is elsewhere."""
+    """Wraps a call and moves its result to a device, if any of it is elsewhere."""
 
     def moved(given: Any) -> TensorDictBase:
         result = call(given)
@@ -36,6 +36,6 @@ def is_there(values: Any, device: torch.device) -> bool:
 
 
 def require_values(device: torch.device) -> None:
-    """Raise OptionError for a device whose tensors have no values."""
+    """Raise OptionError for a device whose tensors hold no values."""
     if device.type == "meta":
         raise OptionError("env_device='meta': expected a device that holds values, and tensors on meta have none")

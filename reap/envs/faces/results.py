@@ -1,4 +1,4 @@
-"""TensorDicts that an env returned: compared with its specs, completed, merged with those it returned before."""
+"""Compares TensorDicts that an env returned with its specs, completes them, and merges them with earlier ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def merge_rows(old: TensorDictBase, new: TensorDictBase, mask: torch.Tensor) -> TensorDictBase:
-    """`new` in the rows of a mask `[*batch_size, 1]`, `old` in the others; keys of one of them as they are there."""
+    """`new` in the rows of a mask `[*batch_size, 1]`, `old` in the others; keys of only one of them are kept as they are."""
     merged = old.copy()
     for key, value in new.items(include_nested=True, leaves_only=True, is_leaf=_is_leaf):
         kept = old.get(key, None)
@@ -49,7 +49,7 @@ def _merged(old: Any, new: Any, mask: torch.Tensor) -> Any:
 
 
 def clear_flags(env: EnvSpecs, begun: TensorDictBase) -> None:
-    """Add those done flags of the spec, all False, that a reset left out."""
+    """Add the done flags of the spec that a reset omitted, all False."""
     for key, spec in env.full_done_spec.leaves():
         if plain(key) not in begun.keys(include_nested=True):
             begun.set(plain(key), spec.zero())
@@ -62,8 +62,8 @@ def check_result(env: EnvSpecs, td: Any, call: str, *, by_hand: bool = False) ->
         env: the env.
         td: the result.
         call: the name of the method.
-        by_hand: the result is for a caller: values of another dtype that fit get that of their spec, and numbers outside of
-            their bounds are told; in a loop a `SlotCheck` sees to both.
+        by_hand: the result is for a caller: values of another dtype that fit are converted to the spec's, and a warning tells
+            of numbers outside their bounds; in a loop a `SlotCheck` handles both.
     """
     where = f"{type(env).__name__}.{call}"
     if not isinstance(td, load_tensordict().TensorDictBase):
@@ -77,7 +77,7 @@ def check_result(env: EnvSpecs, td: Any, call: str, *, by_hand: bool = False) ->
 
 
 def check_values(env: EnvSpecs, td: TensorDictBase, call: str, where: str, *, by_hand: bool) -> None:
-    """The part of `check_result` that looks at observations and rewards."""
+    """The part of `check_result` for observations and rewards."""
     for key, spec in env.specs_of_result(call):
         value = get_leaf(td, plain(key))
         if value is None:
@@ -91,7 +91,7 @@ def check_values(env: EnvSpecs, td: TensorDictBase, call: str, where: str, *, by
 
 
 def _check_value(env: EnvSpecs, spec: Spec, value: Any, key: Key, where: str, by_hand: bool) -> None:
-    """Raise SpecMismatch unless a value is in its spec; numbers outside of their bounds are told once, by hand."""
+    """Raise SpecMismatch unless a value is in its spec; when called by hand, warn once of numbers outside their bounds."""
     numbers, bounds = env.looks_of(key, spec)
     has_layout = isinstance(value, torch.Tensor) and (value.shape, value.dtype) == (spec.shape, spec.dtype)
     if bounds is None and numbers is not None and has_layout and numbers.is_fine(as_numpy(value)):

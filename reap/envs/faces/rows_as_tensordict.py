@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class RowsAsTensorDict:
-    """Resets and steps an env through a stage and a slot of one column that nobody else uses.
+    """Resets and steps an env through a private stage and a private slot of one column.
 
     Args:
         env: the env's specs.
-        stepper: its array face, which others may bind to arrays too if it is the env itself.
+        stepper: its array face; if this is the env itself, others may bind it to other arrays too.
         make_block: makes the memory of the stage and the slot.
     """
 
@@ -107,5 +107,5 @@ class RowsAsTensorDict:
         return self._tensordict(leaves)
 
     def is_plainly_fine(self) -> bool:
-        """Whether all numbers of the last step are between their bounds; False where there are choices or objects."""
+        """Whether all numbers of the last step are within their bounds; False if there are choices or objects."""
         return self._has_looks and all(look.is_fine(array) for look, array in self._looks)

@@ -1,4 +1,4 @@
-"""`SpecViews`: the specs of an env in other groups, without their batch dimensions, and the keys in them."""
+"""`SpecViews`: the specs of an env in other groupings, without their batch dimensions, and their keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SpecViews:
-    """What is derived from the four specs that an env has."""
+    """Views derived from the four specs of an env."""
 
     batch_size: torch.Size
     device: torch.device | None
@@ -67,9 +67,9 @@ class SpecViews:
 
     @property
     def state_spec(self) -> Composite:
-        """What an env declares that it reads from the TensorDict besides actions; nothing unless set.
+        """The inputs besides actions that an env declares to read from the TensorDict; empty unless set.
 
-        An env steps from the TensorDict that it returned last, so that it finds there whatever it put there, declared or not.
+        An env steps from the TensorDict that it returned last, which holds everything it put there, declared or not.
         """
         return Composite(shape=self.batch_size) if self._state is None else self._state
 
@@ -87,13 +87,13 @@ class SpecViews:
 
     @property
     def input_spec(self) -> Composite:
-        """What goes into a step: `full_state_spec` and `full_action_spec`."""
+        """The inputs of a step: `full_state_spec` and `full_action_spec`."""
         groups = {"full_state_spec": self.state_spec, "full_action_spec": self.full_action_spec}
         return Composite(groups, shape=self.batch_size)
 
     @property
     def output_spec(self) -> Composite:
-        """What comes out of a step: `full_observation_spec`, `full_reward_spec` and `full_done_spec`."""
+        """The outputs of a step: `full_observation_spec`, `full_reward_spec` and `full_done_spec`."""
         groups = {
             "full_observation_spec": self.observation_spec,
             "full_reward_spec": self.full_reward_spec,
@@ -185,12 +185,12 @@ class SpecViews:
 
     @property
     def done_keys(self) -> list[NestedKey]:
-        """Keys of all done flags: `done`, `terminated` and, where the env has it, `truncated`."""
+        """Keys of all done flags: `done`, `terminated` and, if the env has it, `truncated`."""
         return [plain(key) for key, _ in self.full_done_spec.leaves()]
 
     @property
     def done_key(self) -> NestedKey:
-        """Key of the only flag that ends an episode, whatever its cause.
+        """Key of the only flag that ends an episode for any reason.
 
         Raises:
             OptionError: there are several.
@@ -202,7 +202,7 @@ class SpecViews:
 
     @property
     def done_keys_groups(self) -> list[list[NestedKey]]:
-        """The keys of the done flags, those that lie beside each other together."""
+        """The keys of the done flags, grouped by their parent."""
         groups: dict[tuple[str, ...], list[NestedKey]] = {}
         for key in self.done_keys:
             groups.setdefault(as_key(key)[:-1], []).append(key)
@@ -210,27 +210,27 @@ class SpecViews:
 
     @property
     def reset_keys(self) -> list[NestedKey]:
-        """The key of the reset mask beside each group of done flags: `"_reset"`, `("agents", "_reset")`."""
+        """The key of the reset mask next to each group of done flags: `"_reset"`, `("agents", "_reset")`."""
         return [plain((*as_key(group[0])[:-1], "_reset")) for group in self.done_keys_groups]
 
     # ------------------------------------------------------------------ values
 
     def cardinality(self, tensordict: TensorDictBase | None = None) -> int | float:
-        """The number of actions that one row may choose from; infinity where actions are numbers.
+        """The number of actions from which a row may choose; infinity if actions are continuous.
 
         Args:
-            tensordict: without effect; an env whose choices differ overrides the method and reads it.
+            tensordict: ignored here; for envs that override the method because their choices vary.
         """
         return self._of_one_row(self.full_action_spec).cardinality()
 
     def all_actions(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """All actions that one row may choose from, a TensorDict `[cardinality]`.
+        """All actions from which a row may choose, as a TensorDict `[cardinality]`.
 
         Args:
-            tensordict: without effect; an env whose choices differ overrides the method and reads it.
+            tensordict: ignored here; for envs that override the method because their choices vary.
 
         Raises:
-            OptionError: actions are numbers.
+            OptionError: actions are continuous.
         """
         return self._of_one_row(self.full_action_spec).enumerate(use_mask=True)
 

@@ -1,4 +1,4 @@
-"""`Stepping`: what people do with an env by TensorDicts, written with `reset` and `step`."""
+"""`Stepping`: an env's methods on TensorDicts that build on `reset` and `step`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Stepping(EnvSpecs):
 
     @property
     def own_draw(self) -> Callable[[TensorDictBase], TensorDictBase] | None:
-        """What draws random actions, where a subclass overrides `rand_action` or `rand_step`; None: they come from specs."""
+        """The function that draws random actions, if `rand_action` or `rand_step` is overridden; None: specs draw them."""
         return own_draw(self)
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
@@ -63,7 +63,7 @@ class Stepping(EnvSpecs):
         """Whether any row is done in a TensorDict with done flags at its root; the rows are noted under `"_reset"`.
 
         Args:
-            tensordict: what is under `"next"` in a step's result, or the root of the next step.
+            tensordict: the entry `"next"` of a step's result, or the root of the next step.
         """
         ended = DoneFlags(self).read(tensordict)
         if ended is None:
@@ -73,14 +73,14 @@ class Stepping(EnvSpecs):
         return True
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Reset the rows that are done in a TensorDict with done flags at its root; it is returned as it is if none is."""
+        """Reset the rows that are done in a TensorDict with done flags at its root; if none is, return it unchanged."""
         return self.reset(tensordict) if self.any_done(tensordict) else tensordict
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Step, and reset the rows whose episode ended.
 
         Returns:
-            The step's result, and the TensorDict that the next step starts from.
+            The step's result, and the TensorDict from which the next step starts.
 
         Example:
             >>> from reap.envs import GymEnv
@@ -110,22 +110,21 @@ class Stepping(EnvSpecs):
         """Steps of a policy, stacked along a last dimension `"time"`: `[*batch_size, T]` with `T <= max_steps`.
 
         Args:
-            max_steps: number of steps at the most.
-            policy: takes and returns a TensorDict; random actions where None.
-            callback: called with the env and the TensorDict of each step, when it has been taken.
+            max_steps: maximum number of steps.
+            policy: takes and returns a TensorDict; None for random actions.
+            callback: called with the env and the step's TensorDict after each step.
             actions: actions to take instead of a policy's: tensors, or TensorDicts with the actions' keys. The rollout ends
-                with them at the latest.
-            auto_reset: reset before the first step; otherwise `tensordict` is where the rollout starts.
-            auto_cast_to_device: give the policy its TensorDicts on the device of its parameters, and take the actions back to
-                the env's.
-            break_when_any_done: stop when any row is done, as None does; otherwise rows that are done are reset and go on.
+                when they run out.
+            auto_reset: reset before the first step; otherwise the rollout starts from `tensordict`.
+            auto_cast_to_device: move TensorDicts to the device of the policy's parameters, and actions back.
+            break_when_any_done: stop when any row is done (also the meaning of None); otherwise reset done rows and continue.
             return_contiguous: stack the values; otherwise the result is a LazyStackedTensorDict of the steps.
             tensordict: the starting point with `auto_reset=False`, or the argument of the reset.
             set_truncated: mark the last step truncated and done.
-            storing_device: where the steps of the result are; None: where the env made them.
+            storing_device: the device of the result; None leaves steps where the env made them.
 
         Raises:
-            OptionError: a policy and actions, or a policy without parameters on one device to be cast to.
+            OptionError: both a policy and actions, or `auto_cast_to_device` with a policy without a single device.
         """
         self.ensure_open()
         if policy is not None and actions is not None:
@@ -154,7 +153,7 @@ class Stepping(EnvSpecs):
     # ------------------------------------------------------------------ torchrl
 
     def as_torchrl(self) -> Any:
-        """The env as an instance of `torchrl.envs.EnvBase`, for code of torchrl's that takes envs.
+        """The env as an instance of `torchrl.envs.EnvBase`, for torchrl code that takes envs.
 
         Raises:
             ImportError: torchrl is not installed.
@@ -177,7 +176,7 @@ class Stepping(EnvSpecs):
         return TransformedEnv(self, transform)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise TypeError: code that makes envs by factories has been given an env."""
+        """Raise TypeError, because an env was passed to code that expects a factory of envs."""
         raise TypeError(
             f"{self!r} is an env, and is not called: a factory of envs is lambda: {type(self).__name__}(...); "
             "torchrl's collectors and batched envs take env.as_torchrl(), or lambda: make_env().as_torchrl()."

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def set_leaf(td: TensorDictBase, key: NestedKey, value: torch.Tensor) -> None:
-    """Put a tensor that is known to fit under a key, at a tenth of the cost of `set`."""
+    """Set a tensor that is known to fit, at a tenth of the cost of `set`."""
     if isinstance(key, str):
         td._set_str(key, value, inplace=False, validated=True, non_blocking=False)  # pyright: ignore[reportPrivateUsage]
     else:

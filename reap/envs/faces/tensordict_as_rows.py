@@ -1,12 +1,12 @@
-"""`TensorDictAsRows`: the array face of an env that works on TensorDicts.
+"""`TensorDictAsRows`: the array face of an env on TensorDicts.
 
-    column t    slot action[t] --> | td: what the env returned last, |
+    column t    slot action[t] --> | td: returned last by the env,   |
                                    | observations, state, flags      | --> calls.step --> result --> slot next[t]
                                    '---------------------------------'          |
                                                    ^----------------------------' td of the next column
 
-An env steps from the TensorDict that it returned last: everything that it keeps there, under keys of its specs or others, is
-there in the next step.
+An env steps from the TensorDict that it returned last. So everything that it keeps there, declared in its specs or not, is
+available in the next step.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ copy_all: Callable[..., Any] = torch._foreach_copy_  # pyright: ignore[reportPri
 
 
 class TensorDictCalls(Protocol):
-    """The calls of a `TensorDictAsRows` to an env that works on TensorDicts.
+    """The calls of a `TensorDictAsRows` to an env on TensorDicts.
 
     The argument may be changed and kept; the result belongs to the caller.
     """
 
     resets_ended: bool
-    """Whether `step` resets the rows that ended, in the TensorDict that the next step starts from."""
+    """Whether `step` resets rows that ended, in the TensorDict from which the next step starts."""
 
     def begin(self) -> TensorDictBase:
         """Reset all rows; the first step starts from the result."""
@@ -67,12 +67,12 @@ class TensorDictCalls(Protocol):
         ...
 
     def step(self, current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """Apply the actions in `current`; return the results, and the TensorDict that the next step starts from."""
+        """Apply the actions in `current`; return the results, and the TensorDict from which the next step starts."""
         ...
 
 
 class OwnCalls:
-    """The calls of an env that writes `_reset` and `_step`; its first answers are checked against its specs."""
+    """The calls to an env that defines `_reset` and `_step`; its first results are checked against its specs."""
 
     resets_ended = False
 
@@ -119,9 +119,9 @@ class OwnCalls:
 
 
 class TensorDictAsRows:
-    """The array face of an env that works on TensorDicts.
+    """The array face of an env on TensorDicts.
 
-    The calls are made outside the loop's inference mode, since tensors that an env keeps must be usable elsewhere.
+    Calls are made outside the loop's inference mode, because tensors that an env keeps must be usable elsewhere.
 
     Args:
         env: the env's specs.
@@ -152,7 +152,7 @@ class TensorDictAsRows:
         self._own: Callable[[torch.Tensor], torch.Tensor] = torch.clone if is_near else copied
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write."""
+        """Bind the arrays that later calls read and write."""
         self._stage, self._slot = stage, slot
         fields = self._following
         tensors = {key: field for key, field in fields.items() if not field.is_object}
@@ -175,11 +175,11 @@ class TensorDictAsRows:
         return kind([plain(key) for key in fields], shapes, [field.dtype for field in fields.values()])
 
     def forget(self) -> None:
-        """Rows that the last step has reset are reset again when asked for: the env was given a seed, or used by hand."""
+        """Reset rows again on request even if the last step has reset them: the env was seeded, or used by hand."""
         self._fresh.clear()
 
     def state(self) -> dict[str, Any]:
-        """The tensors from which the next step starts, under their keys, and the rows that were reset already."""
+        """The tensors from which the next step starts, by key, and the rows that have been reset already."""
         leaves = self._current.items(include_nested=True, leaves_only=True)
         tensors = [(key, value.clone()) for key, value in leaves if isinstance(value, torch.Tensor)]
         sizes = [(key, list(size)) for key, size in sizes_in(self._current, self._lead).items()]
@@ -224,7 +224,7 @@ class TensorDictAsRows:
         target[chosen] = self._objects(self._current, key).reshape(target.shape)[chosen]
 
     def _objects(self, td: TensorDictBase, key: NestedKey) -> Array:
-        """Copies of the objects of all rows; a tensor without fixed shape is an object for each row."""
+        """Copies of the objects of all rows; a tensor without fixed shape counts as an object for each row."""
         return copies_of(unstacked(get_leaf(td, key), self._stage.batch_shape).reshape(-1))
 
     def _mask(self, rows: Sequence[int]) -> torch.Tensor:
@@ -235,7 +235,7 @@ class TensorDictAsRows:
     def send(self, rows: Sequence[int] | None, t: int) -> None:
         """Pass on copies of the actions of column `t`.
 
-        The env steps all rows, since a TensorDict holds them all; only the results of these (None: all) are used.
+        The env steps all rows, because a TensorDict holds them all; only the results of these rows (None: all) are used.
         """
         self._rows, self._t = rows, t
 
@@ -269,7 +269,7 @@ class TensorDictAsRows:
         return None if ends is None else self._write_ends(ends, rows, t)
 
     def _no_choice(self, key: Key, column: Array, look: Look, rows: Sequence[int] | None, t: int) -> SpecMismatch:
-        """The error for an action that is none of the choices."""
+        """The error for an action that is not one of the choices."""
         wrong = look.wrong(column).reshape(-1)
         b = next(b for b in (range(self._stage.rows) if rows is None else rows) if wrong[b])
         expected, found = look.words(column[b] if self._stage.batch_shape else column, b)

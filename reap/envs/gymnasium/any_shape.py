@@ -1,4 +1,4 @@
-"""Observations that change their shape: the values of a Box whose shape is left open."""
+"""Observations of changing shape: the values of a Box whose shape is left open."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from reap.recording.layout import Array
 from reap.recording.objects import tensor_of
 
 MASK_NAME = "action_mask"
-"""An observation of this name has the shape of the action, and keeps it."""
+"""The observation of this name has the shape of the action, which is fixed."""
 
 
 class AnyShape(gym.Space[Any]):
-    """The numbers of a Box in arrays of any shape; recorded as objects, each a tensor.
+    """A space for the numbers of a Box in arrays of any shape, which are recorded as objects, each a tensor.
 
     Args:
         box: the space that an env declares.
-        dtype: the tensors' dtype where the Box has floats; None: the Box's own.
+        dtype: the tensors' dtype if the Box holds floats; None means the Box's own.
     """
 
     def __init__(self, box: spaces.Box, dtype: torch.dtype | None) -> None:
@@ -44,7 +44,7 @@ class AnyShape(gym.Space[Any]):
         return not (array.dtype.kind == "f" and bool(np.isnan(array).any()))
 
     def cell(self, value: Any) -> Array:
-        """The value as it is written into an array of objects: a tensor of its own."""
+        """The value as a new tensor, for an array of objects."""
         written = np.empty(1, object)
         with torch.inference_mode(mode=False):
             written[0] = tensor_of(value, self.torch_dtype)
@@ -55,7 +55,7 @@ class AnyShape(gym.Space[Any]):
 
 
 def with_any_shape(space: gym.Space[Any], dtype: torch.dtype | None, name: str = "") -> gym.Space[Any]:
-    """The space with the shapes of its Boxes left open, but for action masks."""
+    """The space with the shapes of its Boxes left open, except for action masks."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict([(key, with_any_shape(sub, dtype, key)) for key, sub in space.spaces.items()])
     if isinstance(space, spaces.Tuple):

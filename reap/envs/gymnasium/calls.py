@@ -14,17 +14,17 @@ Env = gym.Env[Any, Any]
 
 
 class GymCalls:
-    """The loop's calls to one env: its own `reset` and `step`, except where a call has more to do.
+    """The loop's calls to one env: its own `reset` and `step`, unless a call has more to do.
 
-    The first reset and the first step are checked against the env's space, and a seed goes with the next reset. These calls
-    then put the env's bare method in their place.
+    The first reset and the first step are checked against the env's space, and a seed is passed to the next reset. After
+    that, these calls replace themselves by the env's bare methods.
 
     Attributes:
         env: the env.
-        reset: begins an episode.
+        reset: starts an episode.
         step: takes an action.
-        take_reward: checks a reward and gives it as it can be written.
-        refuses_bounds: numbers outside of the bounds of a Box are an error in the first reset and the first step.
+        take_reward: checks a reward and returns it in writable form.
+        refuses_bounds: numbers outside the bounds of a Box are an error in the first reset and the first step.
     """
 
     def __init__(self, env: Env) -> None:
@@ -39,21 +39,21 @@ class GymCalls:
         self._seed: int | None = None
 
     def expect(self, space: gym.Space[Any]) -> None:
-        """Check against this space, not the env's own."""
+        """Check against this space instead of the env's own."""
         self._space, self._checked, self.step = space, False, self._first_step
         self.seed(self._seed)
 
     def seed(self, seed: int | None) -> None:
-        """Give the seed to the env at its next reset; None takes back one that was not used."""
+        """Pass the seed to the env at its next reset; None withdraws an unused one."""
         self._seed, self.reset = seed, self._first_reset
 
     def reset_by(self, begin: Callable[..., Any]) -> None:
-        """Begin episodes with this function from now on, in place of the env's own `reset`."""
+        """Start episodes with this function from now on, instead of the env's own `reset`."""
         self._begin, self.reset = begin, self._first_reset
 
     @property
     def pending_seed(self) -> int | None:
-        """The seed that the next reset will get."""
+        """The seed for the next reset."""
         return self._seed
 
     def _first_reset(self) -> Any:
@@ -73,7 +73,7 @@ class GymCalls:
         return self._flat(self.env.step(action))
 
     def _flat(self, result: Any) -> Any:
-        """The result of a step whose reward or flags are arrays of one element, with numbers in their place."""
+        """The result of a step, with a reward and flags that are arrays of one element replaced by numbers."""
         observation, reward, terminated, truncated, info = result
         terminated, truncated = one_flag(terminated, "terminated"), one_flag(truncated, "truncated")
         return observation, self.take_reward(reward), terminated, truncated, info

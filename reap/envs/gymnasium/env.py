@@ -39,25 +39,25 @@ class GymEnv(RowsEnv, GymFacts):
     Observations: Box as they are; Discrete one-hot int64, or indices int64 with `categorical_action_encoding`;
     MultiDiscrete and MultiBinary likewise; the entries of a Dict at the root under their own names, nested ones nested; those
     of a Tuple under `("observation", "0")`, .... Actions the same under `"action"`. Values without fixed shape or dtype (Text,
-    Graph, Sequence, OneOf, infos whose spec is `NonTensor`) is kept as Python objects, in a `NonTensorStack`.
+    Graph, Sequence, OneOf, infos whose spec is `NonTensor`) are kept as Python objects, in a `NonTensorStack`.
 
-    The rows of a vector env are its envs, batch size `[n]`. Rows that ended are reset alone if the class is known to do
+    The rows of a vector env are its envs, batch size `[n]`. Rows that ended are reset alone if the class is known to support
     that: `SyncVectorEnv`, `AsyncVectorEnv`, EnvPool, also under most of gymnasium's wrappers. Other classes reset their rows
     themselves: in same-step mode nothing is lost; in next-step mode the reset step stays as an invalid frame
-    (mask False, id -1, not counted), and rows cannot be limited or reset alone. `repr` of the env names the way.
+    (mask False, id -1, not counted), and rows cannot be limited or reset alone. The env's `repr` names the method.
 
     Args:
         env_name: an id, or an env or vector env that is used as it is.
         categorical_action_encoding: discrete actions and observations as indices, not one-hot.
-        dtype: dtype for float observations, which MuJoCo has as float64; cast when they are written.
+        dtype: dtype for float observations (MuJoCo's are float64); cast when they are written.
         info_keys: values of `info` kept as observations: names (scalars, float32), or name to spec; zeros where absent or None.
         from_pixels: render each step, as `"pixels"` `[height, width, 3]` uint8.
         pixels_only: with `from_pixels`, leave out the env's own observation.
-        frame_skip: times that each action is repeated; rewards are summed.
+        frame_skip: number of times that each action is repeated; rewards are summed.
         device: device of the env's TensorDicts.
-        batch_size: what the batch size is expected to be: `[n]` for a vector env, else `[]`; None: whatever it is.
-        convert_actions_to_numpy: give the env its actions as arrays and numbers; otherwise as tensors, to single envs only.
-        allow_done_after_reset: without effect, as no gymnasium env ends with its reset.
+        batch_size: the expected batch size: `[n]` for a vector env, else `[]`; None accepts any.
+        convert_actions_to_numpy: pass actions to the env as arrays and numbers; otherwise as tensors (single envs only).
+        allow_done_after_reset: ignored, since no gymnasium env ends with its reset.
         num_envs: with an id, a vector env of this many: a `SyncVectorEnv`, with the same data as a `SerialEnv` of the same
             envs. `vectorization_mode="async"` steps each in its own process, `"vector_entry_point"` is the vector env
             that the id may have; `vector_kwargs` go to the vector env. 0: a single env.
@@ -155,7 +155,7 @@ class GymEnv(RowsEnv, GymFacts):
         return row
 
     def set_check(self, check: Check) -> None:
-        """Check values so closely from now on; see `EnvBase`."""
+        """Set how closely values are checked; see `EnvBase`."""
         super().set_check(check)
         self.row.check = check
         self._exclusive = None
@@ -170,16 +170,16 @@ class GymEnv(RowsEnv, GymFacts):
         self._set_rows([GymRow(one, self.form) for one in self._calls()])
 
     def _set_rows(self, rows: list[GymRow]) -> None:
-        """Take rows of another format, for envs that are reset and stepped alone."""
+        """Switch to rows of another format, for envs that are reset and stepped alone."""
         self.row = GymRows(rows) if self._is_vector else rows[0]
         self._exclusive = None
         self.set_check(self.check)
 
     def let_shapes_change(self) -> None:
-        """Let observations of Box spaces, but action masks, take any shape: each becomes an object, a tensor of its own.
+        """Let observations of Box spaces, except action masks, have any shape: each becomes an object, a separate tensor.
 
         Raises:
-            OptionError: a vector env that has the observations of all rows in one array.
+            OptionError: a vector env whose observations of all rows are in one array.
         """
         calls = self._calls()
         if not calls:
@@ -208,10 +208,10 @@ class GymEnv(RowsEnv, GymFacts):
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Give each row the next seed of the chain; return the one after the last.
 
-        A vector env with one generator for all its rows takes the first.
+        A vector env with one generator for all rows gets the first seed.
 
         Raises:
-            OptionError: an EnvPool, which takes seeds only where it is made.
+            OptionError: an EnvPool, which accepts seeds only at construction.
         """
         self.ensure_open()
         *seeds, following = seed_chain(seed, max(1, self.batch_size.numel()), static=static_seed)
@@ -219,34 +219,34 @@ class GymEnv(RowsEnv, GymFacts):
         return following
 
     def get_attribute(self, name: str) -> Any:
-        """An attribute of the gymnasium env, looked for through its wrappers; of a vector env, a list of the envs' own."""
+        """An attribute of the gymnasium env, searched through its wrappers; for a vector env, a list with each env's."""
         if not self._is_vector:
             return self.wrapped.get_wrapper_attr(name)
         envs = layers(self.wrapped)[-1]
         return list(envs.get_attr(name)) if hasattr(envs, "get_attr") else getattr(self.wrapped, name)
 
     def call(self, name: str, *args: Any) -> Any:
-        """Call a method of the gymnasium env, looked for through its wrappers; of a vector env, that of each env."""
+        """Call a method of the gymnasium env, searched through its wrappers; for a vector env, call each env's."""
         if not self._is_vector:
             return self.wrapped.get_wrapper_attr(name)(*args)
         envs = layers(self.wrapped)[-1]
         return list(envs.call(name, *args)) if hasattr(envs, "get_attr") else getattr(self.wrapped, name)(*args)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The state of each env, where the env itself keeps one: `state_dict()` and `load_state_dict(state)`; else None."""
+        """The state of each env, if envs have `state_dict()` and `load_state_dict(state)`; else None."""
         states = [env_state(calls) for calls in self._calls()]
         return {"envs": states} if states and all(state is not None for state in states) else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`."""
+        """Resume from a `state_dict`."""
         for calls, own in zip(self._calls(), state["envs"], strict=True):
             load_env_state(calls, own)
 
     def keep_resets(self, log: ResetLog | None = None, first: int = 0) -> None:
-        """Note where each env is before its resets; see `EnvBase`.
+        """Note the state of each env before its resets; see `EnvBase`.
 
         Raises:
-            OptionError: a vector env whose envs are out of reach.
+            OptionError: a vector env whose envs cannot be accessed.
         """
         calls = self._calls()
         if not calls:
@@ -258,7 +258,7 @@ class GymEnv(RowsEnv, GymFacts):
     hides_resets = "In this one all rows are one object; make its envs by SerialEnv, or ParallelEnv."
 
     def row_recipes(self) -> list[Recipe | None]:
-        """What builds the env of each row: the id and the options, or the factory of a row of a SyncVectorEnv."""
+        """The recipe of each row's env: the id and the options, or the factory of a SyncVectorEnv's row."""
         env, options = self._recipe
         if not self._is_vector:
             made = None if self.maker is None else factory_recipe(*self.maker)
@@ -268,7 +268,7 @@ class GymEnv(RowsEnv, GymFacts):
         return [factory_recipe(partial(_of_one_row, maker, own)) for maker in makers]
 
     def return_to(self, note: Note) -> None:
-        """Be where another env was before a reset; see `EnvBase`."""
+        """Restore the state of another env before a reset; see `EnvBase`."""
         if not isinstance(self.row, GymRow):
             super().return_to(note)
         return_to(self._calls()[0], note)
@@ -285,7 +285,7 @@ class GymEnv(RowsEnv, GymFacts):
         super().close(raise_if_closed=raise_if_closed)
 
     def another(self) -> EnvBase:
-        """A new env of the same id and options; an env that was given as an object cannot be built again."""
+        """A new env with the same id and options; an env that was given as an object cannot be built again."""
         env, options = self._recipe
         return _rebuild(type(self), env, options) if isinstance(env, str) else super().another()
 
@@ -304,7 +304,7 @@ class GymEnv(RowsEnv, GymFacts):
 
 
 class GymWrapper(GymEnv):
-    """A gymnasium env that exists already.
+    """Wraps an existing gymnasium env.
 
     Args:
         env: the env, or a vector env.
@@ -326,7 +326,7 @@ def _rebuild(cls: type[GymEnv], env: Any, options: dict[str, Any]) -> GymEnv:
 
 
 OF_ONE_ROW = ("categorical_action_encoding", "dtype", "info_keys")
-"""Options of a vector env that each of its rows has by itself."""
+"""The options of a vector env that apply to each row."""
 
 
 def _of_one_row(make: Callable[[], Env], options: Mapping[str, Any]) -> GymEnv:

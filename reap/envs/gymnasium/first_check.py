@@ -33,10 +33,10 @@ def check_step(
         result: what the step returned.
         space: the space of its observation.
         take_reward: checks its reward.
-        bounds: whether numbers have to be within the bounds of a Box.
+        bounds: whether numbers must be within the bounds of a Box.
 
     Returns:
-        Whether reward and flags are numbers as they are; otherwise they are arrays of one element each.
+        Whether reward and flags are plain numbers; otherwise they are arrays of one element each.
     """
     check_values(result, "env.step", STEP_VALUES)
     check_observation(result[0], space, "env.step", bounds=bounds)
@@ -48,7 +48,7 @@ def check_step(
 
 
 def check_values(result: Any, where: str, expected: str) -> None:
-    """Raise SpecMismatch unless a call returned as many values as gymnasium says."""
+    """Raise SpecMismatch unless a call returned as many values as gymnasium requires."""
     count = expected.count(",") + 1
     if not isinstance(result, tuple | list) or len(result) != count:
         found = f"{len(result)} values" if isinstance(result, tuple) else describe(result)
@@ -65,7 +65,7 @@ def check_observation(value: Any, space: gym.Space[Any], where: str, path: str =
         space: the space.
         where: the call that returned it, for the error.
         path: the part of the observation, for the error.
-        bounds: whether numbers have to be within the bounds of a Box, up to one part in a million.
+        bounds: whether numbers must be within the bounds of a Box, up to one part in a million.
     """
     if isinstance(space, spaces.Dict):
         entries: list[tuple[Any, gym.Space[Any]]] = list(space.spaces.items())

@@ -1,4 +1,4 @@
-"""Builds gymnasium envs and vector envs from ids, and puts the wrappers around them that `GymEnv` has options for."""
+"""Builds gymnasium envs and vector envs from ids, with the wrappers for `GymEnv`'s options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FrameSkip(gym.Wrapper[Any, Any, Any, Any]):
         self._frames = frames
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """`frames` steps of the env with one action."""
+        """Take several steps of the env with one action."""
         total: Any = 0.0
         for _ in range(self._frames):
             observation, reward, terminated, truncated, info = self.env.step(action)
@@ -40,12 +40,12 @@ class FrameSkip(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class TensorActions(gym.ActionWrapper[Any, Any, Any]):
-    """Gives an env its actions as tensors."""
+    """Passes actions to an env as tensors."""
 
     stateless = True
 
     def action(self, action: Any) -> Any:
-        """The action as a tensor, or a dict or tuple of such."""
+        """The action as a tensor, or as a dict or tuple of tensors."""
         if isinstance(action, dict):
             return {name: self.action(part) for name, part in action.items()}
         if isinstance(action, tuple):
@@ -59,9 +59,9 @@ class Wrapping:
 
     Attributes:
         from_pixels: render each step.
-        pixels_only: leave out the env's own observation.
-        frame_skip: times that each action is repeated.
-        convert_actions_to_numpy: give the env arrays and numbers; otherwise tensors.
+        pixels_only: omit the env's own observation.
+        frame_skip: number of times that each action is repeated.
+        convert_actions_to_numpy: pass arrays and numbers to the env; otherwise tensors.
     """
 
     from_pixels: bool
@@ -80,7 +80,7 @@ class Wrapping:
         return {"render_mode": "rgb_array"} if self.from_pixels else {}
 
     def __call__(self, env: Env) -> Env:
-        """The env in its wrappers."""
+        """Put the wrappers around an env."""
         if not self.convert_actions_to_numpy:
             env = TensorActions(env)
         if self.frame_skip is not None:
@@ -93,7 +93,7 @@ class Wrapping:
         return AddRenderObservation(env, render_only=self.pixels_only, render_key="pixels", obs_key="observation")
 
     def refuse(self, given: str) -> None:
-        """Raise OptionError if there are wrappers for single envs, since `given` is not one."""
+        """Raise OptionError if there are wrappers, which need a single env, since `given` is not one."""
         options = {
             "from_pixels": self.from_pixels,
             "frame_skip": self.frame_skip is not None,
@@ -107,10 +107,10 @@ class Wrapping:
 
 
 def build(env: Any, count: Any, wrapping: Wrapping, kwargs: Mapping[str, Any]) -> Any:
-    """An env, or a vector env of `count` rows, from an id; or the env that was given.
+    """Make an env, or a vector env of `count` rows, from an id, or return the given env.
 
     Raises:
-        OptionError: an unknown id, something that is no env, or options that it cannot have.
+        OptionError: an unknown id, not an env, or unsupported options.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise OptionError(f"num_envs: expected a number of envs, or 0 for a single one, got {count!r}")
@@ -142,7 +142,7 @@ def _make_vector(
     wrappers: tuple[Callable[[Env], Env], ...] = (),
     **kwargs: Any,
 ) -> Any:
-    """A vector env; the keywords are those of `gymnasium.make_vec`."""
+    """Make a vector env; the keywords are those of `gymnasium.make_vec`."""
     mode = getattr(vectorization_mode, "value", vectorization_mode)
     options = dict(vector_kwargs or {})
     if mode == "vector_entry_point":
@@ -184,7 +184,7 @@ def _register(env_id: str) -> None:
 
 
 def make_gymnasium_env(env_id: str, **kwargs: Any) -> Env:
-    """`gymnasium.make` with the nearest known names in the error, and with Atari's ids registered on demand.
+    """`gymnasium.make`, with similar names in the error, and with Atari ids registered on demand.
 
     Raises:
         OptionError: no env of that name is registered.

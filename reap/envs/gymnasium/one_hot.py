@@ -11,7 +11,7 @@ from reap.recording.layout import Array
 
 @lru_cache(maxsize=32)
 def one_hot_rows(count: int) -> tuple[Array, ...]:
-    """The one-hot vectors of length `count`, int64, to be read only; envs of one kind share them.
+    """The read-only one-hot vectors of length `count`, int64, shared by all envs.
 
     Example:
         >>> one_hot_rows(3)[1]

@@ -1,6 +1,6 @@
-"""Gymnasium's registry in another process: the entries that it lacks there.
+"""Copies missing entries of gymnasium's registry to another process.
 
-An entry that cannot get there harms nobody who does not ask for it: whoever makes that env is told why.
+An entry that cannot be copied causes an error only when its env is made, which then gives the reason.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from reap.errors import OptionError, headline
 from reap.workers.pickling import dumps
 
 OWN = "gymnasium."
-"""Entry points of gymnasium's own envs begin with this."""
+"""Prefix of the entry points of gymnasium's own envs."""
 
 MAIN = "__main__"
-"""The module of the program, which other processes do not run."""
+"""The module name of the main program, which other processes do not run."""
 
 PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 def registry_entries() -> Callable[[], None]:
-    """Registers, in whatever process it is called, the envs that this process has registered and that one lacks.
+    """A function that registers, in the process that calls it, envs that this process has registered and the other lacks.
 
-    Ids that a package registers when it is imported (`ale_py`) come with its import.
+    Ids that a package registers on import (such as `ale_py`'s) are registered by importing it.
     """
     entries = {name: spec for name, spec in gym.registry.items() if not _is_own(spec)}
     modules = {_package(spec) for spec in entries.values() if _is_named(spec)} & sys.modules.keys() - {MAIN}
@@ -53,7 +53,7 @@ def _package(spec: Any) -> str:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether any process can have this value."""
+    """Whether the value can be recreated in any process."""
     if type(value) is dict:
         return all(map(_is_plain, [*value, *value.values()]))
     if type(value) in {list, tuple}:
@@ -62,7 +62,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _pickled(name: str, spec: EnvSpec) -> bytes | str:
-    """An entry on its way; the reason where it cannot go."""
+    """A pickled entry, or the reason why it cannot be pickled."""
     try:
         if _is_named(spec) and _package(spec) == MAIN:
             spec = replace(spec, entry_point=load_env_creator(str(spec.entry_point)))
@@ -104,7 +104,7 @@ def _advice(error: Exception) -> str:
 
 
 def _refused(name: str, reason: str) -> EnvSpec:
-    """An entry that says why there is none."""
+    """An entry whose env cannot be made, with the reason."""
     return EnvSpec(name, partial(_refuse, name, reason), vector_entry_point=partial(_refuse, name, reason))
 
 

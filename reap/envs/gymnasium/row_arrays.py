@@ -1,4 +1,4 @@
-"""`RowFormat`, the form of the values of one kind of env, and `RowArrays`, the arrays that its rows read and write."""
+"""`RowFormat`: the format of one kind of env's values; `RowArrays`: the arrays that its rows read and write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE_REWARD = (1,)
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How one kind of env is written into rows: leaves of observations, infos and actions, the action space, the reward."""
+    """The format in which one kind of env is written into rows: leaves of observations, infos and actions, and the reward."""
 
     observations: tuple[ObservationLeaf, ...]
     infos: tuple[ObservationLeaf, ...]
@@ -29,7 +29,7 @@ class RowFormat:
 
     @property
     def is_array(self) -> bool:
-        """Whether an observation is one array that is written as it is, an action is one array, and a reward one number."""
+        """Whether an observation is one array that needs no conversion, an action is one array, and a reward is one number."""
         plain_observation = len(self.observations) == 1 and self.observations[0].read is identity
         is_plain = plain_observation and not self.infos and self.has_one_reward
         return is_plain and not isinstance(self.action_space, spaces.Dict | spaces.Tuple)
@@ -40,11 +40,11 @@ class RowFormat:
         return self.reward_shape == ONE_REWARD
 
     def take_reward(self) -> Callable[[Any], Any]:
-        """What checks a reward and gives it as it can be written."""
+        """A function that checks a reward and returns it in writable form."""
         return one_number if self.has_one_reward else Fit(REWARD, self.reward_shape, np.dtype(np.float32)).take
 
     def values(self, observation: Any, info: Any) -> list[Any]:
-        """The values for the row: the leaves of the observation, then those of the info."""
+        """The values for a row: the leaves of the observation, then those of the info."""
         return [leaf.read(observation) for leaf in self.observations] + [leaf.read(info) for leaf in self.infos]
 
 
@@ -55,7 +55,7 @@ class RowArrays:
         form: the format.
         stage: the policy's inputs.
         slot: where a rollout is recorded.
-        lead: dimensions of a column in front of one value.
+        lead: number of dimensions of a column before a value's own.
         check: how closely values are checked.
     """
 
@@ -84,7 +84,7 @@ class RowArrays:
             array[index] = take(value)
 
     def rows_of(self, values: Sequence[Any], count: int, where: str) -> list[Any]:
-        """The values of some rows of a vector env, `[count, *value]` for each leaf, as they can be assigned; see `Fit`."""
+        """The values of some rows of a vector env, `[count, *value]` for each leaf, in assignable form; see `Fit`."""
         some = [type(fit)(fit.key, (count, *fit.shape[1:]), fit.dtype).take for fit in self.fits]
         # An info that is absent has zeros for all rows.
         given = [*values[: self._observations], *(value[:count] for value in values[self._observations :])]

@@ -1,7 +1,7 @@
 """Rows of gymnasium envs stepped one after the other: the array face of `GymEnv`, and of `SerialEnv` over such envs.
 
 `GymRow` is one env without batch dimension, `GymRows` several of one kind. An observation of one array is written straight
-into the row; other observations are taken apart by their leaves. Which of the two runs is chosen at construction.
+into the row; others are split into leaves. The choice between the two is made at construction.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from reap.recording.buffers import Slot, Stage
 from reap.specs.fits import Check, float32_format, one_flag, one_number
 
 NO_NUMBER = (struct.error, TypeError, OverflowError, DeprecationWarning)
-"""Errors of `struct` for values that the format cannot hold, and of numpy for an array instead of a number."""
+"""Errors raised by `struct` for values that its format cannot hold, and by numpy for an array instead of a number."""
 
 
 class GymRow:
     """One gymnasium env; its arrays have no row dimension.
 
     Attributes:
-        check: how closely values are checked, from the next `bind` on.
+        check: how closely values are checked; takes effect at the next `bind`.
     """
 
     def __init__(self, calls: GymCalls, form: RowFormat) -> None:
@@ -43,7 +43,7 @@ class GymRow:
         self._decode = form.actions[0].one
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write."""
+        """Bind the arrays that later calls read and write."""
         arrays = self._arrays = RowArrays(self.form, stage, slot, 0, self.check)
         self._next, self._actions, fit = arrays.next[0], arrays.actions[0], arrays.fits[0]
         self._dtype, self._shape, self._take = fit.dtype, fit.shape, fit.take
@@ -51,11 +51,11 @@ class GymRow:
         self._rewards = (arrays.reward if self.form.has_one_reward else NO_ARRAY).data.cast("B")
 
     def seed(self, seeds: Sequence[int]) -> None:
-        """Give the env its seed at its next reset."""
+        """Set the env's seed for its next reset."""
         self.calls.seed(seeds[0])
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
-        """Begin a new episode."""
+        """Start a new episode."""
         observation, info = self.calls.reset()
         self._arrays.begin(..., self.form.values(observation, info))
 
@@ -102,7 +102,7 @@ class GymRow:
         return FIRST_ROW
 
     def send(self, rows: Rows | None, t: int) -> None:
-        """Store the arguments for `receive`, in which this env steps."""
+        """Store the arguments for `receive`, which steps the env."""
         self._pending = (rows, t)
 
     def receive(self) -> Rows | None:
@@ -111,7 +111,7 @@ class GymRow:
 
 
 def name_env(error: Exception, number: int, total: int) -> None:
-    """Say in an error which env of a batch raised it."""
+    """Add to an error the env of the batch that raised it."""
     place = f"env {number} of {total}"
     add_note(error, f"reap: in {place}")
     if isinstance(error, SpecMismatch):
@@ -125,12 +125,12 @@ pack_reward = float32_format(1).pack_into
 
 
 class GymRows:
-    """Several gymnasium envs of one format, each one row.
+    """Several gymnasium envs of one format, each of which is one row.
 
     Args:
         rows: the envs.
-        first: the number of the first of them in messages.
-        total: how many there are in all, in messages; None if these are all.
+        first: the number of the first env, for messages.
+        total: the total number of envs, for messages; None if these are all.
     """
 
     def __init__(self, rows: Sequence[GymRow], first: int = 0, total: int | None = None) -> None:
@@ -150,19 +150,19 @@ class GymRows:
         self._first, self._total = first, len(rows) if total is None else total
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write."""
+        """Bind the arrays that later calls read and write."""
         arrays = self._arrays = RowArrays(self._form, stage, slot, 1, self.check)
         self._next, self._actions, fit = arrays.next[0], arrays.actions[0], arrays.fits[0]
         self._dtype, self._shape, self._take = fit.dtype, fit.shape, fit.take
         self._reward, self._terminated, self._truncated = arrays.reward, arrays.terminated, arrays.truncated
 
     def seed(self, seeds: Sequence[int]) -> None:
-        """Give each env its seed at its next reset."""
+        """Set each env's seed for its next reset."""
         for calls, seed in zip(self._calls, seeds, strict=True):
             calls.seed(seed)
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
-        """Begin a new episode in these rows, or in all."""
+        """Start a new episode in these rows, or in all."""
         b = 0
         try:
             for b in self._every_row if rows is None else rows:
@@ -264,7 +264,7 @@ class GymRows:
         name_env(error, self._first + b, self._total)
 
     def send(self, rows: Rows | None, t: int) -> None:
-        """Store the arguments for `receive`, in which these envs step."""
+        """Store the arguments for `receive`, which steps the envs."""
         self._pending = (rows, t)
 
     def receive(self) -> Rows | None:

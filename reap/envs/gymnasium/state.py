@@ -1,6 +1,6 @@
-"""State of gymnasium envs that offer it: `state_dict()` and `load_state_dict(state)` on the env itself.
+"""The state of gymnasium envs that have `state_dict()` and `load_state_dict(state)`.
 
-Wrappers count too: an env continues exactly only if each of its wrappers has no state, or one that is known here.
+Wrappers matter too: an env resumes exactly only if each of its wrappers has no state, or a state that is known here.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ HAS_RESET = "_has_reset"
 
 
 def env_state(calls: GymCalls) -> dict[str, Any] | None:
-    """The state of an env below its wrappers, the step counts of its time limits, a seed that waits for the next reset.
+    """The state of the unwrapped env, the step counts of its time limits, and a seed that waits for the next reset.
 
-    None where there is none to be had.
+    None if the env offers no state.
     """
     env = calls.env
     own = env.unwrapped
@@ -43,10 +43,10 @@ def env_state(calls: GymCalls) -> dict[str, Any] | None:
 
 
 def load_env_state(calls: GymCalls, state: Mapping[str, Any]) -> None:
-    """Let an env continue from an `env_state`.
+    """Resume an env from an `env_state`.
 
     Raises:
-        SpecMismatch: it has more or fewer time limits; nothing is changed then.
+        SpecMismatch: the number of time limits differs; nothing is changed then.
     """
     env = calls.env
     limits = [part for part in _wrappers(env) if isinstance(part, wrappers.TimeLimit)]

@@ -1,8 +1,8 @@
-"""Values of gymnasium spaces to and from rows of arrays.
+"""Converts values of gymnasium spaces to and from rows of arrays.
 
-`observation_leaves` takes an observation apart: for each key, a function from the observation to the value that is written
-into the row. `action_decoder` says how a column of actions becomes the actions of the envs, always as copies, for envs may
-keep their arguments.
+`observation_leaves` splits an observation: for each key it gives a function from the observation to the value that is written
+into the row. `action_decoder` converts a column of actions to actions of the envs, always as copies, because envs may keep
+their arguments.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class ObservationLeaf:
     """One array of an observation.
 
     Attributes:
-        key: where it goes.
+        key: its key in the batch.
         space: its space.
-        read: from the whole observation to the value for the row.
-        is_checked: the result of `read` fits the row; otherwise it is checked before it is written.
+        read: extracts the row's value from the whole observation.
+        is_checked: the result of `read` is known to fit the row; otherwise it is checked before it is written.
     """
 
     key: Key
@@ -61,8 +61,8 @@ def observation_leaves(
         space: the observation space.
         key: key of an observation that is not a Dict; a Dict's entries have their own names.
         categorical: discrete values are written as indices, otherwise one-hot.
-        encoder: from a space without parts, `categorical` and the key to the encoding of its values, which is the value
-            itself or fits; one row's by default.
+        encoder: makes, from a space without parts, `categorical` and the key, the function that encodes its values; the
+            result fits the row or is the value itself. By default, that for one row.
     """
     return space_leaves(space, () if isinstance(space, spaces.Dict) else key, categorical=categorical, encoder=encoder)
 
@@ -127,10 +127,10 @@ def _multi_discrete_encoder(offset: Array, counts: Array, key: Key, categorical:
 
 
 def contained(value: Any, space: gym.Space[Any], key: Key) -> Any:
-    """The value, which the space says to be one of its own.
+    """The value, if it is in the space.
 
     Raises:
-        SpecMismatch: it is not.
+        SpecMismatch: it is not in the space.
     """
     if not contains(space, value):
         raise SpecMismatch(f"{plain(key)!r}: expected {space}, found {describe(value)}")
@@ -141,7 +141,7 @@ def contains(space: gym.Space[Any], value: Any) -> bool:
     """Whether a value is in a space.
 
     Raises:
-        OptionError: the space does not say which values are in it.
+        OptionError: the space does not define which values it contains.
     """
     try:
         return bool(space.contains(value))
@@ -153,7 +153,7 @@ def contains(space: gym.Space[Any], value: Any) -> bool:
 
 
 def cell(value: Any) -> Array:
-    """An object for an array of objects: a copy, since envs may later change the values that they returned."""
+    """A copy for an array of objects, because envs may later change the values that they returned."""
     written = np.empty(1, object)
     written[0] = copied(value)
     return written
@@ -168,7 +168,7 @@ def _many_hot(value: Array, places: Array, width: int) -> Array:
 def action_decoder(
     space: gym.Space[Any], key: Key, *, categorical: bool
 ) -> tuple[Callable[[Array], Any], Callable[[Array], Any]]:
-    """How actions are read from an array: a function for one env's row, and one for a column of rows.
+    """Readers of actions from an array: a function for one env's row, and one for a column of rows.
 
     Both return copies, and raise SpecMismatch for invalid choices. The result of the second has one action per row when
     indexed.
@@ -189,7 +189,7 @@ def action_decoder(
 
 
 def _arrays(rows: Array) -> list[Array]:
-    """An array without dimensions for each row; an index would give numbers, which are not in a Box."""
+    """A zero-dimensional array for each row; indexing would give scalars, which are not in a Box."""
     return [np.array(row) for row in rows]
 
 
@@ -230,7 +230,7 @@ def _multi_discrete_decoder(
 
 
 def _of_rows(wrong: Any, inner: int) -> Any:
-    """Of values `[E, *inner]`, whether any is wrong, for each row; None for the values of one row."""
+    """For each row of `[E, *inner]`, whether any value is wrong; None for the values of one row."""
     array = np.asarray(wrong)
     return array.any(tuple(range(1, array.ndim))) if array.ndim > inner else None
 
@@ -247,7 +247,7 @@ def _binary_decoder(key: Key, shape: tuple[int, ...]) -> Callable[[Array], Any]:
 
 @dataclass(frozen=True)
 class ActionLeaf:
-    """One array of an action and how it is read, from one row and from a column of rows."""
+    """One array of an action, with its readers for one row and for a column of rows."""
 
     key: Key
     space: gym.Space[Any]

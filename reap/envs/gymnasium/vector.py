@@ -1,7 +1,7 @@
 """Rows of a vector env, stepped together: the array face of `GymEnv` over one.
 
-Observations, rewards and flags are written for all rows at once, by one copy for each key. How rows that ended are reset is
-chosen at construction (`vector_kinds`).
+Observations, rewards and flags are written for all rows at once, by one copy per key. The method for resetting rows that ended
+is chosen at construction (`vector_kinds`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reap.recording.layout import Array
 from reap.specs.fits import Check, Fit, describe, flags_of_rows
 
 TRUE = b"\x01"
-"""A flag that is set; looking for it among the bytes of a column takes a tenth of the time of `any`."""
+"""The byte of a set flag; searching for it in the bytes of a column takes a tenth of the time of `any`."""
 
 BOOL = np.dtype(bool)
 
@@ -31,7 +31,7 @@ def rewards_of_rows(value: Any, fit: Fit) -> Array:
     """The rewards of a step, one number for each row, `[E]` or `[E, 1]`.
 
     Raises:
-        SpecMismatch: they are something else.
+        SpecMismatch: they are anything else.
     """
     given = value[:, 0] if type(value) is np.ndarray and value.shape == (*fit.shape, 1) else value
     try:
@@ -68,12 +68,12 @@ class VectorRows:
         self._fresh: tuple[Any, Any] = (None, None)
         self._t = 0
         self.check: Check = "types"
-        """How closely values are checked, from the next `bind` on."""
+        """How closely values are checked; takes effect at the next `bind`."""
         self._flag_shape = (calls.count,)
         self._rewards = Fit(REWARD, (calls.count,), np.dtype(np.float32))
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write."""
+        """Bind the arrays that later calls read and write."""
         arrays = self._arrays = RowArrays(self._form, stage, slot, 0, self.check)
         self._next, self._actions, self._take = arrays.next[0], arrays.actions[0], arrays.fits[0].take
         self._reward, self._terminated, self._truncated = arrays.reward, arrays.terminated, arrays.truncated
@@ -81,14 +81,14 @@ class VectorRows:
     # ------------------------------------------------------------------ resets
 
     def seed(self, seeds: Sequence[int]) -> None:
-        """Give each row its seed at the next reset."""
+        """Set each row's seed for the next reset."""
         self.calls.seed(seeds)
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
-        """Begin a new episode in these rows, or in all.
+        """Start a new episode in these rows, or in all.
 
         Raises:
-            OptionError: some rows, of an env that can only reset all.
+            OptionError: only some rows, but the env can only reset all.
         """
         calls = self.calls
         fresh = self._take_fresh(rows) if self._fresh_rows else None
@@ -106,7 +106,7 @@ class VectorRows:
             self._write_first(observation, info, chosen, where)
 
     def _take_fresh(self, rows: Rows | None) -> list[int]:
-        """Those of the rows that are at the start of an episode already."""
+        """The rows that already are at the start of an episode."""
         fresh, self._fresh_rows = self._fresh_rows, []
         if rows is None:
             suffices = self.calls.kind.takes_mask or len(fresh) == self.calls.count
@@ -116,7 +116,7 @@ class VectorRows:
         return [b for b in fresh if b in chosen]
 
     def _write_first(self, observation: Any, info: Any, rows: Any, where: Any) -> None:
-        """Write first observations to rows of the stage; `where` says where in the values these rows are."""
+        """Write first observations to rows of the stage; `where` gives their places in the values."""
         values = self._form.values(observation, info)
         count = len(rows) if isinstance(where, slice) else self.calls.count
         for array, taken in zip(self._arrays.stage, self._arrays.rows_of(values, count, "env.reset"), strict=True):
@@ -125,7 +125,7 @@ class VectorRows:
     # ------------------------------------------------------------------ steps
 
     def _step_array(self, rows: Rows | None, t: int) -> Rows | None:
-        """The hot path: an observation of one array, and all rows."""
+        """The hot path, for observations of one array and all rows."""
         try:
             observation, reward, terminated, truncated, info = self.calls.step(self._decode(self._actions[t]))
             self._next[t], self._reward[t] = self._take(observation), self._rewards_of(reward)
@@ -168,12 +168,12 @@ class VectorRows:
         return rewards_of_rows(value, self._rewards)
 
     def _step_and_forget(self, rows: Rows | None, t: int) -> Rows | None:
-        """The observations that began episodes with the last step are gone with this one."""
+        """Drop the first observations that came with the last step, which this step invalidates."""
         self._fresh_rows = []
         return self._step_all(None, t)
 
     def send(self, rows: Rows | None, t: int) -> None:
-        """Give the actions of column `t` to all rows."""
+        """Send the actions of column `t` to all rows."""
         self._t, self._fresh_rows = t, []
         self.calls.send(self._read_actions(t))
 
@@ -207,7 +207,7 @@ class VectorRows:
         return ended
 
     def _write_final(self, ended: list[int], t: int, info: Any) -> None:
-        """Replace the first observations and infos of rows that were reset by the last ones of the episodes before."""
+        """Replace the first observations and infos of reset rows by the last ones of the previous episodes."""
         final = info.get("final_obs")
         if final is None:
             raise SpecMismatch(

@@ -19,14 +19,14 @@ Result = tuple[Any, Any, Any, Any, Any]
 
 
 class ResetOptions(dict[str, Any]):
-    """Options of a reset from which the mask cannot be taken.
+    """Options of a reset whose mask cannot be popped.
 
-    `SyncVectorEnv` pops the mask from the options that it is given; `RecordEpisodeStatistics` around it looks for the mask
-    afterwards, and without it forgets the episodes of all rows.
+    `SyncVectorEnv` pops the mask from its options; a `RecordEpisodeStatistics` around it reads the mask afterwards, and
+    without it drops the episodes of all rows.
     """
 
     def pop(self, key: str, *default: Any) -> Any:
-        """The value, which stays."""
+        """Return the value without removing it."""
         return self[key] if key in self else super().pop(key, *default)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -35,18 +35,18 @@ class ResetOptions(dict[str, Any]):
 
 
 class VectorCalls:
-    """A vector env as the loop calls it.
+    """The loop's calls to a vector env.
 
-    The first reset and the first step are checked against the env's spaces; then the bare method replaces the check.
+    The first reset and the first step are checked against the env's spaces; then the bare methods replace the checks.
 
     Attributes:
         env: the env.
         kind: its abilities.
         count: its number of rows.
         step: steps all rows with a batch of actions.
-        send: hands over a batch of actions for `receive`.
+        send: sends a batch of actions for `receive`.
         receive: returns the results of a step for the actions that were sent.
-        refuses_bounds: numbers outside of the bounds of a Box are an error in the first reset and the first step.
+        refuses_bounds: numbers outside the bounds of a Box are an error in the first reset and the first step.
     """
 
     def __init__(self, env: Any, kind: VectorKind) -> None:
@@ -62,10 +62,10 @@ class VectorCalls:
     # ------------------------------------------------------------------ seeds and resets
 
     def seed(self, seeds: Sequence[int]) -> None:
-        """Give each row its seed at the next reset.
+        """Set each row's seed for the next reset.
 
         Raises:
-            OptionError: EnvPool, which takes seeds only where it is made.
+            OptionError: EnvPool, which accepts seeds only at construction.
         """
         if self.kind.returns_chosen:
             raise OptionError("EnvPool takes its seeds only when it is made: envpool.make(..., seed=seed)")
@@ -92,13 +92,13 @@ class VectorCalls:
         """Reset some rows and no others.
 
         Args:
-            rows: their numbers, an int array.
+            rows: the rows' indices, an int array.
 
         Returns:
-            Observation, info, and where in them these rows are.
+            Observation, info, and the places of these rows in them.
 
         Raises:
-            OptionError: the env cannot do that.
+            OptionError: the env does not support this.
         """
         if not self.kind.takes_mask:
             raise OptionError(

@@ -1,14 +1,14 @@
-"""Which vector envs there are, and how rows of each are reset alone.
+"""Kinds of vector envs, and how single rows of each are reset.
 
-A vector env resets rows that end by itself, in the step after the end or in the same one. The loop wants the true last
-observation, and no frame that is a reset. How it gets that depends on the env, which is never guessed:
+A vector env resets rows that end by itself, in the step after the end or in the same one. The loop needs the true last
+observation, and no frame that is a reset. The way to get that depends on the kind of env, which is never guessed:
 
     whole mask known   gymnasium's Sync/AsyncVectorEnv, EnvPool, under wrappers known to pass a mask on: rows are reset by mask
     same-step mode     final observations are in the info, the reset ones in the observation
-    anything else      the step after an end stays as a frame that is not valid (`EnvBase.resets_itself`)
+    anything else      the step after an end stays as an invalid frame (`EnvBase.resets_itself`)
 
-Known are classes whose source was read: `CartPoleVectorEnv` ignores the mask and would reset every row, and wrappers that keep
-something per row may clear it for all.
+Known classes are those whose source was checked: `CartPoleVectorEnv`, for example, ignores the mask and would reset every row,
+and wrappers with per-row data may clear them for all rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gymnasium.wrappers import vector as wrappers
 from reap.errors import OptionError
 
 HAS_MODES = hasattr(gym.vector, "AutoresetMode")
-"""Modes and masks came to gymnasium together; before, every vector env reset rows in the next step and a mask was ignored."""
+"""The gymnasium version that added modes and masks; earlier vector envs reset rows in the next step and ignored masks."""
 
 NAMES_OF_WRAPPERS = (
     "ClipAction",
@@ -48,11 +48,11 @@ NAMES_OF_WRAPPERS = (
     "VectorizeTransformReward",
 )
 PASS_MASKS = frozenset(getattr(wrappers, name) for name in NAMES_OF_WRAPPERS if HAS_MODES and hasattr(wrappers, name))
-"""Wrappers that pass a mask on and keep nothing of the rows that stay, by their source."""
+"""Wrappers that, according to their source, pass a mask on and affect no other rows."""
 PASS_MASKS_TO_POOL = frozenset(
     w for w in PASS_MASKS if w.__name__ in {"ClipReward", "RecordEpisodeStatistics", "TransformReward"}
 )
-"""EnvPool gives the rows of the mask only, which wrappers of observations do not expect."""
+"""EnvPool returns only the rows of the mask, which observation wrappers do not expect."""
 
 
 class Mode(Enum):
@@ -72,7 +72,7 @@ class VectorKind:
         takes_mask: rows can be reset alone, by `options={"reset_mask": mask}`.
         takes_ids: rows can be reset and stepped alone, by their numbers (EnvPool without wrappers).
         returns_chosen: a reset of some rows returns those rows only (EnvPool).
-        seeds_rows: each row has a generator of its own; otherwise there is one for all.
+        seeds_rows: each row has its own generator; otherwise there is one for all.
     """
 
     mode: Mode
@@ -88,7 +88,7 @@ class VectorKind:
 
     @property
     def way(self) -> str:
-        """How rows that ended are reset, in words."""
+        """Text for how rows that ended are reset."""
         if self.mode is Mode.SAME_STEP:
             return "rows reset in the same step"
         if self.takes_mask:
@@ -119,7 +119,7 @@ def single_spaces(env: Any) -> tuple[gym.Space[Any], gym.Space[Any]]:
 
 
 def layers(env: Any) -> list[Any]:
-    """The wrappers around a vector env from the outside in, and the env itself."""
+    """The wrappers around a vector env, outermost first, and the env itself."""
     found = [env]
     while isinstance(found[-1], VectorWrapper):
         found.append(found[-1].env)
@@ -130,8 +130,8 @@ def kind_of(env: Any) -> VectorKind:
     """The abilities of a vector env.
 
     Raises:
-        OptionError: it gives batches of rows as they get ready, does not say when it resets rows, resets none and is not known
-            to honour a mask, or has a fault that repeats resets or leaves texts unchanged.
+        OptionError: it returns rows in batches as they get ready, does not say when it resets rows, resets none and is not
+            known to honour a mask, or has a bug that repeats resets or leaves texts unchanged.
     """
     *outer, base = layers(env)
     pool = is_envpool(base)

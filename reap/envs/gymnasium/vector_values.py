@@ -1,6 +1,6 @@
-"""Values of vector envs: batched observations, infos and actions, to and from columns of arrays.
+"""Converts batched observations, infos and actions of vector envs to and from columns of arrays.
 
-The functions of `values` take apart one row; those here all rows at once, for each key by one array operation.
+The functions of `values` handle one row; those here handle all rows at once, by one array operation per key.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def batched_format(
 
     Args:
         form: the format of one row.
-        name: key of an observation that is not a Dict.
+        name: the key of an observation that is not a Dict.
         space: observation space of one row.
-        infos: values of the info that are kept, with their specs.
+        infos: entries of the info to keep, with their specs.
         categorical: discrete values are indices, otherwise one-hot.
         count: number of rows.
     """
@@ -94,7 +94,7 @@ def _contained_cells(values: Any, space: gym.Space[Any], key: Key) -> Array:
 
 
 def cells(values: Any) -> Array:
-    """Objects, one for each row, as they are written into a column of objects."""
+    """Objects, one per row, in the form for a column of objects."""
     written = np.empty((len(values), 1), object)
     for b, value in enumerate(values):
         written[b, 0] = copied(value)
@@ -130,7 +130,7 @@ def _info_objects(info: Any, name: str, count: int) -> list[Any]:
 
 
 def _of_row(value: Any, b: int) -> Any:
-    """One row's part of an info; gymnasium makes one dict of the rows' dicts, with masks beside the values."""
+    """One row's part of an info, which gymnasium merges from the rows' dicts, with masks next to the values."""
     if not isinstance(value, dict):
         return value[b]
     masks = {"_" + str(name) for name in value}

@@ -1,4 +1,4 @@
-"""The board: a few numbers in shared memory through which an env's process gets commands and answers them.
+"""The board: a few numbers in shared memory through which an env's process receives and answers commands.
 
     commander                                       process
     command, column, rows --> board
@@ -9,15 +9,15 @@
     (wakes it) <----------------------------------- bell of the commander
 
 A waiter spins for a while, yielding its core in each turn, and only then waits in `poll` for its bell: two processes
-wake each other in 2.5 µs this way, in 73 µs through bells alone. It spins for longer, up to `LONG`, while answers come
-within that time: a policy takes 100 µs between two steps of small envs, so that a spin of 50 would never be enough.
-Where the other side takes longer (large policies, slow envs, the training between two batches), it spins for `SHORT` only.
-The length of the last wait is known for each process: it is short for one that stepped during the wait for another.
+wake each other in 2.5 µs this way, in 73 µs through bells alone. It spins for up to `LONG` as long as answers arrive
+within that time: a policy takes 100 µs between two steps of small envs, so a spin of 50 would never suffice. If the other
+side takes longer (large policies, slow envs, training between two batches), it spins for `SHORT` only.
+The length of the last wait is kept for each process, because it is short for one that stepped during the wait for another.
 
-Each process numbers its own commands, so that some can get one while others are still at work.
+Each process numbers its own commands, so some can receive one while others are still busy.
 
-Bells are rung after every change of the numbers, whether the other side waits in `poll` or not, so that none is missed. On
-machines where another process may see writes in a different order (all but x86), nobody spins.
+Bells are rung after every change of the numbers, whether the other side waits in `poll` or not, so that no change is missed.
+On machines where another process may see writes in a different order (all but x86), there is no spinning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from reap.system.memory import Bytes, shared_memory
 from reap.workers.stall import StallWatch
 
 SHORT, LONG = (50e-6, 400e-6) if platform.machine() in {"x86_64", "AMD64", "i686"} else (0.0, 0.0)
-"""Seconds for which a waiter spins before it sleeps: where the last wait was longer than `LONG`, and where it was not."""
+"""Seconds for which a waiter spins before it sleeps: if the last wait was longer than `LONG`, and if it was not."""
 
 LAST = 1 << 30
 """The numbers of commands restart after this one."""
@@ -45,24 +45,24 @@ LAST = 1 << 30
 ASKED, COMMAND, COLUMN, STAGE, SLOT, COUNT = range(6)
 DONE, ENDED = 16, 17
 LISTS = 32
-"""The place of the rows of a command; those of the answer follow them."""
+"""The index of the rows of a command; those of the answer follow."""
 
 LEAVE = 0
 """The command to leave the board."""
 
 ALL = -1
-"""The number of rows of a command for all of them."""
+"""The number of rows in a command for all rows."""
 
 Ints = memoryview
 
 
 def board_size(rows: int) -> int:
-    """Ints of a board for this number of rows; whole cache lines."""
+    """Number of ints of a board for this number of rows, rounded up to cache lines."""
     return -(-(LISTS + 2 * rows) // 16) * 16
 
 
 def boards_size(rows: Sequence[int]) -> int:
-    """Bytes of the boards of processes with these numbers of rows."""
+    """Number of bytes of the boards of processes with these numbers of rows."""
     return 4 * sum(map(board_size, rows))
 
 
@@ -89,9 +89,9 @@ class Link:
 
     Args:
         rows: rows of each process.
-        watched: another descriptor to wait on: it is readable when a process failed.
+        watched: another descriptor to wait on, which is readable when a process has failed.
         check: called when that is readable; raises if one did.
-        stall: warns of processes that are waited for and do not move.
+        stall: warns of awaited processes that make no progress.
         describe: returns the activity of a process, and its location.
 
     Attributes:
@@ -141,7 +141,7 @@ class Link:
             os.close(descriptor)
 
     def ask(self, process: int, command: int, column: int = 0, rows: Sequence[int] | None = None) -> None:
-        """Give a command to a process; one that is still at work, for Ctrl-C cut the wait for it short, is waited for."""
+        """Send a command to a process; first wait for it if it is still busy because Ctrl-C interrupted an earlier wait."""
         self.finish(process)
         board = self.boards[process]
         board[COLUMN] = column
@@ -155,7 +155,7 @@ class Link:
         self._asked[process].ring()
 
     def finish(self, process: int) -> None:
-        """See to it that the last command, whose wait may have been cut short, is over."""
+        """Make sure that the last command, whose wait may have been interrupted, is finished."""
         board = self.boards[process]
         if board[DONE] != board[ASKED]:
             self._asked[process].ring()
@@ -195,7 +195,7 @@ class Link:
             raise
 
     def _woken_by(self) -> list[int]:
-        """Wait for a readable descriptor, at most until the next stall check; there is none once this end is closed."""
+        """Wait for a readable descriptor, at most until the next stall check; returns immediately once this end is closed."""
         with self._sleeping:
             if not self.is_open:
                 return []
@@ -206,7 +206,7 @@ class Link:
     def release(self) -> None:
         """Tell the processes to leave their boards, and close the descriptors.
 
-        While another thread waits they stay open; it closes them as it sees the end of the processes.
+        While another thread is waiting they stay open; that thread closes them when it sees the end of the processes.
         """
         if self.is_open and os.getpid() == self._owner:
             for process, board in enumerate(self.boards):
@@ -225,7 +225,7 @@ class Link:
 
 
 class Waiter:
-    """How a process waits for its next command.
+    """A process's end, which waits for commands.
 
     Args:
         board: its board.
@@ -268,7 +268,7 @@ class Waiter:
             raise EOFError("the process that the env belongs to is gone")
 
     def answer(self, ended: Sequence[int] | None) -> None:
-        """Say that the command is carried out, and which rows ended."""
+        """Report that the command is finished, and which rows ended."""
         board = self._board
         count = board[ENDED] = len(ended) if ended else 0
         if count:

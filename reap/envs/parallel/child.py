@@ -1,4 +1,4 @@
-"""The process of a `ParallelEnv`: it runs some of the envs, which write their rows of the caller's stage and slot.
+"""The process of a `ParallelEnv`: runs some of the envs, which write to their rows of the caller's stage and slot.
 
 caller                                            process
 DescribeEnvs               ------ channel ------->    EnvFacts
@@ -6,7 +6,7 @@ Connect + board, bells ------ channel ------->    reads commands from the board
 AttachStage, AttachSlot + fd -- channel ----->    maps the memory; its rows are a part of it
 Serve                  ------ channel ------->    answers the board (`parallel_board`) until it says LEAVE
 Ask(name, arguments)   ------ channel ------->    set_seed, call, state_dict, ...
-Move(rows, t)          ------ channel ------->    a step or reset of envs with objects, which travel with the reply
+Move(rows, t)          ------ channel ------->    a step or reset of envs with objects, which the reply carries
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Share:
         factories: one for each env.
         kwargs: keywords for each factory.
         first: the number of the first of them.
-        total: how many envs all processes have.
+        total: total number of envs in all processes.
         seed: seeds torch's, numpy's and Python's generators.
     """
 
@@ -99,7 +99,7 @@ class EnvFacts:
 
 @dataclass(frozen=True)
 class Connect:
-    """Take the descriptors of the boards, of this process's bell, of the caller's, and of a pipe that ends with the caller.
+    """Receive the descriptors of the boards, this process's bell, the caller's bell, and a pipe that ends with the caller.
 
     Attributes:
         rows: rows of each process.
@@ -118,7 +118,7 @@ class MapSlot:
         index: its number from now on.
         fields: one row's value under each key.
         rows: rows in the block.
-        first_row: the first of this process's.
+        first_row: the first row of this process.
         columns: time steps of a slot; None for a stage.
     """
 
@@ -171,7 +171,7 @@ class Moved:
 
 
 class EnvGroup(SerialEnv):
-    """The envs of one process, numbered as in the whole."""
+    """The envs of one process, with their numbers in the whole batch."""
 
     def __init__(self, share: Share) -> None:
         self._first, self._total = share.first, share.total
@@ -192,7 +192,7 @@ class EnvProcess:
 
     Args:
         share: its envs.
-        control: its phase, and in place of a column the number of the board's command, for errors and stall warnings.
+        control: receives its phase and, instead of a column, the number of the board's command, for errors and stall warnings.
     """
 
     def __init__(self, share: Share, control: memoryview) -> None:
@@ -220,7 +220,7 @@ class EnvProcess:
         return self._handlers[type(command)](command)
 
     def handle_with(self, command: Any, fds: Sequence[int]) -> None:
-        """Carry out a command that descriptors came with; they belong to this process."""
+        """Carry out a command that came with descriptors, which now belong to this process."""
         if isinstance(command, Connect):
             self._connect(command, *fds)
         else:
@@ -325,5 +325,5 @@ class EnvProcess:
 
 
 def make_process(share: Share, number: int, control: memoryview) -> EnvProcess:  # noqa: ARG001  the share holds it
-    """The envs of a process, in that process."""
+    """Build the envs of a process, in that process."""
     return EnvProcess(share, control)

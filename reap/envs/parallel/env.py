@@ -44,15 +44,15 @@ _built = count()
 class ParallelEnv(RowsEnv):
     """A batch of envs of one kind, of batch size `[num_workers, *batch size of one]`, stepped in processes.
 
-    The processes start when the specs or data are first asked for: one that is only sent elsewhere, as a factory of the
-    workers of a collector, starts none here.
+    The processes start when specs or data are first needed: an object that is only sent elsewhere, as a factory for a
+    collector's workers, starts none here.
 
     Args:
         num_workers: number of envs.
         create_env_fn: an env factory, a gymnasium id, or a list of one per env.
         create_env_kwargs: keywords for the factory, or a list of one dict per env.
-        num_processes: number of processes, each of which steps several envs one after the other; by default as many as
-            there are cores, or envs if they are fewer.
+        num_processes: number of processes, each of which steps several envs one after the other; by default the number of
+            cores, or of envs if there are fewer.
         device: device of the env's TensorDicts.
         overlap: in a collector, let the policy serve one half of the envs while the other half steps in its processes: worth it
             where policy and envs do not wait for the same cores. The policy is called for each half by itself, so that a
@@ -66,8 +66,8 @@ class ParallelEnv(RowsEnv):
             torchrl's defaults, and without effect.
 
     Raises:
-        OptionError: a wrong number of envs or processes, or one with no halves, an unknown option, an env that exists in this
-            process only, a factory that cannot be sent to a process or returns no env.
+        OptionError: an invalid number of envs or processes, too few for `overlap`, an unknown option, an env that exists in
+            this process only, a factory that cannot be sent to a process or returns no env.
         SpecMismatch: envs of different specs.
         WorkerRaised: a factory, or an env, raised an exception.
         WorkerDied: a process ended.
@@ -143,12 +143,12 @@ class ParallelEnv(RowsEnv):
 
     @property
     def resets_itself(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  known when the envs are built
-        """Whether rows that end are reset by the envs, with the step after the end, which is then no valid frame."""
+        """Whether the envs themselves reset rows that ended, in the next step, which is then an invalid frame."""
         return self._started().facts[0].resets_itself
 
     @property
     def resets_rows(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether any row can be reset alone."""
+        """Whether a row can be reset without the others."""
         return all(facts.resets_rows for facts in self._started().facts)
 
     @property
@@ -172,7 +172,7 @@ class ParallelEnv(RowsEnv):
 
     @cached_property
     def _groups(self) -> list[Share]:
-        """Contiguous groups of envs, whose sizes differ by one at the most."""
+        """Contiguous groups of envs, whose sizes differ by at most one."""
         total, groups = len(self._factories), self._num_processes
         firsts = [-(-total * group // groups) for group in range(groups + 1)]
         entropy = np.random.SeedSequence(torch.initial_seed() % 2**63, spawn_key=(next(_built),))
@@ -196,17 +196,17 @@ class ParallelEnv(RowsEnv):
 
     @property
     def checks_choices(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether all envs look at discrete observations and actions themselves."""
+        """Whether all envs check discrete observations and actions themselves."""
         return all(facts.checks_choices for facts in self._started().facts)
 
     def set_check(self, check: Check) -> None:
-        """Check the values of all envs so closely from now on; see `EnvBase`."""
+        """Set how closely the values of all envs are checked; see `EnvBase`."""
         if check != self.check:
             self._started().ask("set_check", check)
         super().set_check(check)
 
     def set_device(self, device: torch.device) -> None:
-        """Have the values of all envs on a device; see `EnvBase`."""
+        """Set the device of all envs' values; see `EnvBase`."""
         super().set_device(device)
         self._started().ask("set_device", device)
 
@@ -220,7 +220,7 @@ class ParallelEnv(RowsEnv):
     # Array face
 
     def row_stepper(self) -> RowStepper:
-        """The rows of all processes, which step loops call themselves."""
+        """The rows of all processes, which step loops call directly."""
         self.ensure_open()
         self._started()
         return self.row
@@ -238,7 +238,7 @@ class ParallelEnv(RowsEnv):
         return halves
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write; both in memory that can be shared."""
+        """Bind the arrays that later calls read and write; both must be in shareable memory."""
         self.row_stepper().bind(stage, slot)
 
     # Life
@@ -249,11 +249,11 @@ class ParallelEnv(RowsEnv):
         return len(self._factories)
 
     def start(self) -> None:
-        """Start the processes, which otherwise start when something is asked of the envs."""
+        """Start the processes, which otherwise start on first use."""
         self._started()
 
     def update_kwargs(self, kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Further keywords for the factories of the envs, as long as the processes have not started.
+        """Add keywords for the factories of the envs, before the processes have started.
 
         Args:
             kwargs: keywords for all, or a list of one dict per env.
@@ -272,7 +272,7 @@ class ParallelEnv(RowsEnv):
         return self._started().ask_along("set_seed", seed, static_seed)
 
     def get_attribute(self, name: str) -> list[Any]:
-        """The attribute of each env; it has to be one that can be sent here."""
+        """The attribute of each env, whose value must be sent here."""
         return _joined(self._started().ask("get_attribute", name))
 
     def call(self, name: str, *args: Any) -> list[Any]:
@@ -280,19 +280,19 @@ class ParallelEnv(RowsEnv):
         return _joined(self._started().ask("call", name, *args))
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The states of all envs, as a SerialEnv has them; None if any of them has none."""
+        """The states of all envs, in the form of a SerialEnv's; None if any env has none."""
         return self._states("state_dict")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let each env go on from its state."""
+        """Resume each env from its state."""
         self._load("load_state_dict", state)
 
     def loop_state(self) -> dict[str, Any] | None:
-        """The states of all envs in a loop, as a SerialEnv has them; None if any of them has none."""
+        """The loop states of all envs, in the form of a SerialEnv's; None if any env has none."""
         return self._states("loop_state")
 
     def load_loop_state(self, state: Mapping[str, Any]) -> None:
-        """Let each env go on from its state."""
+        """Resume each env from its state."""
         self._load("load_loop_state", state)
 
     def _states(self, name: str) -> dict[str, Any] | None:
@@ -307,14 +307,14 @@ class ParallelEnv(RowsEnv):
         self._started().ask_each(name, [({"envs": envs[a:b]},) for a, b in zip([0, *stops], stops, strict=False)])
 
     def keep_resets(self, log: ResetLog | None = None, first: int = 0) -> None:
-        """Note where each env is before its resets, in its process; see `EnvBase`."""
+        """Note the state of each env before its resets, in its process; see `EnvBase`."""
         processes = self._started()
         processes.ask("keep_resets")
         self._resets = log or ResetLog(self.batch_size.numel())
         self._resets.read_from(first, partial(processes.ask, "taken_resets"))
 
     def row_recipes(self) -> list[Recipe | None]:
-        """What builds the env of each row."""
+        """The recipe of each row's env."""
         return _joined(self._started().ask("row_recipes"))
 
     def ensure_open(self) -> None:

@@ -42,7 +42,7 @@ class Processes:
 
     Args:
         shares: the envs of each process.
-        stall_after: seconds after which a warning says which of them has not moved while it was waited for; None for never.
+        stall_after: seconds after which a warning names awaited processes that have made no progress; None for never.
 
     Attributes:
         facts: the facts that each process reports about its envs.
@@ -113,7 +113,7 @@ class Processes:
         self._group.poll(())
 
     def serve(self) -> None:
-        """Let the processes answer their boards."""
+        """Make the processes answer their boards."""
         if not self._is_serving:
             with self.failing():
                 for process in self._every:
@@ -121,7 +121,7 @@ class Processes:
                 self._is_serving = True
 
     def _leave(self) -> None:
-        """Let them answer their channels."""
+        """Make the processes answer their channels."""
         self.check()
         if self._is_serving:
             for process in self._every:
@@ -139,7 +139,7 @@ class Processes:
             return self._gather(Ask(name, arguments))
 
     def ask_each(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
-        """Call a method of the envs of each process with arguments of its own."""
+        """Call a method of the envs of each process, with separate arguments for each."""
         with self.failing():
             self._leave()
             for process, own in zip(self._every, arguments, strict=True):
@@ -147,7 +147,7 @@ class Processes:
             self._replies()
 
     def ask_along(self, name: str, first: Any, *arguments: Any) -> Any:
-        """Call a method of the envs of one process after the other, each with the result of the one before."""
+        """Call a method of the envs of each process in turn, each with the previous one's result."""
         with self.failing():
             self._leave()
             for process in self._every:
@@ -170,7 +170,7 @@ class Processes:
 
     @contextmanager
     def failing(self) -> Generator[None]:
-        """Leave nothing open after a failure that ended the processes; Ctrl-C comes in only where something waits for them."""
+        """Close everything after a failure that ended the processes; Ctrl-C interrupts only waits for them."""
         with deferring_interrupts():
             try:
                 yield
@@ -189,7 +189,7 @@ class Processes:
         """The numbers of a stage and a slot, which the processes have mapped.
 
         Raises:
-            OptionError: they are in private memory of this process.
+            OptionError: they are in this process's private memory.
         """
         # Others are added while these are taken out, by whatever thread drops them.
         dropped = [self._dropped.pop() for _ in range(len(self._dropped))]
@@ -232,7 +232,7 @@ class Processes:
 
 
 def _given(shares: Sequence[Share]) -> Iterator[tuple[str, Any]]:
-    """The user's argument, by its name."""
+    """The name and value of the user's argument."""
     for share in shares:
         yield from (("create_env_fn", factory) for factory in share.factories)
         yield from (("create_env_kwargs", own) for own in share.kwargs)

@@ -1,10 +1,10 @@
-"""The rows of a `ParallelEnv`'s processes as a step loop sees them: one face over all of them, or one for each half.
+"""The rows of a `ParallelEnv`'s processes for a step loop: one face over all of them, or one for each half.
 
-    bind      descriptors of a stage or slot that the processes have not seen go to them, once
+    bind      sends descriptors of a stage or slot that the processes do not have yet
     send      command, column and rows on each process's board (`parallel_board`), its bell rung
-    receive   waits for all that were asked, or for the failure of any
+    receive   waits for all addressed processes, or for the failure of any
 
-Envs that return objects (strings, graphs) are asked through the channel instead, and the objects come with the reply.
+Envs that return objects (strings, graphs) are called through the channel instead, and replies carry the objects.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from reap.recording.buffers import Slot, Stage, after
 
 
 class RowCarrier(Protocol):
-    """How commands of a step loop get to processes."""
+    """Carries commands of a step loop to processes."""
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following commands are about."""
+        """Bind the arrays for later commands."""
         ...
 
     def send(self, command: int, asked: Asked, t: int) -> None:
@@ -32,7 +32,7 @@ class RowCarrier(Protocol):
         ...
 
     def receive(self, command: int, asked: Asked, t: int) -> list[tuple[int, Rows]]:
-        """Wait until the command that was sent is carried out; the processes in which rows ended, and those rows."""
+        """Wait until the last command is finished; return the processes in which rows ended, and those rows."""
         ...
 
 
@@ -48,7 +48,7 @@ class ByBoard:
         self._answers = [LISTS + facts.rows for facts in processes.facts]
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following commands are about."""
+        """Bind the arrays for later commands."""
         indices = self._processes.attach(stage, slot)
         for process, board in enumerate(self._link.boards):
             self._link.finish(process)
@@ -64,7 +64,7 @@ class ByBoard:
             link.ask(process, command, t, rows)
 
     def receive(self, command: int, asked: Asked, t: int) -> list[tuple[int, Rows]]:
-        """Wait for all that were asked, then read which rows ended."""
+        """Wait for all addressed processes, then read which rows ended."""
         link, ended = self._link, list[tuple[int, Rows]]()
         for process, _ in asked:
             board, start = link.boards[process], self._answers[process]
@@ -76,7 +76,7 @@ class ByBoard:
 
 
 class ByChannel:
-    """Commands through channels, for envs with objects: replies bring them.
+    """Commands through channels, for envs with objects, which the replies carry.
 
     Args:
         processes: the processes.
@@ -88,15 +88,15 @@ class ByChannel:
         self._starts = [sum(self._rows[:i]) for i in range(len(self._rows))]
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following commands are about."""
+        """Bind the arrays for later commands."""
         self._indices = self._processes.attach(stage, slot)
         self._stage, self._slot = stage, slot
 
     def send(self, command: int, asked: Asked, t: int) -> None:
-        """The command goes out with `receive`, which waits for the replies."""
+        """Store the command; `receive` sends it and waits for the replies."""
 
     def receive(self, command: int, asked: Asked, t: int) -> list[tuple[int, Rows]]:
-        """Ask the processes, and write the objects of their replies."""
+        """Send the command, and write the objects of the replies."""
         ended: list[tuple[int, Rows]] = []
         for (process, rows), moved in zip(asked, self._processes.move(asked, command, t, self._indices), strict=True):
             start = self._starts[process]
@@ -110,12 +110,12 @@ class ByChannel:
 
 
 class ProcessRows:
-    """The rows of processes, numbered as in the whole: the face for a step loop.
+    """The rows of processes, with their numbers in the whole batch, as an array face for a step loop.
 
     Args:
-        carrier: how commands get to them.
+        carrier: carries commands to the processes.
         counts: rows of each process.
-        processes: those that this face is about; None for all.
+        processes: the processes that this face covers; None for all.
     """
 
     def __init__(self, carrier: RowCarrier, counts: Sequence[int], processes: range | None = None) -> None:
@@ -126,9 +126,9 @@ class ProcessRows:
         self._sent: tuple[Asked, int] = [], 0
 
     def halves(self) -> list[tuple[ProcessRows, range]]:
-        """Faces of the first processes and of the others, with their rows, cut as near to the middle as can be.
+        """Faces of the first processes and of the others, with their rows, split as evenly as possible.
 
-        One can be stepped while the other is at work.
+        One can be stepped while the other is busy.
         """
         count, rows = len(self._counts), self._stops[-1]
         middle = min(range(1, count), key=lambda process: abs(2 * self._starts[process] - rows))
@@ -136,20 +136,20 @@ class ProcessRows:
         return [(ProcessRows(self._carrier, self._counts, processes), own) for processes, own in parts]
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write, of whatever half."""
+        """Bind the arrays that later calls read and write, for both halves."""
         self._carrier.bind(stage, slot)
 
     def _split(self, rows: Rows | None) -> Asked:
         return self._all if rows is None else rows_of_groups(rows, self._starts, self._stops)
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
-        """Begin new episodes in these rows, or in all."""
+        """Start new episodes in these rows, or in all."""
         asked = self._split(rows)
         self._carrier.send(RESET, asked, t)
         self._carrier.receive(RESET, asked, t)
 
     def send(self, rows: Rows | None, t: int) -> None:
-        """Give the actions of column `t` to these rows."""
+        """Send the actions of column `t` to these rows."""
         asked = self._split(rows)
         self._sent = asked, t
         self._carrier.send(STEP, asked, t)

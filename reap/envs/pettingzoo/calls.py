@@ -16,7 +16,7 @@ from reap.errors import OptionError
 from reap.optional import load
 
 FAMILIES = ("mpe2", "magent2.environments")
-"""Packages of envs that are not part of PettingZoo any more."""
+"""Packages of envs that are no longer part of PettingZoo."""
 
 
 NO_FAMILIES = ("env_registry", "test", "utils")

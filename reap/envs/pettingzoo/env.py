@@ -32,13 +32,13 @@ class PettingZooWrapper(EnvBase):
     """An env of PettingZoo. The values of the agents of a group are stacked, and `batch[group].batch_size` is `[T, n]`.
 
     Where all agents act at once (`ParallelEnv`), groups are made by name unless you say otherwise: `"red_0"` and `"red_1"`
-    are the group `"red"`. Where they act in turns (`AECEnv`), each is a group of its own, and the mask tells whose turn it is.
+    are the group `"red"`. Where they act in turns (`AECEnv`), each is a separate group, and the mask tells whose turn it is.
 
     Args:
         env: a `pettingzoo.ParallelEnv` or `pettingzoo.AECEnv`.
         return_state: put the env's `state()` under `"state"`.
         group_map: names of groups, each with its agents, or a `MarlGroupMapType`.
-        use_mask: put `(group, "mask")`, bool `[n]`, beside the observations: which agents act next. Necessary where agents act
+        use_mask: put `(group, "mask")`, bool `[n]`, next to the observations: which agents act next. Necessary where agents act
             in turns, and where some leave before the episode ends: those have zeros as observations and rewards, and all
             flags set.
         categorical_actions: discrete actions are indices, otherwise one-hot.
@@ -49,7 +49,7 @@ class PettingZooWrapper(EnvBase):
 
     Raises:
         ImportError: PettingZoo is not installed.
-        OptionError: something else than an env, agents that cannot be stacked, an AECEnv without `use_mask=True`, a group map
+        OptionError: not an env, agents that cannot be stacked, an AECEnv without `use_mask=True`, a group map
             that leaves agents out.
 
     Example:
@@ -133,7 +133,7 @@ class PettingZooWrapper(EnvBase):
         return list(self.wrapped.possible_agents)
 
     def bind(self, stage: Stage, slot: Slot) -> None:
-        """Take the arrays that following calls read and write."""
+        """Bind the arrays that later calls read and write."""
         name = type(self).__name__
         self._rows = [GroupRows(group, stage, slot, self.check, name) for group in self._groups]
         self._rows_of = {agent: rows for group, rows in zip(self._groups, self._rows, strict=True) for agent in group.agents}
@@ -143,7 +143,7 @@ class PettingZooWrapper(EnvBase):
             self._state_fit = Fit((STATE,), self._stage_state.shape, self._stage_state.dtype)
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
-        """Begin a new episode."""
+        """Start a new episode."""
         seed, self._seed = self._seed, None
         moment = self._calls.reset(seed)
         for group in self._rows:
@@ -171,7 +171,7 @@ class PettingZooWrapper(EnvBase):
         return FIRST_ROW
 
     def _of_all(self, flags: list[Array]) -> bool:
-        """One flag of those of all groups."""
+        """Combine the flags of all groups into one."""
         decide = any if self.done_on_any else all
         return decide(bool(decide(group)) for group in flags)
 
@@ -179,11 +179,11 @@ class PettingZooWrapper(EnvBase):
         self._seed = seed
 
     def get_attribute(self, name: str) -> Any:
-        """An attribute of the env of PettingZoo, or of this one."""
+        """An attribute of PettingZoo's env, or of this one."""
         return getattr(self.wrapped, name) if hasattr(self.wrapped, name) else getattr(self, name)
 
     def call(self, name: str, *args: Any) -> Any:
-        """Call a method of the env of PettingZoo."""
+        """Call a method of PettingZoo's env."""
         return getattr(self.wrapped, name)(*args)
 
     def close(self, *, raise_if_closed: bool = False) -> None:
@@ -205,11 +205,11 @@ class PettingZooEnv(PettingZooWrapper):
 
     Args:
         task: `"rps_v2"`, or with its family `"classic/rps_v2"`.
-        parallel: all agents act at once; a task that has no such form is converted by PettingZoo's `aec_to_parallel`. Otherwise
+        parallel: all agents act at once; a task without such a form is converted by PettingZoo's `aec_to_parallel`. Otherwise
             they act in turns.
         return_state: see `PettingZooWrapper`, as for those that follow.
         group_map: names of groups, each with its agents, or a `MarlGroupMapType`.
-        use_mask: tell which agents act.
+        use_mask: record which agents act next.
         categorical_actions: discrete actions are indices, otherwise one-hot.
         seed: the seed of the first reset.
         done_on_any: the episode ends with the first agent that ends, otherwise with the last.
@@ -217,7 +217,7 @@ class PettingZooEnv(PettingZooWrapper):
         kwargs: arguments of the task.
 
     Raises:
-        ImportError: PettingZoo, or something that the task needs, is not installed.
+        ImportError: PettingZoo, or a package that the task needs, is not installed.
         OptionError: there is no such task; and as for `PettingZooWrapper`.
 
     Example:

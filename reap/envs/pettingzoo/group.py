@@ -2,7 +2,7 @@
 
     agents  left, right      values of one agent  ->  row i of (group, "observation") [n, ...], (group, "reward") [n, 1], ...
 
-Rows of agents that are not there hold zeros.
+Rows of absent agents hold zeros.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MASK, ACTION_MASK = "mask", "action_mask"
 
 @dataclass(frozen=True)
 class Group:
-    """How the agents of one group are written into rows.
+    """The format in which the agents of one group are written into rows.
 
     Attributes:
         name: its key.
@@ -38,10 +38,10 @@ class Group:
         infos: names of an agent's infos, with their shapes.
         actions: leaves of an agent's action.
         action_space: the space of an agent's action.
-        observation_spec: of all its agents.
-        action_spec: of all its agents.
-        has_action_mask: the env tells which actions are allowed.
-        has_mask: the group tells which agents act.
+        observation_spec: the spec of all its agents' observations.
+        action_spec: the spec of all its agents' actions.
+        has_action_mask: the env provides masks of allowed actions.
+        has_mask: the group records which agents act next.
     """
 
     name: str
@@ -69,18 +69,18 @@ class Group:
 
 
 def make_group(name: str, agents: Sequence[str], env: Any, first: Moment, *, has_mask: bool, categorical: bool) -> Group:
-    """The group of these agents.
+    """Make the group of these agents.
 
     Args:
         name: its key.
         agents: its agents.
-        env: the env, which tells the spaces of each agent.
+        env: the env, which provides the spaces of each agent.
         first: the result of a reset.
-        has_mask: tell which agents act.
+        has_mask: record which agents act next.
         categorical: discrete actions are indices, otherwise one-hot.
 
     Raises:
-        OptionError: agents of different spaces, or with spaces of a kind that is not known.
+        OptionError: agents have different spaces, or spaces of an unsupported kind.
     """
     infos = [first.infos.get(agent, {}) for agent in agents]
     observed = [_without_mask(env.observation_space(agent)) for agent in agents]
@@ -122,7 +122,7 @@ def _without_mask(space: Any) -> tuple[Any, bool]:
 
 
 def _stacked(name: str, specs: Sequence[Mapping[Key, Spec]], size: int) -> Composite:
-    """The specs of several agents as one of all of them, `[n, ...]` each.
+    """The specs of several agents stacked into one, `[n, ...]` each.
 
     Raises:
         OptionError: they have different keys, shapes, dtypes or choices.
@@ -257,7 +257,7 @@ class GroupRows:
                 targets[-1][row] = agent in moment.acting
 
     def _values(self, agent: str, moment: Moment, call: str) -> list[Any]:
-        """The values of an agent that is there, as they can be written."""
+        """The values of a present agent, in writable form."""
         observation, info, group = moment.observations[agent], moment.infos.get(agent, {}), self._group
         where = f"{self._env}.{call}: agent {agent!r}"
         given = [leaf.read(observation) for leaf in group.observations]
@@ -272,7 +272,7 @@ class GroupRows:
         return values
 
     def _allowed(self, agent: str, observation: Any, info: Any, acts: bool, where: str) -> Any:
-        """The actions that an agent may take; all where it does not act, or nothing is said."""
+        """The mask of actions that an agent may take; all if it does not act, or the env gives no mask."""
         mask = observation.get(ACTION_MASK) if isinstance(observation, Mapping) else None
         mask = info.get(ACTION_MASK) if mask is None else mask
         return self._fits[-1].take(mask, where) if acts and mask is not None else True

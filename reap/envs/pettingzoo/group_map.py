@@ -11,7 +11,7 @@ from reap.errors import OptionError
 GroupMap = Mapping[str, Sequence[str]]
 
 TAKEN = ("next", "collector", "state", "done", "terminated", "truncated", "is_init", "step_count")
-"""Names at the root of batches, which no group can have."""
+"""Keys at the root of batches, which groups cannot have."""
 
 
 class MarlGroupMapType(Enum):
@@ -35,7 +35,7 @@ class MarlGroupMapType(Enum):
 
 
 def by_name(agents: Sequence[str]) -> dict[str, list[str]]:
-    """Agents whose names differ in a last number only are one group; any other agent is a group of its own.
+    """Group agents whose names differ only in their last number; any other agent is a separate group.
 
     Example:
         >>> by_name(["red_0", "red_1", "referee"])
@@ -49,11 +49,10 @@ def by_name(agents: Sequence[str]) -> dict[str, list[str]]:
 
 
 def checked_map(given: Any, agents: Sequence[str], default: GroupMap) -> dict[str, list[str]]:
-    """The group map that was given: a mapping, or an object with `get_group_map(agents)`; the default for None.
+    """The group map from a mapping or an object with `get_group_map(agents)`; the default for None.
 
     Raises:
-        OptionError: it is something else, an agent is in no group or in two, a group is empty, or its name is one that batches
-            use.
+        OptionError: anything else, an agent in no group or in two, an empty group, or a group with the name of a batch key.
     """
     makes = getattr(given, "get_group_map", None)
     made: Any = default if given is None else makes(list(agents)) if callable(makes) else given

@@ -1,4 +1,4 @@
-"""`HalvesActor`: a policy that acts for two halves of the rows in turns, each in a call of its own."""
+"""`HalvesActor`: calls a policy for two halves of the rows in turn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class HalvesActor:
     """An actor for each half of the rows, over parts of one stage and one slot.
 
     Args:
-        actors: those of the halves.
+        actors: the actors of the halves.
         stages: the parts of the stage that they read.
 
     Attributes:
@@ -44,12 +44,12 @@ class HalvesActor:
             actor.fix_outputs(writer)
 
     def read_copies(self) -> None:
-        """Give the policy a copy of its inputs in each call from now on."""
+        """Pass copies of the inputs to the policy from now on."""
         for actor in self._actors:
             actor.read_copies()
 
     def bind(self, slot: Slot) -> None:
-        """Take the slot that following calls write."""
+        """Bind the slot that later calls write to."""
         for actor, part in zip(self._actors, slot.parts(self._cuts), strict=True):
             actor.bind(part)
         self.kind, self.acts = self._actors[0].kind, [actor.act for actor in self._actors]

@@ -1,4 +1,4 @@
-"""`ModuleChanges`: whether TensorDict modules that were taken apart are still what they were."""
+"""`ModuleChanges`: detects changes of TensorDict modules that were unwrapped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ModuleChanges:
         self._before = self._state()
 
     def found(self) -> bool:
-        """Whether an attribute, a network or a module of a sequence is another one, or there is a hook."""
+        """Whether an attribute, a network or a module of a sequence was replaced, or there is a hook."""
         if any(self._hooks) or nn.modules.module._has_any_global_hook():  # pyright: ignore[reportPrivateUsage]
             return True
         try:

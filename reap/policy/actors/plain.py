@@ -25,8 +25,8 @@ class PlainActor:
     Args:
         policy: the module or function.
         stage: its inputs.
-        reads: the keys of its arguments, in their order.
-        action: the key that an output which is no dict goes to.
+        reads: the keys of its arguments, in order.
+        action: the key of an output that is not a dict.
     """
 
     kind = "plain"
@@ -44,7 +44,7 @@ class PlainActor:
         self.act: Callable[[int], None] = self._act_outputs
 
     def probe(self) -> Outputs:
-        """Call the policy once; an answer that is one tensor has a path of its own from then on."""
+        """Call the policy once; an output that is a single tensor selects a faster path from then on."""
         result = self._policy(*self._inputs)
         self._returns_tensor = isinstance(result, torch.Tensor)
         if isinstance(result, Mapping):
@@ -60,12 +60,12 @@ class PlainActor:
             self._shape, self._dtype = writer.forms[0]
 
     def read_copies(self) -> None:
-        """Hand over clones of the inputs."""
+        """Pass clones of the inputs to the policy."""
         policy = self._policy
         self._policy = lambda *inputs: policy(*[value.clone() for value in inputs])
 
     def bind(self, slot: Slot) -> None:
-        """Take the slot that following calls write."""
+        """Bind the slot that later calls write to."""
         self.writer.bind(slot)
         self._views = self.writer.views[0]
 
@@ -116,15 +116,15 @@ def _flat(tree: Mapping[Any, Any], prefix: Key = ()) -> dict[Key, Any]:
 
 
 def match_arguments(policy: Callable[..., Any], known: Sequence[Key], states: Collection[Key] = ()) -> list[Key]:
-    """The keys that a policy's arguments are taken from: by name, else the only observation.
+    """The keys of a policy's arguments: by name, else the only observation.
 
     Args:
         policy: the module or function.
         known: keys of the stage that may be arguments, the observations first.
-        states: those of them that are no observations; they are taken by name only.
+        states: those of them that are not observations; they are matched by name only.
 
     Raises:
-        OptionError: an argument has no name that is known, and there is not just one observation for one argument.
+        OptionError: an argument has an unknown name, and there is not exactly one observation for one argument.
     """
     names = {**{key[-1]: key for key in known}, **{"_".join(key): key for key in known}}
     parameters = _parameters(policy)
@@ -165,7 +165,7 @@ def argument_keys(policy: Callable[..., Any]) -> list[Key]:
 
 
 def optional_arguments(policy: Callable[..., Any], known: Sequence[Key]) -> list[Key]:
-    """Arguments with a default that no key of the stage is named after: they may be recurrent states."""
+    """Arguments with a default whose names are not keys of the stage: they may be recurrent states."""
     names = {key[-1] for key in known} | {"_".join(key) for key in known}
     given = [p for p in _parameters(policy) if p.default is not inspect.Parameter.empty]
     return [(p.name,) for p in given if p.name not in names]
@@ -195,5 +195,5 @@ def _signature(policy: Callable[..., Any]) -> list[inspect.Parameter] | None:
 
 
 def name_of(policy: Callable[..., Any]) -> str:
-    """How a policy is called in errors: its own name, or that of its class."""
+    """The name of a policy in errors: its own, or that of its class."""
     return getattr(policy, "__qualname__", type(policy).__name__)

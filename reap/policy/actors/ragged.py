@@ -28,14 +28,14 @@ Read = Callable[[], Any]
 class RaggedActor:
     """Calls a policy with tensors and objects of the stage; its output is the action, or a dict of outputs.
 
-    An object is handed over as it is by a single env, a tensor of the frame's own shape for example; by a batch of envs as a
-    list with one object for each row.
+    For a single env an object is passed as it is, for example a tensor of the frame's own shape; for a batch of envs, as a list
+    with one object for each row.
 
     Args:
         policy: the module or function.
         stage: its inputs.
         reads: the keys of its arguments, in their order.
-        action: the key that an output which is no dict goes to.
+        action: the key of an output that is not a dict.
     """
 
     kind = "ragged"
@@ -58,11 +58,11 @@ class RaggedActor:
         self.outputs, self.writer = writer.outputs, writer
 
     def read_copies(self) -> None:
-        """Hand over clones of the tensors; objects are copies already."""
+        """Pass clones of the tensors to the policy; objects are copies already."""
         self._inputs = [partial(_copy, read) for read in self._inputs]
 
     def bind(self, slot: Slot) -> None:
-        """Take the slot that following calls write."""
+        """Bind the slot that later calls write to."""
         self.writer.bind(slot)
 
     def act(self, t: int) -> None:
@@ -87,7 +87,7 @@ def _copy(read: Read) -> Any:
 
 
 def reads_objects(policy: Callable[..., Any], stage: Stage) -> bool:
-    """Whether a policy called with a TensorDict reads a column of objects; one that does not tell its keys may."""
+    """Whether a policy called with a TensorDict reads a column of objects; assumed if its keys are unknown."""
     objects = {key for key, field in stage.fields.items() if field.is_object}
     reads = read_keys(policy)
     return bool(objects.intersection(reads) if reads else objects)

@@ -1,6 +1,6 @@
-"""`RandomActor`: random actions for the loop; `OwnDrawActor`: those that an env draws itself.
+"""`RandomActor`: random actions for the loop; `OwnDrawActor`: random actions that an env draws itself.
 
-The `RandomPolicy` that people give to collectors is in `reap.specs`.
+The `RandomPolicy` that users pass to collectors is in `reap.specs`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RandomActor:
-    """Writes random actions, from a generator of its own, and zeros for every other output of the policy.
+    """Writes random actions, from its own generator, and zeros for every other output of the policy.
 
     Args:
         actions: specs of the actions.
@@ -42,7 +42,7 @@ class RandomActor:
         self._views: list[tuple[Spec, Sequence[torch.Tensor], torch.Tensor | None]] = []
 
     def bind(self, slot: Slot) -> None:
-        """Take the slot that following calls write; the outputs of the policy are zero in it."""
+        """Bind the slot that later calls write to, and zero the policy's outputs in it."""
         self._views = [(spec, slot.views(key), self._masks.get(key)) for key, spec in self._specs.items()]
         for key in self._zeros:
             slot.by_row(key)[...] = 0
@@ -54,14 +54,14 @@ class RandomActor:
 
 
 class OwnDrawActor(RandomActor):
-    """Writes the actions that an env draws in a way of its own, from torch's global generator.
+    """Writes the actions that an env draws by its own method, from torch's global generator.
 
     Args:
-        draw: takes a TensorDict of copies of the policy's inputs; the one that it returns holds the actions.
+        draw: takes a TensorDict of copies of the policy's inputs; returns one that holds the actions.
         actions: specs of the actions.
         stage: the policy's inputs.
         outputs: the outputs of the policy, so that all batches have the same keys.
-        device: where the env expects what it is given; None for the memory of the host.
+        device: the device on which the env expects its inputs; None for host memory.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class OwnDrawActor(RandomActor):
         self._draw, self._stage, self._device = draw, stage, device
 
     def bind(self, slot: Slot) -> None:
-        """Take the slot that following calls write; the outputs of the policy are zero in it."""
+        """Bind the slot that later calls write to, and zero the policy's outputs in it."""
         super().bind(slot)
         self._writer.bind(slot)
 
     def act(self, t: int) -> None:
-        """Have the env draw the actions of column `t`."""
+        """Let the env draw the actions of column `t`."""
         with torch.inference_mode(mode=False), torch.no_grad():
             inputs = {key: tensor.clone() for key, tensor in self._stage.tensors.items()}
             given = make_tensordict(nested(inputs, sizes_of(self._stage.fields)), torch.Size(self._stage.batch_shape))

@@ -1,4 +1,4 @@
-"""`Plan`: the computation of a policy that was taken apart, as steps over registers.
+"""`Plan`: the computation of an unwrapped policy, as steps over registers.
 
 The steps find their inputs in the registers and append their results to them.
 """
@@ -20,7 +20,7 @@ Step = Callable[[Registers], None]
 
 
 class UnwrapError(Exception):
-    """A policy is not taken apart; the text says why."""
+    """Raised if a policy cannot be unwrapped; the message says why."""
 
 
 class Plan:
@@ -49,5 +49,5 @@ class Plan:
         return {key: registers[place] for key, place in self.places.items() if key not in stage.fields}
 
     def is_changed(self) -> bool:
-        """Whether the policy computes something else now than when the plan was made."""
+        """Whether the policy has changed since the plan was made."""
         raise NotImplementedError

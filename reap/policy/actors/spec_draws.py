@@ -1,11 +1,11 @@
-"""`DrawPlan`: torchrl's `RandomPolicy`, whose specs are asked one by one.
+"""`DrawPlan`: the steps of torchrl's `RandomPolicy`, one draw per spec.
 
     RandomPolicy(Composite)                          registers
     ├── "action"            spec.rand()              0  action
     └── ("agents", "move")  spec.rand()              1  move
 
-The policy draws the same numbers in the same order, puts them into new TensorDicts, and copies these into the one that it is
-given, which takes several times as long as to draw them.
+The policy itself draws the same numbers in the same order, but puts them into new TensorDicts and copies these into its
+argument, which takes several times as long as drawing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_SHAPE = torch.Size(())
 
 
 def is_random_policy(policy: Any) -> bool:
-    """Whether it is a `RandomPolicy` of torchrl, and no class derived from that."""
+    """Whether it is exactly torchrl's `RandomPolicy`, not a subclass."""
     return type(policy).__qualname__ == "RandomPolicy" and own_name(policy) is not None
 
 
@@ -33,10 +33,10 @@ class DrawPlan(Plan):
     """The steps of a `RandomPolicy`: a draw for each spec; it reads nothing.
 
     Args:
-        policy: it, with its specs.
+        policy: the policy, with its specs.
 
     Raises:
-        UnwrapError: its specs make something else than a TensorDict of tensors in the memory of the host.
+        UnwrapError: its specs do not make a TensorDict of tensors in host memory.
     """
 
     def __init__(self, policy: Any) -> None:
@@ -57,7 +57,7 @@ class DrawPlan(Plan):
         return [*vars(self._policy).values(), *_nodes(self._policy.action_spec)]
 
     def is_changed(self) -> bool:
-        """Whether the policy has another spec now, or one of its specs has others in it."""
+        """Whether the policy's spec, or a spec nested in it, was replaced."""
         now = self._now()
         return len(now) != len(self._specs) or not all(map(is_, now, self._specs))
 

@@ -2,10 +2,10 @@
 
 A state is a key that the policy reads at the root and writes under `"next"`:
 
-    stage[hidden] --> policy --> slot next[hidden] --carry--> stage[hidden]          initial value where an episode begins
+    stage[hidden] --> policy --> slot next[hidden] --carry--> stage[hidden]          initial value where an episode starts
 
-Its form is found, in this order: `policy.initial_state`, the policy's `make_tensordict_primer()`, a call of the policy without
-the key, whose output shows it.
+Its form is looked up in this order: `policy.initial_state`, the policy's `make_tensordict_primer()`, the output of a call
+without the key.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def add_shown_states(stage: Stage, reads: Iterable[Key], outputs: Outputs) -> No
 
 
 def missing_states(stage: Stage, policy: Any) -> list[Key]:
-    """States that a policy reads and whose form is not known."""
+    """States that a policy reads and whose form is unknown."""
     writes = written_keys(policy)
     return [key for key in read_keys(policy) if after(key) in writes and key not in stage.fields]
 
@@ -105,7 +105,7 @@ def declared_states(policy: Any) -> dict[Key, RecurrentState]:
 
 
 def check_states(stage: Stage, outputs: Mapping[Key, Field], where: str) -> None:
-    """Check that a policy writes the states that it reads, in the form in which they begin.
+    """Check that a policy writes the states that it reads, in the form of their initial values.
 
     Raises:
         SpecMismatch: a state is not written, so that it would keep its initial value, or has another shape or dtype.

@@ -6,9 +6,9 @@
                                                            2  action, 3  action_log_prob = draw(distribution(1))
 
 Which register a key is in is known once the plan is made, so that a call looks up no keys and builds no TensorDict. The
-networks are called as modules: their own hooks run. The TensorDict modules around them are not called at all, and are
-taken apart only if all that they do is known: exactly these classes, no hooks on them, no options that change what
-is written. `UnwrapError` gives the reason.
+networks are called as modules, so their own hooks run. The TensorDict modules around them are not called at all, and are
+unwrapped only if all of their behaviour is known: exactly these classes, no hooks on them, no options that change the
+outputs. `UnwrapError` gives the reason.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ NAMES: Mapping[type, frozenset[str]] = {
         {"probabilistic.SafeProbabilisticTensorDictSequential", "actors.ProbabilisticActor"}
     ),
 }
-"""The known classes of tensordict, and those of torchrl that do the same; torchrl is not imported to tell."""
+"""The known classes of tensordict, and equivalent ones of torchrl, found without importing torchrl."""
 
 CHANGING: Mapping[type, tuple[str, ...]] = {
     TensorDictModule: ("_kwargs", "method", "method_kwargs", "_get_kwargs"),
@@ -78,7 +78,7 @@ class StepPlan(Plan):
         interaction: how probabilistic modules choose; None for the default of each.
 
     Raises:
-        UnwrapError: the policy is not taken apart.
+        UnwrapError: the policy cannot be unwrapped.
     """
 
     def __init__(self, policy: Any, stage: Stage, interaction: InteractionType | None) -> None:
@@ -129,7 +129,7 @@ def _kind(module: Any) -> type | None:
 
 
 def _draws_jointly(cls: type) -> bool:
-    """Whether it is torchrl's class that takes sample and log-probability from one call of the distribution."""
+    """Whether it is torchrl's class that gets sample and log-probability from one call of the distribution."""
     return cls.__name__ == "SafeProbabilisticModule" and "sample_and_log_prob" in vars(sys.modules[cls.__module__])
 
 

@@ -19,16 +19,15 @@ from reap.tensordicts import make_tensordict
 
 
 class TensorDictActor:
-    """Hands the policy a new TensorDict of the stage's tensors in each column, and writes the entries that the policy added.
+    """Passes the policy a new TensorDict of the stage's tensors in each column, and writes the entries that the policy added.
 
-    A TensorDict that is used again would go wrong when a policy overwrites an input, skips keys that exist or writes an output
-    only sometimes.
+    Reusing a TensorDict would fail with policies that overwrite an input, skip existing keys or write an output only sometimes.
 
     Args:
         policy: takes a TensorDict; returns it or another one, or None for the one it was given.
         stage: the tensors of the TensorDict.
         device: the device of the TensorDict.
-        inputs: makes a TensorDict of the stage; one of its tensors unless given.
+        inputs: makes a TensorDict of the stage; by default of its tensors.
     """
 
     kind = "tensordict"
@@ -70,12 +69,12 @@ class TensorDictActor:
         self._names = {path: {key[len(path)] for key in known if key[: len(path)] == path != key} for path in paths}
 
     def read_copies(self) -> None:
-        """Hand over clones of the inputs."""
+        """Pass clones of the inputs to the policy."""
         inputs = self._inputs
         self._inputs = lambda: inputs().clone()
 
     def bind(self, slot: Slot) -> None:
-        """Take the slot that following calls write."""
+        """Bind the slot that later calls write to."""
         self.writer.bind(slot)
 
     def act(self, t: int) -> None:
@@ -87,7 +86,7 @@ class TensorDictActor:
         self.writer.write(t, values)
 
     def _news(self, result: TensorDictBase) -> Outputs:
-        """Outputs that did not come in the first call."""
+        """Outputs that were absent in the first call."""
         for path, names in self._names.items():
             node = result.get(path, None) if path else result
             if isinstance(node, TensorDictBase) and not names.issuperset(node.keys()):

@@ -1,4 +1,4 @@
-"""What is torchrl's own class, told by names: torchrl is not imported for it."""
+"""Recognises torchrl's own classes by name, without importing torchrl."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 MODULES = "torchrl.modules.tensordict_module"
-"""Where the classes are that are taken apart."""
+"""The modules of the classes that are unwrapped."""
 
 
 def own_name(module: Any) -> str | None:
@@ -19,10 +19,10 @@ def own_name(module: Any) -> str | None:
 
 
 def composite() -> Any:
-    """The class of torchrl's specs that are composed of others; torchrl has been imported by whoever has a spec of it."""
+    """The class of torchrl's composite specs; torchrl has been imported if such a spec exists."""
     return sys.modules["torchrl.data.tensor_specs"].Composite
 
 
 def is_composite(spec: Any) -> bool:
-    """Whether a spec of torchrl is composed of others."""
+    """Whether a spec of torchrl is a composite."""
     return isinstance(spec, composite())

@@ -1,9 +1,9 @@
 """`UnwrappedActor`: a policy of TensorDict modules whose networks and distributions are called directly.
 
 It replaces the `TensorDictActor` of the same policy, after a trial of both from the same random state has given
-the same bits (`choose_actor`). That trial holds for the policy as it was: at the start of each rollout the actor looks
-whether the TensorDict modules are still the same ones, with the same attributes and networks and without hooks. As long
-as they are not, the `TensorDictActor` does the work. A change in the middle of a rollout counts from the next one on.
+the same bits (`choose_actor`). The trial is valid only for the unchanged policy: at the start of each rollout the actor
+checks whether the TensorDict modules are still the same, with the same attributes and networks and without hooks. As long
+as they are not, the `TensorDictActor` is used. A change during a rollout takes effect with the next one.
 torchrl's `RandomPolicy` is unwrapped in the same way (`DrawPlan`).
 """
 
@@ -27,13 +27,13 @@ copy_all: Callable[..., Any] = torch._foreach_copy_  # pyright: ignore[reportPri
 
 
 def unwrap(policy: Any, stage: Stage, interaction: InteractionType | None, device: torch.device | None = None) -> Plan | None:
-    """The steps of a policy on the tensors of a stage; None if it must be called as it is.
+    """The steps of a policy on the tensors of a stage; None if the policy itself must be called.
 
     Args:
         policy: any policy.
         stage: its inputs.
         interaction: how probabilistic modules choose; None for the default of each.
-        device: of the TensorDict that the policy would be called with.
+        device: the device of the TensorDict with which the policy would be called.
     """
     try:
         if is_random_policy(policy):
@@ -49,7 +49,7 @@ class UnwrappedActor:
     Args:
         plan: the steps.
         stage: their inputs.
-        fallback: the actor that calls the policy itself, its outputs fixed; it is given copies of the stage.
+        fallback: the actor that calls the policy itself, with known outputs; it gets copies of the stage.
     """
 
     def __init__(self, plan: Plan, stage: Stage, fallback: PolicyActor) -> None:
@@ -81,12 +81,12 @@ class UnwrappedActor:
         self._results = getter([self._plan.places[key] for key in writer.keys])
 
     def read_copies(self) -> None:
-        """Hand over clones of the inputs."""
+        """Pass clones of the inputs to the policy."""
         inputs = self._inputs
         self._inputs = lambda: [value.clone() for value in inputs()]
 
     def bind(self, slot: Slot) -> None:
-        """Take the slot that following calls write; leave it to the policy itself as long as that is changed."""
+        """Bind the slot that later calls write to; use the fallback as long as the policy is changed."""
         if self._plan.is_changed():
             self._fallback.bind(slot)
             self.kind, self.act = self._fallback.kind, self._fallback.act

@@ -1,4 +1,4 @@
-"""Steps of torchrl's modules that choose by values: `QValueModule`, and `EGreedyModule`, which draws instead now and then."""
+"""Steps of torchrl's modules that choose by values: `QValueModule`, and `EGreedyModule`, which sometimes draws at random."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Maker = Callable[[Any, Inputs, tuple[int, ...]], Step]
 
 
 def value_step(module: Any) -> Maker | None:
-    """What makes the step of a module of these classes, which are torchrl's own; None for any other module."""
+    """The function that makes the step of a module of these torchrl classes; None for any other module."""
     name = own_name(module)
     return None if name is None else MAKERS.get(name)
 
 
 def _q_value_step(module: Any, inputs: Inputs, _batch_shape: tuple[int, ...]) -> Step:
-    """The action of the greatest value, all values, and the greatest one."""
+    """The action with the highest value, all values, and the highest value."""
     if module.action_mask_key is not None or getattr(module, "strict_shape", True) == "auto":
         raise UnwrapError(f"{type(module).__name__} has a mask, or changes shapes")
     space = module.action_space

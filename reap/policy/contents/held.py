@@ -1,10 +1,10 @@
-"""`Held`: the weights that a policy holds, wherever in it they are, each under a name.
+"""`Held`: all weights that a policy holds, anywhere in it, by name.
 
-Its weights are all modules, parameters and buffers that the pickler which ships the policy visits (`reap.workers.visited`); its
-name is the way to it (`reap.policy.contents.parts`), the shortest one:
+The weights are all modules, parameters and buffers that would be pickled with the policy (`reap.workers.visited`). A weight's
+name is the shortest path to it (`reap.policy.contents.parts`):
 
     nn.Module                       net.weight              as in its state_dict()
-    agent.act                       net.weight              everything that the object of a bound method holds
+    agent.act                       net.weight              everything held by the object of a bound method
     lambda observation: agent(...)  agent.net.weight        the variable, then the attribute
     partial(function, agent)        args.0.net.weight
     a list in a module              nets.0.weight
@@ -29,15 +29,15 @@ from reap.workers.visited import ATOMS, Visited, is_weight, visit
 Steps = tuple[Step, ...]
 
 NOT_THERE = (AttributeError, LookupError, TypeError, ValueError, StopIteration)
-"""Errors of following steps that lead nowhere."""
+"""Errors raised by steps that lead nowhere."""
 
 
 class Place(NamedTuple):
-    """Where something is in a policy.
+    """A place in a policy.
 
     Attributes:
         name: its name, dotted; empty for the policy itself.
-        steps: the way to it.
+        steps: the path to it.
     """
 
     name: str
@@ -45,19 +45,19 @@ class Place(NamedTuple):
 
 
 class Held:
-    """The contents of a policy: modules, loose parameters, and the objects on the way to them.
+    """The contents of a policy: modules, loose parameters, and the objects that hold them.
 
-    Made by `held_by`. It knows places, not tensors: it returns whatever is there at the time.
+    Made by `held_by`. It stores places, not tensors, and looks tensors up on each call.
 
     Args:
         policy: the policy.
-        roots: modules that are in no other one.
-        loose: parameters outside of modules.
-        objects: objects on the way to them that have attributes.
+        roots: modules that are not part of another one.
+        loose: parameters outside modules.
+        objects: objects with attributes that hold them.
 
     Attributes:
         policy: the policy.
-        applied: the number of the last change of each attribute that came from elsewhere.
+        applied: the number of the last applied change of each attribute.
 
     Example:
         >>> net = nn.Linear(2, 1)
@@ -77,7 +77,7 @@ class Held:
         return bool(self._roots or self._loose)
 
     def roots(self) -> Iterator[tuple[str, nn.Module]]:
-        """The modules that are in no other one, by name."""
+        """The modules that are not part of another one, by name."""
         return ((place.name, follow(self.policy, place.steps)) for place in self._roots)
 
     def modules(self) -> dict[str, nn.Module]:
@@ -89,7 +89,7 @@ class Held:
         return {name: module for module, name in found.items()}
 
     def objects(self) -> dict[str, Any]:
-        """The modules, and the objects on the way to them that have attributes, by name."""
+        """The modules, and the objects with attributes that hold them, by name."""
         found: dict[str, Any] = {}
         for place in self._objects:
             with suppress(*NOT_THERE):  # it was taken away since, like a hook that has done its work
@@ -97,7 +97,7 @@ class Held:
         return {**found, **self.modules()}
 
     def loose(self) -> dict[str, torch.Tensor]:
-        """Parameters outside of modules, by name."""
+        """Parameters outside modules, by name."""
         return {place.name: follow(self.policy, place.steps) for place in self._loose}
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -113,7 +113,7 @@ class Held:
 
     @property
     def is_module(self) -> bool:
-        """Whether the policy is a module whose tensors are all that it holds."""
+        """Whether the policy is a module that holds all tensors itself."""
         return not self._loose and len(self._roots) == 1 and not self._roots[0].steps
 
     def state(self) -> dict[str, Any]:
@@ -129,11 +129,11 @@ class Held:
         return all(t.device.type == device.type and device.index in (None, t.device.index) for t in found)
 
     def has_lazy(self) -> bool:
-        """Whether parameters have no shape yet."""
+        """Whether any parameters are uninitialised."""
         return any(map(nn.parameter.is_lazy, self.tensors().values()))
 
     def behind_others(self) -> list[str]:
-        """The names of weights that only `super()` finds: of a class, where another one has the same name."""
+        """The names of weights that only `super()` finds, since another class has an attribute of the same name."""
         places = (*self._roots, *self._loose)
         return [place.name for place in places if any(step.kind == HIDDEN for step in place.steps)]
 
@@ -144,7 +144,7 @@ class Held:
         return own[0] if len(own) == 1 and not self._loose else None
 
     def of(self, other: Any) -> Held | None:
-        """The same places in another policy of this form, or in another module for the `main` one; None in anything else."""
+        """The same places in another policy of this form, or in another module in place of `main`; None for anything else."""
         if other is self.policy:
             return self
         for skipped in ((), *([self.main.steps] if self.main else [])):
@@ -171,10 +171,10 @@ def held_by(policy: Any) -> Held:
     """The contents of a policy.
 
     Args:
-        policy: a module, a function, any object that is called; None holds nothing. A result of `held_by` is returned as it is.
+        policy: a module, a function, or any callable object; None holds nothing. A result of `held_by` is returned unchanged.
 
     Raises:
-        OptionError: it holds a module or a parameter in a place that has no name.
+        OptionError: it holds a module or a parameter in a place without a name.
     """
     if isinstance(policy, Held):
         return policy
@@ -182,12 +182,12 @@ def held_by(policy: Any) -> Held:
 
 
 def joined(prefix: str, name: str) -> str:
-    """Two parts of a name, either of which may be empty."""
+    """Join two parts of a name; either may be empty."""
     return f"{prefix}.{name}" if prefix and name else prefix or name
 
 
 class Search:
-    """Goes through a policy, nearest parts first.
+    """Searches a policy breadth-first.
 
     Args:
         policy: the policy.
@@ -280,7 +280,7 @@ class Search:
         return following
 
     def _unnamed(self, one: Any) -> str:
-        """Where something is that has no name: the innermost thing that has one, and with which the pickler visits it."""
+        """A description of a place without a name: the innermost named object that leads to it."""
         value, name, seen = self._policy, "", set[int]()
         parts: list[tuple[Step, Any]] = [(Step("", "", ""), value)]
         while found := next(

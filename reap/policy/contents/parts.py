@@ -1,7 +1,7 @@
 """The parts of a policy, one step at a time: variables of functions, attributes of objects, items of containers.
 
 A `Step` leads from a value to one of its parts, here and in a copy of the value in another process. A part whose place has no
-name there (an item of a set) has no step.
+name (such as an item of a set) has no step.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ REGISTERED = frozenset(("training", "_parameters", "_buffers", "_modules"))
 
 
 class Step(NamedTuple):
-    """The way from a value to one of its parts.
+    """The step from a value to one of its parts.
 
     Attributes:
         kind: a key of `TAKE`.
-        key: which of this kind.
-        label: its part of the name; the object of a bound method has none.
+        key: the part among those of this kind.
+        label: its component of the name; empty for the object of a bound method.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 
 def parts_of(value: Any, visited: Visited) -> Iterator[tuple[Step, Any]]:
-    """The parts of a value that have a place with a name; those of modules are their attributes that torch knows nothing of.
+    """The parts of a value that have a named place; for modules, attributes that torch does not manage.
 
     Args:
         value: anything.
@@ -121,7 +121,7 @@ def _slots(kind: type) -> list[str]:
 
 
 def is_inert(value: Any) -> bool:
-    """Whether a value is seen at once to lead to no weights, as most are that a policy keeps: a memory of a million frames."""
+    """Whether a value obviously leads to no weights, like most of the data that a policy keeps, such as a million frames."""
     kind = type(value)
     if kind in CONTAINERS:
         return all(map(_is_data, value.values() if isinstance(value, dict) else value))
@@ -136,7 +136,7 @@ def _is_data(value: Any) -> bool:
 
 
 def is_plain_object(value: Any) -> bool:
-    """Whether a value is an object of a class that is written in Python, with nothing to it but attributes."""
+    """Whether a value is an object of a Python class that consists of its attributes only."""
     kind = type(value)
     return kind.__new__ is object.__new__ and not isinstance(value, (nn.Module, type)) and not kind.__flags__ & IMMUTABLE_TYPE
 
@@ -178,11 +178,11 @@ TAKE: dict[str, Callable[[Any, Any], Any]] = {
     HIDDEN: _hidden_member,
     "submodule": _submodule,
 }
-"""How each kind of step is taken."""
+"""The functions that take each kind of step."""
 
 
 def follow(value: Any, steps: tuple[Step, ...]) -> Any:
-    """The part that these steps lead to.
+    """The part to which these steps lead.
 
     Raises:
         AttributeError, LookupError, TypeError, ValueError, StopIteration: the value has no such part.
@@ -193,12 +193,12 @@ def follow(value: Any, steps: tuple[Step, ...]) -> Any:
 
 
 def is_fixed(value: Any) -> bool:
-    """Whether the parts of a value are given when it is made, and not changed later."""
+    """Whether the parts of a value are fixed when it is made."""
     return isinstance(value, (MethodType, partial, tuple, staticmethod, classmethod, property))
 
 
 def fixed_with(value: Any, changed: Mapping[Step, Any]) -> Any:
-    """A value as this one, made with other parts in these places."""
+    """A value like this one, with other parts in these places."""
     part = {(step.kind, step.key): new for step, new in changed.items()}
     if isinstance(value, tuple):
         items: Any = value
@@ -223,7 +223,7 @@ FIXED: dict[type, tuple[str, ...]] = {
 
 
 def twin(value: Any, steps: Iterable[Step]) -> Any:
-    """A copy of a value that shares its parts, but has places of its own for those that these steps lead to."""
+    """A copy of a value that shares its parts, but has separate places for the parts to which these steps lead."""
     if not isinstance(value, FunctionType):
         return _shallow(value)
     own = {step.key for step in steps if step.kind == "variable"}
@@ -282,4 +282,4 @@ PUT: dict[str, Callable[[Any, Any, Any], None]] = {
     "entry": lambda value, name, part: operator.setitem(attributes_of(value), name, part),
     "member": _put_member,
 }
-"""How a part is changed, by the kind of the step that leads to it."""
+"""The functions that replace a part, by kind of step."""

@@ -1,4 +1,4 @@
-"""Where a policy runs and how: on its own device or on another one, as it is, compiled, or as a CUDA graph."""
+"""Prepares a policy to act: on its own device or another one, unchanged, compiled, or as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Placement:
 
     Attributes:
         held: the policy and its contents: those given, or copies on another device.
-        source: where its weights come from, if it is a copy.
+        source: the policy whose weights it copies, if it is a copy.
         called: called instead of the policy; None for the policy itself.
-        device: the device of a TensorDict for it; None if it is not known, or is set when the inputs are copied.
+        device: the device of a TensorDict for it; None if unknown, or if it is set when inputs are copied.
     """
 
     held: Held
@@ -40,16 +40,16 @@ class Placement:
 
 
 def place(policy: Any, device: torch.device | None, *, compiled: Arguments, as_graph: Arguments) -> Placement:
-    """Put a policy on its device, and compile it if that is asked for.
+    """Put a policy on its device, and compile it if requested.
 
     Args:
         policy: module or function, or the result of `held_by` for one.
-        device: where it runs; None leaves it where it is. A policy whose weights are there already is used as it is.
+        device: where it runs; None leaves it where it is. A policy whose weights are already there is used unchanged.
         compiled: `torch.compile` it; a mapping gives the arguments.
         as_graph: capture it as a CUDA graph; a mapping gives the arguments of `CudaGraphModule`.
 
     Raises:
-        OptionError: a CUDA graph without a CUDA device; weights that have no name.
+        OptionError: a CUDA graph without a CUDA device; weights without a name.
     """
     source, held = None, held_by(policy)
     if device is not None and not held.is_on(device):
@@ -81,7 +81,7 @@ class _Staged:
 
 
 def _moved(value: Any, device: torch.device) -> Any:
-    """A tensor, TensorDict or list of tensors on the device; other objects as they are."""
+    """Move a tensor, TensorDict or list of tensors to the device; other objects are unchanged."""
     if isinstance(value, torch.Tensor | TensorDictBase):
         return value.to(device, non_blocking=True)
     return [_moved(item, device) for item in value] if isinstance(value, list) else value

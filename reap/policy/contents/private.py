@@ -1,7 +1,7 @@
-"""`private_copy`: a policy with weights of its own, which shares with the first one all that has nothing to do with weights.
+"""`private_copy`: copies the weights of a policy, and shares everything else with the original.
 
-Modules are copied whole. On the way to them functions, objects and containers are rebuilt: with variables, attributes and
-items of their own where these lead to weights, and the same ones elsewhere.
+Modules are copied as a whole. Functions, objects and containers that lead to them are rebuilt: variables, attributes and
+items that lead to weights are new, all others are shared.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from reap.workers.pickling import calls_function, give_attributes
 
 
 def private_copy(policy: Any, device: torch.device | None = None) -> Held:
-    """A copy of a policy, and its contents; the policy itself if it has no weights.
+    """A copy of a policy, with its contents; the policy itself if it has no weights.
 
     Args:
         policy: the policy, or the result of `held_by` for it.
-        device: where the weights of the copy are; where they were if None.
+        device: the device of the copied weights; None keeps their devices.
 
     Raises:
-        OptionError: it holds a module in a place that has no name, or that cannot be copied.
+        OptionError: it holds a module in a place without a name, or one that cannot be copied.
     """
     search = Search(policy.policy if isinstance(policy, Held) else policy)
     held = search.held()
@@ -67,7 +67,7 @@ class Copies(dict[int, Any]):
         return new
 
     def get(self, key: int, default: Any = None) -> Any:
-        """The copy of an object; made now, if it leads to weights and is no module."""
+        """The copy of an object, made on demand if it leads to weights and is not a module."""
         if key in self or key not in self._leading:
             return super().get(key, default)
         value = self._search.ways[key][0]

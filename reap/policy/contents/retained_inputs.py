@@ -1,4 +1,4 @@
-"""Tensors that a policy keeps from inference mode, where they cannot be used for training."""
+"""Replaces inference tensors that a policy has kept, since they cannot be used for training."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MUTABLE = (list, deque, set, dict)
 def detach_inference_tensors(policy: Callable[..., Any]) -> bool:
     """Replace inference tensors that a policy holds by ordinary copies; return whether there were any.
 
-    A policy that stores activations or materialises lazy layers during a rollout would fail in the next backward pass. Looked
-    through are the attributes of modules, those of an object that is called, the variables of a function, and the attributes of
-    objects that lead to modules; items of lists, deques, tuples, sets and dicts there too.
+    A policy that stores activations or materialises lazy layers during a rollout would fail in the next backward pass. It
+    searches the attributes of modules, of a callable object, the variables of a function, and the attributes of objects
+    that lead to modules, including items of lists, deques, tuples, sets and dicts in them.
     """
     found = False
     for store in chain(_stores(policy), *map(_stores, held_by(policy).objects().values())):
@@ -31,7 +31,7 @@ def detach_inference_tensors(policy: Callable[..., Any]) -> bool:
 
 
 def _stores(policy: Any) -> Iterator[MutableMapping[str, Any]]:
-    """Where a policy keeps values by name."""
+    """The namespaces in which a policy keeps values."""
     if isinstance(policy, nn.Module):
         for part in policy.modules():
             attributes = vars(part)
@@ -60,7 +60,7 @@ def _stores(policy: Any) -> Iterator[MutableMapping[str, Any]]:
 
 
 class Variables(MutableMapping[str, Any]):
-    """The values of a function's names from outside: variables of enclosing functions, and globals that it uses."""
+    """The values of a function's free names: variables of enclosing functions, and globals that it uses."""
 
     def __init__(self, function: FunctionType) -> None:
         self._globals = function.__globals__

@@ -1,1 +1,1 @@
-"""Weights between two processes by the engines that reach other machines: torch.distributed, and its RPC."""
+"""Weight transfer between processes, by engines that reach other machines: torch.distributed, its RPC, and Ray."""

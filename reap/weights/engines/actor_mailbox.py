@@ -1,8 +1,8 @@
-"""`ActorMailbox`: weights for a Ray actor that has a policy of its own, and a method `update_policy_weights_`.
+"""`ActorMailbox`: weights for a Ray actor with its own policy and a method `update_policy_weights_`.
 
 sender                                               actor
   send ---> newest parcel === a call at a time ===>    update_policy_weights_(state dict)
-            (those that wait are replaced by newer ones)
+            (waiting ones are replaced by newer ones)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reap.weights.weight_layout import WeightLayout
 
 
 class StateDicts:
-    """State dicts in Ray's object store: the newest one is put there once for all actors.
+    """State dicts in Ray's object store; each is put there once for all actors.
 
     Args:
         described: the weights.
@@ -55,7 +55,7 @@ class ActorMailbox(CopiedMailbox):
 
     Args:
         actor: the handle.
-        states: what the actor is given.
+        states: provides the state dicts for the actor.
         described: the weights.
     """
 
@@ -72,17 +72,17 @@ class ActorMailbox(CopiedMailbox):
         """Send packed weights; see `Mailbox`.
 
         Raises:
-            ClosedError: the actor is gone, or an update before this one failed there.
+            ClosedError: the actor is gone, or an earlier update failed there.
         """
         if self._newest.error is not None:
-            raise ClosedError(f"weights do not arrive at {self._actor} any more: {self._newest.error}") from self._newest.error
+            raise ClosedError(f"weights no longer arrive at {self._actor}: {self._newest.error}") from self._newest.error
         super().send(packed, version)
 
     def renewed(self) -> ActorMailbox:
-        """Itself: the actor is not replaced."""
+        """This mailbox: the actor is not replaced."""
         return self
 
     def close(self) -> None:
-        """Send nothing more; see `Mailbox`."""
+        """Stop sending; see `Mailbox`."""
         super().close()
         self._newest.close()

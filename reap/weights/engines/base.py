@@ -1,4 +1,4 @@
-"""The seam between a weight sync scheme and the engine that carries its weights.
+"""The interface between a weight sync scheme and the engine that carries its weights.
 
 sender                                                receiver
   sending = engine.open(layouts)
@@ -16,22 +16,22 @@ from reap.weights.copied_mailbox import Parcel
 
 
 class Following(Protocol):
-    """A receiver's end."""
+    """The receiver's end."""
 
     def close(self) -> None:
-        """Receive nothing more; a second call does nothing."""
+        """Stop receiving; a second call does nothing."""
         ...
 
 
 class Way(Protocol):
-    """How one receiver gets to the sender; it can be pickled."""
+    """Leads one receiver to the sender; can be pickled."""
 
     def follow(self, take: Callable[[Parcel], Any], when_cut_off: Callable[[], Any]) -> Following:
-        """Have weights delivered that the sender has, and all that it sends later; those that wait are replaced by newer ones.
+        """Start to receive the sender's current weights and all later ones; waiting weights are replaced by newer ones.
 
         Args:
-            take: given each, in a thread of its own; returns at once.
-            when_cut_off: called when nothing comes any more.
+            take: called with each update, in a separate thread; must return without waiting.
+            when_cut_off: called when no more weights will come.
 
         Raises:
             ClosedError: the sender cannot be reached.
@@ -44,17 +44,17 @@ class Sending(Protocol):
 
     @property
     def ways(self) -> Mapping[int, Way]:
-        """How each receiver gets here."""
+        """The way of each receiver to this sender."""
         ...
 
     def put(self, worker: int, parcel: Parcel) -> None:
-        """Send weights in place of those that wait; returns at once."""
+        """Send weights, which replace waiting ones; returns without waiting."""
         ...
 
     def close(self) -> None:
-        """Send nothing more; a second call does nothing."""
+        """Stop sending; a second call does nothing."""
         ...
 
 
 Open = Callable[[Collection[int]], Sending]
-"""Makes the sender's end for these receivers."""
+"""Make the sender's end for these receivers."""

@@ -1,9 +1,9 @@
-"""Weights by torch.distributed: a process group of two, of gloo, for each receiver.
+"""Weight transfer by torch.distributed: a gloo process group of two for each receiver.
 
     sender                                   receiver
       put ---> Outbox ---> thread ==== pair ====> thread ---> take
 
-A process group is made when the receiver comes; what was put before waits until then.
+A process group is made when the receiver connects; weights put earlier wait until then.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ TOPIC = b"weights"
 
 @dataclass(frozen=True)
 class GlooWay:
-    """See `Way`.
+    """A way over gloo; see `Way`.
 
     Attributes:
-        invitation: where the sender is met.
-        timeout: seconds for that.
+        invitation: where to connect to the sender.
+        timeout: seconds to connect.
     """
 
     invitation: Invitation
     timeout: float
 
     def follow(self, take: Callable[[Parcel], Any], when_cut_off: Callable[[], Any]) -> GlooFollowing:
-        """Meet the sender; see `Way`."""
+        """Connect to the sender; see `Way`."""
         try:
             pair = join(self.invitation, self.timeout)
         except (RuntimeError, ConnectionError) as error:
@@ -50,7 +50,7 @@ class GlooWay:
 
 
 class GlooFollowing:
-    """A receiver's end; see `Following`."""
+    """The receiver's end; see `Following`."""
 
     def __init__(self, pair: Pair, take: Callable[[Parcel], Any], when_cut_off: Callable[[], Any]) -> None:
         self._pair, self._take, self._when_cut_off = pair, take, when_cut_off
@@ -69,7 +69,7 @@ class GlooFollowing:
             self._when_cut_off()
 
     def close(self) -> None:
-        """Receive nothing more; see `Following`."""
+        """Stop receiving; see `Following`."""
         self._pair.hang_up()
         self._thread.join()
         self._pair.close()
@@ -79,9 +79,9 @@ class GlooSender:
     """The sender's end for one receiver.
 
     Args:
-        meeting: where the receiver comes.
-        name: of the pair.
-        timeout: seconds until it must have come.
+        meeting: the place at which the receiver connects.
+        name: the name of the pair.
+        timeout: seconds within which it must connect.
     """
 
     def __init__(self, meeting: Meeting, name: str, timeout: float) -> None:
@@ -112,10 +112,10 @@ class GlooSender:
                 self._outbox.run(self._pair)
 
     def _why_nobody_comes(self) -> str | None:
-        return "it is not wanted any more" if self._is_over.is_set() else None
+        return "it is no longer wanted" if self._is_over.is_set() else None
 
     def close(self) -> None:
-        """Send nothing more; see `Sending`."""
+        """Stop sending; see `Sending`."""
         self._is_over.set()
         self._outbox.close()
         if self._pair is not None:
@@ -130,8 +130,8 @@ class GlooSending:
 
     Args:
         workers: the numbers of the receivers.
-        address: of the interface that receivers of other machines reach this one by; None for receivers on this machine.
-        timeout: seconds until they must have come.
+        address: of the interface by which receivers on other machines reach this one; None for receivers on this machine.
+        timeout: seconds within which they must connect.
     """
 
     def __init__(self, workers: Collection[int], address: str | None, timeout: float) -> None:
@@ -145,7 +145,7 @@ class GlooSending:
         self._senders[worker].put(parcel)
 
     def close(self) -> None:
-        """Send nothing more; see `Sending`."""
+        """Stop sending; see `Sending`."""
         for sender in self._senders.values():
             sender.close()
         self._meeting.close()

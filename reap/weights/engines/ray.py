@@ -1,4 +1,4 @@
-"""Weights by Ray: the sender puts them into the object store, and a small actor tells receivers which are the newest.
+"""Weight transfer by Ray: the sender puts weights into the object store, and a small actor tells receivers about the newest.
 
 sender: put(worker, parcel) ---> newest of each, a thread ---> ray.put, once for all ---> board.post
 receiver: a thread  <------------------------- its node's copy <----------------------- board.newer
@@ -22,14 +22,14 @@ from reap.workers.ray.channel import as_bytes
 from reap.workers.ray.cluster import Cluster
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds for a thread to come back from a call."""
+"""Seconds for a thread to return from a call."""
 
 
 class Newest:
-    """Hands out parcels in a thread, one at a time; those that wait are replaced by newer ones of the same key.
+    """Delivers parcels in a thread, one at a time; waiting ones are replaced by newer ones of the same key.
 
     Args:
-        deliver: given a key and its parcel; what it raises ends the thread.
+        deliver: called with a key and its parcel; an exception ends the thread.
     """
 
     def __init__(self, deliver: Callable[[Any, Parcel], Any]) -> None:
@@ -42,7 +42,7 @@ class Newest:
         self._thread.start()
 
     def put(self, key: Any, parcel: Parcel) -> None:
-        """Have a parcel handed out."""
+        """Queue a parcel for delivery."""
         with self._changed:
             self._waiting[key] = parcel
             self._changed.notify()
@@ -63,7 +63,7 @@ class Newest:
             return key, self._waiting.pop(key)
 
     def close(self) -> None:
-        """Hand out nothing more; a second call does nothing."""
+        """Stop delivering; a second call does nothing."""
         with self._changed:
             self._is_closed = True
             self._waiting.clear()
@@ -72,11 +72,11 @@ class Newest:
 
 
 class RaySending:
-    """See `Sending`.
+    """The sender's end over Ray; see `Sending`.
 
     Args:
         workers: the receivers.
-        cluster: the Ray.
+        cluster: the connection to Ray.
     """
 
     def __init__(self, workers: Collection[int], cluster: Cluster) -> None:
@@ -91,7 +91,7 @@ class RaySending:
         self._newest = Newest(self._post)
 
     def put(self, worker: int, parcel: Parcel) -> None:
-        """Send weights in place of those that wait; see `Sending`."""
+        """Send weights, which replace waiting ones; see `Sending`."""
         self._newest.put(worker, parcel)
 
     def _post(self, worker: int, parcel: Parcel) -> None:
@@ -102,7 +102,7 @@ class RaySending:
         self._kept[worker] = parcel.block, reference  # those before are given back only now
 
     def close(self) -> None:
-        """Send nothing more; see `Sending`."""
+        """Stop sending; see `Sending`."""
         self._newest.close()
         self._kept.clear()
         self._cluster.kill(self._board)
@@ -110,12 +110,12 @@ class RaySending:
 
 @dataclass(frozen=True)
 class RayWay:
-    """See `Way`.
+    """A way over Ray; see `Way`.
 
     Attributes:
-        name: of the board.
-        namespace: that the name is in.
-        address: of the cluster.
+        name: the board's name.
+        namespace: the namespace of the name.
+        address: the cluster's address.
         worker: the receiver.
     """
 
@@ -125,7 +125,7 @@ class RayWay:
     worker: int
 
     def follow(self, take: Callable[[Parcel], Any], when_cut_off: Callable[[], Any]) -> RayFollowing:
-        """Have weights delivered; see `Way`."""
+        """Start to receive weights; see `Way`."""
         ray: Any = optional.load("ray", "RayWeightSyncScheme")
         if not ray.is_initialized():
             ray.init(address=self.address, log_to_driver=False)
@@ -138,14 +138,14 @@ class RayWay:
 
 
 class RayFollowing:
-    """See `Following`.
+    """The receiver's end over Ray; see `Following`.
 
     Args:
         ray: the module.
-        board: the sender's.
+        board: the sender's board.
         worker: the receiver.
-        take: given weights.
-        when_cut_off: called when nothing comes any more.
+        take: called with weights.
+        when_cut_off: called when no more weights will come.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class RayFollowing:
         self._when_cut_off()
 
     def close(self) -> None:
-        """Receive nothing more; see `Following`."""
+        """Stop receiving; see `Following`."""
         with suppress(Exception):  # the board is gone
             self._board.leave.remote(self._name)
         self._thread.join(CLOSE_TIMEOUT)

@@ -1,4 +1,4 @@
-"""Weights by torch.distributed.rpc: receivers call the sender, and are answered when there is something newer.
+"""Weight transfer by torch.distributed.rpc: receivers call the sender, and are answered when there are newer weights.
 
 receiver: call(fetch, key, serial) -----> Publication of that key: waits for a parcel with another serial
           take(parcel) <----------------- the newest one
@@ -28,17 +28,17 @@ from reap.workers.rpc.agent import LINGER, Address
 from reap.workers.rpc.tensors import Tensors, unwrapped, wrapped
 
 FOREVER = 0.0
-"""The timeout of a call that is answered when there is something new."""
+"""The timeout of a call that is answered when there are new weights."""
 
 PATIENCE = 5.0
-"""Seconds that a sender has to take note that a receiver goes."""
+"""Seconds for a sender to notice that a receiver leaves."""
 
 
 class Publication:
     """The newest weights for one receiver, and its call that waits for newer ones.
 
     Args:
-        key: what the receiver proves itself by.
+        key: authenticates the receiver.
     """
 
     def __init__(self, key: str) -> None:
@@ -51,14 +51,14 @@ class Publication:
         _publications[key] = self
 
     def put(self, parcel: Parcel) -> None:
-        """These are the newest."""
+        """Publish the newest weights."""
         parts = wrapped(Encoded(pickle.dumps((parcel.version, parcel.extra)), [parcel.block.data]))
         with self._lock:
             self._serial, self._parts = self._serial + 1, parts
         self._answer()
 
     def fetch(self, call: Any, known: int) -> None:
-        """The receiver waits for weights with another serial than this."""
+        """Handle a call that waits for weights with a different serial."""
         with self._lock:
             self._call, self._known = call, known
         self._answer()
@@ -72,7 +72,7 @@ class Publication:
         call.set_result((serial, parts))
 
     def close(self) -> None:
-        """Nothing comes any more."""
+        """Answer that no more weights will come."""
         with self._lock:
             _publications.pop(self._key, None)
             call, self._call, self._parts = self._call, None, ()
@@ -81,12 +81,12 @@ class Publication:
 
 
 _publications: dict[str, Publication] = {}
-"""Those of this process, by key."""
+"""The publications of this process, by key."""
 
 
 @rpc.functions.async_execution
 def fetch(key: str, known: int) -> Any:
-    """Wait for weights: a serial and their parts, or None if nothing comes any more. Called by receivers."""
+    """Wait for weights: a serial and their parts, or None if no more will come. Called by receivers."""
     call: Any = Future()
     if publication := _publications.get(key):
         publication.fetch(call, known)
@@ -96,18 +96,18 @@ def fetch(key: str, known: int) -> Any:
 
 
 def forget(key: str) -> None:
-    """Want no more weights. Called by receivers."""
+    """Stop receiving weights. Called by receivers."""
     if publication := _publications.get(key):
         publication.close()
 
 
 @dataclass(frozen=True)
 class RpcWay:
-    """See `Way`.
+    """A way over RPC; see `Way`.
 
     Attributes:
-        sender: the agent of the sender's process.
-        key: what the receiver proves itself by.
+        sender: the address of the sender's agent.
+        key: authenticates the receiver.
     """
 
     sender: Address
@@ -120,7 +120,7 @@ class RpcWay:
 
 
 class RpcFollowing:
-    """A receiver's end: one call after the other, in threads of RPC; see `Following`."""
+    """The receiver's end: makes one call after the other, in RPC threads; see `Following`."""
 
     def __init__(self, way: RpcWay, take: Callable[[Parcel], Any], when_cut_off: Callable[[], Any]) -> None:
         self._way, self._take, self._when_cut_off = way, take, when_cut_off
@@ -150,7 +150,7 @@ class RpcFollowing:
         self._fetch(serial)
 
     def close(self) -> None:
-        """Call no more; the sender is told, so that no answer is sent to nobody."""
+        """Stop calling; the sender is told, so that it does not answer a receiver that is gone."""
         with self._lock:
             was_over, self._is_over = self._is_over, True
         if not was_over:
@@ -165,7 +165,7 @@ class RpcSending:
 
     Args:
         workers: the numbers of the receivers.
-        address: of the interface that receivers of other machines reach this one by; None for receivers on this machine.
+        address: of the interface by which receivers on other machines reach this one; None for receivers on this machine.
     """
 
     def __init__(self, workers: Collection[int], address: str | None) -> None:
@@ -182,7 +182,7 @@ class RpcSending:
         self._publications[worker].put(parcel)
 
     def close(self) -> None:
-        """Send nothing more; see `Sending`."""
+        """Stop sending; see `Sending`."""
         if not self._is_over:
             self._is_over = True
             for publication in self._publications.values():

@@ -1,15 +1,14 @@
-"""`RRefMailbox`: weights for a module or a collector in another process, to which torch.distributed.rpc has a reference.
+"""`RRefMailbox`: weights for a module or a collector in another process, reached by an `RRef` of torch.distributed.rpc.
 
 sender                                            the reference's owner
   send ---> newest parcel === load(rref, ...) ===>  module: copied in place; collector: update_policy_weights_
-              (one call at a time: those that wait are replaced by newer ones)
+              (one call at a time: waiting ones are replaced by newer ones)
 """
 
 from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -20,23 +19,23 @@ from reap.errors import ClosedError
 from reap.policy.contents.held import held_by
 from reap.weights.attributes import ATTRIBUTES
 from reap.weights.copied_mailbox import CopiedMailbox, Parcel
-from reap.weights.packed import PackedWeights, half_in, unpacked
+from reap.weights.packed import PackedWeights, PackingMailbox, half_in, unpacked
 from reap.weights.weight_layout import WeightLayout, describe, load_extra_states
 from reap.workers.messages import Encoded
 from reap.workers.rpc.tensors import Tensors, unwrapped, wrapped
 
 FOREVER = 0.0
-"""The timeout of a call: a collector may be in a rollout."""
+"""The timeout of a call, which may wait for a collector's rollout."""
 
 
-class RRefMailbox:
-    """See `Mailbox`; the sender's end.
+class RRefMailbox(PackingMailbox):
+    """The sender's end; see `Mailbox`.
 
     Args:
         rref: the reference.
 
     Attributes:
-        described: the weights of what it refers to.
+        described: the layout of the referenced object's weights.
     """
 
     def __init__(self, rref: Any) -> None:
@@ -51,29 +50,21 @@ class RRefMailbox:
 
     @property
     def version(self) -> int:
-        """The version that was sent last; 0 if there is none."""
+        """The last version sent; 0 if there is none."""
         return self._newest.version
 
     def descriptors(self) -> list[int]:
-        """None are needed."""
+        """Empty: no descriptors are needed."""
         return []
-
-    def check(self, weights: Any) -> None:
-        """Raise OptionError or SpecMismatch if `write` would."""
-        self.described.select(weights)
-
-    def write(self, weights: Any, version: int, extra: Mapping[str, Any] | None = None) -> None:
-        """Send weights; see `Mailbox`."""
-        self.send(PackedWeights(self.described, weights, extra), version)
 
     def send(self, packed: PackedWeights, version: int) -> None:
         """Send packed weights; see `Mailbox`.
 
         Raises:
-            ClosedError: the process that has the module is gone, or an update before this one failed there.
+            ClosedError: the module's process is gone, or an earlier update failed there.
         """
         if self._error is not None:
-            raise ClosedError(f"weights do not arrive at {self._rref.owner_name()!r} any more: {self._error}") from self._error
+            raise ClosedError(f"weights no longer arrive at {self._rref.owner_name()!r}: {self._error}") from self._error
         self._newest.send(packed, version)
 
     def _put(self, parcel: Parcel) -> None:
@@ -100,15 +91,15 @@ class RRefMailbox:
             self._call()
 
     def read_into(self, policy: Any, since: int) -> int:
-        """Nothing: this is the sender's end."""
+        """Do nothing: this is the sender's end."""
         return since
 
     def renewed(self) -> Self:
-        """Itself: what a reference refers to is not replaced."""
+        """This mailbox: the object of a reference is not replaced."""
         return self
 
     def close(self) -> None:
-        """Send nothing more; see `Mailbox`."""
+        """Stop sending; see `Mailbox`."""
         self._is_closed, self._waiting = True, ()
 
 
@@ -116,13 +107,13 @@ class RRefMailbox:
 
 
 def described_there(rref: Any) -> WeightLayout:
-    """The weights of what a reference refers to."""
+    """Describe the weights of the object of a reference; called in its process."""
     target = rref.local_value()
     return describe(held_by(target.policy if hasattr(target, "update_policy_weights_") else target))
 
 
 def load_there(rref: Any, *parts: torch.Tensor) -> None:
-    """Copy weights into what a reference refers to."""
+    """Copy weights into the object of a reference; called in its process."""
     target = rref.local_value()
     described = described_there(rref)
     body, [block] = unwrapped(parts)

@@ -1,6 +1,6 @@
 """`RemoteWeightSyncScheme`: weights for processes that share nothing with the sender's, perhaps on another machine.
 
-The scheme itself is all that has to get to a receiver, by whatever means: it can be pickled once it is initialised.
+A receiver needs only the scheme itself, which can be pickled once it is initialised, and sent by any means.
 
     sender: mailbox --- newest parcel ---> Sending ==== engine ====> Following ---> mailbox: receive
 """
@@ -19,18 +19,18 @@ from reap.weights.messages import MessageMailbox
 from reap.weights.scheme import Role, WeightSyncScheme
 
 OF_THIS_PROCESS = frozenset(("_sending", "_following", "_changed", "_is_cut_off"))
-"""Attributes that are left out when a scheme is pickled, beside those of `WeightSyncScheme`."""
+"""Attributes that are left out when a scheme is pickled, in addition to those of `WeightSyncScheme`."""
 
 
 class RemoteWeightSyncScheme(WeightSyncScheme):
-    """A scheme over an engine; a subclass says which. In a collector weights go the way of its commands; see `mailbox`.
+    """A scheme over an engine, which a subclass chooses. In a collector, weights travel like its commands; see `mailbox`.
 
     Args:
         strategy: "tensordict" or "state_dict"; see `WeightSyncScheme`.
         sync: see `WeightSyncScheme`.
 
     Attributes:
-        mailbox: of collectors whose workers are processes of this machine.
+        mailbox: used by collectors whose workers are processes on this machine.
     """
 
     mailbox: ClassVar[Any] = MessageMailbox
@@ -74,12 +74,12 @@ class RemoteWeightSyncScheme(WeightSyncScheme):
         self._updater.push_weights(weights, worker_ids)
 
     def descriptors(self, worker_idx: int | None = None) -> list[int]:
-        """None are needed: the scheme is pickled."""
+        """Empty: the scheme is pickled, and needs no descriptors."""
         self._require("descriptors", Role.SENDER, Role.CONNECTED_SENDER)
         return []
 
     def descriptors_by_worker(self) -> dict[int, list[int]]:
-        """None are needed."""
+        """Do nothing: no descriptors are needed."""
         return {}
 
     # The receiver
@@ -133,7 +133,7 @@ class RemoteWeightSyncScheme(WeightSyncScheme):
         return is_newer
 
     def shutdown(self) -> None:
-        """Give back what this end holds; a receiver whose sender has shut down is told at its next `receive`."""
+        """Release this end's resources; a receiver whose sender has shut down gets an error at its next `receive`."""
         super().shutdown()
         for end in (self._sending, self._following):
             if end is not None:

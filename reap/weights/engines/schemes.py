@@ -17,13 +17,13 @@ from reap.workers.ray.cluster import Cluster
 class RPCWeightSyncScheme(RemoteWeightSyncScheme):
     """Weights by torch.distributed.rpc; receivers call the sender.
 
-    The RPC agent of a process is used, where `init_rpc` was called; the receiver's must know the sender's then. Else one is
+    If `init_rpc` was called, the process's RPC agent is used, and the receiver's agent must know the sender's. Otherwise one is
     started for as long as it is needed.
 
     Args:
         strategy: "tensordict" or "state_dict"; see `WeightSyncScheme`.
         sync: see `WeightSyncScheme`.
-        address: of the interface by which receivers of other machines reach this one; None for receivers on this machine.
+        address: of the interface by which receivers on other machines reach this one; None for receivers on this machine.
 
     Example:
         >>> import pickle
@@ -48,17 +48,17 @@ class RPCWeightSyncScheme(RemoteWeightSyncScheme):
 
 
 class DistributedWeightSyncScheme(RemoteWeightSyncScheme):
-    """Weights by torch.distributed, over process groups of its own; the default group of a process is not touched.
+    """Weights by torch.distributed, over separate process groups; the default group of a process is not touched.
 
     Args:
         backend: "gloo".
         sync: see `WeightSyncScheme`.
-        timeout: seconds that both sides have to connect to each other.
-        address: of the interface by which receivers of other machines reach this one; None for receivers on this machine,
+        timeout: seconds for both sides to connect.
+        address: of the interface by which receivers on other machines reach this one; None for receivers on this machine,
             which need no port.
 
     Raises:
-        OptionError: a backend that cannot carry weights in the memory of the host.
+        OptionError: a backend that cannot carry weights in host memory.
 
     Example:
         >>> import pickle
@@ -82,15 +82,15 @@ class DistributedWeightSyncScheme(RemoteWeightSyncScheme):
 
 
 class RayWeightSyncScheme(RemoteWeightSyncScheme):
-    """Weights in Ray's object store: put there once, fetched once by each node; a small actor says which are the newest.
+    """Weights in Ray's object store: put there once, fetched once by each node; a small actor announces the newest.
 
     Receivers are processes, actors or tasks of the same cluster. Ray is left running.
 
     Args:
         strategy: "tensordict" or "state_dict"; see `WeightSyncScheme`.
-        backend: taken as torchrl takes it.
+        backend: accepted for compatibility with torchrl; ignored.
         sync: see `WeightSyncScheme`.
-        ray_init_config: arguments of `ray.init`, where Ray does not run in the sender's process yet.
+        ray_init_config: arguments of `ray.init`, if Ray is not yet initialised in the sender's process.
 
     Raises:
         ImportError: Ray is not installed.

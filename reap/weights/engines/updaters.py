@@ -1,7 +1,7 @@
 """Weight updaters by engine: `RemoteModuleWeightUpdater`, `RPCWeightUpdater`, `DistributedWeightUpdater`, `RayWeightUpdater`.
 
-As `weight_updater` of a collector none needs an argument: it takes the collector's policy and mailboxes, and weights go the way
-of the collector's commands.
+As `weight_updater` of a collector they need no arguments: they use the collector's policy and mailboxes, and weights travel
+like the collector's commands.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from reap.weights.weight_layout import describe
 
 
 class RemoteModuleWeightUpdater(MultiProcessedWeightUpdater):
-    """Sends the weights that it is given, and no others: for workers that make their policies themselves.
+    """Sends only weights that are passed to it; for workers that make their own policies.
 
     Args:
-        remote_modules: alone: modules in other processes, by what torch.distributed.rpc refers to them with: an `RRef`, or a
+        remote_modules: outside a collector: modules in other processes, each an `RRef` or a
             `torch.distributed.nn.RemoteModule`.
 
     Example:
@@ -49,14 +49,14 @@ class RPCWeightUpdater(MultiProcessedWeightUpdater):
     """Sends weights by torch.distributed.rpc.
 
     Args:
-        collector_infos: taken as torchrl takes it; a reference knows where it leads.
-        collector_class: taken as torchrl takes it.
-        collector_rrefs: alone: `RRef`s of collectors, whose `update_policy_weights_` is called, or of modules.
+        collector_infos: accepted for compatibility with torchrl; not needed, since references know their owners.
+        collector_class: accepted for compatibility with torchrl; ignored.
+        collector_rrefs: outside a collector: `RRef`s of collectors, whose `update_policy_weights_` is called, or of modules.
         policy_weights: where weights come from when none are given: a module, or a TensorDict of parameters.
-        num_workers: the number of references, where it is given.
+        num_workers: the number of references, if given.
 
     Raises:
-        OptionError: another number of references.
+        OptionError: `num_workers` differs from the number of references.
 
     Example:
         >>> from torch import nn
@@ -79,21 +79,21 @@ class RPCWeightUpdater(MultiProcessedWeightUpdater):
 
 
 class DistributedWeightUpdater(MultiProcessedWeightUpdater):
-    """Sends weights by torch.distributed, over process groups of its own.
+    """Sends weights by torch.distributed, over separate process groups.
 
     Args:
-        store: taken as torchrl takes it; the processes meet in a store of the updater's own.
+        store: accepted for compatibility with torchrl; ignored, since the updater has its own store.
         policy_weights: where weights come from when none are given: a module, or a TensorDict of parameters.
-        num_workers: alone: the number of receivers; each unpickles `scheme` and receives by it.
-        sync: taken as torchrl takes it; an update returns at once.
-        address: of the interface by which receivers of other machines reach this one; None for receivers on this machine.
-        timeout: seconds that both sides have to connect to each other.
+        num_workers: outside a collector: the number of receivers; each unpickles `scheme` and receives with it.
+        sync: accepted for compatibility with torchrl; an update never waits.
+        address: of the interface by which receivers on other machines reach this one; None for receivers on this machine.
+        timeout: seconds for both sides to connect.
 
     Attributes:
-        scheme: for the receivers, where `num_workers` was given: a `DistributedWeightSyncScheme`.
+        scheme: the `DistributedWeightSyncScheme` for the receivers, if `num_workers` was given.
 
     Raises:
-        OptionError: a number of receivers, and no weights.
+        OptionError: `num_workers` is given without weights.
 
     Example:
         >>> import pickle
@@ -121,7 +121,7 @@ class DistributedWeightUpdater(MultiProcessedWeightUpdater):
         super().__init__(policy_weights, self.scheme.mailboxes if self.scheme else None)
 
     def close(self) -> None:
-        """Send nothing more; the receivers are told."""
+        """Stop sending; the receivers are notified."""
         if self.scheme is not None:
             self.scheme.shutdown()
 
@@ -131,13 +131,13 @@ class RayWeightUpdater(MultiProcessedWeightUpdater):
 
     Args:
         policy_weights: where weights come from when none are given: a module, or a TensorDict of parameters.
-        remote_collectors: alone: actors with a method `update_policy_weights_`, which is called with a state dict, by one call
-            at a time: weights that wait for it are replaced by newer ones.
-        max_interval: taken as torchrl takes it; a collector has the option `max_weight_update_interval`.
+        remote_collectors: outside a collector: actors with a method `update_policy_weights_`, which is called with a state
+            dict, one call at a time; waiting weights are replaced by newer ones.
+        max_interval: accepted for compatibility with torchrl; use a collector's option `max_weight_update_interval`.
 
     Raises:
-        ImportError: Ray is not installed, and there are actors.
-        OptionError: actors, and no weights.
+        ImportError: actors are given, but Ray is not installed.
+        OptionError: actors are given without weights.
 
     Example (starts Ray)::
 
@@ -156,7 +156,7 @@ class RayWeightUpdater(MultiProcessedWeightUpdater):
         self.max_interval = max_interval
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         for box in self.mailboxes.values():
             box.close()
 

@@ -1,1 +1,1 @@
-"""What a receiver of weights is handed: the descriptors of its mailbox, and what wakes it."""
+"""Objects that a receiver of weights gets: the descriptors of its mailbox, and a wakeup."""

@@ -1,4 +1,4 @@
-"""Descriptors of a weight sync scheme on their way from the sender's process to a receiver's.
+"""Brings the descriptors of a weight sync scheme from the sender's process to a receiver's.
 
 sender: descriptors(worker)  ---- a child of multiprocessing: DupFd, in the scheme's pickle --->  `ReceiverDescriptors`
                              ---- a fork: os.dup ----------------------------------------------->  `ReceiverDescriptors`
@@ -19,7 +19,7 @@ from reap.weights.receivers.wakeup import close_all
 
 
 class ReceiverDescriptors:
-    """Descriptors by receiver: of its wakeup, and then of its mailbox. They are closed with this object.
+    """Descriptors by receiver: those of its wakeup, then those of its mailbox. They are closed with this object.
 
     Args:
         by_worker: the descriptors, owned by this object from now on.
@@ -39,7 +39,7 @@ class ReceiverDescriptors:
         """Keep those of one receiver.
 
         Returns:
-            Its wakeup's, which is closed with this object still, and its mailbox's, which belong to the caller.
+            Its wakeup's, which is still closed with this object, and its mailbox's, which belong to the caller.
         """
         wakeup, *mailbox = self._by_worker.pop(worker)
         self.close.detach()
@@ -50,10 +50,10 @@ class ReceiverDescriptors:
 
 
 def distributed(descriptors: Sequence[int], workers: Sequence[int]) -> ReceiverDescriptors:
-    """Equally many descriptors for each of these receivers.
+    """Split descriptors evenly between these receivers.
 
     Raises:
-        OptionError: they are not equally many.
+        OptionError: they cannot be split evenly.
     """
     each, rest = divmod(len(descriptors), max(len(workers), 1))
     if rest or not each:
@@ -62,12 +62,12 @@ def distributed(descriptors: Sequence[int], workers: Sequence[int]) -> ReceiverD
 
 
 def duplicated(by_worker: Mapping[int, Sequence[int]]) -> ReceiverDescriptors:
-    """Copies of descriptors, for a forked child that has the sender's object."""
+    """Copies of descriptors, for a forked child with a copy of the sender's object."""
     return ReceiverDescriptors({worker: [os.dup(fd) for fd in several] for worker, several in by_worker.items()})
 
 
 def send_with_multiprocessing(kind: type[Any]) -> None:
-    """Have a pickle for a process of multiprocessing take the descriptors of a scheme along; any other pickle cannot.
+    """Make pickles for multiprocessing's child processes include the descriptors of a scheme; no other pickle can.
 
     Args:
         kind: a class of schemes, with `descriptors_by_worker` and `attach`.

@@ -1,4 +1,4 @@
-"""`Wakeup`: wakes a process that waits, and tells it when the process that rings is gone."""
+"""`Wakeup`: wakes a waiting process, and tells it when the waking process is gone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MS = 1000
 
 
 class Wakeup:
-    """The end that rings: a pipe, which counts as rung however full it is.
+    """The waking end of a pipe; a full pipe counts as rung.
 
     Attributes:
-        out: the descriptor for the end that waits.
-        close: gives both descriptors back; done too when the bell is dropped.
+        out: the descriptor for the waiting end.
+        close: closes both descriptors; also called when this object is dropped.
     """
 
     def __init__(self) -> None:
@@ -34,15 +34,15 @@ class Wakeup:
 
 
 def wait_for(bell: int, is_there: Callable[[], bool], timeout: float | None) -> bool:
-    """Wait until something is there that is always followed by a ring.
+    """Wait for something that is always announced by a ring.
 
     Args:
-        bell: the descriptor of the end that waits.
-        is_there: asked after each ring.
-        timeout: seconds; endless if None.
+        bell: the descriptor of the waiting end.
+        is_there: called after each ring.
+        timeout: seconds; None for no limit.
 
     Returns:
-        Whether it is there; False if the time is over.
+        Whether it is there; False after the timeout.
 
     Raises:
         ClosedError: it is not there, and the other end is closed or its process is gone.

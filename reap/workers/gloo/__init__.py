@@ -1,1 +1,1 @@
-"""Workers that are reached by torch.distributed: a process group of gloo for each of them."""
+"""Workers reached by torch.distributed: one gloo process group for each."""

@@ -5,7 +5,7 @@
     receive <----------------- arrived <======== Pair ===== started, replies, exceptions
     wait <-- bell <-- thread of each line
 
-A pair is a process group of its own, so that workers come, go and fail independently of each other.
+Each pair is a separate process group, so workers come, go and fail independently of each other.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from reap.workers.remote.carrier import WorkerFacts
 from reap.workers.remote.lines import LineCarrier, WholeCommand, refuse_descriptors
 
 KILLED = 2.0
-"""Seconds that killed processes have to disappear; a scheduler may take longer, and its jobs end by themselves."""
+"""Seconds to wait for killed processes to disappear; a scheduler may take longer, but its jobs end by themselves."""
 
 ASKED = 0.2
-"""Seconds at the most between hanging up and asking processes to end."""
+"""Maximum number of seconds between hanging up and asking processes to end."""
 
 NOTHING = Encoded(b"")
 
 
 class GlooCarrier(LineCarrier[Line]):
-    """See `reap.workers.remote.carrier.RemoteCarrier`.
+    """Reaches workers by gloo; see `reap.workers.remote.carrier.RemoteCarrier`.
 
     Args:
         launcher: starts the processes.
-        meeting: where workers come to.
-        name: of the workers' processes.
-        timeout: seconds for a worker to come.
-        lost_after: seconds of silence after which a worker's machine is lost; None where it is this one.
+        meeting: the place at which workers connect.
+        name: the name of the workers' processes.
+        timeout: seconds within which a worker must connect.
+        lost_after: seconds of silence after which a worker's machine counts as lost; None if it is this machine.
     """
 
     def __init__(self, launcher: Launcher, meeting: Meeting, name: str, timeout: float, lost_after: float | None) -> None:
@@ -57,7 +57,7 @@ class GlooCarrier(LineCarrier[Line]):
     # Messages
 
     def launch(self, worker: int, spec: bytes) -> None:
-        """Have a worker's process started; its spec is the first message that it gets."""
+        """Start a worker's process; its spec is the first message that it receives."""
         facts = self.facts(worker)
         self._traffic[worker] = facts.bytes, facts.transfer_seconds
         self._launched += 1
@@ -72,47 +72,47 @@ class GlooCarrier(LineCarrier[Line]):
         missing = [(worker, line) for worker, line in list(self._lines.items()) if not (line.is_connected or line.has_ended)]
         states = "; ".join(f"worker {worker} ({described(line.job)})" for worker, line in missing)
         return (
-            f"these workers did not come to {self._meeting.place} within {self._timeout:g} s: {states}. If their processes "
+            f"these workers did not connect to {self._meeting.place} within {self._timeout:g} s: {states}. If their processes "
             "run, that place cannot be reached from where they are; if they wait to be started, give a longer timeout"
         )
 
     def outgoing(self, command: Any, fds: Sequence[int]) -> WholeCommand:
-        """A command, whose arrays are sent from where they are."""
+        """Prepare a command, whose arrays are sent without a copy."""
         refuse_descriptors(fds)
         return WholeCommand(encode_apart(command, "the command"))
 
     def send(self, worker: int, outgoing: WholeCommand) -> bool:
-        """Have a command sent in the background."""
+        """Send a command in the background."""
         if not self._lines[worker].is_released:
             self._lines[worker].outbox.put(COMMAND, outgoing.encoded)
             outgoing.is_sent = True
         return outgoing.is_sent
 
     def post(self, worker: int, command: Any) -> None:
-        """Have a command sent in the background, in the place of one of its type that waits."""
+        """Send a command in the background; it replaces a waiting one of the same type."""
         self._lines[worker].outbox.put(POST, encode_apart(command, "the command"), type(command).__qualname__.encode())
 
     # What is known of a worker
 
     def exit_code(self, worker: int) -> int | None:
-        """As its launcher has it; None for a job whose end nobody knows yet."""
+        """The exit code from the launcher; None for a job that is not known to have ended."""
         return self._lines[worker].exit_code()
 
     def ending(self, worker: int) -> str:
-        """The launcher's words, where they say more than the exit code."""
+        """The launcher's description, if it says more than the exit code."""
         return words_of(self._lines[worker].job)
 
     def place(self, worker: int) -> str:
-        """Process, job and machine, as far as they are known."""
+        """Process, job and machine, as far as known."""
         return self._lines[worker].place
 
     def progress(self, worker: int) -> Progress | None:
-        """What the worker has written to its ints, where both see them."""
+        """The worker's progress, if its ints are visible from here."""
         control = self._lines[worker].job.control
         return None if control is None else progress_of(control)
 
     def facts(self, worker: int) -> WorkerFacts:
-        """Machine, job, and what has come from it, with what came from the workers before it."""
+        """Machine, job, and the data received from this worker and its predecessors."""
         line, before = self._lines.get(worker), self._traffic.get(worker, (0, 0.0))
         if line is None:
             return WorkerFacts()
@@ -120,7 +120,7 @@ class GlooCarrier(LineCarrier[Line]):
         return WorkerFacts(line.host, line.job.place if is_elsewhere else "", before[0] + received, before[1] + seconds)
 
     def stop_early(self, worker: int) -> None:
-        """Ask a worker to end the command under way with the column that it is at."""
+        """Ask a worker to end its current command with the current column."""
         line = self._lines[worker]
         if line.job.control is None:
             line.outbox.put(Wish.STOP_EARLY, NOTHING)
@@ -128,7 +128,7 @@ class GlooCarrier(LineCarrier[Line]):
             line.job.control[STOP] |= STOP_EARLY
 
     def clear(self, worker: int) -> None:
-        """Forget the column that a worker is at, and what `stop_early` asked for."""
+        """Reset a worker's column, and cancel a pending `stop_early`."""
         line = self._lines[worker]
         if line.job.control is None:
             line.outbox.put(Wish.CLEAR, NOTHING)
@@ -136,7 +136,7 @@ class GlooCarrier(LineCarrier[Line]):
             progress.clear(line.job.control)
 
     def clear_published(self, worker: int) -> None:
-        """Count what a worker publishes from zero."""
+        """Reset the count of items that a worker has published."""
         control = self._lines[worker].job.control
         if control is not None:
             control[PUBLISHED] = 0
@@ -144,7 +144,7 @@ class GlooCarrier(LineCarrier[Line]):
     # Ends
 
     def kill(self, workers: Iterable[int]) -> None:
-        """Kill these processes, and wait until they are gone where that can be waited for."""
+        """Kill these processes, and wait until they are gone if the launcher supports that."""
         lines = [self._lines[worker] for worker in workers if worker in self._lines]
         kill_all(lines)
         for line in lines:
@@ -155,7 +155,7 @@ class GlooCarrier(LineCarrier[Line]):
             line.join(max(0.0, deadline - time.monotonic()))
 
     def end_all(self, timeout: float) -> None:
-        """Hang up, ask processes that stay to end, and kill those that are there at the deadline."""
+        """Hang up, ask remaining processes to end, and kill those still running at the deadline."""
         deadline = time.monotonic() + timeout
         lines = list(self._lines.values())
         try:
@@ -171,7 +171,7 @@ class GlooCarrier(LineCarrier[Line]):
             self.kill(self._lines)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._meeting.close()
         self._launcher.close()
         self._bell.close()

@@ -4,8 +4,8 @@
                         commands and posts ---> Inbox ---> receive
     thread "send"       send ---> Outbox ---> pair
 
-A rollout's memory travels while the next one is recorded in other memory: `send` returns at once, and waits first until the
-message before has left.
+A rollout is sent while the next one is recorded in other memory: `send` waits until the previous message has left, then
+returns without waiting for its own.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from reap.workers.pickling import encode_apart
 from reap.workers.progress import LEAVE, STOP, STOP_EARLY, Control
 
 LINGER = 2.0
-"""Seconds that the group has to hang up, having read the last message: the kernel takes it back from a process that ends with
-messages that it has not read."""
+"""Seconds for the group to read the last message and hang up: if the process ended earlier, the kernel might drop it."""
 
 
 class GlooChannel:
-    """A worker's end.
+    """The worker's end of the line.
 
     Args:
-        pair: connected to the group's process.
-        control: the worker's ints.
+        pair: the connection to the group's process.
+        control: the worker's control ints.
     """
 
     def __init__(self, pair: Pair, control: Control) -> None:
@@ -56,21 +55,21 @@ class GlooChannel:
         return self._inbox.take()
 
     def encode(self, reply: Any) -> Encoded:
-        """A reply; its arrays travel from where they are."""
+        """Prepare a reply, whose arrays are sent without a copy."""
         return encode_apart(reply, "the reply")
 
     def send(self, kind: MessageKind, encoded: Encoded) -> None:
-        """Have a message sent; returns when the one before has left."""
+        """Send a message in the background; returns once the previous one has left."""
         self._outbox.flush()
         self._outbox.put(kind, encoded)
 
     def leave(self) -> None:
-        """End the command under way with its column, and carry out no other."""
+        """End the current command with its current column, and accept no other."""
         self._control[STOP] |= LEAVE
         self._inbox.close()
 
     def close(self) -> None:
-        """Say that no message will follow, and wait until the last one has been read; the process ends next."""
+        """Announce that no message will follow, and wait until the last one has been read; the process ends next."""
         with contextlib.suppress(ConnectionError):
             self._outbox.flush()
             self._pair.finish()

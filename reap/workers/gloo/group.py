@@ -1,4 +1,4 @@
-"""Makes a group whose workers are reached by gloo."""
+"""`gloo_group`: makes a group whose workers are reached by gloo."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def gloo_group(
     timeout: float = 60.0,
     lost_after: float = 20.0,
 ) -> RemoteGroup:
-    """Handlers in processes that a launcher starts, one each; see `reap.workers.group.Group`.
+    """A group of handlers, each in a process that a launcher starts; see `reap.workers.group.Group`.
 
     Args:
-        make_handlers: one per worker.
+        make_handlers: one per worker, called in the worker.
         launcher: starts the processes.
-        phases: names for error messages.
-        name: of the workers' processes.
+        phases: names of phases, for error messages.
+        name: the name of the workers' processes.
         setup: called in each process before its handler is made.
-        stall_after: seconds after which a warning says who has not moved while somebody waited; None never warns.
+        stall_after: seconds after which a warning names workers that have made no progress; None never warns.
         on_failure: whether an exception or death of a worker ends all workers (`"terminate"`) or only itself (`"report"`).
-        address: of the interface by which workers of other machines reach this one; None finds it, where there is only one.
-        port: to listen on, where workers are on other machines; None for any that is free.
-        timeout: seconds that a worker has to come.
-        lost_after: seconds of silence after which another machine is lost.
+        address: of the interface by which workers on other machines reach this one; None finds it if there is only one.
+        port: the port to listen on if workers are on other machines; None for any free port.
+        timeout: seconds within which a worker must connect.
+        lost_after: seconds of silence after which another machine counts as lost.
 
     Raises:
-        OptionError: nobody can listen there.
+        OptionError: it is not possible to listen at this address.
     """
     specs = HandlerSpecs(name, setup, launcher.context)
     limit = None if launcher.is_local and address is None else lost_after
@@ -65,7 +65,7 @@ def _carrier(
 
 
 def made_meeting(launcher: Launcher, address: str | None, port: int | None) -> Meeting:
-    """Where the workers of a launcher are met."""
+    """The meeting place for the workers of a launcher."""
     if address is not None:
         return TcpMeeting(address, port)
     if launcher.is_local:
@@ -73,7 +73,7 @@ def made_meeting(launcher: Launcher, address: str | None, port: int | None) -> M
     found = own_addresses()
     if len(found) != 1:
         raise OptionError(
-            f"address: the name of this machine stands for {', '.join(found) or 'no address but its own'}; give the address of "
+            f"address: this machine's hostname resolves to {', '.join(found) or 'no address but its own'}; give the address of "
             'the interface that the workers reach it by, address="10.0.0.1" for example'
         )
     return TcpMeeting(found[0], port)

@@ -1,8 +1,8 @@
-"""`Inbox`: commands that have reached a worker and were not carried out yet.
+"""`Inbox`: commands that have reached a worker but have not been carried out yet.
 
-    P1 C1 P2    a post of the same topic takes the place of one that waits:    P2 C1
+    P1 C1 P2    a post replaces a waiting one of the same topic:    P2 C1
 
-So a worker that is busy for long holds one version of the weights, and what was posted before a command is handled before it.
+So a busy worker holds one version of the weights at most, and anything posted before a command is handled before it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from reap.workers.messages import Received
 
 
 class Inbox:
-    """Commands in order; one thread puts, another takes.
+    """A queue of commands; one thread puts, another takes.
 
-    A signal's handler may close it in the thread that takes, at any point there: so `close` takes no lock and changes nothing
-    that waits, and who waits does so for a queue. A condition would forget a notification that comes between look and wait.
+    A signal handler may call `close` at any point of the taking thread, so `close` takes no lock and leaves waiting commands
+    alone, and `take` waits on a queue. A condition would miss a notification that comes between the check and the wait.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Inbox:
         self._is_closed = False
 
     def put(self, arrived: Arrived) -> None:
-        """Keep a command."""
+        """Add a command."""
         is_post = arrived.kind == POST
         received = Received(arrived.encoded, wants_reply=not is_post)
         with self._lock:
@@ -55,6 +55,6 @@ class Inbox:
         return None
 
     def close(self) -> None:
-        """Whoever takes is told that nothing comes any more."""
+        """Tell the taking thread that no more commands will come."""
         self._is_closed = True
         self._bell.put(None)

@@ -1,4 +1,4 @@
-"""Kinds of messages that pass between a line and a channel, beside those of `MessageKind`."""
+"""Kinds of messages between a line and a channel, in addition to those of `MessageKind`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from reap.workers.messages import MessageKind
 
 
 class Wish(enum.IntEnum):
-    """What a worker does as soon as it is told, whatever it is at."""
+    """Requests that a worker acts on immediately, even during a command."""
 
     STOP_EARLY = 16
     CLEAR = 17

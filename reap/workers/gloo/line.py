@@ -1,9 +1,9 @@
-"""`Line`: a worker as its carrier sees it: its job, the pair that reaches it, and two threads.
+"""`Line`: the carrier's end of the connection to one worker: its job, its pair, and two threads.
 
     thread "receive"    meets the worker, then: pair.receive ---> arrived, and rings
     thread "send"       outbox ---> pair.send
 
-Waits for gloo are in C++, where Ctrl-C is not seen: so they are in threads, and whoever uses the line never waits.
+Gloo waits in C++, where Ctrl-C is not seen. So these waits run in threads, and users of the line never wait.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from reap.workers.launchers.base import Job, await_ends, described, tail
 from reap.workers.messages import Encoded, MessageKind
 from reap.workers.remote.lines import ArrivedMessage
 
-NOT_WANTED = "it is not wanted any more"
+NOT_WANTED = "it is no longer wanted"
 
 SETTLING = 1.0
-"""Seconds for a connection that is being made to a worker which is to be killed: on an idle machine it takes milliseconds."""
+"""Seconds to let a connection in progress finish before its worker is killed; on an idle machine it takes milliseconds."""
 
 ENDING = 0.1
-"""Seconds that a process has to end after its connection has: that is the first thing that happens then."""
+"""Seconds for a process to end after its connection has ended, which a normal exit does first."""
 
 
 class Line:
-    """One worker.
+    """The connection to one worker.
 
     Args:
-        job: its process.
-        meeting: where it will come.
-        name: of the pair.
-        timeout: seconds until it must have come.
-        lost_after: seconds of silence after which its machine is lost; None where that is this one.
+        job: the worker's process.
+        meeting: the place at which the worker will connect.
+        name: the name of the pair.
+        timeout: seconds within which it must connect.
+        lost_after: seconds of silence after which its machine counts as lost; None if it is this machine.
         ring: called when something has arrived, or the line has ended.
-        why_late: what is to be said if it does not come in time.
+        why_late: returns the error message if the worker does not connect in time.
 
     Attributes:
         job: as given.
-        outbox: commands for it.
-        arrived: messages that were not accepted yet.
-        is_released: whether nobody is interested any more.
-        has_ended: whether nothing more will arrive.
-        host: the worker's machine; empty until it has come.
+        outbox: commands to be sent.
+        arrived: messages that have not been accepted yet.
+        is_released: whether the carrier has released the worker.
+        has_ended: whether no more messages will arrive.
+        host: the worker's machine; empty until it has connected.
     """
 
     def __init__(
@@ -80,40 +80,40 @@ class Line:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the worker has come."""
+        """Whether the worker has connected."""
         return self._pair is not None
 
     @property
     def place(self) -> str:
-        """Where a person finds the worker."""
+        """The location of the worker, for messages to people."""
         if not self.host or self._lost_after is None:
             return self.job.place
         return f"{self.job.place}, pid {self._pid} on {self.host}"
 
     def cut(self) -> None:
-        """End the connection; the worker is told, and the threads end."""
+        """End the connection; the worker notices, and the threads end."""
         self._is_cut.set()
         self.outbox.close()
         if (pair := self._pair) is not None:
             pair.hang_up()
 
     def refuse(self) -> None:
-        """From now on the worker is not connected to, unless it already is on its way."""
+        """Refuse to connect to the worker from now on, unless a connection is already being made."""
         self._is_cut.set()
 
     def kill(self, deadline: float) -> None:
         """End the process, after `refuse`.
 
         Args:
-            deadline: until then one that is being connected to may go on with that: for a process that is gone gloo would wait
-                for `CONNECTING` seconds.
+            deadline: until then a connection in progress may finish: gloo would wait `CONNECTING` seconds for a process that
+                is gone.
         """
         if not self.job.has_ended:
             self._is_settled.wait(max(0.0, deadline - time.monotonic()))
         self.job.kill()
 
     def join(self, timeout: float) -> bool:
-        """Wait until the threads have ended, after `cut`, and release what they used; whether they have."""
+        """Wait for the threads to end after `cut`, and release their resources; return whether they have ended."""
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -125,12 +125,12 @@ class Line:
 
     @property
     def traffic(self) -> tuple[int, float]:
-        """All that has arrived, in bytes, and the seconds that it took, without the waits for it to begin."""
+        """The number of bytes received, and the seconds spent receiving them, without waits for messages to start."""
         pair = self._pair
         return (0, 0.0) if pair is None else (pair.received_bytes, pair.received_seconds)
 
     def exit_code(self) -> int | None:
-        """Why the worker has ended: it has, or it is ending, or it has lost its connection for good, and is killed."""
+        """The worker's exit code; a worker that has lost its connection for good, and is not ending, is killed first."""
         if await_ends([self.job], ENDING):
             self.job.kill()
             await_ends([self.job], ENDING)
@@ -155,7 +155,7 @@ class Line:
             self._ring()
 
     def _explain(self, error: ConnectionError) -> None:
-        """Tell the group why a worker does not come, unless the end of its process says it all."""
+        """Tell the group why a worker does not connect, unless the end of its process explains it."""
         if self.job.log is not None or not self.job.has_ended:
             log = tail(self.job.log)
             self._tell(RuntimeError(f"{error} ({described(self.job)})" + (f"\nThe end of its log:\n{log}" if log else "")))
@@ -185,7 +185,7 @@ class Line:
 
     @contextmanager
     def _settling(self) -> Generator[None]:
-        """In the body the worker is connected to."""
+        """The `with` block in which the connection to the worker is made."""
         self._is_settled.clear()
         try:
             if self._is_cut.is_set():

@@ -1,7 +1,7 @@
-"""The life of a worker's process that is reached by gloo: it goes where it was invited to, and serves.
+"""The main function of a worker's process that is reached by gloo: connects as invited, and serves.
 
-SIGTERM, and the signal by which submitit announces the end of a job, let a worker end its rollout with the column under way,
-deliver it and go.
+After SIGTERM, or the signal with which submitit announces the end of a job, a worker ends its rollout with the current column,
+delivers it and exits.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ LEAVING = signal.SIGTERM, signal.SIGUSR2
 
 @dataclass(frozen=True)
 class Membership:
-    """What a worker's process is told when it is launched.
+    """The arguments with which a worker's process is launched.
 
     Attributes:
-        invitation: where to go.
-        timeout: seconds for that.
-        lost_after: seconds of silence after which the group's machine is lost; None where that is this one.
+        invitation: where to connect.
+        timeout: seconds to connect.
+        lost_after: seconds of silence after which the group's machine counts as lost; None if it is this machine.
     """
 
     invitation: Invitation
@@ -45,11 +45,11 @@ class Membership:
 
 
 def live(data: bytes, control: Control) -> int:
-    """Be a worker.
+    """Run as a worker.
 
     Args:
         data: a pickled `Membership`.
-        control: the worker's ints.
+        control: the worker's control ints.
 
     Returns:
         The exit code.
@@ -67,7 +67,7 @@ def live(data: bytes, control: Control) -> int:
 
 @contextmanager
 def _guarded(pair: Pair, lost_after: float | None) -> Generator[None]:
-    """In the body a loss of the group's machine is noticed, and ends this process, where that is another one."""
+    """Inside the `with` block, end this process when the group's machine is lost, if it is another machine."""
     if lost_after is None:  # whoever launched this process ends it
         yield
         return
@@ -99,6 +99,6 @@ def _leave_on_signals(channel: GlooChannel) -> None:
 
 
 def _ignore_signals() -> None:
-    """They end a command; closing may take until the deadline."""
+    """Handle signals: they end a command; closing the handler may take until the deadline."""
     for number in LEAVING:
         signal.signal(number, ignore)

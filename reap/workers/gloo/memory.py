@@ -1,8 +1,8 @@
-"""`Memory`: where arriving values are put, used again when nobody holds a value any more.
+"""`Memory`: memory for arriving values, reused once a value is no longer referenced.
 
-    take(n) --> array --> a value that was unpickled over it --> dropped --> the same memory, for the next
+    take(n) --> array --> a value that was unpickled over it --> dropped --> reused for the next
 
-Fresh memory of some megabytes costs as much time as the transfer: the kernel has to clear it page by page.
+Several megabytes of fresh memory cost as much time as the transfer, because the kernel clears them page by page.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from reap.system.endings import Numbered, numbered
 Bytes = NDArray[np.uint8]
 
 SMALL = 1 << 16
-"""Bytes below which memory is fresh each time: it costs little."""
+"""Below this number of bytes memory is allocated afresh, which costs little."""
 
 KEPT = 3
-"""Pieces that are kept for the next value: one arrives, one waits, one is read."""
+"""Number of blocks kept for reuse: one arriving, one waiting, one being read."""
 
 
 class Memory:
-    """Pieces of memory for one thread that receives.
+    """Memory blocks for one receiving thread.
 
     Example:
         >>> memory = Memory()
@@ -43,9 +43,9 @@ class Memory:
         self._number = 0
 
     def take(self, size: int) -> Bytes:
-        """Memory of this size; it is not used again while the array, or what is made over its `data`, is held.
+        """Memory of this size; it is not reused while the array, or anything made from its `data`, is referenced.
 
-        Arrays made over the array itself do not hold it: numpy has them refer to what it refers to.
+        Arrays made from the array itself do not keep it alive: NumPy makes them refer to its base.
         """
         if size < SMALL:
             return np.empty(size, np.uint8)
@@ -57,7 +57,7 @@ class Memory:
         return array
 
     def _fitting(self, size: int) -> int:
-        """The smallest piece that is free and large enough, or a new one."""
+        """The smallest free block that is large enough, or a new one."""
         free = sorted((len(piece), number) for number, piece in self._pieces.items() if number not in self._lent)
         for length, number in free:
             if length >= size:

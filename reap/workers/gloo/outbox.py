@@ -1,4 +1,4 @@
-"""`Outbox`: messages that wait until they have left; a thread of its own sends them, one after the other.
+"""`Outbox`: messages waiting to be sent by a separate thread, one after the other.
 
 put, replace ---> waiting ---> thread: pair.send ---> gone
 """
@@ -16,12 +16,12 @@ from reap.workers.messages import Encoded
 
 @dataclass(eq=False)
 class Waiting:
-    """A message that has not left.
+    """A message that has not been sent yet.
 
     Attributes:
         kind: a number that both sides understand.
-        encoded: the value that it brings.
-        topic: what it is about; nothing where none replaces it.
+        encoded: its value.
+        topic: a newer message of the same topic replaces it; empty if none does.
     """
 
     kind: int
@@ -30,7 +30,7 @@ class Waiting:
 
 
 class Outbox:
-    """Messages on their way to the other side of a pair; for any threads."""
+    """Messages to be sent to the other side of a pair; usable from any thread."""
 
     def __init__(self) -> None:
         self._waiting: deque[Waiting] = deque()
@@ -38,7 +38,7 @@ class Outbox:
         self._is_closed = self._is_sending = False
 
     def put(self, kind: int, encoded: Encoded, topic: bytes = b"") -> None:
-        """Have a message sent after all others, or in the place of one of the same topic; not once it is closed."""
+        """Queue a message after all others, or in place of one of the same topic; does nothing once closed."""
         with self._changed:
             if self._is_closed:
                 return
@@ -50,10 +50,10 @@ class Outbox:
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until all messages have left.
+        """Wait until all messages have been sent.
 
         Raises:
-            ConnectionError: they cannot leave any more.
+            ConnectionError: they can no longer be sent.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or not (self._waiting or self._is_sending))
@@ -61,7 +61,7 @@ class Outbox:
                 raise ConnectionError("the connection has ended")
 
     def run(self, pair: Pair) -> None:
-        """Send messages until `close`, or until the other side is gone: the life of the thread that sends."""
+        """Send messages until `close`, or until the other side is gone; the main function of the sending thread."""
         while (message := self._next()) is not None:
             try:
                 pair.send(message.kind, message.topic, message.encoded)
@@ -80,7 +80,7 @@ class Outbox:
             return self._waiting.popleft()
 
     def close(self) -> None:
-        """Forget what waits, and let go whoever waits."""
+        """Drop waiting messages, and release waiting threads."""
         with self._changed:
             self._is_closed = True
             self._waiting.clear()

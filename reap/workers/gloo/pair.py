@@ -1,17 +1,17 @@
-"""`Pair`: a process group of two, the collector's process and a worker's: messages pass both ways, as tensors.
+"""`Pair`: a process group of the collector's process and a worker's, which exchange messages as tensors.
 
     sender                                            receiver
       |--- head: kind, counts, lengths, text, mark ----->|
       |--- the rest of a long text, mark --------------->|   topic, lengths of the buffers, body
-      |--- buffers, from where they lie, mark ---------->|   into memory that is used again
+      |--- buffers, without a copy, mark --------------->|   into memory that is reused
       |<-- receipt --------------------------------------|
 
-Marks and receipts are empty, and nobody waits for anything else: gloo tells those who wait for a message that has not begun of
-the end of a connection, but not those whose message is half there. Their order is that of the connection.
+Marks and receipts are empty, and only they are waited for: gloo reports the end of a connection to those who wait for a
+message that has not started, but not to those whose message is half there. Messages keep the order of the connection.
 
-The process group is an object of reap's own: `torch.distributed.init_process_group` is not called, and a default group of the
-user's is not touched. All of one direction goes through one line, in order: a command must not overtake the weights that were
-posted before it, and what has to be acted on at once (a wish to stop) is acted on when it arrives, not when it is its turn.
+The process group belongs to reap: `torch.distributed.init_process_group` is not called, and a default group of the user is
+not touched. Everything in one direction travels in order, because a command must not overtake weights posted before it.
+Urgent requests (such as to stop) are handled on arrival, not in their turn.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from reap.workers.messages import Encoded
 from reap.workers.remote.sockets import connections, sockets, watch
 
 PARTS, MARKS, RECEIPTS = range(3)
-"""Tags: what has one tag arrives in its order, and in that of all where the receiver asks for it in that order."""
+"""Tags: messages with one tag arrive in order; all messages do if the receiver asks for them in order."""
 
 NOTHING = np.empty(0, np.uint8)
 
@@ -44,7 +44,7 @@ _NUMBERS = struct.Struct("<IIQQ")
 _ROOM = HEAD - _NUMBERS.size
 
 FOREVER = timedelta(days=3650)
-"""Patience of a wait for the other side, which may be busy for as long as it likes; gloo's own would be half an hour."""
+"""Timeout of a wait for the other side, which may be busy for any length of time; gloo's default is half an hour."""
 
 
 class Arrived(NamedTuple):
@@ -52,8 +52,8 @@ class Arrived(NamedTuple):
 
     Attributes:
         kind: a number that both sides understand.
-        topic: what it is about; a newer one of the same topic may replace it.
-        encoded: the value that it brings.
+        topic: a newer message of the same topic may replace it.
+        encoded: its value.
     """
 
     kind: int
@@ -65,17 +65,17 @@ class Pair:
     """One side of a pair.
 
     Args:
-        store: where both sides meet.
+        store: the store through which both sides meet.
         rank: 0 or 1.
-        address: of the interface of this machine that is used.
-        timeout: seconds until the other side must have come.
+        address: of this machine's interface to use.
+        timeout: seconds within which the other side must connect.
 
     Raises:
-        RuntimeError: it has not.
+        RuntimeError: it has not connected in time.
 
     Attributes:
-        received_bytes: all that has arrived.
-        received_seconds: the time that it took, without the waits for it to begin.
+        received_bytes: number of bytes received.
+        received_seconds: time spent receiving, without waits for messages to start.
     """
 
     def __init__(self, store: Store, rank: int, address: str, timeout: float) -> None:
@@ -98,7 +98,7 @@ class Pair:
             raise
 
     def _find_sockets(self, before: Collection[str]) -> None:
-        """Find the connection between the two processes, by exchanging what each has that is new: gloo does not show it."""
+        """Find the connection between the two processes, which gloo does not show, by exchanging lists of new connections."""
         own = connections(before)
         try:
             mirrored = {" ".join(reversed(one.split(" "))) for one in self._exchanged("\n".join(own)).split("\n")}
@@ -108,7 +108,7 @@ class Pair:
                 one.close()
 
     def _exchanged(self, text: str) -> str:
-        """What the other side says, which is told this."""
+        """Send this text to the other side, and return the other side's text."""
         said = Encoded(text.encode())
         if self._other == 0:  # a message leaves when the other side waits for it: one of the two has to wait first
             heard = self.receive(Memory())
@@ -119,17 +119,17 @@ class Pair:
         return bytes(heard.encoded.body).decode()
 
     def watch(self, lost_after: float) -> None:
-        """Have the kernel end the connection if the other machine is silent for some time; see `sockets.watch`."""
+        """Make the kernel end the connection if the other machine is silent for some time; see `sockets.watch`."""
         for one in self._sockets:
             watch(one, lost_after)
 
     @property
     def descriptors(self) -> list[int]:
-        """Those of the connections to the other side."""
+        """The descriptors of the connections to the other side."""
         return [one.fileno() for one in self._sockets]
 
     def send(self, kind: int, topic: bytes, encoded: Encoded) -> None:
-        """Send a message; returns when the other side has all of it.
+        """Send a message; returns when the other side has received all of it.
 
         Raises:
             ConnectionError: the other side is gone.
@@ -152,7 +152,7 @@ class Pair:
         """Wait for a message.
 
         Args:
-            memory: where its buffers are put.
+            memory: provides memory for its buffers.
 
         Raises:
             ConnectionError: the other side is gone.
@@ -174,7 +174,7 @@ class Pair:
         return Arrived(kind, topic.tobytes(), Encoded(body.data, [buffer.data for buffer in buffers]))
 
     def _fill(self, parts: Sequence[Bytes]) -> None:
-        """Receive one stage of a message: these parts."""
+        """Receive one stage of a message, which consists of these parts."""
         with self._connected():
             under_way = [self._group.recv([torch.from_numpy(part)], self._other, tag) for part, tag in _marked(parts)]
             if under_way:
@@ -194,11 +194,11 @@ class Pair:
             raise ConnectionError(_cause(str(error))) from None
 
     def finish(self) -> None:
-        """Send nothing more; the other side is told once it has read the last message."""
+        """Send no more; the other side notices once it has read the last message."""
         self._shut(socket.SHUT_WR)
 
     def hang_up(self) -> None:
-        """End the connections: whoever waits here or there is told; from any thread."""
+        """End the connections, which ends waits on both sides; callable from any thread."""
         self._shut(socket.SHUT_RDWR)
 
     def _shut(self, how: int) -> None:
@@ -207,7 +207,7 @@ class Pair:
                 one.shutdown(how)
 
     def close(self) -> None:
-        """Release everything; nobody waits any more. A second call does nothing."""
+        """Release everything, once no thread waits any more. A second call does nothing."""
         self.hang_up()
         for one in self._sockets:
             one.close()
@@ -215,13 +215,13 @@ class Pair:
 
 
 def _marked(parts: Sequence[Bytes]) -> list[tuple[Bytes, int]]:
-    """The parts of one stage with their tags, and the mark; nothing where they are empty."""
+    """The non-empty parts of one stage with their tags, and the mark; nothing if all are empty."""
     tagged = [(part, PARTS) for part in parts if len(part)]
     return [*tagged, (NOTHING, MARKS)] if tagged else []
 
 
 def _over(part: Any) -> Bytes:
-    """The bytes of a buffer, which are only read, as an array that torch takes without asking."""
+    """The bytes of a buffer as an array that torch accepts without a warning; they are only read."""
     array = np.frombuffer(part, np.uint8)
     if array.flags.writeable:
         return array
@@ -230,5 +230,5 @@ def _over(part: Any) -> Bytes:
 
 
 def _cause(text: str) -> str:
-    """What gloo says, without the places in its sources."""
+    """Gloo's error message without source locations."""
     return re.sub(r"\[/\S+\] ", "", text).partition("This is typically")[0].strip()

@@ -1,13 +1,13 @@
-"""How the two sides of a pair find each other: in a file where both are on one machine, else through a TCPStore.
+"""How the two sides of a pair find each other: through a file on one machine, otherwise through a TCPStore.
 
     carrier                              store                              worker
       | invitation ---------------- by the launcher ----------------------->|
       |                       hello: who it is  <---------------------------|
-      | waits for hello, looks at the job                                    |
+      | waits for hello, checks the job                                      |
       |<================== ProcessGroupGloo of two, in that store ==========>|
 
 Nothing listens on all interfaces. On one machine the store is a file in a private folder, and gloo uses the loopback interface.
-Elsewhere the store is bound to the address that workers are given: a TCPStore that is only told an address would listen on all.
+Otherwise the store's socket is bound to the address that workers are given, because a TCPStore would listen on all interfaces.
 """
 
 from __future__ import annotations
@@ -36,42 +36,42 @@ from reap.workers.remote.versions import own_versions, refuse_other_versions
 LOOPBACK = "127.0.0.1"
 HELLO = "hello"
 CONNECTING = 10.0
-"""Seconds for the connection between two sides that have both come."""
+"""Seconds to connect the two sides once both are present."""
 
 LOOK = 0.01
-"""Seconds between two looks whether a worker has come."""
+"""Seconds between two checks whether a worker has connected."""
 
 
 class Invitation(Protocol):
-    """What a worker is told of where to go; it can be pickled."""
+    """Tells a worker where to connect; can be pickled."""
 
     @property
     def place(self) -> str:
-        """In words."""
+        """The place, as text for messages."""
         ...
 
     def store(self, timeout: float) -> Store:
-        """The store, from where the worker is."""
+        """Open the store, in the worker's process."""
         ...
 
     def own_address(self) -> str:
-        """The address of the interface of the worker's machine that is used."""
+        """The address of the interface that the worker's machine uses."""
         ...
 
 
 @dataclass(frozen=True)
 class FileInvitation:
-    """To a file of this machine.
+    """An invitation to a file on this machine.
 
     Attributes:
-        path: of the file.
+        path: the path of the file.
     """
 
     path: str
 
     @property
     def place(self) -> str:
-        """The file."""
+        """The path of the file."""
         return self.path
 
     def store(self, timeout: float) -> Store:
@@ -85,12 +85,12 @@ class FileInvitation:
 
 @dataclass(frozen=True)
 class TcpInvitation:
-    """To a TCPStore.
+    """An invitation to a TCPStore.
 
     Attributes:
-        address: of the machine that has it.
-        port: there.
-        name: of the pair.
+        address: of the machine that runs it.
+        port: of the store.
+        name: the name of the pair.
     """
 
     address: str
@@ -99,11 +99,11 @@ class TcpInvitation:
 
     @property
     def place(self) -> str:
-        """Address and port."""
+        """Address and port, as text for messages."""
         return f"{self.address}:{self.port}"
 
     def store(self, timeout: float) -> Store:
-        """The part of the store that belongs to the pair.
+        """Open the part of the store that belongs to the pair.
 
         Raises:
             ConnectionError: it cannot be reached.
@@ -116,7 +116,7 @@ class TcpInvitation:
             raise ConnectionError(f"the collector's process cannot be reached {where}: {error}") from error
 
     def own_address(self) -> str:
-        """The address that this machine uses on the way there."""
+        """The address that this machine uses to reach the store."""
         family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((self.address, self.port))  # sends nothing: the kernel looks up the way
@@ -124,7 +124,7 @@ class TcpInvitation:
 
 
 class FileMeeting:
-    """Where workers of this machine are met: a file for each, in a private folder that is there only while one is awaited."""
+    """The meeting place for workers on this machine: a file for each, in a private folder that exists while one is awaited."""
 
     address = LOOPBACK
     place = "this machine"
@@ -135,18 +135,18 @@ class FileMeeting:
         self._lock = threading.Lock()
 
     def invitation(self, name: str) -> Invitation:
-        """An invitation to a worker."""
+        """An invitation for a worker."""
         with self._lock:
             self._awaited.add(name)
             self._folder = self._folder or tempfile.mkdtemp(prefix="reap-gloo-")
             return FileInvitation(os.path.join(self._folder, name))
 
     def store(self, name: str) -> Store:
-        """The store of a pair, here."""
+        """Open the store of a pair, in this process."""
         return FileStore(os.path.join(self._folder, name), 2)
 
     def forget(self, name: str) -> None:
-        """The pair is connected, or never will be."""
+        """Clean up after a pair that is connected, or never will be."""
         with self._lock:
             self._awaited.discard(name)
             if self._folder and not self._awaited:
@@ -154,20 +154,20 @@ class FileMeeting:
                 self._folder = ""
 
     def close(self) -> None:
-        """Forget all."""
+        """Remove everything."""
         for name in list(self._awaited):
             self.forget(name)
 
 
 class TcpMeeting:
-    """Where workers of other machines are met.
+    """The meeting place for workers on other machines.
 
     Args:
-        address: of the interface that they reach this machine by.
-        port: to listen on; None for any that is free.
+        address: of the interface by which they reach this machine.
+        port: the port to listen on; None for any free port.
 
     Raises:
-        OptionError: nobody can listen there.
+        OptionError: it is not possible to listen at this address.
     """
 
     def __init__(self, address: str, port: int | None) -> None:
@@ -188,22 +188,22 @@ class TcpMeeting:
 
     @property
     def place(self) -> str:
-        """Address and port."""
+        """Address and port, as text for messages."""
         return f"{self.address}:{self._port}"
 
     def invitation(self, name: str) -> Invitation:
-        """An invitation to a worker."""
+        """An invitation for a worker."""
         return TcpInvitation(self.address, self._port, name)
 
     def store(self, name: str) -> Store:
-        """The store of a pair, here."""
+        """Open the store of a pair, in this process."""
         return PrefixStore(name, self._store)
 
     def forget(self, name: str) -> None:
-        """The pair is connected, or never will be."""
+        """Clean up after a pair that is connected, or never will be."""
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._store = None
 
 
@@ -225,12 +225,12 @@ def _listener(address: str, port: int | None) -> socket.socket:
     except OSError as error:
         listener.close()
         what = f"tcp_port={port}, address {address}" if port else f"address {address}"
-        raise OptionError(f"{what}: nobody can listen there: {error.strerror}") from error
+        raise OptionError(f"{what}: cannot listen there: {error.strerror}") from error
     return listener
 
 
 def own_addresses() -> list[str]:
-    """The addresses that the name of this machine stands for, without those of the loopback interface."""
+    """The addresses that this machine's hostname resolves to, without those of the loopback interface."""
     try:
         found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
     except OSError:
@@ -240,7 +240,7 @@ def own_addresses() -> list[str]:
 
 
 def introduction() -> dict[str, Any]:
-    """What a process says of itself."""
+    """A process's description of itself."""
     return {"host": socket.gethostname(), "pid": os.getpid(), "versions": own_versions()}
 
 
@@ -254,18 +254,18 @@ def meet(
     """Wait for a worker, and connect to it.
 
     Args:
-        meeting: where.
-        name: of the pair.
-        timeout: seconds.
-        give_up: asked now and then: why nobody will come, or None.
-        connecting: entered while the worker, which has come, is connected to.
+        meeting: the meeting place.
+        name: the name of the pair.
+        timeout: seconds to wait.
+        give_up: called now and then; returns the reason why the worker will not connect, or None.
+        connecting: a context that is entered while the connection to the worker is made.
 
     Returns:
         The pair, and the worker's introduction.
 
     Raises:
-        TimeoutError: it did not come in time.
-        ConnectionError: it will not come, or cannot be connected to; the text says why.
+        TimeoutError: it did not connect in time.
+        ConnectionError: it will not connect, or the connection failed; the message says why.
     """
     deadline = time.monotonic() + timeout
     try:
@@ -287,10 +287,10 @@ def meet(
 
 
 def join(invitation: Invitation, timeout: float) -> Pair:
-    """Go where a worker is told to go.
+    """Connect as an invitation says; called in the worker.
 
     Raises:
-        ConnectionError: nobody can be reached there.
+        ConnectionError: there is no connection to the collector's process.
     """
     store = invitation.store(timeout)
     store.set(HELLO, json.dumps(introduction()))

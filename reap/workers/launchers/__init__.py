@@ -1,1 +1,1 @@
-"""Launchers: they start the processes of workers, on this machine or on others."""
+"""Launchers start the processes of workers, on this machine or on others."""

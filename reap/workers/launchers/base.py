@@ -1,4 +1,4 @@
-"""The seam between a carrier and whoever starts processes for it: forks of this machine, or a cluster's scheduler.
+"""`Launcher`: the interface between a carrier and whatever starts its processes, such as a cluster's scheduler.
 
     carrier                      Launcher                        the worker's process
       | launch(task)                |                                   |
@@ -6,8 +6,7 @@
       |<----------- job ------------|
       | job.has_ended, exit_code, state, log, kill
 
-A launcher only starts and ends processes. How a process and its carrier find and understand each other is what the task brings
-along.
+A launcher only starts and ends processes. The task holds all that a process needs to find its carrier and talk to it.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from reap.workers.process_context import Context
 from reap.workers.progress import Control, new_control
 
 LOG_LINES = 20
-"""Lines of a log that an error shows."""
+"""Number of log lines that an error shows."""
 
 LOOK = 0.02
-"""Seconds between two looks at jobs that no descriptor tells of."""
+"""Seconds between two checks of jobs without a descriptor that reports their end."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker's process does; it can be pickled.
+    """The work of a worker's process; can be pickled.
 
     Attributes:
         entry: a function of reap, `"package.module:function"`, called as `entry(data, control)` in the main thread; it returns
             the exit code.
-        data: for that function.
-        name: of the process.
+        data: the function's argument.
+        name: the name of the process.
 
     Example:
         >>> Task("builtins:len", b"abc", "worker-0").function()(b"abc")
@@ -50,14 +49,14 @@ class Task:
     name: str
 
     def function(self) -> Entry:
-        """The function that is to be called."""
+        """The function to call."""
         return resolve_name(self.entry)
 
     def run(self, control: Control | None = None) -> int:
-        """Do it, in the process that was started for it.
+        """Run the task, in the process that was started for it.
 
         Args:
-            control: the worker's ints, where its launcher sees them; None for ints of its own.
+            control: the worker's control ints if its launcher can see them; None for private ones.
         """
         return self.function()(self.data, new_control() if control is None else control)
 
@@ -66,45 +65,45 @@ class Entry(Protocol):
     """The function of a task."""
 
     def __call__(self, data: bytes, control: Control, /) -> int:
-        """Live the life of the process; returns its exit code."""
+        """Run the process; return its exit code."""
         ...
 
 
 class Job(Protocol):
-    """A process that was started, or waits to be; none of its methods waits, except for `kill` with patience."""
+    """A process that was started, or waits to be started; none of its methods waits, except for `kill` with patience."""
 
     @property
     def place(self) -> str:
-        """Where a person finds it: `"pid 4711"`, `"job 17 on node7"`."""
+        """Its location, for messages to people: `"pid 4711"`, `"job 17 on node7"`."""
         ...
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is known to have ended; believed at once."""
+        """Whether it is known to have ended."""
         ...
 
     @property
     def exit_code(self) -> int | None:
-        """Why it ended, as multiprocessing has it; None while it runs, or if that cannot be known."""
+        """Its exit code, as in multiprocessing; None while it runs, or if unknown."""
         ...
 
     @property
     def state(self) -> str:
-        """What its launcher says of it, in words: `"running"`, `"PENDING"`, `"ended with exit code 1"`."""
+        """Its state in the launcher's words: `"running"`, `"PENDING"`, `"ended with exit code 1"`."""
         ...
 
     @property
     def log(self) -> Path | None:
-        """The file of its output; None where that is the output of this process."""
+        """The file of its output; None if it writes to the output of this process."""
         ...
 
     @property
     def control(self) -> Control | None:
-        """The worker's ints, where both see them; they stay readable after `close`. None elsewhere."""
+        """The worker's control ints if both processes see them, else None; they stay readable after `close`."""
         ...
 
     def fileno(self) -> int:
-        """A descriptor that is readable when it has ended; -1 where there is none, and `has_ended` has to be asked."""
+        """A descriptor that is readable once it has ended; -1 if there is none, so that `has_ended` must be polled."""
         ...
 
     def terminate(self) -> None:
@@ -112,11 +111,11 @@ class Job(Protocol):
         ...
 
     def kill(self) -> None:
-        """End it at once; does not wait. Nothing happens if it has ended."""
+        """End it at once, without waiting; does nothing if it has ended."""
         ...
 
     def close(self) -> None:
-        """Release what is held here; the process is no longer seen. A second call does nothing."""
+        """Release the resources held here and stop observing the process. A second call does nothing."""
         ...
 
 
@@ -124,19 +123,19 @@ class Launcher(Protocol):
     """Starts processes.
 
     Attributes:
-        is_local: whether they are processes of this machine.
-        context: what the processes take over from this one, as it is now.
+        is_local: whether the processes run on this machine.
+        context: the settings that the processes take over from this one, as of now.
     """
 
     is_local: bool
 
     @property
     def context(self) -> Context:
-        """What a process takes over from this one, as it is now."""
+        """The settings that a process takes over from this one, as of now."""
         ...
 
     def launch(self, task: Task) -> Job:
-        """Start a process, or ask for it; does not wait until it runs.
+        """Start a process, or request it; does not wait until it runs.
 
         Raises:
             OSError: it cannot be started.
@@ -144,12 +143,12 @@ class Launcher(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the launcher itself uses; its jobs have ended, or are closed."""
+        """Release the launcher's own resources; its jobs have ended or are closed."""
         ...
 
 
 def tail(log: Path | None) -> str:
-    """The last lines of a log, or nothing."""
+    """The last lines of a log; empty if there is none."""
     try:
         text = "" if log is None else log.read_text(errors="replace")
     except OSError:
@@ -158,13 +157,13 @@ def tail(log: Path | None) -> str:
 
 
 def described(job: Job) -> str:
-    """A job in words: where it is, what its launcher says, and where its log is."""
+    """A text that describes a job: its location, its state, and its log file."""
     log = "" if job.log is None else f", log {job.log}"
     return f"{job.place}: {job.state}{log}"
 
 
 def words_of(job: Job) -> str:
-    """A launcher's words on a job that has ended, and its log; nothing where there is none, for the exit code says it all."""
+    """A text for the end of a job, with its state and its log; empty without a log, since the exit code is enough then."""
     return "" if job.log is None else f"{job.state}, log {job.log}"
 
 
@@ -173,10 +172,10 @@ def await_ends(jobs: Iterable[Job], timeout: float) -> Sequence[Job]:
 
     Args:
         jobs: the jobs.
-        timeout: seconds at the most.
+        timeout: maximum number of seconds.
 
     Returns:
-        Those that have not.
+        Those that have not ended.
     """
     deadline = time.monotonic() + timeout
     left = list(jobs)

@@ -4,8 +4,8 @@
     program's job           DelayedLauncher: writes folder/0/1.task ----.
     agent's job             reads it, forks the worker, writes 1.ended <-'
 
-They meet in a folder that all machines see, as submitit's own has to be: nobody has to know beforehand where the program will
-run. An agent runs one worker at a time, and one after another until the program has ended.
+They meet in a folder that all machines see, like submitit's own, so the program's machine need not be known in advance. An
+agent runs one worker at a time, one after another, until the program has ended.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from reap.workers.process_context import RemoteContext
 from reap.workers.progress import Control
 
 DEFAULT_SLURM_CONF_MAIN: Mapping[str, Any] = {**DEFAULT_SLURM_CONF, "slurm_gpus_per_node": 1}
-"""Parameters of the program's job."""
+"""Default parameters of the program's job."""
 
 VARIABLE = "REAP_DELAYED_JOBS"
-"""Names the folder to the program."""
+"""The environment variable that tells the program the folder."""
 
 FOLDER = "reap_jobs"
 LOOK = 0.1
-"""Seconds between two looks into the folder."""
+"""Seconds between two checks of the folder."""
 
 ENDING = 10.0
-"""Seconds that agents have to end when the program has; then their jobs are cancelled."""
+"""Seconds for agents to end after the program has ended; then their jobs are cancelled."""
 
 
 class submitit_delayed_launcher:  # noqa: N801  torchrl's name
-    """Makes a function that submits a program and its workers together; a decorator.
+    """Decorator that makes a function submit itself, as a program, together with its workers.
 
-    In the program, `launcher="submitit_delayed"` has the workers of a collector run in the jobs that were submitted with it.
+    In the program, `launcher="submitit_delayed"` runs a collector's workers in the jobs that were submitted with it.
 
     Args:
-        num_jobs: jobs for workers, one each.
+        num_jobs: number of jobs, one per worker.
         framework: `"distributed"` or `"rpc"`; both work in the same way.
-        backend: of torch.distributed; it is the collector's.
-        tcpport: None; it is the collector's `tcp_port`.
+        backend: ignored; use the collector's option `backend`.
+        tcpport: must be None; use the collector's option `tcp_port`.
         submitit_main_conf: parameters of the executor for the program.
         submitit_collection_conf: parameters of the executor for the workers.
 
@@ -113,7 +113,7 @@ def _end(agents: list[Any]) -> None:
 
 
 def _run(main: Callable[[], Any], folder: str) -> Any:
-    """Be the program."""
+    """Run as the program."""
     os.environ[VARIABLE] = folder
     try:
         return main()
@@ -122,13 +122,13 @@ def _run(main: Callable[[], Any], folder: str) -> Any:
 
 
 def serve_tasks(folder: str) -> int:
-    """Be an agent: run the tasks in a folder, one after another, until the program is over.
+    """Run as an agent: carry out the tasks in a folder, one after another, until the program is over.
 
     Args:
-        folder: of the agent.
+        folder: the agent's folder.
 
     Returns:
-        How many there were.
+        The number of tasks.
     """
     own, number = Path(folder), 0
     while not (own.parent / "over").exists():
@@ -154,7 +154,7 @@ def _serve(own: Path, number: int, task: Task) -> None:
 
 
 def _write(file: Path, data: bytes) -> None:
-    """Write a file that others see as a whole, or not at all."""
+    """Write a file atomically: others see all of it or nothing."""
     new = file.with_suffix(".new")
     new.write_bytes(data)
     new.rename(file)
@@ -164,8 +164,8 @@ class DelayedJob:
     """A worker in an agent's job; see `reap.workers.launchers.base.Job`.
 
     Args:
-        folder: of the agent.
-        number: of the task.
+        folder: the agent's folder.
+        number: the number of the task.
     """
 
     control: Control | None = None
@@ -178,38 +178,38 @@ class DelayedJob:
 
     @property
     def place(self) -> str:
-        """Its agent, and its process if that has begun."""
+        """Its agent, and its process once that has started."""
         begun = self._file("begun")
         return f"delayed job {self._folder.name}" + (f", {begun.read_text()}" if begun.exists() else "")
 
     @property
     def has_ended(self) -> bool:
-        """Whether its agent says so."""
+        """Whether its agent has reported its end."""
         return self._file("ended").exists()
 
     @property
     def exit_code(self) -> int | None:
-        """As its agent has it."""
+        """The exit code that its agent has reported."""
         return int(self._file("ended").read_text()) if self.has_ended else None
 
     @property
     def state(self) -> str:
-        """Whether it has begun, or ended."""
+        """Whether it is waiting, running or has ended."""
         if self.has_ended:
             return f"ended with exit code {self.exit_code}"
         return "running" if self._file("begun").exists() else "waiting for its job to start"
 
     @property
     def log(self) -> Path | None:
-        """None: it is the log of its agent's job, which the submitting machine knows."""
+        """None: its output is in the log of its agent's job, which only the submitting machine knows."""
         return None
 
     def fileno(self) -> int:
-        """None tells of its end."""
+        """-1: no descriptor reports its end."""
         return -1
 
     def terminate(self) -> None:
-        """Have it killed: its agent passes on no other signal."""
+        """Have its agent kill it, since agents pass on no other signal."""
         self.kill()
 
     def kill(self) -> None:
@@ -217,11 +217,11 @@ class DelayedJob:
         self._file("kill").touch()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class DelayedLauncher:
-    """Has workers run in the jobs that were submitted with this program; see `reap.workers.launchers.base.Launcher`.
+    """Runs workers in the jobs that were submitted with this program; see `reap.workers.launchers.base.Launcher`.
 
     Raises:
         OptionError: this program was not submitted by `submitit_delayed_launcher`.
@@ -240,22 +240,22 @@ class DelayedLauncher:
 
     @property
     def context(self) -> RemoteContext:
-        """Only what means the same on any machine."""
+        """Only settings that mean the same on any machine."""
         return RemoteContext.capture()
 
     def launch(self, task: Task) -> DelayedJob:
-        """Give a task to the agent that has had the fewest; see `Launcher`."""
+        """Give a task to the agent that has had the fewest tasks; see `Launcher`."""
         free = [(number, agent) for agent in self._agents if (number := _number_of_next(agent))]
         if not free:
             raise OSError(
-                f"all {len(self._agents)} jobs that were submitted with this program have a worker: give more num_jobs"
+                f"all {len(self._agents)} jobs that were submitted with this program have a worker: increase num_jobs"
             )
         number, agent = min(free)
         _write(agent / f"{number}.task", pickle.dumps(task))
         return DelayedJob(agent, number)
 
     def close(self) -> None:
-        """The jobs are there for other collectors of the program."""
+        """Nothing to release: the jobs serve other collectors of the program."""
 
 
 def _number_of_next(agent: Path) -> int:

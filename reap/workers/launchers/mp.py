@@ -1,10 +1,10 @@
-"""`MpLauncher`: processes of this machine, forked in milliseconds by the server that has torch loaded.
+"""`MpLauncher`: starts processes on this machine, forked in milliseconds by a server that has torch loaded.
 
     launch(task) ---> fork server ---fork---> live: task.run()
     has_ended   <--- pidfd ------------------- end
     exit_code   <--- status pipe (reap.workers.processes.fork_server)
 
-The server kills them when the process that launched them ends, and the kernel when the server does.
+The server kills them when the process that launched them ends; the kernel kills them when the server ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ForkedJob:
 
     Args:
         launched: the process.
-        control: its ints.
+        control: its control ints.
     """
 
     def __init__(self, launched: Launched, control: Control) -> None:
@@ -60,7 +60,7 @@ class ForkedJob:
 
     @property
     def exit_code(self) -> int | None:
-        """As multiprocessing has it; SIGKILL's if its server was killed, for then the kernel kills it."""
+        """As in multiprocessing; that of SIGKILL if its server was killed, since the kernel then kills it."""
         if self._exit_code is None and self._status >= 0 and self.has_ended:
             data = os.read(self._status, STATUS.size)  # the server writes it, or is gone
             self._exit_code = STATUS.unpack(data)[0] if len(data) == STATUS.size else -signal.SIGKILL
@@ -68,7 +68,7 @@ class ForkedJob:
 
     @property
     def state(self) -> str:
-        """Whether it runs."""
+        """Whether it is running, or how it ended."""
         return f"ended with exit code {self.exit_code}" if self.has_ended else "running"
 
     @property
@@ -94,7 +94,7 @@ class ForkedJob:
                 signal.pidfd_send_signal(self._pidfd, number)
 
     def close(self) -> None:
-        """Close the descriptors; the exit code stays, if it is known."""
+        """Close the descriptors; a known exit code stays available."""
         if self._pidfd >= 0:
             self.exit_code  # noqa: B018  read for later
             os.close(self._pidfd)
@@ -103,7 +103,7 @@ class ForkedJob:
 
 
 class MpLauncher:
-    """Starts processes of this machine; see `reap.workers.launchers.base.Launcher`.
+    """Starts processes on this machine; see `reap.workers.launchers.base.Launcher`.
 
     Example:
         >>> launcher = MpLauncher()
@@ -120,7 +120,7 @@ class MpLauncher:
 
     @property
     def context(self) -> ProcessContext:
-        """Environment, directory, paths, and all else that is the same on this machine."""
+        """Environment, directory, paths, and all other settings that are the same on this machine."""
         return ProcessContext.capture()
 
     def launch(self, task: Task) -> ForkedJob:
@@ -134,7 +134,7 @@ class MpLauncher:
             block.close()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def live(descriptors: Descriptors, data: bytes) -> int:

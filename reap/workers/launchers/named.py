@@ -1,4 +1,4 @@
-"""Launchers by the names that users give."""
+"""`made_launcher`: launchers by name."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from reap.workers.launchers.submitit import SubmititLauncher
 
 
 def made_launcher(given: Any, slurm_kwargs: Mapping[str, Any] | None = None) -> Launcher:
-    """The launcher that the option `launcher` asks for.
+    """The launcher for the option `launcher`.
 
     Args:
         given: `"mp"`, `"submitit"`, `"submitit_delayed"`, an executor of submitit, or a launcher.
-        slurm_kwargs: parameters of the executor that is made for `"submitit"`.
+        slurm_kwargs: parameters of the executor made for `"submitit"`.
 
     Raises:
-        OptionError: something else.
+        OptionError: anything else.
         ImportError: submitit is not installed.
 
     Example:

@@ -1,10 +1,10 @@
-"""`SubmititLauncher`: jobs of a SLURM cluster, or of this machine, by submitit.
+"""`SubmititLauncher`: starts jobs on a SLURM cluster, or on this machine, by submitit.
 
     launch(task) ---> executor.submit(task.run) ---> a job's process
-    has_ended   <--- job.done()                      asked for now and then: no descriptor tells of it
+    has_ended   <--- job.done()                      polled: no descriptor reports it
 
-A worker that has no line to its carrier any more ends by itself; `kill` cancels its job, which a scheduler may take its time
-to do.
+A worker that has lost its connection to its carrier ends by itself; `kill` cancels its job, which may take a scheduler some
+time.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ DEFAULT_SLURM_CONF: Mapping[str, Any] = {
     "slurm_cpus_per_task": 32,
     "slurm_gpus_per_node": 0,
 }
-"""Parameters of the executor that is made where none is given, as torchrl has them."""
+"""Parameters of the executor made if none is given; the same as torchrl's."""
 
 FOLDER = "reap_jobs/%j"
-"""Where jobs keep their files, below the working directory; workers must see it, so that it is no directory of one machine."""
+"""Folder for the files of jobs, below the working directory, because workers on other machines must see it."""
 
 PATIENCE = 0.2
-"""Seconds for which the answer to whether a job has ended is believed: asking may start a program."""
+"""Seconds for which the answer to whether a job has ended is cached, because asking may start a program."""
 
 
 class SubmititJob:
     """A job; see `reap.workers.launchers.base.Job`.
 
     Args:
-        job: submitit's.
+        job: submitit's job.
     """
 
     control: Control | None = None
@@ -52,12 +52,12 @@ class SubmititJob:
 
     @property
     def place(self) -> str:
-        """Its number."""
+        """The number of the job."""
         return f"job {self._job.job_id}"
 
     @property
     def has_ended(self) -> bool:
-        """Whether its result is there, or the scheduler says so."""
+        """Whether its result is available, or the scheduler reports its end."""
         if not self._has_ended and time.monotonic() >= self._asked:
             self._has_ended = bool(self._job.done())
             self._asked = time.monotonic() + PATIENCE
@@ -65,7 +65,7 @@ class SubmititJob:
 
     @property
     def exit_code(self) -> int | None:
-        """What its task returned, or 1 for an exception; None for a job that left neither."""
+        """The task's result, or 1 after an exception; None for a job that left neither."""
         if not self.has_ended or not self._job.paths.result_pickle.exists():
             return None
         try:
@@ -75,7 +75,7 @@ class SubmititJob:
 
     @property
     def state(self) -> str:
-        """The scheduler's word, which says nothing of exceptions."""
+        """The scheduler's state, which does not tell of exceptions."""
         return f"{self._job.state}, with an exception" if self.exit_code == 1 else str(self._job.state)
 
     @property
@@ -84,7 +84,7 @@ class SubmititJob:
         return Path(self._job.paths.stderr)
 
     def fileno(self) -> int:
-        """None tells of its end."""
+        """-1: no descriptor reports its end."""
         return -1
 
     def terminate(self) -> None:
@@ -99,20 +99,20 @@ class SubmititJob:
             self._asked = 0.0
 
     def close(self) -> None:
-        """Forget it; its files stay, for they are its log."""
+        """Nothing to release; its files stay, because they are its log."""
         self._has_ended = True
 
 
 class SubmititLauncher:
-    """Has jobs submitted; see `reap.workers.launchers.base.Launcher`.
+    """Submits jobs; see `reap.workers.launchers.base.Launcher`.
 
     Args:
-        executor: submitit's; it is used as it is. None makes one for the cluster that there is.
-        parameters: of the executor that is made, beside `DEFAULT_SLURM_CONF`.
+        executor: submitit's executor, used as it is. None makes one for the current cluster.
+        parameters: for the executor that is made, in addition to `DEFAULT_SLURM_CONF`.
 
     Raises:
         ImportError: submitit is not installed.
-        OptionError: a parameter is none of submitit's, or the executor runs jobs in this process.
+        OptionError: submitit does not have a parameter, or the executor runs jobs in this process.
     """
 
     is_local = False
@@ -128,7 +128,7 @@ class SubmititLauncher:
 
     @property
     def context(self) -> RemoteContext:
-        """Only what means the same on any machine."""
+        """Only settings that mean the same on any machine."""
         return RemoteContext.capture()
 
     def launch(self, task: Task) -> SubmititJob:
@@ -136,18 +136,18 @@ class SubmititLauncher:
         return SubmititJob(self._executor.submit(task.run))
 
     def close(self) -> None:
-        """The executor is the user's, or holds nothing."""
+        """Nothing to release: the executor holds nothing, or belongs to the user."""
 
 
 def made_executor(parameters: Mapping[str, Any]) -> Any:
-    """An executor for the cluster that there is, or for this machine.
+    """An executor for the current cluster, or for this machine.
 
     Args:
-        parameters: submitit's; `folder` is where jobs keep their files, `cluster` which executor it is to be.
+        parameters: submitit's; `folder` is the folder for the files of jobs, `cluster` chooses the executor.
 
     Raises:
         ImportError: submitit is not installed.
-        OptionError: a parameter is none of submitit's.
+        OptionError: submitit does not have a parameter.
     """
     submitit = load("submitit", 'launcher="submitit"')
     given = dict(parameters)

@@ -1,1 +1,1 @@
-"""Workers in child processes of this machine."""
+"""Workers in child processes on this machine."""

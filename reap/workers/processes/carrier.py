@@ -1,4 +1,4 @@
-"""`ProcessCarrier`: workers in child processes of this machine.
+"""`ProcessCarrier`: carries messages to workers in child processes on this machine.
 
     send ------------> SocketCommand ============ socket ===========> child (reap.workers.processes.child)
     receive <--------- Incoming <=========== socket ============ started, replies, exceptions
@@ -47,17 +47,17 @@ class ProcessCarrier:
 
     @property
     def pids(self) -> list[int]:
-        """The process ids, also of processes that have ended."""
+        """The process ids, including those of ended processes."""
         return [process.pid for process in self._processes.values()]
 
     def control(self, worker: int) -> Control:
-        """A worker's ints; they stay readable after `close`."""
+        """A worker's control ints; they stay readable after `close`."""
         return self._controls[worker]
 
     # Messages
 
     def launch(self, worker: int, spec: bytes) -> None:
-        """Launch a worker's process; its ints are zero."""
+        """Launch a worker's process, with all control ints zero."""
         control = self._controls[worker]
         control[:] = progress.new_control()
         self._processes[worker] = process = worker_process.launched(self._block.descriptor, spec)
@@ -66,11 +66,11 @@ class ProcessCarrier:
             self._epoll.register(descriptor, select.EPOLLIN)
 
     def outgoing(self, command: Any, fds: Sequence[int]) -> SocketCommand:
-        """A command, and descriptors that the child gets copies of."""
+        """Prepare a command, and descriptors of which the child gets copies."""
         return SocketCommand(encode(command, "the command").body, fds)
 
     def send(self, worker: int, outgoing: SocketCommand) -> bool:
-        """Send as much of a command as the socket takes."""
+        """Send as much of a command as the socket accepts."""
         process = self._processes[worker]
         if process.end.fileno() not in self._channels:
             return False
@@ -85,7 +85,7 @@ class ProcessCarrier:
         return is_sent
 
     def receive(self, worker: int) -> Incoming | None:
-        """The next message if all of it has arrived."""
+        """The next message, if complete."""
         process = self._processes[worker]
         if process.end.fileno() not in self._channels:
             return None
@@ -98,11 +98,11 @@ class ProcessCarrier:
             return None
 
     def accept(self, worker: int) -> None:
-        """Go on to the next message."""
+        """Move on to the next message."""
         self._processes[worker].incoming = Incoming()
 
     def wait(self, timeout: float) -> Events:
-        """The workers that have sent something, and those that have ended."""
+        """Wait for events: workers that have sent something, and workers that have ended."""
         found = self._epoll.poll(timeout)
         if not found:
             return NOTHING
@@ -113,17 +113,17 @@ class ProcessCarrier:
         )
 
     def wake(self) -> None:
-        """Have every wait return at once."""
+        """Make every wait return immediately."""
         self._bell.ring()
 
     def fileno(self) -> int:
-        """A descriptor that is readable when something has happened."""
+        """A descriptor that is readable when there is an event."""
         return self._epoll.fileno()
 
     # What is known of a worker
 
     def exit_code(self, worker: int) -> int | None:
-        """As multiprocessing has it."""
+        """A worker's exit code, as in multiprocessing."""
         return self._processes[worker].read_status()
 
     def place(self, worker: int) -> str:
@@ -131,25 +131,25 @@ class ProcessCarrier:
         return f"pid {self._processes[worker].pid}"
 
     def progress(self, worker: int) -> Progress:
-        """What the worker has written to its ints."""
+        """The progress that the worker has written to its control ints."""
         return progress_of(self._controls[worker])
 
     def stop_early(self, worker: int) -> None:
-        """Ask a worker to end the command under way with the column that it is at."""
+        """Ask a worker to end its current command with the current column."""
         self._controls[worker][STOP] = STOP_EARLY
 
     def clear(self, worker: int) -> None:
-        """Forget the column that a worker is at, and what `stop_early` asked for."""
+        """Reset a worker's column, and cancel a pending `stop_early`."""
         progress.clear(self._controls[worker])
 
     def clear_published(self, worker: int) -> None:
-        """Count what a worker publishes from zero."""
+        """Reset the count of items that a worker has published."""
         self._controls[worker][PUBLISHED] = 0
 
     # Ends
 
     def release(self, worker: int) -> None:
-        """Look at a process no more."""
+        """Stop watching a process."""
         process = self._processes[worker]
         self._forget(self._channels, process.end.fileno())
         self._forget(self._statuses, process.status)
@@ -163,11 +163,11 @@ class ProcessCarrier:
         worker_process.kill([self._processes[worker] for worker in workers if worker in self._processes])
 
     def end_all(self, timeout: float) -> None:
-        """Ask all processes to leave, then terminate them, and kill those that are there at the deadline."""
+        """Ask all processes to leave, then terminate them, and kill those still running at the deadline."""
         worker_process.end(list(self._processes.values()), timeout)
 
     def close(self) -> None:
-        """Close the epoll and the descriptor of the shared ints."""
+        """Close the epoll and the descriptor of the control ints."""
         self._block.close()
         self._epoll.close()
         self._bell.close()

@@ -4,8 +4,8 @@
         SocketCommand --- COMMAND, descriptors --->     SocketChannel.receive
         Incoming <-- STARTED | REPLY | RAISED ---  SocketChannel.send
 
-The child's end blocks. The parent's never does: it has many channels to look after, and both sides may be in the
-middle of a long message at once.
+The child's end blocks. The parent's never does, because it serves many channels, and both sides may be in the middle of a
+long message at once.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from reap.workers.pickling import encode
 HEADER = struct.Struct("<IIQ")
 """Kind, zero, length."""
 DESCRIPTORS = 253
-"""The most that the kernel takes with one message."""
+"""The maximum number of descriptors that the kernel accepts with one message."""
 PIECE = 1 << 20
 
 
 class SocketChannel:
-    """The child's end, see `reap.workers.serve.Channel`."""
+    """The child's end; see `reap.workers.serve.Channel`."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(True)
 
     def encode(self, reply: Any) -> Encoded:
-        """A reply in one piece."""
+        """Encode a reply in one piece."""
         return encode(reply, "the reply")
 
     def send(self, kind: MessageKind, encoded: Encoded) -> None:
-        """Send a message; returns when the kernel has all of it.
+        """Send a message; returns once the kernel has all of it.
 
         Raises:
             OSError: the parent is gone.
@@ -72,7 +72,7 @@ class SocketChannel:
 
 
 class Incoming:
-    """A message at the parent's end, whole or in the making; see `reap.workers.messages.Message`."""
+    """A message at the parent's end, complete or partial; see `reap.workers.messages.Message`."""
 
     def __init__(self) -> None:
         self.order = 0
@@ -81,24 +81,24 @@ class Incoming:
 
     @property
     def kind(self) -> MessageKind:
-        """Why it was sent."""
+        """The kind of message."""
         return MessageKind(HEADER.unpack_from(self._head())[0])
 
     @property
     def encoded(self) -> Encoded:
-        """The value that it brings, in one piece."""
+        """Its value, decoded from one piece."""
         if len(self._parts) > 1:
             self._parts = [b"".join(self._parts)]
         return Encoded(memoryview(self._parts[0])[HEADER.size :])
 
     def receive(self, end: socket.socket) -> bool:
-        """Read what has arrived of it.
+        """Read the part of the message that has arrived.
 
         One call both reads from the socket and keeps what it read, so that Ctrl-C cannot come between the two and the
         stream stays in step.
 
         Returns:
-            Whether it is whole.
+            Whether the message is complete.
 
         Raises:
             EOFError: the child is gone.
@@ -125,7 +125,7 @@ class Incoming:
 
 
 class SocketCommand:
-    """A command at the parent's end: to be sent, being sent, sent.
+    """A command at the parent's end, before, while and after it is sent.
 
     Attributes:
         is_sent: whether all of it is sent.
@@ -141,11 +141,11 @@ class SocketCommand:
 
     @property
     def has_begun(self) -> bool:
-        """Whether some of it is on its way."""
+        """Whether some of it has been sent."""
         return bool(self._sent)
 
     def send(self, end: socket.socket) -> bool:
-        """Send what the socket takes now; as with `Incoming.receive`, Ctrl-C cannot lose count.
+        """Send as much as the socket accepts now; as in `Incoming.receive`, Ctrl-C cannot make it lose count.
 
         Returns:
             Whether all of it is sent.

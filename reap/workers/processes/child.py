@@ -1,8 +1,8 @@
-"""The life of a worker's process: made by fork, set up, served with commands (`reap.workers.serve`), left.
+"""The main function of a worker's process: set-up after the fork, commands (`reap.workers.serve`), exit.
 
-    live ---> read(descriptors.life) ---> answer, or what else the file says: its result is the exit code
+    live ---> read(descriptors.life) ---> answer, or the function that the file names: its result is the exit code
 
-An error of the channel means that the parent is gone: the worker leaves.
+A channel error means that the parent is gone, and the worker exits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _kept: list[object] = []
 
 
 class Descriptors(NamedTuple):
-    """The descriptors of a worker's process when it starts."""
+    """The file descriptors of a worker's process at its start."""
 
     channel: int
     control: int
@@ -44,7 +44,7 @@ class Descriptors(NamedTuple):
 
 
 def ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing at a signal; a program started from here gets the default back, as it would not with SIG_IGN."""
+    """Ignore a signal. Unlike with SIG_IGN, programs started from here get the default handler back."""
 
 
 def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
@@ -58,7 +58,7 @@ def name_process(name: str) -> None:
 
 
 def live(descriptors: Descriptors, server: int) -> NoReturn:
-    """Be a worker, in a process just forked from the server."""
+    """Run as a worker, in a process just forked from the server."""
     code = 1
     try:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -78,7 +78,7 @@ def answer(descriptors: Descriptors, spec: bytes) -> int:
     """Answer the commands of a group.
 
     Args:
-        descriptors: those of the process.
+        descriptors: the process's file descriptors.
         spec: a pickled `reap.workers.handler_spec.HandlerSpec`.
     """
     channel = SocketChannel(descriptors.channel)
@@ -111,12 +111,12 @@ def _start(descriptors: Descriptors, data: bytes) -> tuple[Control, Handler]:
 
 
 def _ignore_sigterm() -> None:
-    """SIGTERM ends a command; closing may take until the deadline."""
+    """Handle SIGTERM: it ends a command; closing the handler may take until the deadline."""
     signal.signal(signal.SIGTERM, ignore)
 
 
 def reseed() -> None:
-    """Seed numpy's global generator: the fork copied it; others are seeded by Python or are the same in any process."""
+    """Seed numpy's global generator, which the fork copied; Python seeds others, or they are equal in any process."""
     if "numpy" in sys.modules:
         importlib.import_module("numpy.random").seed()
 

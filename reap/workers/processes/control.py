@@ -1,4 +1,4 @@
-"""A few int32 per worker in memory that the worker and its parent both see."""
+"""`ControlBlock`: a few int32 per worker, in memory shared by the worker and its parent."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if libc:
 
 
 class ControlBlock:
-    """Control ints of all workers of a group (`reap.workers.progress`), each worker's in cache lines of its own.
+    """The control ints of all workers of a group (`reap.workers.progress`), each worker's in separate cache lines.
 
     Args:
-        workers: number of workers, counted from the first, whose ints are mapped.
-        descriptor: of a block that exists; None makes a new one.
+        workers: number of workers whose ints to map, counted from the first.
+        descriptor: the descriptor of an existing block; None makes a new one.
 
     Attributes:
-        descriptor: of the memfd; the views outlive it.
+        descriptor: the memfd's; views outlive it.
     """
 
     def __init__(self, workers: int, descriptor: int | None = None) -> None:
@@ -41,7 +41,7 @@ class ControlBlock:
             self.of(worker)[:] = new_control()
 
     def of(self, worker: int) -> Control:
-        """A worker's ints; valid for as long as it is held, after `close` too."""
+        """A worker's control ints; valid as long as the array is referenced, even after `close`."""
         start = worker * STRIDE
         return self._bytes[start : start + 4 * CONTROL_INTS].cast("i")
 
@@ -53,7 +53,7 @@ class ControlBlock:
 
 
 def _mapped(descriptor: int, size: int) -> memoryview:
-    """Shared memory that is unmapped when its last view is gone; `mmap.mmap` would hold a descriptor until then."""
+    """Map shared memory that is unmapped with its last view; `mmap.mmap` would hold a descriptor until then."""
     address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
     if address in {None, ctypes.c_void_p(-1).value}:
         code = ctypes.get_errno()

@@ -1,4 +1,4 @@
-"""The door to the server that forks workers: one per process, started when it is first needed."""
+"""`ForkClient`: a process's connection to the server that forks workers, which is started when first needed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from reap.system.native import at_fork
 
 MODULES = ("torch", "numpy", "gymnasium", "reap.collectors.worker.worker")
-"""What the server imports unless told otherwise."""
+"""Modules that the server imports by default."""
 
 REQUEST = struct.Struct("<I")
 ANSWER = struct.Struct("<Ii")
-"""The number of the request, and the pid; an errno, negative, if the fork failed."""
+"""The number of the request, and the pid or, if the fork failed, a negative errno."""
 STATUS = struct.Struct("<i")
-"""An exit code as multiprocessing has it."""
+"""An exit code, as in multiprocessing."""
 DESCRIPTORS = 5
 
 # OpenBLAS starts its threads while it is imported, and a process with threads must not fork.
@@ -43,9 +43,9 @@ class Launched:
     """A worker's process.
 
     Args:
-        pid: its id, to be shown only.
-        pidfd: its descriptor, for signals.
-        status: a pipe that its exit code comes through.
+        pid: its process id, for display only.
+        pidfd: its pidfd, for signals.
+        status: a pipe that delivers its exit code.
     """
 
     pid: int
@@ -54,11 +54,11 @@ class Launched:
 
 
 class ForkClient:
-    """This process's line to its server.
+    """This process's connection to its fork server.
 
     Args:
-        requests: where launches are asked for.
-        process: the server, if this process started it; a worker asks the one it comes from.
+        requests: the socket for launch requests.
+        process: the server, if this process started it; a worker uses the server that forked it.
     """
 
     def __init__(self, requests: socket.socket, process: subprocess.Popen[bytes] | None) -> None:
@@ -71,19 +71,19 @@ class ForkClient:
 
     @property
     def pid(self) -> int | None:
-        """Its process id, if this process started it."""
+        """The server's process id, if this process started it."""
         return self._process.pid if self._process else None
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs; assumed of one that this process did not start."""
+        """Whether the server still runs; assumed if this process did not start it."""
         return self._process is None or self._process.poll() is None
 
     def await_end(self) -> None:
-        """Wait for the end of a server whose line is dead.
+        """Wait for the end of a server whose connection is dead.
 
         Raises:
-            OSError: it is not this process's, so there is no way to start another.
+            OSError: another process started it, so it cannot be restarted from here.
         """
         if self._process is None:
             raise OSError(errno.EPIPE, "the process that forks workers is gone")
@@ -93,9 +93,9 @@ class ForkClient:
         """Fork a worker.
 
         Args:
-            channel: descriptor of the worker's end of its channel.
-            control: descriptor of the control block.
-            life: descriptor of a file that says what the worker is for (`reap.workers.processes.life`).
+            channel: the descriptor of the worker's end of its channel.
+            control: the descriptor of the control block.
+            life: the descriptor of a file that says what the worker runs (`reap.workers.processes.life`).
 
         Raises:
             OSError: it cannot be forked, or the server is gone.
@@ -131,11 +131,11 @@ class ForkClient:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     def close(self) -> None:
-        """End the server, and with it every worker."""
+        """End the server and all of its workers."""
         self._end()
 
     def abandon(self) -> None:
-        """Leave it to the process that this one is a fork of."""
+        """Drop the connection, which belongs to the parent of this fork."""
         self._end.detach()
         self._requests.close()
         if self._process:
@@ -166,12 +166,12 @@ def server(modules: Sequence[str] = MODULES) -> ForkClient:
 
 
 def warm_up(modules: Sequence[str] = MODULES) -> None:
-    """Start the server if there is none, so that its imports go on beside those of this process."""
+    """Start the server if there is none, so that it imports modules while this process does."""
     server(modules)
 
 
 def fork(channel: int, control: int, life: int) -> Launched:
-    """Fork a worker from this process's server, see `ForkClient.launch`; from a new one if that has died."""
+    """Fork a worker from this process's server, or from a new one if that has died; see `ForkClient.launch`."""
     current = server()
     try:
         return current.launch(channel, control, life)
@@ -181,7 +181,7 @@ def fork(channel: int, control: int, life: int) -> Launched:
 
 
 def inherit(requests: int) -> None:
-    """Make the server that this process was forked from its server."""
+    """Use the server from which this process was forked."""
     _door.server = ForkClient(socket.socket(fileno=requests), None)
 
 

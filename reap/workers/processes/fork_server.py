@@ -1,4 +1,4 @@
-"""The process that forks workers: it has imported what they need, has one thread, and ends with the user's process.
+"""The fork server: a single-threaded process with the workers' imports loaded, which ends with the user's process.
 
     user's process --- request socket ---> server ---fork---> worker 0 --- request socket of its own ---+
           ^                                  ^ |                                                        |
@@ -6,10 +6,10 @@
           +----------------------------------+                                                          |
                                              +----------------------------------------------------------+
 
-A request brings descriptors only (channel, control block, a memfd with what to run, stdout, stderr); what a worker runs
-never passes through the server. A worker that wants workers of its own asks the same server; they are killed when it
-ends. The exit code of a worker comes through its status pipe; a status pipe that ends without one says that the server
-died, and then the kernel has killed the workers.
+A request consists of descriptors only (channel, control block, a memfd that says what to run, stdout, stderr); a worker's code
+and data never pass through the server. A worker requests its own workers from the same server; they are killed when it ends.
+A worker's status pipe delivers its exit code; a status pipe that ends without one means that the server has died, in which case
+the kernel has killed the workers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from reap.workers.processes.fork_client import ANSWER, DESCRIPTORS, REQUEST, STA
 
 @dataclass(eq=False)
 class _Client:
-    """One that asks for workers: the user's process or a worker."""
+    """A process that requests workers: the user's process or a worker."""
 
     socket: socket.socket
     children: dict[int, _Child] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class _Child:
 
 
 class ForkServer:
-    """Forks on request.
+    """Forks workers on request.
 
     Args:
         requests: the socket of the user's process.
@@ -141,7 +141,7 @@ class ForkServer:
             self._gone(client)
 
     def _gone(self, client: _Client) -> None:
-        """Nobody asks on this socket any more: what was launched through it has no user."""
+        """Handle the end of a request socket: the processes launched through it are no longer used."""
         if client is self._root:
             self._leave()
         self._kill(client)
@@ -178,13 +178,13 @@ class ForkServer:
 
 
 def main(requests: int, user: int, modules: Sequence[str], extra: Sequence[str] = ()) -> NoReturn:
-    """Be the server.
+    """Run the server.
 
     Args:
-        requests: descriptor of the user's request socket.
-        user: pidfd of the user's process.
-        modules: to be imported first; one that fails is left to the worker that needs it.
-        extra: environment variables that were set for the imports only.
+        requests: the descriptor of the user's request socket.
+        user: the pidfd of the user's process.
+        modules: modules to import first; failures are left to the workers that need the module.
+        extra: names of environment variables that are set for the imports only.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, child.ignore)

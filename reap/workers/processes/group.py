@@ -1,4 +1,4 @@
-"""`ProcessGroup`: workers in child processes of this machine."""
+"""`ProcessGroup`: workers in child processes on this machine."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from reap.workers.processes.carrier import ProcessCarrier
 
 
 class ProcessGroup(Group):
-    """Handlers in child processes, one each; see `reap.workers.group.Group`.
+    """A group of handlers, each in a child process; see `reap.workers.group.Group`.
 
     Args:
-        make_handlers: one per worker, called in the child with the worker's number and its ints, which both sides see.
-        phases: names for error messages: `control[PHASE]`, written by the handler, is an index of them.
-        name: of the workers' processes, in ps and top.
+        make_handlers: one per worker, called in the child with the worker's number and its control ints, which are shared.
+        phases: names of phases, for error messages; the handler writes an index of them to `control[PHASE]`.
+        name: the name of the workers' processes in ps and top.
         setup: called in each child before its handler is made.
-        stall_after: seconds after which a warning says who has not moved while somebody waited; None never warns.
+        stall_after: seconds after which a warning names workers that have made no progress; None never warns.
         on_failure: whether an exception or death of a worker ends all workers (`"terminate"`) or only itself (`"report"`).
 
     Attributes:
         size: number of workers.
-        carrier: has the processes.
+        carrier: carries messages to the processes.
 
     Example:
         >>> class Doubler:

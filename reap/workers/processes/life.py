@@ -1,4 +1,4 @@
-"""What a forked process is for: written to a file by the process that wants it, read in the fork.
+"""The function that a forked process runs: written to a file by the requesting process, read in the fork.
 
 written("package.module:function", data) --- memfd ---> read: that function, and its data
 """
@@ -11,11 +11,11 @@ from typing import Any
 
 
 def written(entry: str, data: bytes) -> int:
-    """A descriptor of a new file in memory; a file, not a message: the process reads it when it can, and nobody waits for that.
+    """Write the file of a process, in memory; return its descriptor. Unlike with a message, no process waits until it is read.
 
     Args:
         entry: a function, `"package.module:function"`, called as `function(descriptors, data)`; it returns the exit code.
-        data: for that function.
+        data: the function's argument.
     """
     file = os.memfd_create("reap-life", os.MFD_CLOEXEC)
     try:
@@ -30,7 +30,7 @@ def written(entry: str, data: bytes) -> int:
 
 
 def read(descriptor: int) -> tuple[Any, bytes]:
-    """The function and its data; closes the descriptor."""
+    """Read the function and its data; closes the descriptor."""
     with open(descriptor, "rb") as file:
         entry, _, data = file.read().partition(b"\n")
     return resolve_name(entry.decode()), data

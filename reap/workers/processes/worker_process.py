@@ -1,4 +1,4 @@
-"""One worker's process as its parent sees it, and how several of them end."""
+"""`WorkerProcess`: a worker's process as its parent sees it; ends several of them at once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from reap.workers.processes.life import written
 LIFE = "reap.workers.processes.child:answer"
 
 ASKED = 0.2
-"""Seconds at the most between asking the workers to leave and SIGTERM."""
+"""Maximum number of seconds between asking workers to leave and SIGTERM."""
 ENDING = 0.1
-"""Seconds that a process has to end after its channel was closed, which is the first thing that happens then."""
+"""Seconds for a process to end after its channel was closed, which a normal exit does first."""
 KILLED = 1.0
-"""Seconds that killed processes have to disappear; only the kernel can keep them longer."""
+"""Seconds for killed processes to disappear; only the kernel can keep them longer."""
 
 
 class WorkerProcess:
@@ -32,9 +32,9 @@ class WorkerProcess:
         pid: process id.
         end: this end of its channel.
         status: descriptor of its status pipe; -1 once closed.
-        exit_code: as multiprocessing has it; None while it runs.
-        is_full: whether its socket took only a part of a command.
-        incoming: the message that it is sending, or will send next.
+        exit_code: as in multiprocessing; None while it runs.
+        is_full: whether its socket accepted only a part of a command.
+        incoming: the message that is arriving, or will arrive next.
     """
 
     def __init__(self, launched: Launched, end: socket.socket) -> None:
@@ -47,13 +47,13 @@ class WorkerProcess:
         self._pidfd = launched.pidfd
 
     def kill(self, number: int | None = None) -> None:
-        """Send a signal, SIGKILL unless given; nothing happens if the process has ended."""
+        """Send a signal, SIGKILL by default; does nothing if the process has ended."""
         if self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL if number is None else number)
 
     def cut_off(self) -> None:
-        """Its end of the channel is closed: kill it, unless it is ending."""
+        """Handle a closed channel: kill the process unless it is ending."""
         if not self._ends_within(ENDING):
             self.kill()
 
@@ -63,9 +63,9 @@ class WorkerProcess:
         return bool(ended.poll(seconds * 1000))
 
     def read_status(self) -> int:
-        """The exit code, read from a status pipe that is readable.
+        """Read the exit code from the readable status pipe.
 
-        Without one the server has been killed, and the kernel kills its workers.
+        If there is none, the server has been killed, and the kernel kills its workers.
         """
         if self.exit_code is not None:
             return self.exit_code
@@ -77,7 +77,7 @@ class WorkerProcess:
         return code
 
     def hang_up(self) -> None:
-        """Tell the worker that no command will come and no reply is wanted."""
+        """Tell the worker that no more commands will come, and no reply is wanted."""
         with contextlib.suppress(OSError):
             self.end.shutdown(socket.SHUT_RDWR)
 
@@ -94,7 +94,7 @@ def launched(control: int, spec: bytes) -> WorkerProcess:
     """Launch a worker.
 
     Args:
-        control: descriptor of the control block.
+        control: the descriptor of the control block.
         spec: a pickled `reap.workers.handler_spec.HandlerSpec`.
     """
     ours, theirs = socket.socketpair()
@@ -124,7 +124,7 @@ def kill(processes: Sequence[WorkerProcess]) -> None:
 
 
 def end(processes: Sequence[WorkerProcess], timeout: float) -> None:
-    """Ask these workers to leave, then terminate them, and kill those that are there at the deadline."""
+    """Ask these workers to leave, then terminate them, and kill those still running at the deadline."""
     deadline = time.monotonic() + timeout
     try:
         for process in processes:

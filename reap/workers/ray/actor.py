@@ -1,11 +1,11 @@
-"""`WorkerActor`: the process of a worker, as a Ray actor.
+"""`WorkerActor`: a worker's process, as a Ray actor.
 
     group of calls    thread    does
     control           one       `where`, `prepare`, `take`: returns at once, also while a command is carried out
-    messages          one       `following`: waits for what the worker has to say
-    (the default)     one       `run`: is the worker; its env and its policy never leave this thread
+    messages          one       `following`: waits for messages of the worker
+    (the default)     one       `run`: runs the worker; its env and its policy never leave this thread
 
-Ray runs calls of groups in threads; the process's main thread waits for calls.
+Ray runs these groups of calls in threads; the main thread of the process waits for calls.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from reap.workers.remote.versions import own_versions
 from reap.workers.serve import serve
 
 GROUPS: Mapping[str, int] = {"control": 1, "messages": 1}
-"""Groups of calls, and the threads that each has."""
+"""Concurrency groups of calls, and the number of threads of each."""
 
 HOW_TO_BRING_CODE = (
     "Nodes of a Ray cluster import modules by name, as any other program there. What only the trainer can import is sent along "
@@ -43,13 +43,13 @@ HOW_TO_BRING_CODE = (
 
 
 class Whereabouts(NamedTuple):
-    """Where an actor is, and what it runs with.
+    """The location of an actor, and the versions that it runs with.
 
     Attributes:
         host: the name of the machine.
         node: the id of its Ray node.
-        pid: of the actor's process.
-        versions: of what both processes must have alike.
+        pid: the process id of the actor.
+        versions: of packages that must be equal in both processes.
     """
 
     host: str
@@ -59,15 +59,15 @@ class Whereabouts(NamedTuple):
 
     @classmethod
     def here(cls, node: str) -> Whereabouts:
-        """Those of this process."""
+        """The location and versions of this process."""
         return cls(socket.gethostname(), node, os.getpid(), own_versions())
 
 
 class WorkerActor:
-    """A worker's process.
+    """A worker's process, as a Ray actor.
 
     Args:
-        hides_gpus: the worker was given no GPU and is to see none.
+        hides_gpus: the worker has no GPU and must not see any.
     """
 
     def __init__(self, hides_gpus: bool) -> None:
@@ -79,18 +79,18 @@ class WorkerActor:
             leave_on_sigterm(self._channel)
 
     def where(self) -> Whereabouts:
-        """Where this is."""
+        """The location of this actor."""
         return Whereabouts.here(optional.load("ray").get_runtime_context().get_node_id())
 
     def prepare(self, spec: bytes) -> None:
-        """Take what the worker is made from: a pickled `HandlerSpec`.
+        """Store the worker's pickled `HandlerSpec`.
 
-        A call of its own, because Ray keeps the arguments of a call until it returns.
+        This is a separate call because Ray keeps the arguments of a call until it returns.
         """
         self._spec = spec
 
     def take(self, number: int, kind: int, name: str, body: Any, *buffers: Any) -> None:
-        """See `ActorChannel.take`; references to buffers have been replaced by what they refer to."""
+        """See `ActorChannel.take`; Ray has resolved references to buffers."""
         self._channel.take(number, kind, name, Encoded(body, buffers))
 
     def following(self, received: int) -> Fetched:
@@ -98,7 +98,7 @@ class WorkerActor:
         return self._channel.following(received)
 
     def run(self) -> None:
-        """Be the worker."""
+        """Run the worker."""
         code = 1
         try:
             code = serve(self._channel, self._start, lambda: None)
@@ -118,10 +118,10 @@ class WorkerActor:
 
 
 def leave_on_sigterm(channel: ActorChannel) -> None:
-    """Have the worker leave at SIGTERM.
+    """Make the worker leave on SIGTERM.
 
-    A handler written in Python runs when the main thread is in Python, and Ray's waits in C++: a thread of its own is told
-    of the signal by the descriptor that Python writes signals to.
+    A signal handler in Python runs only once the main thread is in Python, but Ray's main thread waits in C++. So a separate
+    thread reads the signal from Python's wakeup descriptor.
     """
     told, into = os.pipe()
     os.set_blocking(into, False)
@@ -137,9 +137,9 @@ def _listen_for_sigterm(told: int, channel: ActorChannel) -> None:
 
 
 def accept_memory_that_is_only_read() -> None:
-    """Have torch give its warning about such memory now, where nobody hears it: it does so once in a process.
+    """Trigger, and suppress, torch's once-per-process warning about read-only memory.
 
-    What comes out of Ray's store must not be written to, and is not: weights are copied from there into the policy.
+    Memory in Ray's store must not be written to. It is not: weights are copied from it into the policy.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

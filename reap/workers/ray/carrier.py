@@ -1,11 +1,11 @@
-"""`RayCarrier`: workers in Ray actors, wherever Ray puts them.
+"""`RayCarrier`: carries messages to workers in Ray actors, which Ray places on its nodes.
 
     send, stop_early, clear, post ---> the sender, a thread ======= calls ======> actor (reap.workers.ray.actor)
     wait, receive <---- bell <---- listeners, a thread for each line <=== results ===
     drained nodes <--------------- the watch, a thread
 
-Large pieces of messages go through Ray's object store: one copy in, and mapped on the other side. Ray is waited for in threads
-only, so that Ctrl-C and messages end any wait of the trainer.
+Large parts of messages go through Ray's object store: they are copied in once and mapped on the other side. Only threads wait
+for Ray, so Ctrl-C and messages end any wait of the trainer.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from reap.workers.remote.carrier import WorkerFacts
 from reap.workers.remote.lines import LineCarrier, WholeCommand, refuse_descriptors
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at which nodes are drained."""
+"""Seconds between two checks for drained nodes."""
 
 KILL_TIMEOUT = 2.0
-"""Seconds that Ray has to tell of the end of an actor that is killed."""
+"""Seconds for Ray to report the end of a killed actor."""
 
 
 class RayCarrier(LineCarrier[Line]):
-    """See `reap.workers.remote.carrier.RemoteCarrier`.
+    """Reaches workers by Ray; see `reap.workers.remote.carrier.RemoteCarrier`.
 
     Args:
         cluster: where the workers run.
-        options: of Ray's actors, one for each worker; those that are added later take the last one.
-        needed: workers that have to run before anybody is asked anything; more may have to wait for nodes.
+        options: options of Ray's actors, one dict for each worker; workers added later use the last one.
+        needed: number of workers that must run before any command is sent; others may have to wait for nodes.
         workers: number of workers.
 
     Raises:
@@ -80,10 +80,10 @@ class RayCarrier(LineCarrier[Line]):
                 self._actor_class.options(**one)
 
     def expect_more(self, options: Mapping[str, Any] | None) -> None:
-        """Before workers are added.
+        """Called before workers are added.
 
         Args:
-            options: of their actors; those of the last worker if None.
+            options: options of their actors; those of the last worker if None.
 
         Raises:
             OptionError: options that cannot work, or that no node can satisfy.
@@ -101,7 +101,7 @@ class RayCarrier(LineCarrier[Line]):
     # ------------------------------------------------------------------ messages
 
     def launch(self, worker: int, spec: bytes) -> None:
-        """Have Ray start an actor; the successor of one that has ended goes to another node if one has room."""
+        """Make Ray start an actor; the successor of an ended one goes to another node if there is room."""
         options, before = self._options_of(worker), self._lines.get(worker)
         if before is not None and before.whereabouts is not None:
             options = {**options, **self._cluster.place_other_than(before.whereabouts.node, options)}
@@ -115,12 +115,12 @@ class RayCarrier(LineCarrier[Line]):
         line.thread.start()
 
     def outgoing(self, command: Any, fds: Sequence[int]) -> WholeCommand:
-        """A command; its arrays travel beside it."""
+        """Prepare a command; its arrays are sent next to it."""
         refuse_descriptors(fds, " to a Ray actor")
         return WholeCommand(encode_apart(command, "the command"))
 
     def send(self, worker: int, outgoing: WholeCommand) -> bool:
-        """Give a command to the sender."""
+        """Pass a command to the sender thread."""
         line = self._lines[worker]
         if not line.is_released:
             with deferring_interrupts():
@@ -129,7 +129,7 @@ class RayCarrier(LineCarrier[Line]):
         return outgoing.is_sent
 
     def post(self, worker: int, command: Any) -> None:
-        """Have a command sent in the background; see `RemoteCarrier.post`."""
+        """Send a command in the background; see `RemoteCarrier.post`."""
         line = self._lines.get(worker)
         if line is not None and not line.is_released:
             kind = type(command)
@@ -138,7 +138,7 @@ class RayCarrier(LineCarrier[Line]):
     # ------------------------------------------------------------------ what is known of a worker
 
     def exit_code(self, worker: int) -> int | None:
-        """Known of one that ended by itself; Ray tells no other."""
+        """The exit code of a worker that ended by itself; Ray reports no others."""
         return self._lines[worker].exit_code
 
     def ending(self, worker: int) -> str:
@@ -146,37 +146,37 @@ class RayCarrier(LineCarrier[Line]):
         return self._lines[worker].ending or ""
 
     def place(self, worker: int) -> str:
-        """The actor's process, machine and node; what it waits for, before it has any."""
+        """The actor's process, machine and node, or what it is waiting for."""
         found = self._lines[worker].whereabouts
         if found is None:
             return f"Ray has no place for it yet, or is starting it: {shown_resources(resources_of(self._options_of(worker)))}"
         return f"pid {found.pid} on {found.host}, Ray node {found.node[:12]}"
 
     def facts(self, worker: int) -> WorkerFacts:
-        """Machine, node, and what came from there."""
+        """Machine, node, and the data received from there."""
         line = self._lines[worker]
         host, node = ("", "") if line.whereabouts is None else line.whereabouts[:2]
         return WorkerFacts(host, node, line.bytes, line.seconds_before + line.seconds)
 
     def progress(self, worker: int) -> None:
-        """It cannot be seen from here."""
+        """None: progress is not visible from here."""
 
     def stop_early(self, worker: int) -> None:
-        """Ask a worker to end the command under way with the column that it is at."""
+        """Ask a worker to end its current command with the current column."""
         self._wish(worker, Wish.STOP_EARLY)
 
     def clear(self, worker: int) -> None:
-        """Forget the column that a worker is at, and what `stop_early` asked for."""
+        """Reset a worker's column, and cancel a pending `stop_early`."""
         self._wish(worker, Wish.CLEAR)
 
     def clear_published(self, worker: int) -> None:
-        """Nobody could read it."""
+        """Do nothing: the count cannot be read from here."""
 
     def _wish(self, worker: int, wish: Wish) -> None:
         self._queue.put(Item(self._lines[worker], wish))
 
     def _watch(self) -> None:
-        """Have workers leave whose nodes are drained."""
+        """Make workers on drained nodes leave."""
         told: set[str] = set()
         with contextlib.suppress(Exception):  # Ray was shut down, or does not tell
             while not self._closing.wait(LOOK_EVERY):
@@ -189,7 +189,7 @@ class RayCarrier(LineCarrier[Line]):
     # ------------------------------------------------------------------ ends
 
     def kill(self, workers: Iterable[int]) -> None:
-        """Have Ray end these actors, and wait until it says that they have."""
+        """Make Ray end these actors, and wait until it reports their ends."""
         lines = [line for worker in workers if (line := self._lines.get(worker)) is not None]
         for line in lines:
             line.is_released = True
@@ -199,7 +199,7 @@ class RayCarrier(LineCarrier[Line]):
             line.arrived.clear()
 
     def end_all(self, timeout: float) -> None:
-        """Have all workers close their handlers; then the actors are ended."""
+        """Ask all workers to close their handlers, then end the actors."""
         for worker, line in self._lines.items():
             if not line.is_released:
                 self._wish(worker, Wish.HANG_UP)
@@ -217,7 +217,7 @@ class RayCarrier(LineCarrier[Line]):
 
 @contextlib.contextmanager
 def in_words_of_options() -> Generator[None]:
-    """What Ray says of the options of an actor is an OptionError."""
+    """Convert Ray's errors about actor options to OptionError."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -225,7 +225,7 @@ def in_words_of_options() -> Generator[None]:
 
 
 def deliver_all(queue: SimpleQueue[Item | None]) -> None:
-    """Be the sender: Ray's calls, and what they copy into its store, are made here, one after the other."""
+    """The sender thread: makes all calls to Ray, and copies into its store, one after the other."""
     objects = SharedObjects()
     while (item := queue.get()) is not None:
         try:

@@ -1,11 +1,11 @@
-"""`ActorChannel`: a worker's end of the line, in its actor: what the trainer's calls bring, and what they fetch.
+"""`ActorChannel`: a worker's end of the line, in its actor, served by the trainer's calls.
 
     trainer                                     actor
-      take(number, ...)   --- control --------->  commands, posts, wishes, in the order of their numbers --> serve
+      take(number, ...)   --- control --------->  commands, posts, requests, in order of number --> serve
       following(received) --- messages -------->  waits for a message that is not among those received  <--- serve
 
-Ray gives no order between calls, so that everything has a number. A message stays until the trainer has asked for the next one:
-then its bytes have left.
+Ray does not order calls, so everything has a number. A message is kept until the trainer has asked for the next
+one, which means that its bytes have been sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reap.workers.progress import LEAVE, STOP, STOP_EARLY, Control, new_control
 
 
 class Wish(enum.IntEnum):
-    """What is not a command: it is carried out when it arrives."""
+    """Requests that are not commands; they are carried out on arrival."""
 
     STOP_EARLY = 10
     CLEAR = 11
@@ -36,21 +36,21 @@ class Wish(enum.IntEnum):
 
 
 class Ending(enum.IntEnum):
-    """What `following` returns when no message will come any more, in place of the kind of one."""
+    """Returned by `following`, in place of a message kind, when no more messages will come."""
 
     ENDED = 20
     LEFT = 21
 
 
 class Fetched(NamedTuple):
-    """What `following` returns: one object in Ray's store.
+    """The result of `following`: one object in Ray's store.
 
     Attributes:
-        kind: a `MessageKind`, an `Ending`, or None if there is only news of posts.
+        kind: a `MessageKind`, an `Ending`, or None for a mere count of posts.
         body: the pickle; of an `Ending`, the exit code.
-        buffers: the memory that it refers to.
-        posts: that have arrived so far.
-        seconds: that the messages before took on their way.
+        buffers: the memory to which the body refers.
+        posts: number of posts that have arrived so far.
+        seconds: transfer time of earlier messages.
     """
 
     kind: int | None
@@ -61,15 +61,15 @@ class Fetched(NamedTuple):
 
 
 def as_bytes(memory: Any) -> Bytes:
-    """Memory as an array, which Ray moves without pickling."""
+    """View memory as an array, which Ray moves without pickling."""
     return np.frombuffer(memory, np.uint8)
 
 
 class ActorChannel:
-    """See `reap.workers.serve.Channel`; `take`, `following` and `finish` are the actor's.
+    """The worker's end, see `reap.workers.serve.Channel`; the actor calls `take`, `following` and `finish`.
 
     Attributes:
-        control: the worker's ints.
+        control: the worker's control ints.
     """
 
     def __init__(self) -> None:
@@ -88,12 +88,12 @@ class ActorChannel:
     # What the trainer calls
 
     def take(self, number: int, kind: int, name: str, encoded: Encoded) -> None:
-        """Take what the trainer sent; it is kept until all that was sent before is here.
+        """Accept something the trainer sent; it is held back until everything sent before has arrived.
 
         Args:
             number: counted from 0.
             kind: COMMAND, POST or a `Wish`.
-            name: of the type of a command that was posted.
+            name: the name of a posted command's type.
             encoded: the command.
         """
         with self._changed:
@@ -117,7 +117,7 @@ class ActorChannel:
             self.control[STOP] |= LEAVE if kind == Wish.LEAVE else STOP_EARLY
 
     def _keep_latest(self, name: str, post: Received) -> None:
-        """Take a post in place of one of its type that waits: commands that were sent since see a newer one."""
+        """Replace a waiting post of the same type, so that commands sent after that one see the newer post."""
         self._posts += 1
         waiting = [place for place, (other, _) in enumerate(self._commands) if other == name]
         if waiting:
@@ -126,16 +126,16 @@ class ActorChannel:
             self._commands.append((name, post))
 
     def leave(self) -> None:
-        """Have the worker leave with the column that it is at."""
+        """Make the worker leave with its current column."""
         with self._changed:
             self.control[STOP] |= LEAVE
             self._changed.notify_all()
 
     def following(self, received: int) -> Fetched:
-        """Wait for a message, for the end, or for news of posts.
+        """Wait for a message, for the end, or for an arrived post.
 
         Args:
-            received: messages that the trainer has.
+            received: number of messages that the trainer has received.
         """
         with self._changed:
             if received > self._fetched:
@@ -161,7 +161,7 @@ class ActorChannel:
         return self._exit_code is not None
 
     def finish(self, exit_code: int) -> None:
-        """The worker has ended."""
+        """Note that the worker has ended."""
         with self._changed:
             self._exit_code = exit_code
             self._changed.notify_all()
@@ -179,11 +179,11 @@ class ActorChannel:
             return None if self._is_cut or self._leaves else self._commands.popleft()[1]
 
     def encode(self, reply: Any) -> Encoded:
-        """A reply; its arrays travel beside it."""
+        """Prepare a reply; its arrays are sent next to it."""
         return encode_apart(reply, "the reply")
 
     def send(self, kind: MessageKind, encoded: Encoded) -> None:
-        """Have a message fetched, once the one before has been.
+        """Offer a message to be fetched, once the previous one has been.
 
         Raises:
             BrokenPipeError: the trainer has hung up.

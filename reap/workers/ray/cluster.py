@@ -1,6 +1,6 @@
-"""`Cluster`: the Ray that workers run on: reached, or started; what its nodes offer, and which of them are about to go.
+"""`Cluster`: connects to Ray, or starts it; knows the resources of its nodes, and which nodes are being drained.
 
-A Ray that runs is used, and nobody here ends one.
+A running Ray is used, and never shut down here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from reap.system.memory import readable
 from reap.workers.ray.actor import GROUPS, WorkerActor
 
 STARTED_HERE: Mapping[str, Any] = {"include_dashboard": False}
-"""How a Ray is started where there is none: without its web server."""
+"""Arguments for starting Ray if none is running: without its web server."""
 
 CLIENT = "ray://"
 
@@ -34,38 +34,38 @@ OWN_OPTIONS = {
     "concurrency_groups": "a worker has its own",
     "namespace": "workers have no names",
 }
-"""Options of Ray's actors that workers have no use for, and why."""
+"""Options of Ray's actors that workers do not support, with reasons."""
 
 NAMED = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
-"""Options of actors that are resources, and what Ray calls these."""
+"""Options of actors that are resources, with Ray's names of these."""
 
 STATUS = "__autoscaling_status"
-"""Where Ray's autoscaler keeps its report."""
+"""The key of the report of Ray's autoscaler."""
 
 FIRST_REPORT, BETWEEN_LOOKS = 10.0, 0.2
-"""Seconds that a head which has just started has for its first report, which comes after one to five; and between two looks."""
+"""Seconds to wait for the first report of a head node that has just started (it takes one to five), and between two checks."""
 
 NO_TYPE = re.compile("node_[0-9a-f]+")
-"""What the report gives as the type of a node where no others are added: the node itself."""
+"""The node type in the report of a cluster without other types, where no nodes are added: the node itself."""
 
 CHOOSES_NODES = ("scheduling_strategy", "placement_group", "label_selector", "fallback_strategy", "accelerator_type")
-"""Options by which users choose nodes."""
+"""Options with which users choose nodes."""
 
 
 class Cluster:
-    """The Ray of this process.
+    """This process's connection to Ray.
 
     Args:
-        user: who needs it, for errors.
-        init_config: arguments of `ray.init`, which is called if Ray does not run in this process. Without an address, it joins
-            the cluster that `RAY_ADDRESS` names, or one that runs on this machine, or starts one.
+        user: the name of the user of Ray, for errors.
+        init_config: arguments of `ray.init`, which is called unless Ray is initialised in this process. Without an address, it
+            joins the cluster that `RAY_ADDRESS` names or one running on this machine, or else starts one.
 
     Attributes:
         ray: the module.
 
     Raises:
         ImportError: Ray is not installed.
-        OptionError: this program is no part of the cluster, or there is no Ray at that address.
+        OptionError: this program is not part of the cluster, or there is no Ray at that address.
     """
 
     def __init__(self, user: str, init_config: Mapping[str, Any] | None = None) -> None:
@@ -88,29 +88,29 @@ class Cluster:
 
     @property
     def is_up(self) -> bool:
-        """Whether Ray still runs in this process."""
+        """Whether Ray is still initialised in this process."""
         return self.ray.is_initialized()
 
     def actor_class(self) -> Any:
-        """What makes workers' actors."""
+        """The actor class for workers."""
         return self.ray.remote(concurrency_groups=dict(GROUPS))(WorkerActor)
 
     def kill(self, actor: Any) -> None:
-        """End an actor at once; what it is calling fails."""
+        """End an actor at once; its current calls fail."""
         with suppress(Exception):  # Ray was shut down, or is on its way
             if self.is_up:
                 self.ray.kill(actor)
 
     def nodes(self) -> list[Mapping[str, Any]]:
-        """The nodes that are there."""
+        """The nodes of the cluster that are alive."""
         return [node for node in self.ray.nodes() if node["Alive"]]
 
     def draining(self) -> set[str]:
-        """Ids of nodes that are about to go."""
+        """The ids of nodes being drained."""
         return set(_state().get_draining_nodes()) if self.is_up else set()
 
     def grows(self) -> bool:
-        """Whether nodes are added when more is asked for than there is: Ray's autoscaler has types of nodes to choose from."""
+        """Whether Ray's autoscaler can add nodes on demand, because it has node types to choose from."""
         types: set[str] = set()
         deadline = time.monotonic() + FIRST_REPORT
         with suppress(Exception):  # a Ray that does not tell
@@ -121,7 +121,7 @@ class Cluster:
         return not all(map(NO_TYPE.fullmatch, types))
 
     def _types_of_nodes(self) -> set[str]:
-        """The types of the cluster's nodes, as its autoscaler reports them; nothing where that has not begun."""
+        """The cluster's node types, as reported by its autoscaler; empty before the first report."""
         if optional.load("ray.autoscaler.v2.utils").is_autoscaler_v2(fetch_from_server=True):
             address = self.ray.get_runtime_context().gcs_address
             status = optional.load("ray.autoscaler.v2.sdk").get_cluster_status(address)
@@ -131,7 +131,7 @@ class Cluster:
         return {*(report.get("active_nodes") or {}), *(report.get("idle_nodes") or {})}
 
     def place_other_than(self, node: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Options that put an actor on another node than this one, if one that is there has room for it."""
+        """Options that place an actor on a different node, if one has room for it."""
         if any(options.get(name) is not None for name in CHOOSES_NODES):
             return {}
         free = optional.load("ray._private.state").available_resources_per_node()
@@ -145,10 +145,10 @@ class Cluster:
         return {"scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(chosen, soft=True)}
 
     def refuse_impossible(self, options: Sequence[Mapping[str, Any]]) -> None:
-        """Raise OptionError if these actors can never run here at the same time, however long they wait.
+        """Raise OptionError if these actors can never all run on this cluster at the same time.
 
         Args:
-            options: of each actor.
+            options: the options of each actor.
         """
         wanted = [resources_of(one) for one in options if all(one.get(name) is None for name in CHOOSES_NODES)]
         problem = _impossible(wanted, [node["Resources"] for node in self.nodes()])
@@ -157,10 +157,10 @@ class Cluster:
 
 
 def actor_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a worker's actor: one CPU and no GPU unless something else is asked for.
+    """The options of a worker's actor: by default one CPU and no GPU.
 
     Raises:
-        OptionError: one that workers have no use for.
+        OptionError: an option that workers do not support.
     """
     for name, reason in OWN_OPTIONS.items():
         if given.get(name) is not None:
@@ -169,20 +169,20 @@ def actor_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resources_of(options: Mapping[str, Any]) -> dict[str, float]:
-    """What an actor with these options asks for."""
+    """The resources that an actor with these options requests."""
     named = {own: options.get(name) for name, own in NAMED.items()}
     return {name: amount for name, amount in {**named, **(options.get("resources") or {})}.items() if amount}
 
 
 def shown_resources(resources: Mapping[str, float]) -> str:
-    """Resources in words."""
+    """Resources as text."""
     sizes = {"memory", "object_store_memory"}
     parts = [f"{readable(n)} of {name}" if name in sizes else f"{n:g} {name}" for name, n in resources.items()]
     return ", ".join(parts) or "nothing"
 
 
 def _impossible(wanted: Sequence[Mapping[str, float]], offers: Sequence[Mapping[str, float]]) -> str:
-    """Why actors that ask for this never run at the same time on nodes that offer that; empty if they can."""
+    """Why actors that request these resources cannot all run at the same time on these nodes; empty if they can."""
     for one in wanted:
         if not any(_copies(one, offered) for offered in offers):
             return (
@@ -207,7 +207,7 @@ def _each(offers: Sequence[Mapping[str, float]]) -> str:
 
 
 def _copies(wanted: Mapping[str, float], offered: Mapping[str, float]) -> float:
-    """How often something fits."""
+    """How many times a request fits."""
     return min((math.floor(offered.get(name, 0.0) / amount + 1e-9) for name, amount in wanted.items()), default=math.inf)
 
 

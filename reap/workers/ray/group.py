@@ -15,7 +15,7 @@ from reap.workers.remote.group import RemoteGroup
 
 
 class RayGroup(RemoteGroup):
-    """Handlers in Ray actors, one each; see `reap.workers.group.Group`."""
+    """A group of handlers, each in a Ray actor; see `reap.workers.group.Group`."""
 
     carrier: RayCarrier  # pyright: ignore[reportIncompatibleVariableOverride]  it stays the one it was made with
 
@@ -32,17 +32,17 @@ def ray_group(
     stall_after: float | None = 60.0,
     on_failure: Literal["terminate", "report"] = "terminate",
 ) -> RayGroup:
-    """Handlers in Ray actors.
+    """Make a group of handlers in Ray actors.
 
     Args:
         make_handlers: one per worker, called in its actor.
-        cluster: the Ray.
-        options: of the actors, one for each worker; the last one is that of all further workers.
-        needed: workers that have to run before any is asked anything; None for all.
-        phases: names for error messages.
-        name: of the group.
+        cluster: the connection to Ray.
+        options: options of the actors, one dict for each worker; workers added later use the last one.
+        needed: number of workers that must run before any command is sent; None for all.
+        phases: names of phases, for error messages.
+        name: the name of the group.
         setup: called in each actor before its handler is made.
-        stall_after: seconds after which a warning says who has not moved while somebody waited; None never warns.
+        stall_after: seconds after which a warning names workers that have made no progress; None never warns.
         on_failure: whether an exception or death of a worker ends all workers (`"terminate"`) or only itself (`"report"`).
     """
     specs = HandlerSpecs(name, setup, RemoteContext.capture())

@@ -3,7 +3,7 @@
     send, wish, post ---> queue of the carrier's sender ---> deliver ===> take (the actor)
     receive <--- arrived <---- listen, a thread <=================== following (the actor)
 
-A call to the actor is always under way, so that its end is noticed whatever it does.
+There is always a pending call to the actor, so its end is noticed whatever it is doing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHUT_DOWN = "Ray was shut down in this process"
 
 @dataclass(eq=False)
 class Item:
-    """What the sender is to send: a command or a wish; only posts, where the kind is POST."""
+    """An item for the sender thread: a command or a request; for the kind POST, only waiting posts."""
 
     line: Line
     kind: int
@@ -40,23 +40,23 @@ class Item:
 
 @dataclass
 class Line:
-    """One worker, as the trainer sees it.
+    """The trainer's end of the line to one worker.
 
     Args:
-        actor: its handle.
-        spec: what the worker is made from.
-        enqueue: gives the sender something to send.
+        actor: the actor's handle.
+        spec: the worker's pickled spec.
+        enqueue: passes an item to the sender thread.
         ring: called when something has arrived, or the worker has ended.
 
     Attributes:
-        arrived: messages that were not accepted yet; their memory lies in Ray's store, and is given back with them.
-        whereabouts: of the actor; None before it runs.
-        ending: why the worker has ended, in words; None while it has not.
-        exit_code: as multiprocessing has it; None if that is not known.
-        is_released: whether nobody wants to hear of it any more.
-        bytes: that it sent.
-        seconds: that its messages took.
-        seconds_before: that those of the workers before it in its place took.
+        arrived: messages that have not been accepted yet; their memory is in Ray's store, and is released with them.
+        whereabouts: the location of the actor; None before it runs.
+        ending: a text for why the worker has ended; None while it runs.
+        exit_code: as in multiprocessing; None if unknown.
+        is_released: whether the carrier has released the worker.
+        bytes: number of bytes that it sent.
+        seconds: transfer time of its messages.
+        seconds_before: transfer time of the messages of its predecessors.
     """
 
     actor: Any
@@ -74,7 +74,7 @@ class Line:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more will arrive."""
+        """Whether no more messages will arrive."""
         return self.ending is not None
 
     def __post_init__(self) -> None:
@@ -88,15 +88,15 @@ class Line:
     # ------------------------------------------------------------------ from the trainer
 
     def post(self, post: Post) -> None:
-        """Have a post sent, in place of one of its type that waits."""
+        """Send a post, in place of a waiting one of its type."""
         self._waiting[post.name] = post
         self.enqueue(Item(self, MessageKind.POST))
 
     def deliver(self, item: Item, objects: SharedObjects) -> None:
-        """Send an item, and before a command all posts that wait; called by the sender alone.
+        """Send an item, and before a command all waiting posts; called only by the sender thread.
 
-        Posts by themselves are sent one at a time: an actor that cannot take them, because native code holds its interpreter,
-        would pile up weights otherwise.
+        Posts without a command are sent one at a time, because weights would pile up at an actor that cannot accept them while
+        native code holds its interpreter.
         """
         is_command = item.kind == MessageKind.COMMAND
         while self._waiting and (is_command or self._posted == self._arrived):
@@ -116,7 +116,7 @@ class Line:
     # ------------------------------------------------------------------ from the worker
 
     def _listen(self) -> None:
-        """Take in all that comes from the actor, until it has ended."""
+        """Receive everything from the actor until it has ended."""
         try:
             self._begin()
             received = 0
@@ -136,12 +136,12 @@ class Line:
         return self._ray.get(method.options(concurrency_group=group).remote(*arguments))
 
     def _require_ray(self) -> None:
-        """Raise ClosedError where Ray was shut down: its calls would start another."""
+        """Raise ClosedError if Ray was shut down, since calls would start it again."""
         if not self._ray.is_initialized():
             raise ClosedError(SHUT_DOWN)
 
     def _begin(self) -> None:
-        """Wait until the actor runs, and have it make its worker."""
+        """Wait until the actor runs, and make it create its worker."""
         try:
             found = self._get(self.actor.where, group="control")
         except self._ray.exceptions.RayActorError as error:
@@ -155,7 +155,7 @@ class Line:
         self.actor.run.remote()
 
     def _took(self, fetched: Fetched) -> int:
-        """Take in what came; messages that it brought."""
+        """Process a delivery; return its messages."""
         self._arrived, self.seconds = fetched.posts, fetched.seconds
         if self._waiting:
             self.enqueue(Item(self, MessageKind.POST))
@@ -173,6 +173,6 @@ class Line:
 
 
 def words_of(error: BaseException) -> str:
-    """What Ray says of the end of an actor, in one line, without what it says of every actor: ids, name, address."""
+    """Ray's message about the end of an actor, in one line, without its generic parts: ids, name, address."""
     lines = [line for line in text_of(error).splitlines() if not line.startswith("\t")]
     return " ".join(f"{type(error).__name__}: {' '.join(lines)}".split())

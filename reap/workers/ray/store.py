@@ -1,4 +1,4 @@
-"""`SharedObjects`: memory that several workers are sent is put into Ray's object store once, and each node fetches it once."""
+"""`SharedObjects`: puts memory that goes to several workers into Ray's object store once; each node fetches it once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from reap.workers.messages import Encoded
 from reap.workers.ray.channel import as_bytes
 
 LARGE = 100_000
-"""Bytes from which on Ray keeps a value in its store, and not in the call."""
+"""Size in bytes from which Ray keeps a value in its store instead of in the call."""
 
 
 class SharedObject:
-    """Memory in the store.
+    """Memory put into the store.
 
     Args:
-        memory: this process's own, which is not written to any more.
+        memory: this process's memory, which must no longer be written to.
     """
 
     def __init__(self, memory: Any) -> None:
@@ -27,15 +27,15 @@ class SharedObject:
 
 
 class Post:
-    """A command that nobody waits for.
+    """A command without a reply.
 
     Args:
-        encoded: the command; its memory is not written to any more.
+        encoded: the command; its memory must no longer be written to.
 
     Attributes:
-        name: of its type.
+        name: the name of its type.
         encoded: as given.
-        objects: what of it is in the store, once it is on its way.
+        objects: its parts in the store, once it is being sent.
     """
 
     def __init__(self, name: str, encoded: Encoded) -> None:
@@ -44,13 +44,13 @@ class Post:
 
 
 class SharedObjects:
-    """What is in the store, for as long as a post that refers to it is kept."""
+    """Objects in the store, as long as a post that refers to them is referenced."""
 
     def __init__(self) -> None:
         self._objects: WeakValueDictionary[tuple[int, int], SharedObject] = WeakValueDictionary()
 
     def arguments(self, post: Post) -> list[Any]:
-        """The memory of a post as arguments of a call: large pieces as references."""
+        """The memory of a post as arguments of a call, with large parts as references."""
         arrays = [as_bytes(memory) for memory in post.encoded.buffers]
         found = [self._shared(array) if array.nbytes >= LARGE else None for array in arrays]
         post.objects = [one for one in found if one is not None]

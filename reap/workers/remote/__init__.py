@@ -1,1 +1,1 @@
-"""Workers that share nothing with this process: what all engines need."""
+"""Workers that share nothing with this process: the parts common to all engines."""

@@ -1,4 +1,4 @@
-"""The seam between a group of workers elsewhere and the engine that reaches them."""
+"""`RemoteCarrier`: the interface between a group of workers elsewhere and the engine that reaches them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from reap.workers.carrier import Carrier, Out
 
 
 class WorkerFacts(NamedTuple):
-    """What a carrier knows of a worker.
+    """The location of a worker, and the amount of data received from it.
 
     Attributes:
-        host: the name of the machine; empty if that is not known yet.
-        node: how the engine calls it: a node's id, a job's number; empty where the host says it all.
-        bytes: received from the worker so far.
-        transfer_seconds: time that receiving took.
+        host: the name of the machine; empty if not known yet.
+        node: the engine's name for it, such as a node id or a job number; empty if the host name is enough.
+        bytes: number of bytes received from the worker so far.
+        transfer_seconds: time spent receiving.
     """
 
     host: str = ""
@@ -28,20 +28,20 @@ class RemoteCarrier(Carrier[Out], Protocol[Out]):
     """A carrier to workers that share nothing with this process."""
 
     def post(self, worker: int, command: Command) -> None:
-        """Send a command that nobody waits for, in the background; from any thread, without waiting.
+        """Send a command without a reply, in the background; callable from any thread, without waiting.
 
-        The worker handles it before commands that are sent later. One that has not left yet is replaced by a newer one of the
-        same type. Nothing happens where the worker is gone, or has not been launched.
+        The worker handles it before commands that are sent later. One that has not been sent yet is replaced by a newer one of
+        the same type. Does nothing if the worker is gone or has not been launched.
 
         Raises:
-            OptionError: it cannot be sent.
+            OptionError: the command cannot be sent.
         """
         ...
 
     def ending(self, worker: int) -> str:
-        """Why a worker has ended, in the words of the engine or the launcher; empty if they say nothing."""
+        """Why a worker has ended, according to the engine or the launcher; empty if they do not say."""
         ...
 
     def facts(self, worker: int) -> WorkerFacts:
-        """What is known of a worker, launched or not; counts include those of the workers before it in its place."""
+        """The location and counts of a worker, launched or not; counts include those of its predecessors."""
         ...

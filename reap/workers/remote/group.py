@@ -1,8 +1,8 @@
 """`RemoteGroup`: a group whose carrier reaches workers that share nothing with this process.
 
-post(worker, command) --- carrier, in the background ---> worker     no reply; before commands that are requested later
-                          (one that waits is replaced by a newer one of its type)
-replace(worker, ..., pause)   launched once the pause is over; `ready` and `poll` see to it
+post(worker, command) --- carrier, in the background ---> worker     no reply; handled before commands requested later
+                          (a waiting one is replaced by a newer one of its type)
+replace(worker, ..., pause)   launched after the pause, by `ready` and `poll`
 add(make_handler)             one more worker
 """
 
@@ -27,7 +27,7 @@ class RemoteGroup(Group):
 
     @cached_property
     def _paused(self) -> dict[int, tuple[float, bytes]]:
-        """Workers that are launched later: when, and their specs."""
+        """Workers to be launched later: the times, and their specs."""
         return {}
 
     def post(self, worker: int, command: Command) -> None:
@@ -35,11 +35,11 @@ class RemoteGroup(Group):
         self.carrier.post(worker, command)
 
     def facts(self, worker: int) -> WorkerFacts:
-        """What is known of a worker."""
+        """The location and counts of a worker."""
         return self.carrier.facts(worker)
 
     def add(self, make_handlers: Sequence[MakeHandler]) -> list[int]:
-        """Launch more workers; their numbers."""
+        """Launch more workers; return their numbers."""
         with self._lock:
             self._check_open()
             first = self.size
@@ -53,9 +53,9 @@ class RemoteGroup(Group):
         """Launch another worker in a worker's place; see `Group.replace`.
 
         Args:
-            worker: its number.
+            worker: the worker's number.
             make_handler: makes its handler.
-            pause: seconds until it is launched, by whoever waits in `ready` then.
+            pause: seconds before the launch, which `ready` or `poll` then makes.
         """
         [spec] = self._specs.written([make_handler], worker)
         with self._lock:

@@ -1,7 +1,7 @@
-"""A small process beside a worker on another machine: it ends the worker when the connection to its group is gone.
+"""A small process next to a worker on another machine: it ends the worker when the connection to its group is lost.
 
-A thread of the worker cannot do that while code in C holds the interpreter's lock. It shares the worker's socket, which it only
-looks at, and ends with the worker.
+A thread of the worker cannot do that while C code holds the interpreter's lock. The process shares the worker's socket, which
+it only observes, and ends with the worker.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 GRACE = 4.0
-"""Seconds that the worker has to end by itself."""
+"""Seconds for the worker to end by itself."""
 
 _CODE = """
 import os, select, signal, sys
@@ -31,11 +31,11 @@ if worker not in dict(poll.poll()):
 
 
 class Guard:
-    """Watches over this process until it ends, or `dismiss`.
+    """Guards this process until it ends, or until `dismiss`.
 
     Args:
-        connections: descriptors of the connections to the group.
-        grace: seconds that this process has to end by itself.
+        connections: the descriptors of the connections to the group.
+        grace: seconds for this process to end by itself.
     """
 
     def __init__(self, connections: list[int], grace: float = GRACE) -> None:
@@ -51,6 +51,6 @@ class Guard:
             os.close(worker)
 
     def dismiss(self) -> None:
-        """This process is ending."""
+        """End the guard: this process is exiting normally."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()

@@ -1,6 +1,6 @@
-"""`LineCarrier`: what carriers to workers elsewhere share: a line to each, whose threads ring when something has happened.
+"""`LineCarrier`: the common part of carriers to workers elsewhere: a line to each worker, whose threads ring a bell at events.
 
-thread of a line --- arrived.append(message), ring ---> wait -> who has sent, who has ended ---> receive, accept
+thread of a line --- arrived.append(message), ring ---> wait -> workers that sent or ended ---> receive, accept
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ class ArrivedMessage:
 
 @dataclass(eq=False)
 class WholeCommand:
-    """A command that leaves in one piece, in the background; see `reap.workers.messages.Outgoing`."""
+    """A command sent in one piece, in the background; see `reap.workers.messages.Outgoing`."""
 
     encoded: Encoded
     is_sent: bool = False
 
     @property
     def has_begun(self) -> bool:
-        """Whether it is on its way."""
+        """Whether it is being sent."""
         return self.is_sent
 
 
 class Line(Protocol):
-    """One worker.
+    """The line to one worker.
 
     Attributes:
-        is_released: whether nobody is interested any more.
+        is_released: whether the carrier has released the worker.
     """
 
     is_released: bool
 
     @property
     def arrived(self) -> deque[ArrivedMessage]:
-        """Messages that were not accepted yet."""
+        """Messages that have not been accepted yet."""
         ...
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more will arrive."""
+        """Whether no more messages will arrive."""
         ...
 
 
@@ -72,20 +72,20 @@ class LineCarrier(Generic[L]):
         self._is_woken = False
 
     def receive(self, worker: int) -> ArrivedMessage | None:
-        """The next message of a worker, if it has arrived."""
+        """The next message of a worker, if one has arrived."""
         line = self._lines[worker]
         return line.arrived[0] if line.arrived and not line.is_released else None
 
     def accept(self, worker: int) -> None:
-        """Go on to the next message."""
+        """Move on to the next message."""
         self._lines[worker].arrived.popleft()
 
     def release(self, worker: int) -> None:
-        """Report nothing more of a worker."""
+        """Stop reporting events of a worker."""
         self._lines[worker].is_released = True
 
     def wait(self, timeout: float) -> Events:
-        """The workers that have sent something, and those that have ended; see `Carrier`."""
+        """Wait for events: workers that have sent something, and workers that have ended; see `Carrier`."""
         poll = select.poll()  # takes any descriptor: `select` ends at 1,023, and every worker has some
         poll.register(self.fileno(), select.POLLIN)
         poll.poll(None if timeout < 0 else 1000 * timeout)
@@ -98,21 +98,21 @@ class LineCarrier(Generic[L]):
         return Events(arrived, ended)
 
     def wake(self) -> None:
-        """Have the wait under way, and every later one, return at once."""
+        """Make the current wait, and every later one, return at once."""
         self._is_woken = True
         self._bell.ring()
 
     def fileno(self) -> int:
-        """A descriptor that is readable when something has happened."""
+        """A descriptor that is readable when there is an event."""
         return self._bell.fileno()
 
 
 def refuse_descriptors(fds: Sequence[int], way: str = "") -> None:
-    """Raise OptionError for descriptors that are to go to another machine.
+    """Raise OptionError for descriptors, which cannot be sent to another machine.
 
     Args:
         fds: the descriptors.
-        way: what they would go by, in words.
+        way: text that says by which way they would be sent.
     """
     if fds:
         raise OptionError(f"fds: expected none, got {len(fds)}: descriptors do not travel{way}")

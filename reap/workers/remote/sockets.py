@@ -1,4 +1,4 @@
-"""The TCP connections of this process: found, because gloo does not show its own, and watched by the kernel."""
+"""Finds the TCP connections of this process, because gloo does not show its own, and makes the kernel watch them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def sockets() -> dict[str, str]:
 
 
 def connections(before: Collection[str]) -> dict[str, socket.socket]:
-    """TCP connections of this process, by `"here there"`; the sockets are duplicates: whether they block is for all of them.
+    """TCP connections of this process, by `"local peer"` addresses; the sockets are duplicates that share their blocking mode.
 
     Args:
-        before: sockets that are left out.
+        before: sockets to leave out.
     """
     found: dict[str, socket.socket] = {}
     for name, target in sockets().items():
@@ -39,7 +39,7 @@ def _ends_of(one: socket.socket) -> str:
     """The addresses of a connection.
 
     Raises:
-        OSError: it is not connected, or not by TCP.
+        OSError: it is not connected, or does not use TCP.
     """
     if one.family not in {socket.AF_INET, socket.AF_INET6}:
         raise OSError(one.family)
@@ -48,13 +48,13 @@ def _ends_of(one: socket.socket) -> str:
 
 
 def watch(one: socket.socket, lost_after: float) -> None:
-    """Have the kernel end a connection if the other machine is silent for some time.
+    """Make the kernel end a connection if the other machine is silent for some time.
 
-    The kernels ask and answer each other: it does not matter how busy the processes are.
+    The two kernels probe each other, so it does not matter how busy the processes are.
 
     Args:
         one: the connection.
-        lost_after: seconds.
+        lost_after: seconds of silence.
     """
     step = max(1, int(lost_after / 4))
     one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,4 +1,4 @@
-"""Versions that two processes must agree on: what is pickled in one may not load in the other.
+"""Versions that two processes must agree on, because pickles of one might not load in the other.
 
 a worker, elsewhere: own_versions() ---> the group's process: refuse_other_versions(theirs, where)
 """
@@ -16,17 +16,17 @@ PACKAGES = ("torch", "tensordict")
 
 
 def own_versions() -> dict[str, str]:
-    """Those of this process, by name."""
+    """The versions in this process, by package name."""
     reap = sys.modules["reap"].__version__
     return {"Python": platform.python_version(), "reap": reap, **{name: version(name) for name in PACKAGES}}
 
 
 def refuse_other_versions(theirs: Mapping[str, str], where: str) -> None:
-    """Raise OptionError where a worker's versions are not those of this process.
+    """Raise OptionError if a worker's versions differ from those of this process.
 
     Args:
         theirs: what `own_versions` returned in the worker.
-        where: the machine that the worker is on.
+        where: the worker's machine.
 
     Example:
         >>> refuse_other_versions({**own_versions(), "torch": "1.0"}, "node7")

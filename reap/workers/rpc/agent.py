@@ -1,11 +1,11 @@
-"""The RPC agent of this process: there can be only one, which all collectors share.
+"""`SharedAgent`: the RPC agent of this process; there can be only one, so all collectors share it.
 
-    collector's process    take() -> Address ... give_back()    the user's own agent, if one runs; it is never shut down here
-    worker's process       join(...)                            knows that process only, and is known to nobody
+    collector's process    take() -> Address ... give_back()    the user's own agent, if one runs, which is never shut down here
+    worker's process       join(...)                            knows only that process, and is unknown to all
 
-PyTorch's groups are not used. One of a fixed size takes nobody in later; one without a size asks every member at each change,
-those that were killed too, and waits for them. An agent answers whoever calls it, so a worker that knows the address of the
-collector's process needs no group: it calls. What a collector has to say is the answer to a call that waits for it.
+PyTorch's groups are not used: one of fixed size admits no later members, and one without a size asks all members, including
+killed ones, at each change, and waits for them. But an agent answers any caller, so a worker needs no group to call the
+collector's process, only its address. The collector sends messages as answers to calls that wait for them.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from reap.errors import ClosedError, OptionError, headline
 rpc: Any = import_module("torch.distributed.rpc")
 api: Any = import_module("torch.distributed.rpc.api")
 autograd: Any = import_module("torch.distributed.autograd")
-"""torch has no public way to start an agent without a group; these are the same from 1.12 on."""
+"""torch has no public way to start an agent without a group; these names are unchanged since 1.12."""
 
 INTERFACE = "TP_SOCKET_IFNAME"
-"""The environment variable that names the interface that agents listen on; it is read once in the life of a process."""
+"""The environment variable that names the interface on which agents listen; each process reads it once."""
 
 TRANSPORTS = ("uv",)
-"""TCP. The transport by shared memory looks for messages without a pause: each process would use a third of a core."""
+"""TCP. The shared-memory transport polls without pause, so each process would use a third of a core."""
 
 CHANNELS_HERE = ("cma", "basic")
-"""How tensors travel on one machine: out of the memory of the other process where the kernel lets us, else with the rest."""
+"""How tensors travel on one machine: copied from the other process's memory if the kernel permits, else with the message."""
 
 SIOCGIFADDR = 0x8915
-"""Linux's number for the question which address an interface has."""
+"""Linux's ioctl number for an interface's address."""
 
 LINGER = 0.02
-"""Seconds that torch has elsewhere to note that its last answer was taken, before an agent ends: it would print a warning."""
+"""Seconds before an agent ends, so that the other side's torch notices that its last answer arrived and prints no warning."""
 
 TRAINER_NUMBER = 0
 
 numbers = itertools.count(1 << 14)
-"""What torch calls the ranks of workers; far from the user's. An agent keeps what belonged to one, so none is used again."""
+"""Ranks of workers in torch, far from the user's. None is reused, because an agent keeps what belonged to one."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where an agent is called.
+    """The address of an agent.
 
     Attributes:
-        name: of the agent.
-        number: what torch calls its rank.
+        name: the agent's name.
+        number: its rank in torch.
         url: transport, host and port.
     """
 
@@ -68,30 +68,30 @@ class Address:
 
     @property
     def info(self) -> Any:
-        """As torch has it."""
+        """The address as torch's `WorkerInfo`."""
         return rpc.WorkerInfo(self.name, self.number)
 
     @property
     def host(self) -> str:
-        """The host in it."""
+        """The host in the URL."""
         return self.url.partition("://")[2].rpartition(":")[0].strip("[]")
 
     @property
     def port(self) -> str:
-        """The port in it."""
+        """The port in the URL."""
         return self.url.rpartition(":")[2]
 
     @property
     def is_of_one_machine(self) -> bool:
-        """Whether it is reached from its own machine only."""
+        """Whether it can be reached from its own machine only."""
         return self.host.startswith("127.") or self.host == "::1" or self.url.startswith("shm:")
 
 
 class SharedAgent:
-    """The agent of a process that has collectors.
+    """The agent of a process with collectors.
 
     Attributes:
-        is_ours: whether it was started here; else it is the user's.
+        is_ours: whether it was started here; otherwise it is the user's.
     """
 
     def __init__(self) -> None:
@@ -101,17 +101,17 @@ class SharedAgent:
         self.is_ours = False
 
     def take(self, options: Mapping[str, Any], *, is_local: bool, address: str | None = None) -> Address:
-        """Use the agent that runs, or start one, until `give_back`.
+        """Use the running agent, or start one, until `give_back`.
 
         Args:
-            options: of an agent that is started, as `TensorPipeRpcBackendOptions` has them.
-            is_local: whether all who will call are on this machine.
-            address: of the interface that is to be listened on; None for the loopback interface where all are on this
-                machine, else for the one that the name of this machine stands for.
+            options: options of `TensorPipeRpcBackendOptions`, if an agent is started.
+            is_local: whether all callers are on this machine.
+            address: of the interface to listen on; None for the loopback interface if all callers are on this machine,
+                else for the one that this machine's hostname resolves to.
 
         Raises:
-            ClosedError: the agent belongs to the process that this one is a fork of.
-            OptionError: the agent does not listen there.
+            ClosedError: the agent belongs to the parent of this forked process.
+            OptionError: the agent does not listen at this address.
         """
         with self._lock:
             if self._users and self._process != os.getpid():
@@ -135,11 +135,11 @@ class SharedAgent:
         return own
 
     def visit(self, other: Address) -> None:
-        """Use the agent that runs, or start one, to call another, until `give_back`.
+        """Use the running agent, or start one, to call another agent, until `give_back`.
 
         Raises:
-            ClosedError: the agent belongs to the process that this one is a fork of.
-            OptionError: the agent that runs does not know the other.
+            ClosedError: the agent belongs to the parent of this forked process.
+            OptionError: the running agent does not know the other one.
         """
         with self._lock:
             if self._users and self._process != os.getpid():
@@ -157,7 +157,7 @@ class SharedAgent:
             self._users += 1
 
     def give_back(self) -> None:
-        """End an agent that was started here when nobody uses it any more."""
+        """Stop using the agent; ends one that was started here after its last use."""
         with self._lock:
             if self._process != os.getpid():
                 return
@@ -170,14 +170,14 @@ shared = SharedAgent()
 
 
 def start(name: str, number: int, options: Mapping[str, Any], *, is_local: bool, calls: bool) -> None:
-    """Start an agent that knows nobody yet.
+    """Start an agent that knows no other agent yet.
 
     Args:
-        name: of the agent.
-        number: what torch calls its rank.
-        options: as `TensorPipeRpcBackendOptions` has them.
+        name: the agent's name.
+        number: its rank in torch.
+        options: options of `TensorPipeRpcBackendOptions`.
         is_local: whether it is used on this machine only.
-        calls: whether it is to call others; after one that does, torch starts no agent of another rank in this process.
+        calls: whether it will call others; after such an agent, torch starts no agent of another rank in this process.
     """
     if calls:
         # Without it torch refuses calls. An agent before this one may have done it, with a number of its own: any will do.
@@ -195,10 +195,10 @@ def join(trainer: Address, name: str, number: int, options: Mapping[str, Any], *
     """Start the agent of a worker, which can call the collector's process.
 
     Args:
-        trainer: that process.
-        name: of the agent.
-        number: what torch calls its rank.
-        options: as `TensorPipeRpcBackendOptions` has them.
+        trainer: the address of that process.
+        name: the agent's name.
+        number: its rank in torch.
+        options: options of `TensorPipeRpcBackendOptions`.
         is_local: whether both are on one machine.
     """
     with listening_on("lo" if is_local else None):
@@ -213,7 +213,7 @@ def leave() -> None:
 
 
 def own_address() -> Address:
-    """Where this process is called.
+    """The address of this process's agent.
 
     Raises:
         RuntimeError: no agent runs.
@@ -224,14 +224,14 @@ def own_address() -> Address:
 
 
 def admit(address: Address) -> None:
-    """Have the agent of this process, which was started here, know another: from now on it can be called."""
+    """Introduce another agent to this process's agent, which was started here, so that it can be called."""
     agent = api._get_current_rpc_agent()
     _urls(agent).set(address.name, address.url)
     agent._update_group_membership(address.info, [], {}, True)
 
 
 def dismiss(address: Address) -> None:
-    """Have the agent of this process, which was started here, forget another."""
+    """Make this process's agent, which was started here, forget another agent."""
     agent = api._get_current_rpc_agent()
     agent._update_group_membership(address.info, [], {}, False)
 
@@ -241,7 +241,7 @@ def _urls(agent: Any) -> Any:
 
 
 def backend_options(options: Mapping[str, Any]) -> Any:
-    """Torch's options of an agent.
+    """Make torch's options for an agent.
 
     Raises:
         OptionError: torch refuses them.
@@ -254,7 +254,7 @@ def backend_options(options: Mapping[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def listening_on(name: str | None) -> Generator[None]:
-    """In the body an agent that is started listens on this interface, unless the user has named another, or None is given."""
+    """Make agents started inside the `with` block listen on this interface, unless it is None or the user has named another."""
     if name is None or INTERFACE in os.environ:
         yield
         return
@@ -266,10 +266,10 @@ def listening_on(name: str | None) -> Generator[None]:
 
 
 def interface(address: str) -> str:
-    """The name of the interface of this machine that has an address.
+    """The name of this machine's interface with this address.
 
     Raises:
-        OptionError: none has it.
+        OptionError: no interface has it.
 
     Example:
         >>> interface("127.0.0.1")

@@ -1,10 +1,10 @@
-"""`RpcCarrier`: workers that call this process by torch.distributed.rpc.
+"""`RpcCarrier`: carries messages to workers that call this process by torch.distributed.rpc.
 
 launch ---> Launcher ---> process ---> agent.join, enter
 send, post ---> Line <--- fetch
 receive    <--- Line <--- deliver
 wait       <--- epoll: a bell that lines ring, and the pidfds of processes on this machine
-                thread "watch": jobs elsewhere, who is late, who is lost
+                thread "watch": jobs elsewhere, and workers that are late or lost
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from reap.workers.rpc.tensors import wrapped
 from reap.workers.rpc.watch import Watch
 
 PATIENCE = 5.0
-"""Seconds that a scheduler has to end a job; a worker that is not wanted any more ends by itself."""
+"""Seconds for a scheduler to end a job; a worker that is no longer wanted ends by itself."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class RpcOptions:
     """How workers are reached.
 
     Attributes:
-        address: of the interface that is listened on; see `SharedAgent.take`.
-        timeout: seconds until a worker must have called.
-        lost_after: seconds of silence after which another machine is lost.
-        agent: options of the agents that are started, as `TensorPipeRpcBackendOptions` has them.
-        each: further ones of each worker's agent; none for those that are not in it.
+        address: of the interface to listen on; see `SharedAgent.take`.
+        timeout: seconds within which a worker must call.
+        lost_after: seconds of silence after which another machine counts as lost.
+        agent: options of `TensorPipeRpcBackendOptions` for the agents that are started.
+        each: additional options of workers' agents, by worker.
     """
 
     address: str | None = None
@@ -53,12 +53,12 @@ class RpcOptions:
 
 
 class RpcCarrier(LineCarrier[RemoteWorker]):
-    """See `reap.workers.remote.carrier.RemoteCarrier`.
+    """Reaches workers by RPC; see `reap.workers.remote.carrier.RemoteCarrier`.
 
     Args:
         launcher: starts the workers' processes.
         options: how they are reached.
-        name: of the processes.
+        name: the name of the processes.
     """
 
     def __init__(self, launcher: Launcher, options: RpcOptions, name: str) -> None:
@@ -96,7 +96,7 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
             self._epoll.register(job.fileno(), select.EPOLLIN)
 
     def outgoing(self, command: Any, fds: Sequence[int]) -> Waiting:
-        """A command; see `Carrier`."""
+        """Prepare a command; see `Carrier`."""
         refuse_descriptors(fds, " by RPC")
         return Waiting(wrapped(encode_apart(command, "the command")))
 
@@ -112,35 +112,35 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
             found.line.post(Waiting(wrapped(encode_apart(command, "the command")), type(command)))
 
     def fileno(self) -> int:
-        """A descriptor that is readable when something has happened."""
+        """A descriptor that is readable when there is an event."""
         return self._epoll.fileno()
 
     # What is known of a worker
 
     def exit_code(self, worker: int) -> int | None:
-        """As multiprocessing has it."""
+        """A worker's exit code, as in multiprocessing."""
         return self._lines[worker].job.exit_code
 
     def ending(self, worker: int) -> str:
-        """Torch's words, where it cannot be reached, or the launcher's, where they say more than the exit code."""
+        """Torch's message if it cannot be reached, or the launcher's if that says more than the exit code."""
         found = self._lines[worker]
         return found.ending or words_of(found.job)
 
     def place(self, worker: int) -> str:
-        """Its process, and its machine if that is another one."""
+        """Its process, and its machine if different."""
         return self._lines[worker].place
 
     def facts(self, worker: int) -> WorkerFacts:
-        """Its machine, and what has come from it."""
+        """Its machine, and the data received from it."""
         found = self._lines.get(worker)
         return WorkerFacts() if found is None else found.facts
 
     def progress(self, worker: int) -> Progress | None:
-        """How far a worker on this machine has come; None of others."""
+        """The progress of a worker on this machine; None for others."""
         return self._lines[worker].progress
 
     def stop_early(self, worker: int) -> None:
-        """Ask a worker to end the command under way with the column that it is at."""
+        """Ask a worker to end its current command with the current column."""
         found = self._lines[worker]
         if found.job.control is None:
             found.line.stop_early()
@@ -148,7 +148,7 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
             found.job.control[STOP] = STOP_EARLY
 
     def clear(self, worker: int) -> None:
-        """Forget the column that a worker is at, and what `stop_early` asked for."""
+        """Reset a worker's column, and cancel a pending `stop_early`."""
         found = self._lines[worker]
         if found.job.control is None:
             found.line.clear()
@@ -156,14 +156,14 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
             progress.clear(found.job.control)
 
     def clear_published(self, worker: int) -> None:
-        """Count what a worker publishes from zero, where that is seen."""
+        """Reset the count of items that a worker has published, if visible."""
         if (control := self._lines[worker].job.control) is not None:
             control[PUBLISHED] = 0
 
     # Ends
 
     def release(self, worker: int) -> None:
-        """Report nothing more of a worker."""
+        """Stop reporting events of a worker."""
         found = self._lines[worker]
         if not found.is_released and found.job.fileno() >= 0:
             self._epoll.unregister(found.job.fileno())
@@ -180,7 +180,7 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
         self._close(found)
 
     def end_all(self, timeout: float) -> None:
-        """Tell all workers that nothing comes any more, and kill those that are there after `timeout` seconds."""
+        """Tell all workers that no more commands will come, and kill those still running after `timeout` seconds."""
         for one in self._lines.values():
             one.line.hang_up()
         await_ends([one.job for one in self._lines.values()], timeout)
@@ -195,7 +195,7 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
             one.job.close()
 
     def close(self) -> None:
-        """Free what the carrier itself uses; its workers have ended."""
+        """Free the carrier's own resources; its workers have ended."""
         if self._watch is not None:
             self._watch.close()
         self._launcher.close()

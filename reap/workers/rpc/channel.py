@@ -1,6 +1,6 @@
 """`RpcChannel`: a worker's end of the line to its group; see `reap.workers.serve.Channel`.
 
-thread "fetch"    fetch(key) ---> wishes: control, at once
+thread "fetch"    fetch(key) ---> requests: control, at once
                              ---> commands and posts: receive
 send ---> deliver(key, ...)       in the background, until the next `send`
 """
@@ -27,17 +27,17 @@ from reap.workers.rpc.line import Item, Told
 from reap.workers.rpc.tensors import unwrapped, wrapped
 
 FOREVER = 0.0
-"""The timeout of a call that may take any time: the trainer may be busy for hours, and a rollout may take as long."""
+"""The timeout of calls that may take any time: the trainer may be busy for hours, and so may a rollout."""
 
 
 class Wishes:
-    """Wishes of the group that are for the command under way, or for one that has not arrived yet.
+    """Requests of the group about the current command, or about one that has not arrived yet.
 
-    A wish and a command may overtake each other. Each says in which round it was sent: how often the group had asked to
-    forget the last column before.
+    A request and a command may overtake each other. So each carries its round: the number of times that the group had asked
+    to reset the column before.
 
     Args:
-        control: the worker's ints.
+        control: the worker's control ints.
     """
 
     def __init__(self, control: Control) -> None:
@@ -46,14 +46,14 @@ class Wishes:
         self._round = self._stops = 0
 
     def stop_early(self, number: int) -> None:
-        """A wish has come."""
+        """Handle a request that has arrived."""
         with self._lock:
             self._stops = max(self._stops, number + 1)
             if number == self._round:
                 self._control[STOP] |= STOP_EARLY
 
     def begin(self, number: int) -> None:
-        """A command of this round begins."""
+        """Note that a command of this round starts."""
         with self._lock:
             if number != self._round:
                 self._round = number
@@ -63,12 +63,12 @@ class Wishes:
 
 
 class RpcChannel:
-    """A worker's end.
+    """The worker's end of the line.
 
     Args:
-        trainer: the agent of the group's process.
-        key: what this worker proves itself by.
-        control: the worker's ints.
+        trainer: the address of the group's agent.
+        key: authenticates this worker.
+        control: the worker's control ints.
         when_cut_off: called when the group is gone, in another thread.
     """
 
@@ -95,11 +95,11 @@ class RpcChannel:
         return Received(unwrapped(item.parts), wants_reply=item.told == Told.COMMAND)
 
     def encode(self, reply: Any) -> Encoded:
-        """A reply; its arrays travel from where they are."""
+        """Prepare a reply, whose arrays are sent without a copy."""
         return encode_apart(reply, "the reply")
 
     def send(self, kind: MessageKind, encoded: Encoded) -> None:
-        """Have a message sent; returns when the one before has arrived."""
+        """Send a message in the background; returns once the previous one has arrived."""
         self.flush()
         begun = time.monotonic()
         self._sending = self._call(line.deliver, int(kind), self._seconds, *wrapped(encoded))
@@ -119,7 +119,7 @@ class RpcChannel:
                 raise ConnectionError(f"the group's process is gone: {error}") from error
 
     def close(self) -> None:
-        """Wait until the last message has arrived, and call no more."""
+        """Wait until the last message has arrived, and make no more calls."""
         with contextlib.suppress(RuntimeError, ConnectionError):  # the group is gone
             self.flush()
             self._call(line.leave).wait()
@@ -127,7 +127,7 @@ class RpcChannel:
         self._fetching.join()
 
     def leave(self) -> None:
-        """End the command under way with its column, and carry out no other."""
+        """End the current command with its current column, and accept no other."""
         self._is_leaving = True
         self._control[STOP] |= LEAVE
         self._commands.put(None)

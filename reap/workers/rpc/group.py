@@ -24,16 +24,16 @@ def rpc_group(
     launcher: Launcher | None = None,
     options: RpcOptions | None = None,
 ) -> RemoteGroup:
-    """Handlers in processes of their own; see `reap.workers.group.Group`.
+    """A group of handlers, each in a process that calls this one; see `reap.workers.group.Group`.
 
     Args:
-        make_handlers: one per worker, called where the worker is.
-        phases: names for error messages.
-        name: of the workers' processes.
+        make_handlers: one per worker, called in the worker.
+        phases: names of phases, for error messages.
+        name: the name of the workers' processes.
         setup: called in each worker before its handler is made.
-        stall_after: seconds after which a warning says who has not moved; None never warns.
+        stall_after: seconds after which a warning names workers that have made no progress; None never warns.
         on_failure: whether a failure ends all workers (`"terminate"`) or only itself (`"report"`).
-        launcher: starts the processes; on this machine if None.
+        launcher: starts the processes; None starts them on this machine.
         options: how they are reached.
 
     Example:

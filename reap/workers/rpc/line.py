@@ -1,15 +1,15 @@
-"""`Line`: the trainer's end of the line to one worker. The worker calls, and what it is told is the answer.
+"""`Line`: the trainer's end of the line to one worker. The worker calls, and the answers carry messages to it.
 
     worker (RPC)                                        Line                                       carrier
-      enter(key, visitor)  ------------------------------>  who it is
-      fetch(key) -> Future ------------------------------>  waits for something to say
+      enter(key, visitor)  ------------------------------>  its identity
+      fetch(key) -> Future ------------------------------>  waits for messages
                  <-- [wish, command, post, command] ------      <------------------------------ put, wish, hang_up
-      took(key)            ------------------------------>  a post was handled: the next may go
+      took(key)            ------------------------------>  a post was handled: the next may be sent
       deliver(key, message) ----------------------------->  arrived, ring                 ----> wait, receive
-      leave(key)           ------------------------------>  nothing comes any more: the call that waits is answered
+      leave(key)           ------------------------------>  the worker leaves: the waiting call is answered
 
-One post at a time is at a worker; the one that waits here is replaced by a newer one of its type, and what was sent after it
-waits with it. Wishes pass everything.
+A worker has one post at a time; a post waiting here is replaced by a newer one of its type, and holds back everything sent
+after it. Requests (`wish`) overtake everything.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from reap.workers.rpc.tensors import Tensors, nbytes, unwrapped
 
 
 class Told(enum.IntEnum):
-    """What a worker is told."""
+    """Kinds of items that are sent to a worker."""
 
     COMMAND = 0
     POST = 1
@@ -43,11 +43,11 @@ class Told(enum.IntEnum):
 
 
 class Item(NamedTuple):
-    """One thing that a worker is told, as it travels.
+    """An item for a worker, in transit.
 
     Attributes:
-        told: what it is.
-        round: how often the worker's column had been forgotten before; see `reap.workers.rpc.channel.Wishes`.
+        told: its kind.
+        round: number of times that the worker's column had been reset before; see `reap.workers.rpc.channel.Wishes`.
         parts: the command, or the post.
     """
 
@@ -58,12 +58,12 @@ class Item(NamedTuple):
 
 @dataclass(eq=False)
 class Waiting:
-    """An item on its way to a worker; see `reap.workers.messages.Outgoing`.
+    """An item being sent to a worker; see `reap.workers.messages.Outgoing`.
 
     Attributes:
-        item: as it travels.
-        topic: the type of what is posted; None for a command.
-        is_sent: whether it was handed to the line: it cannot be taken back then.
+        item: the item.
+        topic: the type of a post; None for a command.
+        is_sent: whether it was passed to the line, so that it cannot be withdrawn.
     """
 
     parts: Tensors
@@ -73,18 +73,18 @@ class Waiting:
 
     @property
     def has_begun(self) -> bool:
-        """As `is_sent`: it goes in one piece."""
+        """The same as `is_sent`, since it is sent in one piece."""
         return self.is_sent
 
 
 class Visitor(NamedTuple):
-    """Who has called.
+    """The identity of a caller.
 
     Attributes:
-        pid: its process.
+        pid: its process id.
         host: the name of its machine.
-        address: where it could be called.
-        versions: of what both processes must have alike.
+        address: the address of its agent.
+        versions: of packages that must be equal in both processes.
     """
 
     pid: int
@@ -94,17 +94,17 @@ class Visitor(NamedTuple):
 
 
 class Line:
-    """Everything that is said between a carrier and one worker.
+    """The conversation between a carrier and one worker.
 
     Args:
-        key: what the worker proves itself by; no other line has the same.
+        key: authenticates the worker; unique to this line.
         ring: called when something has arrived, or the worker has called for the first time.
 
     Attributes:
-        arrived: messages that were not accepted yet.
-        visitor: who is at the other end; None before it has called.
-        received_bytes: all that has arrived, in bytes.
-        received_seconds: how long the worker waited for it to arrive.
+        arrived: messages that have not been accepted yet.
+        visitor: the identity of the worker; None before it has called.
+        received_bytes: number of bytes received.
+        received_seconds: time the worker spent sending them.
     """
 
     def __init__(self, key: str, ring: Callable[[], Any]) -> None:
@@ -123,7 +123,7 @@ class Line:
     # The carrier's
 
     def put(self, command: Waiting) -> None:
-        """Tell the worker a command."""
+        """Send the worker a command."""
         with deferring_interrupts():
             with self._lock:
                 command.is_sent, command.round = True, self._round
@@ -131,7 +131,7 @@ class Line:
             self._answer()
 
     def post(self, post: Waiting) -> None:
-        """Tell the worker something that it does not reply to, in place of what waits of its type; from any thread."""
+        """Send the worker a post, which replaces a waiting one of its type; callable from any thread."""
         with deferring_interrupts():
             with self._lock:
                 places = [place for place, waiting in enumerate(self._waiting) if waiting.topic is post.topic]
@@ -142,32 +142,32 @@ class Line:
             self._answer()
 
     def stop_early(self) -> None:
-        """Have the worker end the command under way with the column that it is at."""
+        """Make the worker end its current command with the current column."""
         with self._lock:
             self._wishes.append(Item(Told.STOP_EARLY, self._round))
         self._answer()
 
     def clear(self) -> None:
-        """Have the next command begin without a last column, and without wishes that were made before."""
+        """Reset the worker's column for the next command, and cancel earlier requests."""
         self._round += 1
 
     def hang_up(self) -> None:
-        """Tell the worker that nothing comes any more."""
+        """Tell the worker that no more commands will come."""
         self._hangs_up = True
         self._answer()
 
     def cut(self) -> None:
-        """Know the worker no more; whatever it asks from now on, it is told that nothing comes any more."""
+        """Forget the worker; all its later calls are answered with the end of commands."""
         _lines.pop(self._key, None)
         self._waiting.clear()
 
     # The worker's, in threads of RPC
 
     def enter(self, visitor: Visitor) -> None:
-        """The worker is there.
+        """Handle the worker's first call.
 
         Raises:
-            OptionError: with other versions; the group raises it too.
+            OptionError: its versions differ; the group raises this too.
         """
         self.visitor = visitor
         try:
@@ -178,28 +178,28 @@ class Line:
         self._ring()
 
     def fail(self, error: Exception) -> None:
-        """Have the group raise this: the worker will not start."""
+        """Make the group raise this exception, because the worker will not start."""
         report = reports.write(error, reports.AT_START, is_harmless=False)
         self.arrived.append(ArrivedMessage(MessageKind.RAISED, Encoded(report)))
         self._ring()
 
     def fetch(self, call: torch.futures.Future[Any]) -> None:
-        """The worker waits for what there is to say."""
+        """Handle a call that waits for items."""
         self._call = call
         self._answer()
 
     def took(self) -> None:
-        """The worker has handled a post."""
+        """Note that the worker has handled a post."""
         with self._lock:
             self._has_post = False
         self._answer()
 
     def deliver(self, kind: MessageKind, seconds: float, parts: Sequence[torch.Tensor]) -> None:
-        """The worker sends a message.
+        """Handle a message from the worker.
 
         Args:
-            kind: why.
-            seconds: how long the message before was on its way.
+            kind: the kind of message.
+            seconds: transfer time of the previous message.
             parts: its value.
         """
         self.received_bytes += nbytes(parts)
@@ -208,7 +208,7 @@ class Line:
         self._ring()
 
     def _answer(self) -> None:
-        """Answer the call that waits, if there is something to say."""
+        """Answer the waiting call if there are items to send."""
         with self._lock:
             call = self._call
             items = [] if call is None else self._next()
@@ -235,14 +235,14 @@ _lines: dict[str, Line] = {}
 
 
 def enter(key: str, visitor: tuple[Any, ...]) -> None:
-    """Say who one is."""
+    """Announce a worker to its line."""
     if line := _lines.get(key):
         line.enter(Visitor(*visitor))
 
 
 @rpc.functions.async_execution
 def fetch(key: str) -> torch.futures.Future[Any]:
-    """Wait for what there is to say: a list of items, or None if nothing comes any more."""
+    """Wait for items: a list, or None if no more will come."""
     call: torch.futures.Future[Any] = torch.futures.Future()
     if line := _lines.get(key):
         line.fetch(call)
@@ -252,7 +252,7 @@ def fetch(key: str) -> torch.futures.Future[Any]:
 
 
 def took(key: str) -> None:
-    """Say that a post was handled."""
+    """Report that a post was handled."""
     if line := _lines.get(key):
         line.took()
 
@@ -264,6 +264,6 @@ def deliver(key: str, kind: int, seconds: float, *parts: torch.Tensor) -> None:
 
 
 def leave(key: str) -> None:
-    """Want nothing more."""
+    """Stop fetching."""
     if line := _lines.get(key):
         line.hang_up()

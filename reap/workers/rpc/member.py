@@ -1,7 +1,7 @@
-"""The life of a worker's process that calls its group by RPC.
+"""The main function of a worker's process that calls its group by RPC.
 
-SIGTERM, and the signal by which submitit announces the end of a job, let a worker end its rollout with the column under way,
-deliver it and go.
+After SIGTERM, or the signal with which submitit announces the end of a job, a worker ends its rollout with the current column,
+delivers it and exits.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from reap.workers.serve import serve
 ENTRY = f"{__name__}:live"
 
 GRACE = 4.0
-"""Seconds that a worker on another machine has to end when its group is gone; on the group's machine the group sees to it."""
+"""Seconds for a worker on another machine to end when its group is gone; on the group's own machine, the group ends it."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """What a worker's process is told when it is launched.
+    """The arguments with which a worker's process is launched.
 
     Attributes:
-        trainer: the agent of the group's process.
-        name: of the worker's own agent.
-        number: of the worker's own agent.
-        key: what the worker proves itself by.
-        options: of the worker's own agent.
+        trainer: the address of the group's agent.
+        name: the name of the worker's own agent.
+        number: the rank of the worker's own agent.
+        key: authenticates the worker.
+        options: the options of the worker's own agent.
         is_local: whether both are on one machine.
         timeout: seconds for the first call.
-        lost_after: seconds of silence after which the group's machine is lost; of no importance if that is this one.
+        lost_after: seconds of silence after which the group's machine counts as lost; unused if it is this machine.
         spec: a pickled `reap.workers.handler_spec.HandlerSpec`.
     """
 
@@ -65,11 +65,11 @@ class Membership:
 
 
 def live(data: bytes, control: Control) -> int:
-    """Be a worker.
+    """Run as a worker.
 
     Args:
         data: a pickled `Membership`.
-        control: the worker's ints.
+        control: the worker's control ints.
 
     Returns:
         The exit code.
@@ -96,7 +96,7 @@ def _serve(own: Membership, address: Address, control: Control) -> int:
 
 @contextlib.contextmanager
 def _guarded(trainer: Address, lost_after: float) -> Generator[None]:
-    """In the body a loss of the group's machine is noticed, and ends this process, whatever it is at."""
+    """Inside the `with` block, end this process when the group's machine is lost, whatever it is doing."""
     with contextlib.ExitStack() as stack:
         found = {ends: stack.enter_context(one) for ends, one in connections(()).items()}
         own = [one for ends, one in found.items() if ends.endswith(f" {trainer.host}:{trainer.port}")]
@@ -121,7 +121,7 @@ def _leave_on_signals(channel: RpcChannel) -> None:
 
 
 def _wait_for_the_end() -> None:
-    """Whoever launched the worker ends it."""
+    """Handle signals of the worker's launcher, which ends it."""
 
 
 def _end_soon() -> None:

@@ -1,4 +1,4 @@
-"""`RemoteWorker`: one worker as its carrier sees it: the job that was started, and the line that it calls."""
+"""`RemoteWorker`: a worker as its carrier sees it: the job that was started, and the line that it calls."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ NEWLINE = "\n"
 
 
 class RemoteWorker:
-    """One worker.
+    """A worker's job and line.
 
     Args:
-        job: its process.
-        line: where it calls.
-        called: the address that it was given.
-        timeout: seconds until it must have called.
-        before: what was known of the worker before it in its place.
+        job: the worker's process.
+        line: the line that it calls.
+        called: the address that it was told to call.
+        timeout: seconds within which it must call.
+        before: location and counts of its predecessor.
 
     Attributes:
         job: as given.
         line: as given.
-        is_released: whether nobody is interested any more.
-        is_lost: whether it cannot be reached any more, though nothing says that its process has ended.
-        ending: why, in words.
+        is_released: whether the carrier has released it.
+        is_lost: whether it can no longer be reached, although its process is not known to have ended.
+        ending: the reason, as text.
     """
 
     def __init__(self, job: Job, line: Line, called: Address, timeout: float, before: WorkerFacts) -> None:
@@ -42,17 +42,17 @@ class RemoteWorker:
 
     @property
     def arrived(self) -> deque[ArrivedMessage]:
-        """Messages that were not accepted yet."""
+        """Messages that have not been accepted yet."""
         return self.line.arrived
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether no more messages will come."""
         return self.is_lost or self.job.has_ended
 
     @property
     def place(self) -> str:
-        """Where a person finds it."""
+        """Its location, for messages to people."""
         visitor = self.line.visitor
         if visitor is None or self.job.control is not None:
             return self.job.place
@@ -60,7 +60,7 @@ class RemoteWorker:
 
     @property
     def facts(self) -> WorkerFacts:
-        """What is known of it, with the counts of those before it."""
+        """Its location, and counts that include its predecessors'."""
         line, before = self.line, self._before
         host = line.visitor.host if line.visitor else ""
         node = "" if self.job.control is not None else self.job.place
@@ -69,21 +69,21 @@ class RemoteWorker:
 
     @property
     def progress(self) -> Progress | None:
-        """How far it has come, where that is seen."""
+        """Its progress, if visible."""
         return None if self.job.control is None else progress_of(self.job.control)
 
     def give_up(self, error: Exception) -> None:
-        """Have the group raise this: nothing more will come."""
+        """Make the group raise this exception, because no more messages will come."""
         self.is_lost = True
         self.line.fail(error)
 
     def lose(self, reason: str) -> None:
-        """It cannot be reached any more."""
-        self.ending = f"it cannot be reached any more: {reason}"
+        """Note that it can no longer be reached."""
+        self.ending = f"it can no longer be reached: {reason}"
         self.is_lost = True
 
     def missing(self) -> Exception | None:
-        """Why the worker will not call, if that is known, or has not called in time."""
+        """Why the worker will not call, if known, or that it has not called in time."""
         if self.line.visitor is not None or self.is_lost:
             return None
         if self.job.has_ended:

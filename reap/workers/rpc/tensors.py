@@ -1,4 +1,4 @@
-"""Values as tensors: what RPC sends as it lies in memory, without pickling it.
+"""Converts values to tensors, which RPC sends without pickling them.
 
 Encoded(body, buffers) --- wrapped ---> body, buffer, buffer, ...  (uint8) --- RPC ---> ... --- unwrapped ---> Encoded
 """
@@ -17,18 +17,18 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 def wrapped(encoded: Encoded) -> Tensors:
-    """The parts of a value, sharing their memory: the pickle first."""
+    """The parts of a value as tensors that share its memory, the pickle first."""
     return tuple(_tensor(part) for part in (encoded.body, *encoded.buffers))
 
 
 def unwrapped(parts: Sequence[torch.Tensor]) -> Encoded:
-    """The value in what has arrived, sharing its memory."""
+    """Rebuild a value from received tensors, sharing their memory."""
     body, *buffers = (part.numpy().data for part in parts)
     return Encoded(body, buffers)
 
 
 def nbytes(parts: Sequence[torch.Tensor]) -> int:
-    """Bytes of all parts."""
+    """Number of bytes in all parts."""
     return sum(part.numel() for part in parts)
 
 

@@ -1,8 +1,7 @@
-"""`Vigil`: tells when agents on other machines cannot be reached any more.
+"""`Vigil`: detects agents on other machines that can no longer be reached.
 
-It calls an operator of torch there, now and then: that is carried out in C++, without Python, so a process that is busy for
-minutes answers at once, whatever it holds. A process that was killed is noticed with the next call, a cable that was cut when
-two calls in a row have had no answer.
+It regularly calls an operator of torch on them. That runs in C++, without Python, so even a process that is busy for minutes
+answers at once. A killed process is noticed at the next call, a cut cable after two unanswered calls in a row.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from torch.distributed import rpc
 from reap.workers.rpc.agent import Address
 
 INTERVAL = 1.0
-"""Seconds between two calls, at the most."""
+"""Maximum number of seconds between two calls."""
 
 TIMED_OUT = "timeout"
-"""In the text of torch's error for a call that had no answer in time."""
+"""Part of the text of torch's error for a call without a timely answer."""
 
 
 class Watched:
-    """An agent that is called now and then.
+    """An agent that is called regularly.
 
     Args:
-        address: the agent.
-        when_lost: called once, with the reason, in a thread of RPC, if it cannot be reached any more.
+        address: the agent's address.
+        when_lost: called once, with the reason, in an RPC thread, when it can no longer be reached.
     """
 
     def __init__(self, address: Address, when_lost: Callable[[str], Any]) -> None:
@@ -38,7 +37,7 @@ class Watched:
         self._is_called = self._is_known = self._is_late = False
 
     def call(self, timeout: float) -> None:
-        """Call it, unless the call before has had no answer yet."""
+        """Call it, unless the previous call is still unanswered."""
         if self._is_called:
             return
         self._is_called = True
@@ -62,10 +61,10 @@ class Watched:
 
 
 class Vigil:
-    """Calls agents of other machines from a thread of its own.
+    """Calls agents on other machines, in a separate thread.
 
     Args:
-        lost_after: seconds of silence after which an agent is lost.
+        lost_after: seconds of silence after which an agent counts as lost.
     """
 
     def __init__(self, lost_after: float) -> None:
@@ -77,15 +76,15 @@ class Vigil:
         self._thread.start()
 
     def watch(self, address: Address, when_lost: Callable[[str], Any]) -> None:
-        """Call an agent now and then; see `Watched`."""
+        """Start to call an agent regularly; see `Watched`."""
         self._watched[address.name] = Watched(address, when_lost)
 
     def forget(self, address: Address) -> None:
-        """Call an agent no more."""
+        """Stop calling an agent."""
         self._watched.pop(address.name, None)
 
     def close(self) -> None:
-        """Call nobody any more."""
+        """Stop calling all agents."""
         self._is_over.set()
         self._thread.join()
 

@@ -1,8 +1,8 @@
-"""`Watch`: looks at workers on other machines, for no descriptor tells of their ends.
+"""`Watch`: polls workers on other machines, since no descriptor reports their ends.
 
-A thread asks their launcher, notices who does not come, and keeps a vigil over those that have come, where this process may
-call them: where its agent is its own (`reap.workers.rpc.agent`). The user's agent takes calls only: one of a fixed size has no
-lock for what it knows of others.
+A thread asks their launcher, notices workers that do not connect, and checks connected ones by calls (`Vigil`). It calls them
+only if the agent was started here (`reap.workers.rpc.agent`): the user's agent only receives calls, because one of fixed size
+has no lock on its list of other agents.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from reap.workers.rpc.remote_worker import RemoteWorker
 from reap.workers.rpc.vigil import Vigil
 
 LOOK = 0.1
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 class Watch:
-    """Looks at the workers of a carrier.
+    """Polls the workers of a carrier.
 
     Args:
         workers: by number; the carrier changes them.
-        lost_after: seconds of silence after which another machine is lost.
-        ring: called when something has changed.
+        lost_after: seconds of silence after which another machine counts as lost.
+        ring: called after a change.
     """
 
     def __init__(self, workers: Mapping[int, RemoteWorker], lost_after: float, ring: Callable[[], Any]) -> None:
@@ -39,7 +39,7 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         self._is_over.set()
         self._thread.join()
         if self._vigil is not None:

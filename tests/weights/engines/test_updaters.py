@@ -41,7 +41,7 @@ def test_what_is_in_another_process_by_references_to_it(tmp_path: Path) -> None:
     assert found["module"] == {"a module": [2.0], "a TensorDict": [3.0], "a state dict": [4.0], "the latest": [99.0]}
     assert found["remote module"] == [[[1.0, 1.0]], [1.0]]
     assert found["collector"] == [[1] * 4, [1] * 4]
-    assert found["gone"].startswith("weights do not arrive at 'other' any more")
+    assert found["gone"].startswith("weights no longer arrive at 'other'")
 
 
 def test_references_are_counted() -> None:

@@ -140,7 +140,7 @@ def test_workers_that_do_not_come_are_named() -> None:
         ask(group_of([Doer] * 2, launcher=Elsewhere(f"{__name__}:never_comes"), address=HERE, timeout=1.0), 0, ("add", 1, 1))
     text = str(info.value)
     assert type(info.value.__cause__) is TimeoutError
-    assert "these workers did not come to 127.0.0.1:" in text
+    assert "these workers did not connect to 127.0.0.1:" in text
     assert "worker 0 (pid" in text
     assert "worker 1 (pid" in text
     assert "running" in text
@@ -178,15 +178,13 @@ def taken() -> Iterator[int]:
 
 
 def test_a_port_that_is_taken(taken: int) -> None:
-    with pytest.raises(
-        OptionError, match=rf"tcp_port={taken}, address 127.0.0.1: nobody can listen there: Address already in use"
-    ):
+    with pytest.raises(OptionError, match=rf"tcp_port={taken}, address 127.0.0.1: cannot listen there: Address already in use"):
         group_of([Doer], launcher=Elsewhere(), address=HERE, port=taken)
 
 
 @pytest.mark.parametrize(
     ("address", "text"),
-    [("0.0.0.0", "is every interface"), ("somewhere", "IP address"), ("203.0.113.7", "nobody can listen there")],
+    [("0.0.0.0", "is every interface"), ("somewhere", "IP address"), ("203.0.113.7", "cannot listen there")],
 )
 def test_addresses_that_cannot_be(address: str, text: str) -> None:
     with pytest.raises(OptionError, match=text):

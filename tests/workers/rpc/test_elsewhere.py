@@ -164,7 +164,7 @@ def test_a_death_that_the_launcher_does_not_tell_of() -> None:
     wait_until_watched(group)
     job.is_silent = True
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(WorkerDied, match="it cannot be reached any more: "):
+    with pytest.raises(WorkerDied, match="it can no longer be reached: "):
         poll_until_it_fails(group)
     job.is_silent = False
     group.stop()
@@ -175,7 +175,7 @@ def test_a_machine_that_is_silent() -> None:
     pid = ask(group, 0, own_pid)
     wait_until_watched(group)
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(WorkerDied, match="it cannot be reached any more: "):
+    with pytest.raises(WorkerDied, match="it can no longer be reached: "):
         poll_until_it_fails(group)
     group.stop()
 

@@ -1,1 +1,1 @@
-"""Frames that are overwritten: how data are fitted to them, and which frames become others."""
+"""Overwriting frames: fits data to them, and finds frames that are replaced by others."""

@@ -1,4 +1,4 @@
-"""Data that overwrite frames, in the form of the frames: broadcast, cast, and completed with what the frames hold.
+"""Fits data to the frames that they overwrite: broadcast, cast, and completed with existing values.
 
 buffer[2:5] = TensorDict({"reward": 0.0}, [])      [] -> [3], float64 -> float32; all other keys stay
 """
@@ -31,7 +31,7 @@ class EditedStore(Protocol):
 
     @property
     def new_keys_refused(self) -> str:
-        """Why frames cannot get new keys; empty if they can."""
+        """The reason why frames cannot get new keys; empty if they can."""
         ...
 
     def take(self, places: Tensor) -> Leaves:
@@ -39,15 +39,15 @@ class EditedStore(Protocol):
         ...
 
     def add_fields(self, fields: Mapping[Key, Field]) -> None:
-        """Give all frames new keys, with zeros."""
+        """Add keys to all frames, filled with zeros."""
         ...
 
 
 def fitted(storage: EditedStore, places: Tensor, data: Any) -> Any:
-    """Data for places, in the form in which the storage keeps them.
+    """Data for places, in the storage's form.
 
     Args:
-        storage: the storage; it gets the keys that are new.
+        storage: the storage, to which new keys are added.
         places: `[*batch]`.
         data: `[*batch, *item]`, or fewer dimensions, which are broadcast. A TensorDict may lack keys.
 
@@ -91,7 +91,7 @@ def under_key(key: NestedKey, value: Any, batch_size: torch.Size) -> TensorDict:
 
 
 def _batch_dims(data: Any, leaves: Leaves, schema: Schema) -> int:
-    """How many dimensions of the data are the batch's."""
+    """The number of batch dimensions of the data."""
     if isinstance(data, Tensor):
         return max(0, data.ndim - len(schema.fields[WHOLE].shape))
     item = 0 if isinstance(data, Tree) else len(schema.item)
@@ -128,7 +128,7 @@ def _without_ones(shape: tuple[int, ...], dims: int) -> tuple[int, ...]:
 
 
 def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Whether something of this shape can be broadcast to another."""
+    """Whether this shape can be broadcast to another."""
     return len(shape) <= len(whole) and all(
         one in {1, other} for one, other in zip(reversed(shape), reversed(whole), strict=False)
     )

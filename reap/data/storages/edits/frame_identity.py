@@ -1,7 +1,7 @@
-"""Which frames are replaced by others, and which only get another reward, return or priority.
+"""Distinguishes frames that are replaced by others from frames that only get a new reward, return or priority.
 
 A frame is identified by its observations before and after the step, and by its integers and flags: ids, counts, done flags,
-masks. As long as none of these changes, it is still the frame that followed the one before it.
+masks. As long as none of these changes, it still follows the previous frame.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reap.recording.layout import Field
 
 
 def replaced_places(storage: FrameStore, places: Tensor, leaves: Leaves) -> NDArray[np.int64]:
-    """Those of some places whose frames are replaced by others.
+    """The places among these whose frames are replaced by others.
 
     Args:
         storage: the storage that holds the frames.

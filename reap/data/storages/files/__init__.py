@@ -1,1 +1,1 @@
-"""Folders of storages, and room for what they hold."""
+"""Folders of storages, and checks for free space."""

@@ -1,4 +1,4 @@
-"""Memory for a storage: errors that tell how much is missing, before any is taken."""
+"""Checks for free memory before a storage allocates any; errors tell how much is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reap.system.memory import available_memory, readable
 
 
 def refuse_many(max_size: int) -> None:
-    """Raise MemoryError if there is no memory for the table of origins of this many frames."""
+    """Raise MemoryError if the table of origins for this many frames does not fit."""
     needed, (free, bound) = max_size * ORIGIN_BYTES, available_memory()
     if needed > free:
         raise MemoryError(
@@ -19,13 +19,13 @@ def refuse_many(max_size: int) -> None:
 
 
 def refuse_beyond(max_size: int, layout: Layout, free: float, bound: str) -> None:
-    """Raise MemoryError for more bytes than there are.
+    """Raise MemoryError if a layout needs more bytes than are free.
 
     Args:
-        max_size: frames that there is to be room for.
+        max_size: maximum number of frames.
         layout: their memory.
-        free: bytes that there are.
-        bound: a description of who sets that bound.
+        free: number of free bytes.
+        bound: a description of what sets that bound.
     """
     if layout.nbytes <= free:
         return

@@ -1,10 +1,10 @@
-"""`Scratch`: the folder of a storage of files, and who uses it.
+"""`Scratch`: the folder of a storage of files, and the lock on it.
 
     reap.lock   says whose the files beside it are: a storage, and the process that claimed the folder for it;
                 each process that uses them holds it (flock), and the kernel lets go of it when that process is gone
 
-A folder whose lock nobody holds is nobody's. The temporary ones among them, left behind by processes that were killed, are
-removed when the next storage makes one of its own.
+A folder whose lock is free is unused. Temporary ones among these, left behind by killed processes, are removed when the next
+storage makes a temporary folder.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from reap.system.waits import described
 LOCK = "reap.lock"
 
 PREFIX = "reap-frames-"
-"""How the names of temporary folders begin."""
+"""Prefix of the names of temporary folders."""
 
 ONCE_FILE = "once.bin"
-"""The file of the values that a storage with `observations_once` keeps apart from its tensors."""
+"""The file for values that a storage with `observations_once` keeps outside its tensors."""
 
 _OURS = frozenset({"meta.json", ONCE_FILE})
 _KIND = ".memmap"
-"""Files of storages, and of tensordict."""
+"""Patterns of the files of storages and of tensordict."""
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
-"""Error codes of file systems without locks: no process is kept from a folder there, and nothing is removed."""
+"""Error codes of file systems without locks; folders there cannot be protected, and are never removed."""
 
 
 class Scratch:
     """A folder.
 
     Args:
-        folder: where it is, or is to be; None makes a temporary one, which is removed with this object or with the process.
-        replaces: whether it may replace files of another storage that is not in use any more.
-        is_removed: whether the files go with this object or the process; unless given, those of a temporary folder alone.
+        folder: its path; None makes a temporary folder, which is removed with this object or the process.
+        replaces: whether it may replace files of another storage that is no longer in use.
+        is_removed: whether the files are removed with this object or the process; by default only in a temporary folder.
 
     Attributes:
-        folder: where it is.
+        folder: its path.
 
     Raises:
-        OptionError: the folder is not empty, or a temporary one is to stay.
+        OptionError: the folder is not empty, or `is_removed` is False for a temporary one.
         DiskFull: there is no room for a temporary one.
     """
 
@@ -113,7 +113,7 @@ class Scratch:
         """Use the files that were written for the same storage, by this process or another.
 
         Raises:
-            ClosedError: the folder is another storage's by now, or gone.
+            ClosedError: the folder now belongs to another storage, or is gone.
         """
         if not self._held:
             self._try_to_join()
@@ -126,7 +126,7 @@ class Scratch:
                 self._hold(fd)
 
     def _hold(self, fd: int) -> None:
-        """Keep the lock that this descriptor has, if the folder is this storage's."""
+        """Keep the lock of this descriptor, if the folder belongs to this storage."""
         if _claimed_by(fd)[0] == self._owner:
             weakref.finalize(self, os.close, os.dup(fd)).atexit = False
             self._held = True
@@ -158,7 +158,7 @@ class Scratch:
 
 
 def remove_abandoned() -> None:
-    """Remove temporary folders of this user which no process uses any more."""
+    """Remove this user's temporary folders that no process uses."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             status = folder.lstat()
@@ -185,7 +185,7 @@ def remove_whole(folder: Path) -> None:
 
 
 def remove_frames(folder: Path) -> None:
-    """Remove the files of storages from a folder, and leave all others."""
+    """Remove the files of storages from a folder, but no others."""
     for place, _, names in os.walk(folder, topdown=False):
         for name in names:
             if name in _OURS or name.endswith(_KIND):
@@ -213,13 +213,13 @@ def _remove_frames_with(folder: Path, pid: int) -> None:
 
 @contextmanager
 def _locked(path: Path, flags: int, kind: int, *, without: bool = True) -> Generator[int | None]:
-    """In the body, the lock in this file is held; its descriptor, or None where others hold it.
+    """Hold the lock in this file inside the `with` block; yields its descriptor, or None if others hold it.
 
     Args:
         path: the file.
         flags: of `os.open`.
         kind: `LOCK_EX` or `LOCK_SH`.
-        without: whether it counts as held on a file system that has no locks.
+        without: whether the lock counts as held on a file system without locks.
     """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o666)
     try:
@@ -234,7 +234,7 @@ def _locked(path: Path, flags: int, kind: int, *, without: bool = True) -> Gener
 
 
 def _is_had(fd: int, kind: int, without: bool) -> bool:
-    """Whether the lock of a file could be had; see `_locked`."""
+    """Try to take the lock of a file; return whether that succeeded; see `_locked`."""
     try:
         fcntl.flock(fd, kind)
     except BlockingIOError:
@@ -252,6 +252,6 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 def _claimed_by(fd: int) -> tuple[str, int]:
-    """Which storage claimed a folder, and the process in which it did; from its lock."""
+    """The storage that claimed a folder, and its process, from the lock file."""
     owner, _, pid = os.pread(fd, 100, 0).decode().partition(" ")
     return owner, int(pid or 0)

@@ -1,1 +1,1 @@
-"""Values under `"next"`: stored, or rebuilt from the frame after."""
+"""Values under `"next"`: stored, or rebuilt from the following frame."""

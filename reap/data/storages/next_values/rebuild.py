@@ -4,10 +4,10 @@
     root          o0     o1      o2  | o3
     next          o1     END     o3  |              END: the last observation of an episode
     stored        -      slot    slot until o3 is written
-                                                    slot: in a `SideStore`, since END is not o2, and nothing follows o2 yet
+                                                    slot: in a `SideStore`, since END is not o2, and no frame follows o2 yet
 
-Bytes decide, not flags: a value that differs from the root of the following frame has a slot. The following frame was written
-later, so it is overwritten later: the source of a rebuilt value lives as long as its frame.
+Only bytes are compared, not flags: a value that differs from the root of the following frame has a slot. The following frame
+was written later, so it is overwritten later: the source of a rebuilt value lives as long as its frame.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RebuildNext(StoreNext):
 
     Attributes:
         roots: the key of the root, for each key that is rebuilt.
-        side: the values that cannot be rebuilt; None before the first write, and where no key is rebuilt.
+        side: the values that cannot be rebuilt; None before the first write, and if no key is rebuilt.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class RebuildNext(StoreNext):
         return RebuildNext()
 
     def stored_fields(self, fields: Mapping[Key, Field]) -> Mapping[Key, Field]:
-        """All fields but those that are rebuilt."""
+        """All fields except those that are rebuilt."""
         self.roots = {after(key): key for key in carried(fields) if fields[key].nbytes >= SMALLEST}
         return {key: field for key, field in fields.items() if key not in self.roots}
 
@@ -63,7 +63,7 @@ class RebuildNext(StoreNext):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept apart."""
+        """Number of bytes in the side store."""
         return self.side.nbytes if self.side else 0
 
     # ------------------------------------------------------------------ writing
@@ -83,7 +83,7 @@ class RebuildNext(StoreNext):
         return mask[:, skipped:]
 
     def write(self, storage: FrameStore, leaves: Leaves, claim: Claim, prepared: Mask) -> None:
-        """Give slots to the frames that need one, and free those before them that can be rebuilt now; see `StoreNext`."""
+        """Give slots to frames that need one, and free earlier ones that can be rebuilt now; see `StoreNext`."""
         side, capacity = self.side, storage.ring.capacity
         if side is None or not claim.columns:
             return
@@ -101,7 +101,7 @@ class RebuildNext(StoreNext):
             self._join(storage, side, claim.start)
 
     def _join(self, storage: FrameStore, side: SideStore, start: int) -> None:
-        """Free the slots of the frames before a column whose values are the roots of those in it; with the lock held."""
+        """Free the slots of frames before a column whose values equal the roots in that column; with the lock held."""
         ring = storage.ring
         if start - 1 < ring.oldest or not ring.filled(start - 1, start).all():
             return
@@ -141,7 +141,7 @@ class RebuildNext(StoreNext):
         self._keep(side, at[held], {key: leaves[key][torch.from_numpy(held)] for key in self.roots})
 
     def _keep(self, side: SideStore, places: Places, values: Mapping[Key, Tensor]) -> None:
-        """Put values `[n, *item]` into the slots of these places, which get one if they have none; with the lock held."""
+        """Put values `[n, *item]` into the slots of these places, allocating missing ones; with the lock held."""
         side.take(np.unique(places[side.slots(places) < 0]))
         slots = side.slots(places)
         for key, value in values.items():
@@ -150,7 +150,7 @@ class RebuildNext(StoreNext):
     # ------------------------------------------------------------------ reading
 
     def complete(self, storage: FrameStore, places: Tensor, leaves: Leaves) -> Leaves:
-        """Add the values under `"next"` to those that were taken from these places; see `StoreNext`."""
+        """Add the values under `"next"` to values taken from these places; see `StoreNext`."""
         if self.side is None:
             return leaves
         complete = leaves | self._values(storage, self.side, places)
@@ -159,7 +159,7 @@ class RebuildNext(StoreNext):
     def _values(self, storage: FrameStore, side: SideStore, places: Tensor) -> dict[Key, Tensor]:
         """The values that are not stored, `[B, *item]`.
 
-        If a slot was given to another frame in the meantime, its value is taken again.
+        If a slot was reassigned to another frame in the meantime, its value is read again.
         """
         at = places.cpu().numpy()
         following = torch.from_numpy(_moved(at, 1, storage.ring.capacity)).to(places.device)
@@ -188,7 +188,7 @@ class RebuildNext(StoreNext):
     # ------------------------------------------------------------------ moving
 
     def load(self, storage: FrameStore, frames: Mapping[Key, Tensor], prepared: Mask, claimed: int) -> None:
-        """Take over the frames of another storage; see `StoreNext`. With the lock held."""
+        """Load the frames of another storage; see `StoreNext`. With the lock held."""
         if self.side is None:
             return
         self.side.empty()
@@ -200,7 +200,7 @@ class RebuildNext(StoreNext):
         self._keep(self.side, rows * capacity + at, values)
 
     def copy_from(self, other: RebuildNext) -> None:
-        """Take over the values that another such object keeps apart."""
+        """Load the side store of another such object."""
         if self.side is not None and other.side is not None:
             self.side.copy_from(other.side)
 

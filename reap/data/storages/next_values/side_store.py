@@ -1,12 +1,12 @@
-"""`SideStore`: additional values of a few frames, in slots of memory that is taken as it is used.
+"""`SideStore`: additional values of a few frames, in slots whose memory is allocated on use.
 
-    slots      for each place, the number of its slot plus one; 0: it has none
-    returned   a stack of slots that were given back; they are reused first, so that little memory is touched
-    counts     slots that were ever taken | height of the stack | slots for which there is memory
+    slots      for each place, the number of its slot plus one; 0 for none
+    returned   a stack of freed slots; they are reused first, so that little memory is touched
+    counts     slots ever used | height of the stack | slots for which there is memory
     values     [places, *item] under each key
 
-All of it can be in memory that processes share. It is changed with the ring's lock held, in an order that loses slots at the
-worst when a process is killed in the middle; those are found again when no others are left.
+All of it can be in shared memory. It is changed with the ring's lock held, in an order that at worst loses slots when a
+process is killed midway; lost slots are found again when no others are left.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ Places = NDArray[np.int64]
 TAKEN, RETURNED, RESERVED = range(3)
 
 RESERVE_BYTES = 16 << 20
-"""How much memory is made sure of at a time."""
+"""Number of bytes reserved at a time."""
 
 _COUNTS, _SLOTS, _STACK = ("counts",), ("slots",), ("returned",)
 
 
 class Sparse:
-    """Zeroed memory whose pages are taken where they are written.
+    """Zeroed memory whose pages are allocated when written.
 
     Args:
         nbytes: its size.
-        left: returns the bytes that can still be taken, and a description of who sets that bound.
-        fd: descriptor of the file or shared memory that it is a part of; None for memory of this process.
-        start: where it begins there.
+        left: returns the number of bytes still available, and a description of what sets that bound.
+        fd: the descriptor of the file or shared memory that contains it; None for memory of this process.
+        start: its offset there.
     """
 
     def __init__(self, nbytes: int, left: Callable[[], tuple[float, str]], fd: int | None = None, start: int = 0) -> None:
@@ -61,11 +61,11 @@ class Sparse:
         self.memory = np.frombuffer(mapping, np.uint8)
 
     def take(self, start: int, nbytes: int) -> None:
-        """Make sure that there is memory for a part of it.
+        """Reserve memory for a part of it.
 
         Raises:
-            MemoryError: there is none.
-            DiskFull: a disk has none.
+            MemoryError: there is not enough memory.
+            DiskFull: there is not enough disk space.
         """
         left, bound = self._left()
         if nbytes > left:
@@ -84,11 +84,11 @@ class SideStore:
 
     Args:
         fields: shape and dtype of the values.
-        places: frames at the most.
+        places: maximum number of frames.
         make: makes the memory.
 
     Attributes:
-        counts: slots that were ever taken, the height of the stack, and slots for which there is memory.
+        counts: number of slots ever used, height of the stack, and number of slots for which there is memory.
     """
 
     def __init__(self, fields: Mapping[Key, Field], places: int, make: Callable[[int], Sparse]) -> None:
@@ -111,12 +111,12 @@ class SideStore:
 
     @property
     def tables_nbytes(self) -> int:
-        """Bytes of all but the values."""
+        """Number of bytes of everything but the values."""
         return self._layout.offset(next(iter(self._fields)))
 
     @property
     def nbytes(self) -> int:
-        """Bytes that were ever written: the tables, and the slots that were ever taken."""
+        """Number of bytes ever written: the tables, and the slots ever used."""
         return self.tables_nbytes + int(self.counts[TAKEN]) * self._item
 
     def slots(self, places: Places) -> NDArray[np.int32]:
@@ -132,7 +132,7 @@ class SideStore:
         indexable(self._values[key]).index_copy_(0, torch.from_numpy(slots).long(), indexable(values.to("cpu")))
 
     def reserve(self, count: int) -> None:
-        """Make sure of memory for `count` more slots; with the lock held.
+        """Reserve memory for `count` more slots; with the lock held.
 
         Raises:
             MemoryError: there is none.
@@ -147,10 +147,10 @@ class SideStore:
         self.counts[RESERVED] = reserved + step
 
     def take(self, places: Places) -> NDArray[np.int32]:
-        """Slots for places that have none, `[n]`; with the lock held.
+        """Allocate slots for places that have none, `[n]`; with the lock held.
 
         Raises:
-            MemoryError: there is no memory for them.
+            MemoryError: there is not enough memory.
         """
         count = len(places)
         if count > self.counts[RETURNED] + self._places - self.counts[TAKEN]:
@@ -165,7 +165,7 @@ class SideStore:
         return slots
 
     def give_back(self, places: Places) -> None:
-        """Let the slots of places be taken by others; with the lock held."""
+        """Free the slots of places; with the lock held."""
         slots = self.slots(places)
         slots = slots[slots >= 0]
         if not len(slots):
@@ -176,11 +176,11 @@ class SideStore:
         self.counts[RETURNED] = returned + len(slots)
 
     def empty(self) -> None:
-        """No place has a slot any more; with the lock held."""
+        """Free all slots; with the lock held."""
         self.give_back(np.arange(self._places))
 
     def _find_lost(self) -> None:
-        """Count as returned all slots that no place has: some were lost with a process that was killed."""
+        """Free all slots that belong to no place: some were lost with a killed process."""
         unused = np.ones(self._places, np.bool_)
         unused[self._slots[self._slots > 0] - 1] = False
         lost = np.flatnonzero(unused)[::-1]

@@ -1,4 +1,4 @@
-"""`StoreNext` stores the values under `"next"` like all others; its methods are also those of `RebuildNext`."""
+"""`StoreNext`: stores the values under `"next"` like all others; has the same methods as `RebuildNext`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class StoreNext:
         return StoreNext()
 
     def stored_fields(self, fields: Mapping[Key, Field]) -> Mapping[Key, Field]:
-        """The fields that the storage itself has to hold."""
+        """The fields that the storage itself must hold."""
         return fields
 
     def allocate(self, fields: Mapping[Key, Field], places: int, make: Callable[[int], Sparse]) -> None:
-        """Allocate memory for the values that are kept apart from the storage.
+        """Allocate memory for the values kept outside the storage.
 
         Args:
             fields: shape and dtype of all values.
@@ -38,7 +38,7 @@ class StoreNext:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept apart."""
+        """Number of bytes kept outside the storage."""
         return 0
 
     def prepare(self, storage: FrameStore, leaves: Leaves, skipped: int) -> Any:
@@ -50,14 +50,14 @@ class StoreNext:
             skipped: number of first columns that are not written.
 
         Raises:
-            MemoryError: there is no memory for the values that must be kept apart.
+            MemoryError: there is not enough memory for the values kept outside the storage.
         """
 
     def write(self, storage: FrameStore, leaves: Leaves, claim: Claim, prepared: Any) -> None:
         """Keep the values that cannot be rebuilt, after all others were written to the claimed columns."""
 
     def complete(self, storage: FrameStore, places: Tensor, leaves: Leaves) -> Leaves:
-        """Add the values that are not stored to those that were taken from these places."""
+        """Add the values that are not stored to values taken from these places."""
         return leaves
 
     def editing(self, storage: FrameStore, places: Tensor, leaves: Leaves) -> AbstractContextManager[None]:
@@ -69,11 +69,11 @@ class StoreNext:
         return {}
 
     def at(self, storage: FrameStore, index: Any) -> Any:
-        """The frames at an index of any kind that a tensor takes."""
+        """The frames at any index that a tensor accepts."""
         return storage.viewed(index)
 
     def load(self, storage: FrameStore, frames: Mapping[Key, Tensor], prepared: Any, claimed: int) -> None:
-        """Take over the frames of another storage, after the stored values were copied.
+        """Load the frames of another storage, after the stored values were copied.
 
         Args:
             storage: the storage that loads them.
@@ -83,4 +83,4 @@ class StoreNext:
         """
 
     def copy_from(self, other: Any) -> None:
-        """Take over the values that another such object keeps apart."""
+        """Load the values that another such object keeps outside its storage."""

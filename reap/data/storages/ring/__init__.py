@@ -1,1 +1,1 @@
-"""Which columns of a storage are written, by whom, and which can be read."""
+"""The ring of a storage's columns: which are written, by which process, and which can be read."""

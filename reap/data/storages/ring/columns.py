@@ -10,14 +10,14 @@ from reap.data.storages.ring.control import CLAIMED, FLOOR
 from reap.recording.layout import Array
 
 Pieces = Sequence[tuple[int, int]]
-"""Ranges of places, each from the first to the one after the last: two of them where columns wrap around the end."""
+"""Ranges of places, each from the first to the one after the last; two if columns wrap around the end."""
 
 
 def window_of(words: memoryview[int], capacity: int) -> tuple[int, int]:
-    """The first column whose data were not overwritten, and the first that is not claimed yet, at one moment.
+    """The first column that has not been overwritten, and the first that is not claimed, at one moment.
 
     Args:
-        words: those of a `Control`.
+        words: the words of a `Control`.
         capacity: number of columns.
     """
     claimed = words[CLAIMED]
@@ -32,6 +32,6 @@ def pieces_of(start: int, stop: int, capacity: int) -> Pieces:
 
 
 def columns_of(array: Array, pieces: Pieces) -> Array:
-    """Columns of an array `[rows, columns, ...]`: a view if they are one piece, else a copy."""
+    """Select columns of an array `[rows, columns, ...]`: a view if they are contiguous, else a copy."""
     parts = [array[:, first:end] for first, end in pieces]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)

@@ -1,9 +1,9 @@
-"""`Control`: the numbers that readers and writers of a buffer agree by, in memory of one process or shared by several.
+"""`Control`: the numbers that coordinate readers and writers of a buffer, in memory of one process or shared by several.
 
     words      claimed | written | floor | streams | busy | edits | ... (see the places below)
-    writers    who is writing which columns, one entry for each write under way
-    origins    for each column, the stream that wrote it, and whether a write began there; or that its write was broken off
-    schema     the form of the first writer's data, so that the others lay theirs out alike
+    writers    one entry for each write in progress: the process and its columns
+    origins    for each column, the stream that wrote it, and whether a write started there; or that its write was aborted
+    schema     the schema of the first writer's data, for the same layout in all processes
 
 Words are read without a lock: one aligned word each. They are written with the lock held.
 """
@@ -27,30 +27,30 @@ from reap.system.handles import Handle
 from reap.system.locks import ProcessLock
 
 CLAIMED, WRITTEN, FLOOR, STREAMS, BUSY, EDITS, SCHEMA_SIZE, TRANSFORMS, BROKEN, RESERVED = range(10)
-"""Places in the words: columns claimed so far; frames written so far; the first column that counts; streams so far; entries in
-use; twice the changes made in place, odd while one is made; bytes of the schema; the first write's decision about transforms;
-writes that were broken off and have no entry any more; the first columns for which a disk has room."""
+"""Indices of the words: columns claimed so far; frames written so far; the first column that counts; streams so far; entries in
+use; twice the number of in-place changes, odd during one; bytes of the schema; the first write's decision about transforms;
+aborted writes without an entry; number of columns for which disk space is reserved."""
 
 WORDS = 16
 
 HOLE = -1
-"""The origin of a column whose write was broken off."""
+"""The origin of a column whose write was aborted."""
 
 REPLACEMENT = 1 << 32
-"""Added to the changes made in place by one that replaces frames by others."""
+"""Added to the count of in-place changes by one that replaces frames by others."""
 
 REPLACED = 1 << 30
 """Set in the origin of a frame that replaced another. After the columns of the first row, the table has this
 bit for the places of the others."""
 
 WRITERS = 256
-"""Writes that can be under way at the same time."""
+"""Maximum number of concurrent writes."""
 
 ORIGIN_BYTES = 4
-"""Bytes that are noted of each column."""
+"""Number of bytes noted for each column."""
 
 PID, BIRTH, START, COUNT = range(4)
-"""Columns of a writer's entry: its process, when that began, the first column that it writes, how many; 0 if free."""
+"""Fields of a writer's entry: its process, the start time of that, its first column, and the number of columns; 0 if free."""
 
 NOBODY = -1
 """The process of an entry whose writer gave up."""
@@ -68,17 +68,17 @@ class Control:
     """Words and tables about the columns of a buffer.
 
     Args:
-        columns: columns at the most.
+        columns: maximum number of columns.
         make_block: makes their memory.
 
     Attributes:
-        columns: columns at the most.
-        words: see the places above.
+        columns: maximum number of columns.
+        words: see the indices above.
         writers: `int64[WRITERS, 4]`.
-        origins: `int32[columns]`: twice the number of the stream, plus one where a write began; see `REPLACED`; or HOLE.
+        origins: `int32[columns]`: twice the number of the stream, plus one if a write started there; see `REPLACED`; or HOLE.
         lock: excludes other writers.
-        refusal: why nothing can be written; empty if it can.
-        tally: its first number counts the frames that this process publishes; None for nobody.
+        refusal: the reason why nothing can be written; empty if writes are allowed.
+        tally: its first number counts the frames that this process publishes; None for no count.
     """
 
     refusal = ""
@@ -109,7 +109,7 @@ class Control:
         return self.block.fd is not None
 
     def shared(self) -> Control:
-        """The same in memory that other processes can map; itself if it is there already."""
+        """The same in memory that other processes can map; itself if it already is."""
         if self.is_shared:
             return self
         twin = Control(self.columns, Block.shared)
@@ -123,7 +123,7 @@ class Control:
         return pickle.loads(self._schema[:size].tobytes()) if size else None
 
     def note_schema(self, schema: Any) -> None:
-        """Note the schema of the data for the other processes; with the lock held.
+        """Store the schema of the data for other processes; with the lock held.
 
         Raises:
             MemoryError: it is too long.
@@ -135,20 +135,20 @@ class Control:
         self.words[SCHEMA_SIZE] = len(noted)
 
     def grow(self, columns: int) -> None:
-        """Have room for more columns, in memory of this process; with the lock held."""
+        """Make room for more columns, in memory of this process; with the lock held."""
         origins = np.zeros(columns, np.int32)
         origins[: self.columns] = self.origins
         self.origins, self.columns = origins, columns
 
     def abandon(self) -> None:
-        """Count unfinished writes as given up, since no writer knows of this copy."""
+        """Count unfinished writes as aborted, since no writer knows this copy."""
         self.writers[self.writers[:, COUNT] > 0, PID] = NOBODY
 
     def state(self, places: int) -> dict[str, Any]:
-        """The numbers as plain data; with the lock held. Unfinished writes count as given up.
+        """The numbers as plain data; with the lock held. Unfinished writes count as aborted.
 
         Args:
-            places: how many places have an origin.
+            places: number of places whose origin is kept.
         """
         words, writers = self.words, self.writers
         begun = writers[(writers[:, COUNT] > 0) & (writers[:, START] < words[CLAIMED])]
@@ -164,7 +164,7 @@ class Control:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Load a `state`; with the lock held.
 
-        Streams get new numbers, as few as possible, since those that were given out here may still be in use.
+        Streams are renumbered compactly, because numbers that were assigned here may still be in use.
         """
         words, given_out, origins = self.words, self.words[STREAMS], state["origins"].numpy()
         if len(origins) > self.columns:
@@ -192,15 +192,15 @@ class Control:
 
 
 def checked_state(state: Mapping[str, Any], places: int, capacity: int) -> int:
-    """Columns in use according to the state of a `Control`, after checking all of it.
+    """Number of columns in use according to a `Control`'s state, which is checked completely.
 
     Args:
         state: its `state`.
-        places: how many origins are noted at most.
+        places: maximum number of origins.
         capacity: columns of the ring.
 
     Raises:
-        SpecMismatch: they are those of no ring of this size.
+        SpecMismatch: not the state of a ring of this size.
     """
     claimed, floor, origins, writing = (state[name] for name in ("claimed", "floor", "origins", "writing"))
     numbers = [claimed, floor, state["written"], state["transforms"], *(number for write in writing for number in write)]

@@ -1,4 +1,4 @@
-"""`Holes`: columns of writes that were never finished. Nobody reads them; the next round of the ring overwrites them.
+"""`Holes`: columns of writes that were never finished. They are not read, and the next round of the ring overwrites them.
 
 Each is marked in its origin, so that any number of holes can exist and all processes see the same ones.
 """
@@ -36,7 +36,7 @@ class Holes:
             origins[origins == HOLE] = 0
 
     def held(self) -> list[tuple[int, int]]:
-        """First column and number of columns of each hole that was not overwritten yet."""
+        """First column and number of columns of each hole that has not been overwritten yet."""
         broken, holes = self._found
         if broken != self._control.words[BROKEN]:
             with self._control.lock:

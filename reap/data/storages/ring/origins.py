@@ -1,4 +1,4 @@
-"""`Origins`: which stream wrote each column, where writes begin, and which frames replaced others."""
+"""`Origins`: the stream that wrote each column, the starts of writes, and frames that replaced others."""
 
 from __future__ import annotations
 

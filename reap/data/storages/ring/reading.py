@@ -1,4 +1,4 @@
-"""`Reading`: the state of a ring when a reader began, which later tells which frames must be read again."""
+"""`Reading`: the state of a ring when a reader started, which later tells which frames must be read again."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 
 class Reading(NamedTuple):
-    """The state of a ring when a reader began.
+    """The state of a ring when a reader started.
 
     Attributes:
-        claimed: columns claimed by then.
-        edits: changes in place by then.
-        writing: first column and number of columns of each write that was under way, or broken off.
+        claimed: number of columns claimed by then.
+        edits: number of in-place changes by then.
+        writing: first column and number of columns of each write in progress or aborted.
     """
 
     claimed: int

@@ -1,4 +1,4 @@
-"""`Ring`: which columns of a buffer are written, by whom, and which can be read.
+"""`Ring`: which columns of a buffer are written, by which process, and which can be read.
 
     claim    under the lock: the next columns are this writer's      claimed += n
     copy     without a lock: several writers at the same time
@@ -6,8 +6,8 @@
 
 The count of columns never starts over; column c is at place c % capacity. A reader notes the state of the ring, takes its
 frames, and looks again: frames from columns that were being written, or were claimed in the meantime, are drawn again. The
-columns of an unfinished write become holes: they are never read, and are overwritten in the next round. The entry of a writer
-that is killed stays in the table, and becomes a hole as soon as somebody needs the entry or its columns.
+columns of an unfinished write become holes: they are never read, and are overwritten in the next round. The entry of a killed
+writer stays in the table, and becomes a hole as soon as the entry or its columns are needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from reap.system.waits import Wait
 
 
 class Claim(NamedTuple):
-    """Columns that a writer may write.
+    """Columns reserved for a writer.
 
     Attributes:
         start: the first of them.
@@ -46,14 +46,14 @@ class Claim(NamedTuple):
 
 
 class Ring:
-    """Columns written in a ring by one process or several.
+    """A ring of columns written by one or more processes.
 
     Args:
         control: the shared counters and tables.
         capacity: number of columns.
 
     Attributes:
-        origins: which stream wrote each column.
+        origins: the stream that wrote each column.
 
     Example:
         >>> ring = Ring(Control(10), capacity=10)
@@ -77,22 +77,22 @@ class Ring:
 
     @property
     def claimed(self) -> int:
-        """Columns claimed so far, which is the number of the next one."""
+        """Number of columns claimed so far, which is also the number of the next one."""
         return self._words[CLAIMED]
 
     @property
     def oldest(self) -> int:
-        """The first column whose data were not overwritten."""
+        """The first column that has not been overwritten."""
         return window_of(self._words, self.capacity)[0]
 
     @property
     def window(self) -> tuple[int, int]:
-        """`oldest` and `claimed` at one moment, whoever is writing."""
+        """`oldest` and `claimed` at one moment, even while others write."""
         return window_of(self._words, self.capacity)
 
     @property
     def written(self) -> int:
-        """Frames written so far."""
+        """Number of frames written so far."""
         return self._words[WRITTEN]
 
     def places(self, start: int, columns: int) -> NDArray[np.int64]:
@@ -176,7 +176,7 @@ class Ring:
         return claim
 
     def _free_entry(self) -> int:
-        """An entry that is not in use; those of dead writers are freed if there is no other."""
+        """A free entry; entries of dead writers are freed if there is no other."""
         table = self._table
         if (free := table.free()) is not None:
             return free
@@ -213,7 +213,7 @@ class Ring:
         self._claims.pop(get_ident(), None)
 
     def give_up(self, claim: Claim) -> None:
-        """Leave claimed columns unwritten; nobody will read them."""
+        """Leave claimed columns unwritten; they will not be read."""
         with self.control.lock:
             if self._table.is_own(claim.entry, claim.start, claim.columns):
                 self._make_hole(claim.entry)
@@ -254,7 +254,7 @@ class Ring:
         return self.settled < self.claimed
 
     def empty(self, *, forget_written: bool = True) -> None:
-        """Restart at the first place; nothing written so far can be read any more."""
+        """Restart at the first place; everything written so far becomes unreadable."""
         with self.control.lock:
             start = -(-self._words[CLAIMED] // self.capacity) * self.capacity
             self._words[CLAIMED] = self._words[FLOOR] = start
@@ -263,7 +263,7 @@ class Ring:
 
     @contextmanager
     def editing(self, replaced: NDArray[np.int64] | None = None) -> Generator[None]:
-        """A context in which the caller changes frames in place; readers take theirs again.
+        """A context in which the caller changes frames in place; concurrent readers read again.
 
         Args:
             replaced: places of frames that are replaced by others.
@@ -281,20 +281,20 @@ class Ring:
 
     @contextmanager
     def replacing(self) -> Generator[None]:
-        """A context in which the caller loads a state; nobody writes meanwhile.
+        """A context in which the caller loads a state, and no process writes.
 
         Raises:
-            CallOrderError: somebody is writing.
+            CallOrderError: a process is writing.
         """
         with self.editing():
             self.require_unwritten()
             yield
 
     def require_unwritten(self) -> None:
-        """Raise CallOrderError while somebody writes."""
+        """Raise CallOrderError if a process is writing."""
         if self.is_being_written:
             raise CallOrderError(
-                "replay buffer: expected nobody to write while it is loaded; pause or stop the collector first"
+                "replay buffer: expected no process to write while it is loaded; pause or stop the collector first"
             )
 
     # ------------------------------------------------------------------ readers
@@ -306,12 +306,12 @@ class Ring:
         return Reading(claimed, words[EDITS], tuple(self.under_way()) if words[BUSY] or words[BROKEN] else ())
 
     def is_untouched(self, reading: Reading) -> bool:
-        """Whether no write was under way when the reader began, and none has begun since."""
+        """Whether no write was in progress when the reader started, and none has started since."""
         claimed, edits, writing = reading
         return not writing and self._words[CLAIMED] == claimed and self._words[EDITS] == edits and not edits & 1
 
     def is_edited(self, reading: Reading) -> bool:
-        """Whether frames were being changed in place when the reader began, or have been changed since."""
+        """Whether frames were being changed in place when the reader started, or have been changed since."""
         return bool(reading.edits & 1) or self._words[EDITS] != reading.edits
 
     def touched(self, places: NDArray[np.int64], reading: Reading) -> NDArray[np.bool_]:
@@ -330,7 +330,7 @@ class Ring:
         The answer stays true while the lock is held.
 
         Returns:
-            A slice if they are one piece, else each place, `[n]`.
+            A slice if they are contiguous, else each place, `[n]`.
         """
         oldest, claimed = self.window  # read before the writes, so that each column before `claimed` is published or among them
         if not any(start < claimed and start + columns > oldest for start, columns in self.under_way()):

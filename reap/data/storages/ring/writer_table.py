@@ -1,6 +1,6 @@
-"""`WriterTable`: who is writing which columns, one entry for each write under way.
+"""`WriterTable`: one entry for each write in progress, with its process and columns.
 
-An entry outlives its writer: liveness is the process and the time at which that began.
+An entry outlives its writer; the writer is alive if a process with its pid and start time exists.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ class WriterTable:
         self._entries, self._words = control.writers, control.words
 
     def entries(self) -> list[tuple[int, int, int]]:
-        """Number, first column and number of columns of those that are in use."""
+        """Index, first column and number of columns of each entry in use."""
         entries = self._entries
         used = np.flatnonzero(entries[:, COUNT])
         return [(int(entry), int(entries[entry, START]), int(entries[entry, COUNT])) for entry in used]
 
     def free(self) -> int | None:
-        """An entry that is not in use; None if all are."""
+        """A free entry; None if all are in use."""
         if not self._words[BUSY]:
             return 0
         free = np.flatnonzero(self._entries[:, COUNT] == 0)
         return int(free[0]) if len(free) else None
 
     def enter(self, entry: int, start: int, columns: int) -> None:
-        """Note in an entry that this process writes `columns` columns from `start` on."""
+        """Fill an entry: this process writes `columns` columns from `start` on."""
         pid = os.getpid()
         self._entries[entry] = pid, _born(pid), start, columns
         self._words[BUSY] += 1
 
     def leave(self, entry: int) -> None:
-        """Let others have an entry."""
+        """Free an entry."""
         self._entries[entry, COUNT] = 0
         self._words[BUSY] -= 1
 
@@ -60,7 +60,7 @@ class WriterTable:
         return (pid, *found) == (os.getpid(), start, columns)
 
     def is_alive(self, entry: int) -> bool:
-        """Whether its writer has neither ended nor given up."""
+        """Whether its writer is alive and has not aborted the write."""
         pid, birth = map(int, self._entries[entry, [PID, BIRTH]])
         return pid != NOBODY and birth == _birth(pid)
 
@@ -74,7 +74,7 @@ class WriterTable:
 
 
 def _birth(pid: int) -> int:
-    """When a process began, in the system's ticks; 0 if it has ended."""
+    """The start time of a process, in the system's ticks; 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -83,4 +83,4 @@ def _birth(pid: int) -> int:
 
 
 _born = cache(_birth)
-"""When this process began; after a fork it is another one."""
+"""The start time of this process, which changes after a fork."""

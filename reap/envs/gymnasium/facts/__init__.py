@@ -1,1 +1,1 @@
-"""What a `GymEnv` says of itself and of gymnasium, and the infos that it makes observations of."""
+"""Facts about a `GymEnv` and gymnasium, and infos as observations."""

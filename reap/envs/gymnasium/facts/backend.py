@@ -1,4 +1,4 @@
-"""The library that gym's envs are made with: gymnasium, always."""
+"""The library of gym envs: always gymnasium."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gym_backend(submodule: str | None = None) -> ModuleType:
 
 
 class set_gym_backend(ContextDecorator):  # noqa: N801  torchrl's name
-    """Says that gym's envs are made with gymnasium, as they always are: for programs that say so.
+    """Selects gymnasium as the library of gym envs, for programs that do; there is no other choice.
 
     A context manager, a decorator, or a call with `.set()`.
 
@@ -52,7 +52,7 @@ class set_gym_backend(ContextDecorator):  # noqa: N801  torchrl's name
         self.backend = gym
 
     def set(self) -> None:
-        """Nothing more: gymnasium is the library."""
+        """Do nothing: gymnasium is the library."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Infos of gymnasium envs as observations: which entries of `info` are read, with which specs."""
+"""Infos of gymnasium envs as observations: chooses the entries of `info` to read, and their specs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ InfoKeys = Sequence[str] | Mapping[str, Spec]
 
 
 class default_info_dict_reader:  # noqa: N801  torchrl's name
-    """Says which infos `GymEnv.set_info_dict_reader` makes observations of.
+    """Chooses the infos that `GymEnv.set_info_dict_reader` turns into observations.
 
     Args:
         keys: the names; None: all numbers that a reset and a step return.
         spec: a spec for each name, as a list, a dict or a Composite; scalars in float32 unless given.
-        ignore_private: with `keys=None`, leave out names that begin with an underscore.
+        ignore_private: with `keys=None`, omit names that start with an underscore.
 
     Raises:
-        OptionError: another number of specs than of names.
+        OptionError: the numbers of specs and names differ.
 
     Example:
         >>> default_info_dict_reader(["x_position"]).info_keys
@@ -52,10 +52,10 @@ class default_info_dict_reader:  # noqa: N801  torchrl's name
 
 
 def keys_of_reader(reader: Any) -> dict[str, Spec] | None:
-    """The names and specs that a reader asks for; None: all that there are.
+    """The names and specs of a reader; None means all infos.
 
     Raises:
-        OptionError: it is no `default_info_dict_reader`.
+        OptionError: not a `default_info_dict_reader`.
     """
     if reader is not None and not isinstance(reader, default_info_dict_reader):
         raise OptionError(
@@ -66,7 +66,7 @@ def keys_of_reader(reader: Any) -> dict[str, Spec] | None:
 
 
 def specs_of_infos(infos: Iterable[Mapping[str, Any]], *, ignore_private: bool) -> dict[str, Spec]:
-    """The specs of all numbers in several infos; those of other kinds, and of shapes that change, are objects."""
+    """The specs of all entries in several infos; values that are not numbers, or change their shape, are objects."""
     found: dict[str, Spec] = {}
     for info in infos:
         for name, value in info.items():
@@ -85,7 +85,7 @@ def _spec_of(value: Any) -> Spec:
 
 
 def info_specs(info_keys: InfoKeys | None) -> dict[str, Spec]:
-    """The specs of the infos that are kept, by name.
+    """The specs, by name, of infos kept as observations.
 
     Raises:
         OptionError: a lone name instead of a list.
@@ -100,7 +100,7 @@ def info_specs(info_keys: InfoKeys | None) -> dict[str, Spec]:
 
 
 def info_leaf(name: str, spec: Spec) -> ObservationLeaf:
-    """Reads one entry of an info; zeros where it is absent or None."""
+    """Reads one entry of an info; zeros if it is absent or None."""
     if spec.dtype is None:
         return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cell(_info_value(info, name)), is_checked=True)
     zero: Any = spec.zero().numpy()

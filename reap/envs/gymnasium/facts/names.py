@@ -1,4 +1,4 @@
-"""`GymFacts`: what a `GymEnv` says of itself and of gymnasium, and infos that become observations after it was built."""
+"""`GymFacts`: facts about a `GymEnv` and gymnasium, and infos that become observations after construction."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 HOOKS = ("read_action", "read_done", "read_obs", "read_reward")
 
 RESERVED = frozenset({"action", "reward", "done", "terminated", "truncated", "next", "collector", "is_init", "step_count"})
-"""Names that batches use, which observations cannot have."""
+"""Keys of batches, which observations cannot have."""
 
 
 class _Ids:
-    """The ids of all envs that gymnasium knows, as an attribute of the class."""
+    """Class attribute: the ids of all envs registered with gymnasium."""
 
     def __get__(self, instance: object, owner: type) -> list[str]:
         return sorted(gym.registry)
 
 
 class GymFacts:
-    """Facts, and the readers of infos."""
+    """Facts about the env, and readers of infos."""
 
     libname: ClassVar[str] = "gymnasium"
     """The library of the envs."""
 
     git_url: ClassVar[str] = "https://github.com/Farama-Foundation/Gymnasium"
-    """Where its source is."""
+    """The URL of its source."""
 
     available_envs: ClassVar[Any] = _Ids()
-    """The ids of all envs that gymnasium knows."""
+    """The ids of all envs registered with gymnasium."""
 
     _recipe: tuple[Any, dict[str, Any]]
     wrapped: Any
@@ -61,7 +61,7 @@ class GymFacts:
 
     @property
     def env_name(self) -> str | None:
-        """The id of the env; None if an env was given that has none."""
+        """The id of the env; None for a given env without id."""
         env, _ = self._recipe
         spec = getattr(self.wrapped, "spec", None)
         return env if isinstance(env, str) else getattr(spec, "id", None)
@@ -73,23 +73,23 @@ class GymFacts:
 
     @staticmethod
     def get_library_name(env: Any) -> str:
-        """The package that an env's class is from."""
+        """The package of the env's class."""
         return type(env).__module__.partition(".")[0]
 
     def set_info_dict_reader(
         self, info_dict_reader: default_info_dict_reader | None = None, ignore_private: bool = True
     ) -> Self:
-        """Make observations of infos, as `info_keys` does where the env is built.
+        """Turn infos into observations, like `info_keys` at construction.
 
         Args:
-            info_dict_reader: which ones; None: all that a reset and a step return.
-            ignore_private: with None, leave out names that begin with an underscore.
+            info_dict_reader: chooses the infos; None means all that a reset and a step return.
+            ignore_private: with None, omit names that start with an underscore.
 
-        The env is reset and takes a step with None, to see which infos there are.
+        With None, the env is reset and stepped once, to find its infos.
 
         Raises:
-            OptionError: infos are observations already, the reader is a function, or it is a vector env whose rows are stepped
-                together.
+            OptionError: infos already are observations, the reader is a function, or the env is a vector env whose rows are
+                stepped together.
             CallOrderError: a collector drives the env.
 
         Example:

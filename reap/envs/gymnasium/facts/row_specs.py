@@ -1,4 +1,4 @@
-"""What gymnasium tells of a row: the format of what it reads and writes, and their specs."""
+"""The format and the specs of a row, from gymnasium's spaces."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def row_format(
 
     Args:
         env: the env, or a vector env.
-        observation_space: of a row.
-        action_space: of a row.
-        name: of observations whose space has no names.
+        observation_space: the observation space of a row.
+        action_space: the action space of a row.
+        name: the key of observations whose space has no names.
         categorical: actions are indices, not one-hot.
-        infos: specs of the infos that count as observations.
+        infos: specs of the infos that are observations.
 
     Raises:
         OptionError: there is nothing to observe, or nothing to choose.
@@ -55,7 +55,7 @@ def row_format(
 
 
 def _reward_shape(env: Any) -> tuple[int, ...]:
-    """The shape of a reward: one number, unless an env that is stepped alone tells another shape by `reward_space`, a Box."""
+    """The shape of a reward: one number, unless an env that is stepped alone declares a Box as `reward_space`."""
     single = env.envs[0] if isinstance(env, SyncVectorEnv) else env
     if not (isinstance(single, gym.Env) and single.has_wrapper_attr("reward_space")):
         return ONE_REWARD
@@ -70,13 +70,13 @@ def observation_specs(
 
     Args:
         env: the env, for errors.
-        form: its row's format.
+        form: the format of its rows.
         infos: specs of the infos that count as observations.
         categorical: discrete values are indices, not one-hot.
-        dtype: of float observations.
+        dtype: the dtype of float observations.
 
     Raises:
-        OptionError: two of one name, or the name of something that every batch has.
+        OptionError: a duplicate name, or the name of a key of every batch.
     """
     found = {leaf.key: spec_from_space(leaf.space, categorical=categorical, dtype=dtype) for leaf in form.observations}
     _refuse_twice({key[0] for key in found}, infos)
