@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from reap.envs.gymnasium.values import ActionLeaf, ObservationLeaf, identity
+from reap.envs.gymnasium.first_check import check_containers
+from reap.envs.gymnasium.values import ActionLeaf, ObservationLeaf, Read, containers, identity
 from reap.recording.buffers import REWARD, TERMINATED, TRUNCATED, Slot, Stage, after
 from reap.specs.fits import Check, Fit, LooseFit, one_number
 
@@ -24,8 +25,20 @@ class RowFormat:
     observations: tuple[ObservationLeaf, ...]
     infos: tuple[ObservationLeaf, ...]
     actions: tuple[ActionLeaf, ...]
+    observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
     reward_shape: tuple[int, ...] = ONE_REWARD
+
+    def __post_init__(self) -> None:
+        (_, size), *inner = [*containers(self.observation_space), (identity, -1)]
+        object.__setattr__(self, "_size", size)
+        object.__setattr__(self, "_inner", tuple(inner[:-1]))
+
+    if TYPE_CHECKING:
+        _size: int
+        """The number of entries of an observation that is a dict or a tuple; -1 for another."""
+        _inner: tuple[tuple[Read, int], ...]
+        """How each dict and tuple inside is read, and the number of its entries."""
 
     @property
     def is_array(self) -> bool:
@@ -43,9 +56,23 @@ class RowFormat:
         """What checks a reward and gives it as it can be written."""
         return one_number if self.has_one_reward else Fit(REWARD, self.reward_shape, np.dtype(np.float32)).take
 
-    def values(self, observation: Any, info: Any) -> list[Any]:
-        """The values for the row: the leaves of the observation, then those of the info."""
-        return [leaf.read(observation) for leaf in self.observations] + [leaf.read(info) for leaf in self.infos]
+    def values(self, observation: Any, info: Any, where: str = "env.step") -> list[Any]:
+        """The values for the row: the leaves of the observation, then those of the info.
+
+        Raises:
+            SpecMismatch: an observation of parts has others than its space.
+        """
+        try:
+            has_parts = self._size < 0 or len(observation) == self._size
+            for read, size in self._inner:
+                has_parts = has_parts and len(read(observation)) == size
+            if not has_parts:
+                check_containers(observation, self.observation_space, where)
+            found = [leaf.read(observation) for leaf in self.observations]
+        except (LookupError, TypeError, AttributeError):
+            check_containers(observation, self.observation_space, where)
+            raise
+        return found + [leaf.read(info) for leaf in self.infos]
 
 
 class RowArrays:

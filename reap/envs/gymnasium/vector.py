@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from reap.envs.gymnasium.first_check import no_reset, no_step
 from reap.envs.gymnasium.row_arrays import RowArrays, RowFormat
 from reap.envs.gymnasium.values import assemble
 from reap.envs.gymnasium.vector_calls import VectorCalls
@@ -99,11 +100,15 @@ class VectorRows:
             if not rows:
                 return
         if rows is None:
-            self._write_first(*calls.reset(), ..., ...)
+            result, rows, where = calls.reset(), ..., ...
         else:
-            chosen = np.asarray(rows)
-            observation, info, where = calls.reset_some(chosen)
-            self._write_first(observation, info, chosen, where)
+            rows = np.asarray(rows)
+            result, where = calls.reset_some(rows)
+        try:
+            observation, info = result
+        except (TypeError, ValueError):
+            raise no_reset(result) from None
+        self._write_first(observation, info, rows, where)
 
     def _take_fresh(self, rows: Rows | None) -> list[int]:
         """Those of the rows that are at the start of an episode already."""
@@ -117,7 +122,7 @@ class VectorRows:
 
     def _write_first(self, observation: Any, info: Any, rows: Any, where: Any) -> None:
         """Write first observations to rows of the stage; `where` says where in the values these rows are."""
-        values = self._form.values(observation, info)
+        values = self._form.values(observation, info, "env.reset")
         count = len(rows) if isinstance(where, slice) else self.calls.count
         for array, taken in zip(self._arrays.stage, self._arrays.rows_of(values, count, "env.reset"), strict=True):
             array[rows] = taken[where]
@@ -127,7 +132,11 @@ class VectorRows:
     def _step_array(self, rows: Rows | None, t: int) -> Rows | None:
         """The hot path: an observation of one array, and all rows."""
         try:
-            observation, reward, terminated, truncated, info = self.calls.step(self._decode(self._actions[t]))
+            result = self.calls.step(self._decode(self._actions[t]))
+            try:
+                observation, reward, terminated, truncated, info = result
+            except (TypeError, ValueError):
+                raise no_step(result) from None
             self._next[t], self._reward[t] = self._take(observation), self._rewards_of(reward)
             terminated, truncated = self._flags_of(terminated, "terminated"), self._flags_of(truncated, "truncated")
         except SpecMismatch as error:
@@ -189,8 +198,11 @@ class VectorRows:
         return zip(self._form.actions, self._arrays.actions, strict=True)
 
     def _write(self, result: Any, t: int) -> Rows | None:
-        observation, reward, terminated, truncated, info = result
         with located(f"column {t}"):
+            try:
+                observation, reward, terminated, truncated, info = result
+            except (TypeError, ValueError):
+                raise no_step(result) from None
             self._arrays.write(t, self._form.values(observation, info))
             self._reward[t] = self._rewards_of(reward)
             terminated, truncated = self._flags_of(terminated, "terminated"), self._flags_of(truncated, "truncated")
