@@ -13,7 +13,7 @@ from reap.keys import Key, plain
 from reap.recording.buffers import Slot
 from reap.recording.layout import Field
 from reap.specs.faults import layout_text
-from reap.specs.tensor_fits import AS_NUMBERS, NUMBERS, tensor_as_dtype, unreadable_kind
+from reap.specs.tensor_fits import NUMBERS, tensor_as_dtype, unreadable_kind
 
 Outputs = Mapping[Key, Any]
 
@@ -136,7 +136,7 @@ class StrictWriter(OutputWriter):
         if not unreadable:
             return error
         name = plain(self.keys[place])
-        text = f"{self._policy}: output {name!r}: expected {NUMBERS}, found {unreadable}; {AS_NUMBERS}"
+        text = f"{self._policy}: output {name!r}: expected {NUMBERS}, found {unreadable}"
         return SpecMismatch(text).at(f"column {t}")
 
     def other_keys(self, found: Iterable[Key]) -> SpecMismatch:

@@ -19,7 +19,7 @@ from reap.recording.buffers import Stage
 from reap.recording.layout import Field, field_of, sizes_of
 from reap.specs import Bounded, Categorical, Composite, MultiOneHot, OneHot, Spec
 from reap.specs.faults import dtype_name, layout_text
-from reap.specs.tensor_fits import AS_NUMBERS, NUMBERS, as_spec, unreadable_kind
+from reap.specs.tensor_fits import NUMBERS, as_spec, unreadable_kind
 
 
 @contextmanager
@@ -153,12 +153,12 @@ def _tensor(value: Any, key: Key, where: str) -> torch.Tensor:
         raise SpecMismatch(f"{where}: output {plain(key)!r}: expected a tensor, found {type(value).__name__}") from error
     if type(value) is float and math.isfinite(value) and not bool(tensor.isfinite()):
         raise SpecMismatch(
-            f"{where}: output {plain(key)!r}: expected a number that {tensor.dtype} holds, found {value!r}; give a tensor of the "
-            "dtype that it is to have"
+            f"{where}: output {plain(key)!r}: expected a number that {tensor.dtype} holds, found {value!r}; give a tensor of "
+            "the dtype that it is to have"
         )
     unreadable = unreadable_kind(tensor)
     if unreadable:
-        raise SpecMismatch(f"{where}: output {plain(key)!r}: expected {NUMBERS}, found {unreadable}; {AS_NUMBERS}")
+        raise SpecMismatch(f"{where}: output {plain(key)!r}: expected {NUMBERS}, found {unreadable}")
     return tensor
 
 

@@ -32,6 +32,7 @@ Check = Literal["types", "all", "first"]
 """How closely values are checked. "types": shape, dtype and choices of each value, and NaN; "all": bounds too; "first": the
 first reset, step and policy call only."""
 
+NOT_REAL: tuple[type, ...] = (str, bytes, complex, np.complexfloating, np.datetime64, np.timedelta64)
 NUMBERS = "biuf"
 INTEGERS = "iu"
 
@@ -240,7 +241,7 @@ def _float_of(value: Any) -> float:
         OverflowError: it would become infinite.
         TypeError: it is none.
     """
-    if isinstance(value, str | bytes | complex | np.complexfloating | np.datetime64 | np.timedelta64):
+    if isinstance(value, NOT_REAL):
         raise TypeError
     number = float(value)
     if math.isinf(number) and isinstance(value, np.longdouble) and not np.isinf(value):

@@ -12,21 +12,20 @@ from reap.keys import NestedKey
 
 Values = Sequence[torch.Tensor]
 
-NUMBERS = "an ordinary tensor"
-AS_NUMBERS = "make it one: value.to_dense(), value.dequantize(), or a nested one padded; on device meta there are no numbers"
+NUMBERS = "a dense tensor with values"
 
 
 def unreadable_kind(value: Any) -> str:
-    """The kind of a tensor whose numbers cannot be copied into an ordinary one; empty for any other value."""
+    """The kind of a tensor whose numbers cannot be copied into a dense one, and a remedy; empty for any other value."""
     if not isinstance(value, torch.Tensor):
         return ""
     if value.is_nested:
-        return "a nested tensor"
+        return "a nested one; pad it: torch.nested.to_padded_tensor(value, 0.0)"
     if value.is_meta:
-        return "one on device meta"
+        return "one on device meta; make it where it has values: torch.zeros(..., device='cpu')"
     if value.is_quantized:
-        return "a quantized tensor"
-    return "" if value.layout is torch.strided else f"a tensor of layout {value.layout}"
+        return "a quantized one; write value.dequantize()"
+    return "" if value.layout is torch.strided else f"one of layout {value.layout}; write value.to_dense()"
 
 
 class TensorFits:
@@ -64,7 +63,7 @@ class TensorFits:
         for key, value in zip(self.keys, values, strict=True):
             unreadable = unreadable_kind(value)
             if unreadable:
-                return SpecMismatch(f"{owner}: {key!r}: expected {NUMBERS}, found {unreadable} in a {call}; {AS_NUMBERS}")
+                return SpecMismatch(f"{owner}: {key!r}: expected {NUMBERS}, found in a {call} {unreadable}")
         return error
 
     def _taken(self, place: int, value: Any, owner: str, call: str) -> torch.Tensor:
@@ -72,7 +71,7 @@ class TensorFits:
         start = f"{owner}: {self.keys[place]!r}: expected"
         unreadable = unreadable_kind(value)
         if unreadable:
-            raise SpecMismatch(f"{start} {NUMBERS}, found {unreadable} in a {call}; {AS_NUMBERS}")
+            raise SpecMismatch(f"{start} {NUMBERS}, found in a {call} {unreadable}")
         if not isinstance(value, torch.Tensor) or value.shape != shape:
             kind = "nothing" if value is None else f"a {type(value).__name__}"
             found = tuple(value.shape) if isinstance(value, torch.Tensor) else kind

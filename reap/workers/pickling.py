@@ -16,6 +16,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any, ClassVar
 
 import cloudpickle
+import torch
 from tensordict.nn import TensorDictModule
 
 from reap.errors import OptionError, guarded, headline, shown
@@ -31,13 +32,32 @@ def _reduce_code(code: CodeType) -> Any:
     return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in arguments)
 
 
+def _reduce_storage(storage: torch.UntypedStorage) -> Any:
+    """The memory of a tensor whose dtype torch keeps apart (uint16, uint32, uint64, floats of 8 bits).
+
+    What torch itself makes of it, it cannot read again.
+    """
+    numbers = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    return _storage_of, (bytearray(numbers.cpu().numpy()), str(storage.device))
+
+
+def _storage_of(data: bytearray, device: str) -> torch.TypedStorage:
+    """The memory in the form that torch makes a tensor of."""
+    numbers = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    return torch.TypedStorage(wrap_storage=numbers.to(device).untyped_storage(), dtype=torch.uint8, _internal=True)
+
+
 class ByValuePickler(cloudpickle.Pickler):
     """cloudpickle's, but functions keep the name of their file, so that tracebacks of workers show their lines.
 
     What several parts of a value share, they share where it arrives.
     """
 
-    dispatch_table: ClassVar[Any] = {**cloudpickle.Pickler.dispatch_table, CodeType: _reduce_code}
+    dispatch_table: ClassVar[Any] = {
+        **cloudpickle.Pickler.dispatch_table,
+        CodeType: _reduce_code,
+        torch.UntypedStorage: _reduce_storage,
+    }
 
     def reducer_override(self, obj: Any) -> Any:
         """How an object is taken apart; `NotImplemented` leaves that to the object."""
@@ -119,7 +139,7 @@ def encode(value: Any, what: str) -> Encoded:
     """A value in one piece, by plain pickle if both sides understand that, else by `dumps`.
 
     Plain pickle sends what belongs to `__main__` by name, and the other side has another `__main__`; and it copies buffers,
-    which are to be shared.
+    which are to be shared. Some tensors it takes apart in a way that torch cannot read; see `_reduce_storage`.
     """
     return Encoded(_plain(value, None) or dumps(value, what))
 
@@ -137,7 +157,7 @@ def _plain(value: Any, take_buffer: Callable[[pickle.PickleBuffer], Any] | None)
         data = pickle.dumps(value, protocol=5, buffer_callback=take_buffer)
     except Exception:  # noqa: BLE001  as above
         return None
-    return None if b"__main__" in data or b"reap.data" in data else data
+    return None if any(name in data for name in (b"__main__", b"reap.data", b"UntypedStorage")) else data
 
 
 def _complaint(value: Any, failure: Exception) -> str:

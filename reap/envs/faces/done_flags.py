@@ -52,7 +52,8 @@ class DoneFlags:
         # A flag that the spec lacks has the shape of those beside it.
         for prefix, names in groups.items():
             beside = self._sizes[plain((*prefix, names[0]))]
-            self._sizes.update({plain((*prefix, *flag)): beside for flag in FLAGS if plain((*prefix, *flag)) not in self._sizes})
+            for flag in FLAGS:
+                self._sizes.setdefault(plain((*prefix, *flag)), beside)
 
     def read(self, td: TensorDictBase) -> tuple[Flags, Flags] | None:
         """Terminated and truncated `[E]` of the rows, or None where no flag is True."""

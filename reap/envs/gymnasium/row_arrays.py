@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -29,16 +30,15 @@ class RowFormat:
     action_space: gym.Space[Any]
     reward_shape: tuple[int, ...] = ONE_REWARD
 
-    def __post_init__(self) -> None:
-        (_, size), *inner = [*containers(self.observation_space), (identity, -1)]
-        object.__setattr__(self, "_size", size)
-        object.__setattr__(self, "_inner", tuple(inner[:-1]))
-
-    if TYPE_CHECKING:
-        _size: int
+    @cached_property
+    def _size(self) -> int:
         """The number of entries of an observation that is a dict or a tuple; -1 for another."""
-        _inner: tuple[tuple[Read, int], ...]
-        """How each dict and tuple inside is read, and the number of its entries."""
+        return next((size for _, size in containers(self.observation_space)), -1)
+
+    @cached_property
+    def _inner(self) -> Sequence[tuple[Read, int]]:
+        """How each dict and tuple inside of it is read, and the number of its entries."""
+        return containers(self.observation_space)[1:]
 
     @property
     def is_array(self) -> bool:

@@ -99,16 +99,12 @@ class VectorRows:
             rows = [b for b in (self._every_row if rows is None else rows) if b not in done]
             if not rows:
                 return
-        if rows is None:
-            result, rows, where = calls.reset(), ..., ...
-        else:
-            rows = np.asarray(rows)
-            result, where = calls.reset_some(rows)
+        chosen, where, result = (..., ..., calls.reset()) if rows is None else calls.reset_some(np.asarray(rows))
         try:
             observation, info = result
         except (TypeError, ValueError):
             raise no_reset(result) from None
-        self._write_first(observation, info, rows, where)
+        self._write_first(observation, info, chosen, where)
 
     def _take_fresh(self, rows: Rows | None) -> list[int]:
         """Those of the rows that are at the start of an episode already."""

@@ -88,14 +88,14 @@ class VectorCalls:
             self._has_reset = True
         return result
 
-    def reset_some(self, rows: Any) -> tuple[Any, Any]:
+    def reset_some(self, rows: Any) -> tuple[Any, Any, Any]:
         """Reset some rows and no others.
 
         Args:
             rows: their numbers, an int array.
 
         Returns:
-            The result of the reset, and where in its values these rows are.
+            The rows, where in the values these rows are, and the result of the reset.
 
         Raises:
             OptionError: the env cannot do that.
@@ -106,14 +106,14 @@ class VectorCalls:
                 "to honour a reset mask"
             )
         if self.kind.takes_ids:
-            return self.env.reset(rows.astype(np.int32)), slice(len(rows))
+            return rows, slice(len(rows)), self.env.reset(rows.astype(np.int32))
         mask = np.zeros(self.count, bool)
         mask[rows] = True
         options = ResetOptions(reset_mask=mask)
         result = (
             self.env.reset(options=options) if self._seeds is None else self.env.reset(seed=self._take(mask), options=options)
         )
-        return result, slice(len(rows)) if self.kind.returns_chosen else rows
+        return rows, slice(len(rows)) if self.kind.returns_chosen else rows, result
 
     def _take(self, mask: Any) -> list[int | None]:
         assert self._seeds is not None, "seeds are waiting"
