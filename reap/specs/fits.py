@@ -244,7 +244,7 @@ def _float_of(value: Any) -> float:
     if isinstance(value, NOT_REAL):
         raise TypeError
     number = float(value)
-    if math.isinf(number) and isinstance(value, np.longdouble) and not np.isinf(value):
+    if math.isinf(number) and isinstance(value, np.floating) and not np.isinf(value):
         raise OverflowError
     _pack_float32(number)
     return number

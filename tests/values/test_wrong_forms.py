@@ -184,7 +184,7 @@ PAIRS = np.arange(6.0).reshape(3, 2)
         {"x": PAIRS[:, 0]},
         {"x": np.array([np.ones(2), np.ones(1), np.ones(2)], object)},
         {"x": np.array([None, None, None])},
-        {"x": np.ma.array(PAIRS, mask=[[0, 1]] * 3)},
+        {"x": np.ma.array(PAIRS, mask=[[False, True]] * 3)},
         {"x": PAIRS, "_x": np.array([True])},
         {"x": PAIRS, "_x": True},
         {"x": PAIRS[:2], "_x": SOME},

@@ -61,7 +61,7 @@ WRONG: Mapping[str, list[Any]] = {
         None,
         [1.0, [2.0], 3.0],
         {"a": 1},
-        np.ma.array(np.zeros(3, np.float32), mask=[1, 0, 0]),
+        np.ma.array(np.zeros(3, np.float32), mask=[True, False, False]),
     ],
     "image": [
         np.zeros((2, 2), np.float32),
@@ -81,7 +81,7 @@ WRONG: Mapping[str, list[Any]] = {
         np.array([1]),
         1,
         np.zeros((1, 2), int),
-        np.ma.array([1, 2], mask=[0, 1]),
+        np.ma.array([1, 2], mask=[False, True]),
     ],
     "switches": [np.array([2, 0, 0], np.int8), np.array([0.0, 1.0, 1.0]), np.array([1], np.int8), np.array([-1, 0, 0]), 1],
     "text": [3, "abcdefgh", None, b"ab", "?"],
@@ -96,7 +96,7 @@ WRONG: Mapping[str, list[Any]] = {
         "ab",
         np.array([1e39, 0]),
         [1, [2]],
-        np.ma.array([1.0, 2.0], mask=[0, 1]),
+        np.ma.array([1.0, 2.0], mask=[False, True]),
     ],
 }
 CASES = [(field, place) for field in FIELDS for place in range(len(WRONG[field]))]

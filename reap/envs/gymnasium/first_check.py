@@ -95,7 +95,7 @@ def check_containers(value: Any, space: gym.Space[Any], where: str, path: str = 
             check_containers(value[index], sub, where, f"{path}[{index!r}]")
 
 
-def _entries(value: Any, space: spaces.Dict | spaces.Tuple, where: str, path: str) -> Iterable[tuple[Any, gym.Space[Any]]]:
+def _entries(value: Any, space: spaces.Dict | spaces.Tuple[Any], where: str, path: str) -> Iterable[tuple[Any, gym.Space[Any]]]:
     """The keys or numbers of a space's entries with their spaces, if the value has the same."""
     if isinstance(space, spaces.Dict):
         if not isinstance(value, dict) or set(value) != set(space.spaces):
