@@ -13,7 +13,7 @@ from reap.keys import Key, plain
 from reap.recording.buffers import Slot
 from reap.recording.layout import Field
 from reap.specs.faults import layout_text
-from reap.specs.tensor_fits import tensor_as_dtype
+from reap.specs.tensor_fits import NUMBERS, tensor_as_dtype, unreadable_kind
 
 Outputs = Mapping[Key, Any]
 
@@ -125,7 +125,19 @@ class StrictWriter(OutputWriter):
             value, (shape, dtype) = values[key], self.forms[place]
             if type(value) is not torch.Tensor or value.dtype is not dtype or value.shape != shape:
                 value = self._fitting(value, place, t)
-            self.views[place][t].copy_(value)
+            try:
+                self.views[place][t].copy_(value)
+            except RuntimeError as error:
+                raise self.uncopied(value, place, t, error) from None
+
+    def uncopied(self, value: torch.Tensor, place: int, t: int, error: Exception) -> Exception:
+        """The error for an output whose shape and dtype fit and that could not be copied."""
+        unreadable = unreadable_kind(value)
+        if not unreadable:
+            return error
+        name = plain(self.keys[place])
+        text = f"{self._policy}: output {name!r}: expected {NUMBERS}, found {unreadable}"
+        return SpecMismatch(text).at(f"column {t}")
 
     def other_keys(self, found: Iterable[Key]) -> SpecMismatch:
         """The error for outputs that disappear or appear."""
@@ -137,8 +149,10 @@ class StrictWriter(OutputWriter):
     def _fitting(self, value: Any, place: int, t: int) -> torch.Tensor:
         key, (shape, dtype) = self.keys[place], self.forms[place]
         expected = f"{layout_text(shape, dtype)}, as in its first call"
+        if unreadable_kind(value):
+            raise self.uncopied(value, place, t, TypeError())
         try:
-            tensor = torch.as_tensor(value)
+            tensor = as_number(value)
         except (TypeError, ValueError, RuntimeError):
             text = f"{self._policy}: output {plain(key)!r}: expected {expected}, found {type(value).__name__}"
             raise SpecMismatch(text).at(f"column {t}") from None
@@ -150,6 +164,11 @@ class StrictWriter(OutputWriter):
             return tensor
         text = f"{self._policy}: output {plain(key)!r}: expected {expected}, found {layout_text(tensor.shape, tensor.dtype)}"
         raise SpecMismatch(text).at(f"column {t}")
+
+
+def as_number(value: Any) -> torch.Tensor:
+    """A value as a tensor; a Python float with all its digits, which torch would cut to those of float32."""
+    return torch.as_tensor(value, dtype=torch.float64) if type(value) is float else torch.as_tensor(value)
 
 
 class RetainedInputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +19,7 @@ from reap.recording.buffers import Stage
 from reap.recording.layout import Field, field_of, sizes_of
 from reap.specs import Bounded, Categorical, Composite, MultiOneHot, OneHot, Spec
 from reap.specs.faults import dtype_name, layout_text
-from reap.specs.tensor_fits import as_spec
+from reap.specs.tensor_fits import NUMBERS, as_spec, unreadable_kind
 
 
 @contextmanager
@@ -150,8 +151,14 @@ def _tensor(value: Any, key: Key, where: str) -> torch.Tensor:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise SpecMismatch(f"{where}: output {plain(key)!r}: expected a tensor, found {type(value).__name__}") from error
-    if tensor.is_meta:
-        raise SpecMismatch(f"{where}: output {plain(key)!r}: expected a tensor with values, found one on device meta")
+    if type(value) is float and math.isfinite(value) and not bool(tensor.isfinite()):
+        raise SpecMismatch(
+            f"{where}: output {plain(key)!r}: expected a number that {tensor.dtype} holds, found {value!r}; give a tensor of "
+            "the dtype that it is to have"
+        )
+    unreadable = unreadable_kind(tensor)
+    if unreadable:
+        raise SpecMismatch(f"{where}: output {plain(key)!r}: expected {NUMBERS}, found {unreadable}")
     return tensor
 
 

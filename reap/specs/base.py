@@ -25,6 +25,7 @@ from reap.specs.parts.arguments import (
 from reap.specs.parts.reshaping import Change, Reshaping
 from reap.specs.parts.torchrl import KINDS, introduce, reason_for
 from reap.specs.parts.values import Values, as_array, encoded
+from reap.specs.tensor_fits import NUMBERS, unreadable_kind
 
 if TYPE_CHECKING:
     from reap.keys import NestedKey
@@ -340,6 +341,9 @@ class TensorSpec(Spec):
         tensor = as_tensor(value)
         if tensor is None:
             return Fault(f"a tensor of {expected}", f"a {type(value).__name__}", "Make it one with torch.as_tensor().")
+        unreadable = unreadable_kind(tensor)
+        if unreadable:
+            return Fault(NUMBERS, unreadable)
         if tensor.dtype != self._dtype or not self._fits(tensor.shape, batched=batched):
             return Fault(expected, layout_text(tensor.shape, tensor.dtype), self._layout_advice(tensor))
         return self._content_fault(tensor)

@@ -66,8 +66,10 @@ def first_index(flags: torch.Tensor) -> tuple[int, ...]:
 
 
 def comparable(values: torch.Tensor) -> torch.Tensor:
-    """Values on which torch can compute: it has no arithmetic for uint16, uint32 and bool."""
-    return values if values.dtype.is_floating_point else values.to(torch.int64)
+    """Values on which torch can compute: it has no arithmetic for uint16, uint32, bool and floats of 8 bits."""
+    if values.dtype.is_floating_point:
+        return values.float() if values.dtype.itemsize == 1 else values
+    return values.to(torch.int64)
 
 
 def range_fault(value: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> Fault | None:

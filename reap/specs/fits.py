@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from reap.errors import OptionError, SpecMismatch
@@ -31,6 +32,7 @@ Check = Literal["types", "all", "first"]
 """How closely values are checked. "types": shape, dtype and choices of each value, and NaN; "all": bounds too; "first": the
 first reset, step and policy call only."""
 
+NOT_REAL: tuple[type, ...] = (str, bytes, complex, np.complexfloating, np.datetime64, np.timedelta64)
 NUMBERS = "biuf"
 INTEGERS = "iu"
 
@@ -167,13 +169,19 @@ def expected_and_found(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any])
 
 def as_array(value: Any) -> Array | None:
     """The array that a value is or makes; None where it makes none of numbers."""
-    if value is None:
+    if value is None or np.ma.is_masked(value):  # numbers that are masked are none
         return None
     try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError):  # parts of different shapes; a tensor with a graph, or on another device
+        array = np.asarray(_numbers_of(value) if isinstance(value, torch.Tensor) else value)
+    except (TypeError, ValueError, RuntimeError):  # parts of different shapes; a tensor on another device, or of another layout
         return None
     return array if array.dtype.kind in "biufcO" else None
+
+
+def _numbers_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without its graph; of a dtype that numpy lacks as float32."""
+    numbers = tensor.detach()
+    return numbers.float() if tensor.dtype is torch.bfloat16 else numbers
 
 
 def as_dtype(array: Array, dtype: np.dtype[Any]) -> Array | None:
@@ -216,14 +224,29 @@ def one_number(value: Any, name: str = "reward") -> float:
         SpecMismatch: it is something else.
     """
     array = as_array(value)
-    if array is None or array.size != 1 or array.dtype.kind not in NUMBERS:
-        hint = "" if array is None or array.size < 2 else f"; {OTHER_REWARDS}"
-        raise SpecMismatch(f"env.step: {name}: expected one number, found {describe(value)}{hint}")
-    number = float(array.item())
     try:
-        _pack_float32(number)
+        number = _float_of(array.item() if array is not None and array.size == 1 else None)
+    except (TypeError, ValueError, RuntimeError):
+        hint = "" if array is None or array.size < 2 else f"; {OTHER_REWARDS}"
+        raise SpecMismatch(f"env.step: {name}: expected one number, found {describe(value)}{hint}") from None
     except OverflowError:
-        raise SpecMismatch(f"env.step: {name}: expected a number that float32 holds, found {number!r}") from None
+        raise SpecMismatch(f"env.step: {name}: expected a number that float32 holds, found {value!r}") from None
+    return number
+
+
+def _float_of(value: Any) -> float:
+    """A real number as a float that float32 holds: one of numpy's or Python's, or of a class with `__float__`.
+
+    Raises:
+        OverflowError: it would become infinite.
+        TypeError: it is none.
+    """
+    if isinstance(value, NOT_REAL):
+        raise TypeError
+    number = float(value)
+    if math.isinf(number) and isinstance(value, np.floating) and not np.isinf(value):
+        raise OverflowError
+    _pack_float32(number)
     return number
 
 
@@ -279,6 +302,8 @@ def describe(value: Any) -> str:
     """A value as it reads after "found"."""
     if isinstance(value, np.ndarray):
         array: Array = value
+        if np.ma.is_masked(value):
+            return f"an array of shape {array.shape}, dtype {array.dtype}, with masked elements"
         return f"an array of shape {array.shape}, dtype {array.dtype}"
     return f"{value!r} ({type(value).__name__})"
 

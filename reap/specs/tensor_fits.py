@@ -12,6 +12,21 @@ from reap.keys import NestedKey
 
 Values = Sequence[torch.Tensor]
 
+NUMBERS = "a dense tensor with values"
+
+
+def unreadable_kind(value: Any) -> str:
+    """The kind of a tensor whose numbers cannot be copied into a dense one, and a remedy; empty for any other value."""
+    if not isinstance(value, torch.Tensor):
+        return ""
+    if value.is_nested:
+        return "a nested one; pad it: torch.nested.to_padded_tensor(value, 0.0)"
+    if value.is_meta:
+        return "one on device meta; make it where it has values: torch.zeros(..., device='cpu')"
+    if value.is_quantized:
+        return "a quantized one; write value.dequantize()"
+    return "" if value.layout is torch.strided else f"one of layout {value.layout}; write value.to_dense()"
+
 
 class TensorFits:
     """Takes the values of several keys as tensors of the shapes and dtypes that are expected.
@@ -39,13 +54,24 @@ class TensorFits:
         try:
             if [value.dtype for value in values] == self.dtypes and [value.shape for value in values] == self.shapes:
                 return values
-        except AttributeError:  # no tensor
+        except (AttributeError, RuntimeError):  # no tensor, or a nested one, which has no shape
             pass
         return [self._taken(place, value, owner, call) for place, value in enumerate(values)]
+
+    def uncopied(self, values: Values, owner: str, call: str, error: Exception) -> Exception:
+        """The error for values whose shapes and dtypes fit and that could not be copied."""
+        for key, value in zip(self.keys, values, strict=True):
+            unreadable = unreadable_kind(value)
+            if unreadable:
+                return SpecMismatch(f"{owner}: {key!r}: expected {NUMBERS}, found in a {call} {unreadable}")
+        return error
 
     def _taken(self, place: int, value: Any, owner: str, call: str) -> torch.Tensor:
         shape, dtype = self.shapes[place], self.dtypes[place]
         start = f"{owner}: {self.keys[place]!r}: expected"
+        unreadable = unreadable_kind(value)
+        if unreadable:
+            raise SpecMismatch(f"{start} {NUMBERS}, found in a {call} {unreadable}")
         if not isinstance(value, torch.Tensor) or value.shape != shape:
             kind = "nothing" if value is None else f"a {type(value).__name__}"
             found = tuple(value.shape) if isinstance(value, torch.Tensor) else kind
@@ -79,10 +105,17 @@ def tensor_as_dtype(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | N
         return value
     is_float = source.is_floating_point or source.is_complex
     if dtype.is_floating_point:
-        fits = not source.is_complex and (not is_float or torch.equal(value.to(dtype).isinf(), value.isinf()))
+        fits = not source.is_complex and (not is_float or _stays_finite(value, dtype))
     else:
         fits = not is_float and (not value.numel() or _holds(dtype, int(value.min()), int(value.max())))
     return value if fits else None
+
+
+def _stays_finite(value: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether all finite numbers are finite in another dtype of floats; torch asks none of 8 bits."""
+    cast = value.to(dtype)
+    before, after = (part.float() if part.dtype.itemsize == 1 else part for part in (value, cast))
+    return torch.equal(before.isfinite(), after.isfinite())
 
 
 def _holds(dtype: torch.dtype, least: int, most: int) -> bool:
@@ -93,7 +126,7 @@ def _holds(dtype: torch.dtype, least: int, most: int) -> bool:
 
 def as_spec(value: Any, shape: torch.Size, dtype: torch.dtype) -> Any:
     """The value as a spec of this shape and dtype takes it, where it fits; otherwise as it is."""
-    if isinstance(value, torch.Tensor) and value.shape == shape and value.dtype != dtype:
+    if isinstance(value, torch.Tensor) and not unreadable_kind(value) and value.shape == shape and value.dtype != dtype:
         fitting = tensor_as_dtype(value, dtype)
         return value if fitting is None else fitting.to(dtype)
     return value

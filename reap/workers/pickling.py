@@ -16,6 +16,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any, ClassVar
 
 import cloudpickle
+import torch
 from tensordict.nn import TensorDictModule
 
 from reap.errors import OptionError, guarded, headline, shown
@@ -31,13 +32,29 @@ def _reduce_code(code: CodeType) -> Any:
     return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in arguments)
 
 
+def _reduce_storage(storage: torch.UntypedStorage) -> Any:
+    """Reduce the memory of a tensor of uint16, uint32, uint64 or an 8-bit float: torch cannot read its own pickles of these."""
+    numbers = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    return _storage_of, (bytearray(numbers.cpu().numpy()), str(storage.device))
+
+
+def _storage_of(data: bytearray, device: str) -> torch.TypedStorage:
+    """The storage from which torch makes a tensor."""
+    numbers = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    return torch.TypedStorage(wrap_storage=numbers.to(device).untyped_storage(), dtype=torch.uint8, _internal=True)
+
+
 class ByValuePickler(cloudpickle.Pickler):
     """cloudpickle's pickler, but functions keep their file name, so that tracebacks in workers show their source lines.
 
     Objects shared by several parts of a value are still shared after unpickling.
     """
 
-    dispatch_table: ClassVar[Any] = {**cloudpickle.Pickler.dispatch_table, CodeType: _reduce_code}
+    dispatch_table: ClassVar[Any] = {
+        **cloudpickle.Pickler.dispatch_table,
+        CodeType: _reduce_code,
+        torch.UntypedStorage: _reduce_storage,
+    }
 
     def reducer_override(self, obj: Any) -> Any:
         """Reduce an object; `NotImplemented` leaves that to the object."""
@@ -118,8 +135,8 @@ def blaming(parts: Iterable[tuple[str, Any]]) -> Generator[None]:
 def encode(value: Any, what: str) -> Encoded:
     """Encode a value in one piece, by plain pickle if both sides understand that, else by `dumps`.
 
-    Plain pickle sends objects of `__main__` by name, but the other side has a different `__main__`; and it copies buffers
-    that should be shared.
+    Plain pickle sends objects of `__main__` by name, but the other side has a different `__main__`; it copies buffers that
+    should be shared; and torch cannot read its pickles of some tensors (see `_reduce_storage`).
     """
     return Encoded(_plain(value, None) or dumps(value, what))
 
@@ -137,7 +154,7 @@ def _plain(value: Any, take_buffer: Callable[[pickle.PickleBuffer], Any] | None)
         data = pickle.dumps(value, protocol=5, buffer_callback=take_buffer)
     except Exception:  # noqa: BLE001  as above
         return None
-    return None if b"__main__" in data or b"reap.data" in data else data
+    return None if any(name in data for name in (b"__main__", b"reap.data", b"UntypedStorage")) else data
 
 
 def _complaint(value: Any, failure: Exception) -> str:

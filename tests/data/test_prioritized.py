@@ -533,3 +533,39 @@ def test_exponents_that_are_none(wrong: Any) -> None:
     for name in ("alpha", "beta"):
         with pytest.raises(OptionError, match=f"{name}: expected a finite number from 0 on"):
             setattr(sampler, name, wrong)
+
+
+@pytest.mark.parametrize(
+    ("index", "text"),
+    [
+        (torch.tensor([True, False, False]), r"torch.bool; write mask.nonzero\(\).squeeze\(-1\)"),
+        (torch.tensor([0.5]), "torch.float32"),
+        ([0.0, 1.0], "torch.float32"),
+        ("a", "'a'"),
+        (None, "None"),
+    ],
+)
+@pytest.mark.parametrize("ndim", [1, 2])
+def test_indices_of_priorities_are_whole_numbers(index: Any, text: str, ndim: int) -> None:
+    """A mask would be read as frames 0 and 1, and a fraction would be cut."""
+    buffer = made(8, ndim=ndim)
+    buffer.extend(torch.arange(4.0).reshape((2,) * ndim if ndim == 2 else (4,)))
+    before = buffer.sampler.state_dict()
+    with pytest.raises(OptionError, match=f"index: expected whole numbers, as extend and sample give them, got {text}"):
+        buffer.update_priority(index, 1.0)
+    assert str(buffer.sampler.state_dict()) == str(before)
+
+
+@pytest.mark.parametrize("priority", ["a", None, [1.0, "b"], {}])
+def test_priorities_are_numbers(priority: Any) -> None:
+    buffer = made(8)
+    buffer.extend(torch.arange(4.0))
+    with pytest.raises(OptionError, match="priority: expected a number, or one for each frame, got"):
+        buffer.update_priority(torch.tensor([0, 1]), priority)
+
+
+def test_no_indices_are_none() -> None:
+    buffer = made(8)
+    buffer.extend(torch.arange(4.0))
+    buffer.update_priority([], [])
+    buffer.update_priority(torch.tensor([1], dtype=torch.uint8), 3.0)

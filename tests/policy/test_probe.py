@@ -36,6 +36,9 @@ def unnested(text: str) -> str:
 
 # ---------------------------------------------------------------------- wrong outputs
 
+ON_META = (
+    "expected a dense tensor with values, found one on device meta; make it where it has values: torch.zeros(..., device='cpu')"
+)
 FLOAT = "expected shape (1,) and dtype float32, found"
 CASTS = "GymEnv(dtype=torch.float32) casts an env's float observations."
 CAST = "Cast it: value.to(torch.float32)"
@@ -57,11 +60,11 @@ CAST = "Cast it: value.to(torch.float32)"
         ),
         (
             lambda observation: observation.to("meta"),
-            "output 'action': expected a tensor with values, found one on device meta",
+            "output 'action': " + ON_META,
         ),
         (
             lambda observation: {"action": observation, "value": observation.to("meta")},
-            "output 'value': expected a tensor with values, found one on device meta",
+            "output 'value': " + ON_META,
         ),
         (lambda observation: observation / 0, "'action': expected numbers, found NaN in the first action"),
         (lambda observation: None, "output 'action': expected a tensor, found NoneType"),

@@ -61,6 +61,7 @@ WRONG: Mapping[str, list[Any]] = {
         None,
         [1.0, [2.0], 3.0],
         {"a": 1},
+        np.ma.array(np.zeros(3, np.float32), mask=[True, False, False]),
     ],
     "image": [
         np.zeros((2, 2), np.float32),
@@ -80,11 +81,12 @@ WRONG: Mapping[str, list[Any]] = {
         np.array([1]),
         1,
         np.zeros((1, 2), int),
+        np.ma.array([1, 2], mask=[False, True]),
     ],
     "switches": [np.array([2, 0, 0], np.int8), np.array([0.0, 1.0, 1.0]), np.array([1], np.int8), np.array([-1, 0, 0]), 1],
     "text": [3, "abcdefgh", None, b"ab", "?"],
     "reward": ["1", None, NAN, 1e39, np.zeros(2), 1j, {}, []],
-    "terminated": [0.0, "", "False", None, 2, -1, np.zeros(2, bool), np.float32(0), [], {}, 1.0],
+    "terminated": [0.0, "", "False", None, 2, -1, np.zeros(2, bool), np.float32(0), [], {}, 1.0, np.ma.array(True, mask=True)],
     "truncated": [0.0, "", "no", None, 2, np.zeros(2, bool), np.float64(1), ()],
     "info": [
         9.0,
@@ -94,6 +96,7 @@ WRONG: Mapping[str, list[Any]] = {
         "ab",
         np.array([1e39, 0]),
         [1, [2]],
+        np.ma.array([1.0, 2.0], mask=[False, True]),
     ],
 }
 CASES = [(field, place) for field in FIELDS for place in range(len(WRONG[field]))]
@@ -229,6 +232,8 @@ TD_WRONG: Mapping[str, list[Any]] = {
         torch.full((3,), 1e39, dtype=torch.float64),
         torch.zeros(3, dtype=torch.complex64),
         None,
+        torch.zeros(3, device="meta"),
+        torch.zeros(3).to_sparse(),
     ],
     "count": [
         torch.tensor([1.0]),

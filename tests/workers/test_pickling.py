@@ -11,9 +11,10 @@ from typing import Any
 from weakref import ref
 
 import pytest
+import torch
 
 from reap.errors import OptionError
-from reap.workers.pickling import blaming, dumps, encode
+from reap.workers.pickling import blaming, dumps, encode, encode_apart
 
 LOCK = threading.Lock()
 
@@ -119,6 +120,19 @@ def test_functions_keep_the_name_of_their_file() -> None:
 def test_plain_pickle_is_used_where_it_will_do() -> None:
     assert encode([1, "a"], "list").body == pickle.dumps([1, "a"], protocol=5)
     assert encode(lambda: 4, "function").load()() == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.float8_e5m2])
+@pytest.mark.parametrize("encoding", [encode, encode_apart])
+def test_tensors_whose_pickle_torch_cannot_read(dtype: torch.dtype, encoding: Any) -> None:
+    numbers = torch.arange(6).to(dtype)
+    whole, part, none = encoding((numbers, numbers[2:4], numbers[:0].clone()), "values").load()
+    assert [value.dtype for value in (whole, part, none)] == [dtype] * 3
+    assert whole.to(torch.int64).tolist() == [0, 1, 2, 3, 4, 5]
+    assert part.to(torch.int64).tolist() == [2, 3]
+    assert none.shape == (0,)
+    whole[2] = 9
+    assert part.to(torch.int64)[0].item() == 8 + (dtype != torch.float8_e5m2)  # one memory, as before; 9 is no float of 8 bits
 
 
 def test_a_part_is_blamed_by_the_name_that_users_know() -> None:

@@ -27,7 +27,7 @@ from reap.data.reductions import REDUCTIONS, checked_reduction
 from reap.data.samplers.base import EMPTY, Draw, Sampler, unbroken
 from reap.data.samplers.seen import Seen, columns_of_writes, drawn_places, places_of_columns, set_valid
 from reap.data.samplers.served import Served
-from reap.data.samplers.sum_tree import Places, SumTree, Values
+from reap.data.samplers.sum_tree import Places, SumTree, Values, as_priorities
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.data.storages.items import checked_device
@@ -193,7 +193,7 @@ class PrioritizedSampler(Sampler):
                 nothing is changed.
             CallOrderError: nothing was written yet, or no buffer samples with it.
         """
-        values = torch.as_tensor(priority, dtype=torch.float64).reshape(-1)
+        values = as_priorities(priority)
         with self._buffer.lock:
             held_by = self._buffer.storage if storage is None else storage
             places = held_by.as_places(index)

@@ -21,6 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from reap.errors import OptionError
+
 Values = NDArray[np.float64]
 Places = NDArray[np.int64]
 
@@ -29,6 +31,19 @@ TOP = 32_768
 
 MANY = 1_024
 """Number of nodes from which a search for duplicates pays off."""
+
+
+def as_priorities(priority: Any) -> Tensor:
+    """Priorities, one number or several, as float64 `[B]`.
+
+    Raises:
+        OptionError: they are no numbers.
+    """
+    try:
+        return torch.as_tensor(priority, dtype=torch.float64).reshape(-1)
+    except (TypeError, ValueError, RuntimeError):
+        kind = type(priority).__name__
+        raise OptionError(f"priority: expected a number, or one for each frame, got {priority!r} ({kind})") from None
 
 
 class SumTree:

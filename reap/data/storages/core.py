@@ -15,7 +15,7 @@ from torch import Tensor
 from reap.data.numeric_options import positive
 from reap.data.storages.files.room import refuse_many
 from reap.data.storages.items import Leaves, as_given, kind_of, together, whole
-from reap.data.storages.positions import by_position
+from reap.data.storages.positions import by_position, whole_numbers
 from reap.data.storages.ring.control import Control, checked_state
 from reap.data.storages.ring.ring import Ring
 from reap.data.storages.schema import Schema
@@ -204,8 +204,12 @@ class StorageCore(SharedWhenSent):
         return places
 
     def as_places(self, index: Any) -> Tensor:
-        """The places of an index `[B]`, `[B, ndim]`, or a tuple with a tensor for each dimension."""
-        return torch.as_tensor(index, dtype=torch.int64).reshape(-1)
+        """The places of an index `[B]`, `[B, ndim]`, or a tuple with a tensor for each dimension.
+
+        Raises:
+            OptionError: it holds no whole numbers.
+        """
+        return whole_numbers(index).reshape(-1)
 
     def places_in_use(self, whole: Any = None) -> Tensor:
         """The places of `contents()`, in the same shape.

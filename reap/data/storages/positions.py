@@ -74,6 +74,22 @@ def _position(part: Any, whole: NDArray[np.int64]) -> Any:
     return positions if places.ndim else int(positions)
 
 
+def whole_numbers(index: Any) -> Tensor:
+    """The numbers of an index, int64, as `extend` and `sample` give them.
+
+    Raises:
+        OptionError: it holds others: a mask would be read as frames 0 and 1, and fractions would be cut.
+    """
+    try:
+        numbers = torch.as_tensor(index)
+    except (TypeError, ValueError, RuntimeError):
+        raise OptionError(f"index: expected whole numbers, as extend and sample give them, got {index!r}") from None
+    if numbers.numel() and (numbers.dtype is torch.bool or numbers.is_floating_point() or numbers.is_complex()):
+        hint = "; write mask.nonzero().squeeze(-1)" if numbers.dtype is torch.bool else ""
+        raise OptionError(f"index: expected whole numbers, as extend and sample give them, got {numbers.dtype}{hint}")
+    return numbers.to(torch.int64)
+
+
 def index_of(places: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Places `[B]` of a storage with these rows and columns, as a number for each dimension, `[B, ndim]`."""
     return torch.stack(torch.unravel_index(places, shape), -1)
@@ -94,10 +110,10 @@ def places_of(index: Any, shape: tuple[int, ...]) -> Tensor:
         (tensor([[0, 0],
                 [1, 2]]), tensor([0, 5]))
     """
-    parts = index if isinstance(index, tuple) else torch.as_tensor(index).reshape(-1, len(shape)).unbind(-1)
+    parts = index if isinstance(index, tuple) else whole_numbers(index).reshape(-1, len(shape)).unbind(-1)
     places = torch.zeros((), dtype=torch.int64)
     for dim, (part, size) in enumerate(zip(parts, shape, strict=True)):
-        numbers = torch.as_tensor(part)
+        numbers = whole_numbers(part)
         if len(outside := numbers[(numbers < 0) | (numbers >= size)]):
             raise OptionError(f"index: expected numbers from 0 to {size - 1} in dimension {dim}, got {int(outside[0])}")
         places = places * size + numbers

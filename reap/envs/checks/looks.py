@@ -213,7 +213,7 @@ def choice_look(spec: Spec, lead: int) -> Look | None:
 
 def as_numpy(value: torch.Tensor) -> Array:
     """The numbers of a tensor as an array; float32 if numpy lacks the dtype."""
-    wide = value.detach().cpu()
+    wide = value.detach().cpu().resolve_conj().resolve_neg()
     return (wide.float() if wide.dtype.is_floating_point and wide.dtype.itemsize < 4 else wide).numpy()
 
 

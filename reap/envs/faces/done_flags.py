@@ -18,7 +18,7 @@ from reap.envs.faces.td_access import get_leaf
 from reap.errors import SpecMismatch
 from reap.keys import Key, plain
 from reap.recording.buffers import FLAGS
-from reap.specs.tensor_fits import tensor_as_dtype
+from reap.specs.tensor_fits import tensor_as_dtype, unreadable_kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,20 +49,28 @@ class DoneFlags:
         self._is_any: Callable[[torch.Tensor], Any] = torch.Tensor.item if has_one else torch.Tensor.any
         self._where = f"{type(env).__name__}._step"
         self._sizes = {plain(key): spec.shape for key, spec in env.full_done_spec.leaves()}
+        # A flag that the spec lacks has the shape of those beside it.
+        for prefix, names in groups.items():
+            beside = self._sizes[plain((*prefix, names[0]))]
+            for flag in FLAGS:
+                self._sizes.setdefault(plain((*prefix, *flag)), beside)
 
     def read(self, td: TensorDictBase) -> tuple[Flags, Flags] | None:
         """Terminated and truncated `[E]` of the rows, or None if no flag is True."""
+        has_flag = False
         for key in self._any:
             value = get_leaf(td, key)
             if value is None:
                 continue
-            shape = self._sizes.get(key)
-            if value.dtype is not torch.bool or (shape is not None and value.numel() != shape.numel()):
-                value = checked_flag(value, value.shape if shape is None else shape, f"{self._where}: {key!r}")
+            has_flag, shape = True, self._sizes[key]
+            if value.dtype is not torch.bool or value.is_meta or value.numel() != shape.numel():
+                value = checked_flag(value, shape, f"{self._where}: {key!r}")
             if self._is_any(value):
                 break
         else:
-            return None
+            if has_flag:
+                return None
+            raise lacking_flags(self._where, list(self._any), td)
         terminated, truncated = np.zeros(self._rows, bool), np.zeros(self._rows, bool)
         for group in self._groups:
             ended = self._read_group({name: value for name, key in group if (value := get_leaf(td, key)) is not None})
@@ -84,6 +92,11 @@ class DoneFlags:
 
     def _any_of_row(self, flags: torch.Tensor) -> Flags:
         return np.logical_or.reduce(flags.detach().cpu().numpy().reshape(self._rows, -1), axis=1)
+
+
+def lacking_flags(where: str, keys: Sequence[Any], td: TensorDictBase) -> SpecMismatch:
+    """The error for the result of a step without a done flag."""
+    return SpecMismatch(f"{where}: expected one of the done flags {keys}, found {sorted(map(str, td.keys(True, True)))}")
 
 
 def deciding_groups(keys: Sequence[Key]) -> dict[Key, list[str]]:
@@ -120,9 +133,10 @@ def checked_flag(value: Any, shape: torch.Size, where: str) -> torch.Tensor:
     Raises:
         SpecMismatch: it has a wrong number of values, or other values.
     """
-    fitting = tensor_as_dtype(value, torch.bool) if isinstance(value, torch.Tensor) else None
+    unreadable = unreadable_kind(value)
+    fitting = tensor_as_dtype(value, torch.bool) if isinstance(value, torch.Tensor) and not unreadable else None
     if fitting is None:
-        found = f"dtype {value.dtype}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+        found = unreadable or (f"dtype {value.dtype}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}")
         raise SpecMismatch(f"{where}: expected a tensor of dtype torch.bool, found {found}; write flags as value.bool()")
     if fitting.numel() != shape.numel():
         raise SpecMismatch(f"{where}: expected shape {tuple(shape)}, found {tuple(value.shape)}; give one flag for each row")

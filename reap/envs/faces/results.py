@@ -10,7 +10,7 @@ import torch
 
 from reap.envs.checks.looks import as_numpy
 from reap.envs.checks.rounding import without_rounding
-from reap.envs.faces.done_flags import shape_flags
+from reap.envs.faces.done_flags import lacking_flags, shape_flags
 from reap.envs.faces.td_access import get_leaf
 from reap.errors import BoundsWarning, SpecMismatch, callers_level
 from reap.keys import Key, plain
@@ -18,7 +18,7 @@ from reap.optional import tensordict as load_tensordict
 from reap.recording.buffers import FLAGS
 from reap.recording.objects import stacked, unstacked
 from reap.specs.faults import Fault, message
-from reap.specs.tensor_fits import as_spec
+from reap.specs.tensor_fits import as_spec, unreadable_kind
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -72,8 +72,7 @@ def check_result(env: EnvSpecs, td: Any, call: str, *, by_hand: bool = False) ->
     check_values(env, td, call, where, by_hand=by_hand)
     shape_flags(env, td, call)
     if call == "_step" and not _has_flags(env, td):
-        wanted = [plain(key) for key, _ in env.full_done_spec.leaves()]
-        raise SpecMismatch(f"{where}: expected one of the done flags {wanted}, found {sorted(map(str, td.keys(True, True)))}")
+        raise lacking_flags(where, [plain(key) for key, _ in env.full_done_spec.leaves()], td)
 
 
 def check_values(env: EnvSpecs, td: TensorDictBase, call: str, where: str, *, by_hand: bool) -> None:
@@ -93,7 +92,8 @@ def check_values(env: EnvSpecs, td: TensorDictBase, call: str, where: str, *, by
 def _check_value(env: EnvSpecs, spec: Spec, value: Any, key: Key, where: str, by_hand: bool) -> None:
     """Raise SpecMismatch unless a value is in its spec; when called by hand, warn once of numbers outside their bounds."""
     numbers, bounds = env.looks_of(key, spec)
-    has_layout = isinstance(value, torch.Tensor) and (value.shape, value.dtype) == (spec.shape, spec.dtype)
+    is_ordinary = isinstance(value, torch.Tensor) and not unreadable_kind(value)
+    has_layout = is_ordinary and (value.shape, value.dtype) == (spec.shape, spec.dtype)
     if bounds is None and numbers is not None and has_layout and numbers.is_fine(as_numpy(value)):
         return
     if bounds is None or not has_layout or env.check == "first":

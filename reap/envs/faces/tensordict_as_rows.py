@@ -262,7 +262,10 @@ class TensorDictAsRows:
                 values = self._fits.take(values, self._name, "step")
             except SpecMismatch as error:
                 raise error.at(f"column {t}") from None
-            copy_all([views[t] for views in self._views], values)
+            try:
+                copy_all([views[t] for views in self._views], values)
+            except (RuntimeError, TypeError) as error:  # no ordinary tensor
+                raise self._fits.uncopied(values, self._name, "step", error) from None
             for key, array in self._next_objects:
                 array[t] = self._objects(following, key).reshape(array[t].shape)
             ends = self._done_flags.read(following)

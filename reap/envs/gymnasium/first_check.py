@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -51,10 +51,24 @@ def check_values(result: Any, where: str, expected: str) -> None:
     """Raise SpecMismatch unless a call returned as many values as gymnasium requires."""
     count = expected.count(",") + 1
     if not isinstance(result, tuple | list) or len(result) != count:
-        found = f"{len(result)} values" if isinstance(result, tuple) else describe(result)
-        raise SpecMismatch(
-            f"{where}: expected {expected}, found {found}; an env of the old gym interface is wrapped by the shimmy package"
-        )
+        raise _other_values(result, where, expected)
+
+
+def no_step(result: Any) -> SpecMismatch:
+    """The error for the result of a step that is not the five values of gymnasium."""
+    return _other_values(result, "env.step", STEP_VALUES)
+
+
+def no_reset(result: Any) -> SpecMismatch:
+    """The error for the result of a reset that is not an observation and an info."""
+    return _other_values(result, "env.reset", RESET_VALUES)
+
+
+def _other_values(result: Any, where: str, expected: str) -> SpecMismatch:
+    found = f"{len(result)} values" if isinstance(result, tuple) else describe(result)
+    return SpecMismatch(
+        f"{where}: expected {expected}, found {found}; an env of the old gym interface is wrapped by the shimmy package"
+    )
 
 
 def check_observation(value: Any, space: gym.Space[Any], where: str, path: str = "observation", *, bounds: bool = True) -> None:
@@ -67,20 +81,30 @@ def check_observation(value: Any, space: gym.Space[Any], where: str, path: str =
         path: the part of the observation, for the error.
         bounds: whether numbers must be within the bounds of a Box, up to one part in a million.
     """
-    if isinstance(space, spaces.Dict):
-        entries: list[tuple[Any, gym.Space[Any]]] = list(space.spaces.items())
-        if not isinstance(value, dict) or set(value) != set(space.spaces):
-            found = sorted(value) if isinstance(value, dict) else describe(value)
-            raise _mismatch(where, path, f"a dict with keys {sorted(space.spaces)}", found)
-    elif isinstance(space, spaces.Tuple):
-        entries = list(enumerate(space.spaces))
-        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
-            raise _mismatch(where, path, f"a tuple of {len(space.spaces)}", describe(value))
-    else:
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
         _check_leaf(value, space, where, path, bounds)
         return
-    for index, sub in entries:
+    for index, sub in _entries(value, space, where, path):
         check_observation(value[index], sub, where, f"{path}[{index!r}]", bounds=bounds)
+
+
+def check_containers(value: Any, space: gym.Space[Any], where: str, path: str = "observation") -> None:
+    """The part of `check_observation` that looks at dicts and tuples, and not at what is in them."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for index, sub in _entries(value, space, where, path):
+            check_containers(value[index], sub, where, f"{path}[{index!r}]")
+
+
+def _entries(value: Any, space: spaces.Dict | spaces.Tuple[Any], where: str, path: str) -> Iterable[tuple[Any, gym.Space[Any]]]:
+    """The keys or numbers of a space's entries with their spaces, if the value has the same."""
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, dict) or set(value) != set(space.spaces):
+            found = sorted(map(str, value)) if isinstance(value, dict) else describe(value)
+            raise _mismatch(where, path, f"a dict with keys {sorted(space.spaces)}", found)
+        return space.spaces.items()
+    if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+        raise _mismatch(where, path, f"a tuple of {len(space.spaces)}", describe(value))
+    return enumerate(space.spaces)
 
 
 def _check_leaf(value: Any, space: gym.Space[Any], where: str, path: str, bounds: bool) -> None:

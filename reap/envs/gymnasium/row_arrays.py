@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from reap.envs.gymnasium.values import ActionLeaf, ObservationLeaf, identity
+from reap.envs.gymnasium.first_check import check_containers
+from reap.envs.gymnasium.values import ActionLeaf, ObservationLeaf, Read, containers, identity
 from reap.recording.buffers import REWARD, TERMINATED, TRUNCATED, Slot, Stage, after
 from reap.specs.fits import Check, Fit, LooseFit, one_number
 
@@ -24,8 +26,19 @@ class RowFormat:
     observations: tuple[ObservationLeaf, ...]
     infos: tuple[ObservationLeaf, ...]
     actions: tuple[ActionLeaf, ...]
+    observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
     reward_shape: tuple[int, ...] = ONE_REWARD
+
+    @cached_property
+    def _size(self) -> int:
+        """The number of entries of an observation that is a dict or a tuple; -1 for any other observation."""
+        return next((size for _, size in containers(self.observation_space)), -1)
+
+    @cached_property
+    def _inner(self) -> Sequence[tuple[Read, int]]:
+        """A function that reads each dict and tuple inside it, with the number of its entries."""
+        return containers(self.observation_space)[1:]
 
     @property
     def is_array(self) -> bool:
@@ -43,9 +56,23 @@ class RowFormat:
         """A function that checks a reward and returns it in writable form."""
         return one_number if self.has_one_reward else Fit(REWARD, self.reward_shape, np.dtype(np.float32)).take
 
-    def values(self, observation: Any, info: Any) -> list[Any]:
-        """The values for a row: the leaves of the observation, then those of the info."""
-        return [leaf.read(observation) for leaf in self.observations] + [leaf.read(info) for leaf in self.infos]
+    def values(self, observation: Any, info: Any, where: str = "env.step") -> list[Any]:
+        """The values for a row: the leaves of the observation, then those of the info.
+
+        Raises:
+            SpecMismatch: an observation has other parts than its space.
+        """
+        try:
+            has_parts = self._size < 0 or len(observation) == self._size
+            for read, size in self._inner:
+                has_parts = has_parts and len(read(observation)) == size
+            if not has_parts:
+                check_containers(observation, self.observation_space, where)
+            found = [leaf.read(observation) for leaf in self.observations]
+        except (LookupError, TypeError, AttributeError):
+            check_containers(observation, self.observation_space, where)
+            raise
+        return found + [leaf.read(info) for leaf in self.infos]
 
 
 class RowArrays:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from reap.envs.gymnasium.calls import GymCalls
+from reap.envs.gymnasium.first_check import no_reset, no_step
 from reap.envs.gymnasium.row_arrays import RowArrays, RowFormat
 from reap.envs.gymnasium.values import assemble
 from reap.envs.row_stepper import Rows, StepRows
@@ -21,7 +22,7 @@ from reap.errors import SpecMismatch, add_note
 from reap.recording.buffers import Slot, Stage
 from reap.specs.fits import Check, float32_format, one_flag, one_number
 
-NO_NUMBER = (struct.error, TypeError, OverflowError, DeprecationWarning)
+NO_NUMBER = (struct.error, TypeError, OverflowError, DeprecationWarning, np.exceptions.ComplexWarning)
 """Errors raised by `struct` for values that its format cannot hold, and by numpy for an array instead of a number."""
 
 
@@ -56,12 +57,20 @@ class GymRow:
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
         """Start a new episode."""
-        observation, info = self.calls.reset()
-        self._arrays.begin(..., self.form.values(observation, info))
+        result = self.calls.reset()
+        try:
+            observation, info = result
+        except (TypeError, ValueError):
+            raise no_reset(result) from None
+        self._arrays.begin(..., self.form.values(observation, info, "env.reset"))
 
     def _step_array(self, rows: Rows | None, t: int) -> Rows | None:
         try:
-            observation, reward, terminated, truncated, _ = self.calls.step(self._decode(self._actions[t]))
+            result = self.calls.step(self._decode(self._actions[t]))
+            try:
+                observation, reward, terminated, truncated, _ = result
+            except (TypeError, ValueError):
+                raise no_step(result) from None
             if type(observation) is ndarray and observation.dtype is self._dtype and observation.shape == self._shape:
                 self._next[t] = observation
             else:
@@ -78,7 +87,11 @@ class GymRow:
         form, arrays = self.form, self._arrays
         try:
             parts = [leaf.one(array[t]) for leaf, array in zip(form.actions, arrays.actions, strict=True)]
-            observation, reward, terminated, truncated, info = self.calls.step(assemble(form.action_space, parts))
+            result = self.calls.step(assemble(form.action_space, parts))
+            try:
+                observation, reward, terminated, truncated, info = result
+            except (TypeError, ValueError):
+                raise no_step(result) from None
             arrays.write((t, ...), form.values(observation, info))
             self._write_reward(t, reward)
             return self._end(t, terminated, truncated)
@@ -172,12 +185,20 @@ class GymRows:
             raise
 
     def _reset_array(self, b: int) -> None:
-        observation, _ = self._calls[b].reset()
+        result = self._calls[b].reset()
+        try:
+            observation, _ = result
+        except (TypeError, ValueError):
+            raise no_reset(result) from None
         self._arrays.begin((b, ...), [observation])
 
     def _reset_tree(self, b: int) -> None:
-        observation, info = self._calls[b].reset()
-        self._arrays.begin((b, ...), self._form.values(observation, info))
+        result = self._calls[b].reset()
+        try:
+            observation, info = result
+        except (TypeError, ValueError):
+            raise no_reset(result) from None
+        self._arrays.begin((b, ...), self._form.values(observation, info, "env.reset"))
 
     def _step_arrays(self, rows: Rows | None, t: int) -> Rows | None:
         actions, row, rewards, calls = self._read(t), self._next[t], self._rewards, self._calls
@@ -186,7 +207,11 @@ class GymRows:
         b = 0
         try:
             for b in self._every_row if rows is None else rows:
-                observation, rewards[b], terminated, truncated, _ = calls[b].step(actions[b])
+                result = calls[b].step(actions[b])
+                try:
+                    observation, rewards[b], terminated, truncated, _ = result
+                except (TypeError, ValueError):
+                    raise no_step(result) from None
                 if type(observation) is ndarray and observation.dtype is dtype and observation.shape == shape:
                     row[b] = observation
                 else:
@@ -219,7 +244,11 @@ class GymRows:
         try:
             for b in self._every_row if rows is None else rows:
                 action = assemble(form.action_space, [part[b] for part in parts])
-                observation, rewards[b], terminated, truncated, info = self._calls[b].step(action)
+                result = self._calls[b].step(action)
+                try:
+                    observation, rewards[b], terminated, truncated, info = result
+                except (TypeError, ValueError):
+                    raise no_step(result) from None
                 arrays.write((t, b, ...), form.values(observation, info))
                 if terminated is not False or truncated is not False:
                     self._end(t, b, terminated, truncated, ended)

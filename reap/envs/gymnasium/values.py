@@ -90,6 +90,15 @@ def _leaves(
     return found
 
 
+def containers(space: gym.Space[Any], read: Read = identity) -> list[tuple[Read, int]]:
+    """The dicts and tuples of an observation, from the outside in: how each is read, and the number of its entries."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return []
+    entries = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    inner = [containers(sub, _compose(itemgetter(index), read)) for index, sub in entries]
+    return [(read, len(space.spaces)), *(found for one in inner for found in one)]
+
+
 def _compose(outer: Read, inner: Read) -> Read:
     if inner is identity:
         return outer

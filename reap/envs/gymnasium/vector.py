@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from reap.envs.gymnasium.first_check import no_reset, no_step
 from reap.envs.gymnasium.row_arrays import RowArrays, RowFormat
 from reap.envs.gymnasium.values import assemble
 from reap.envs.gymnasium.vector_calls import VectorCalls
@@ -98,12 +99,12 @@ class VectorRows:
             rows = [b for b in (self._every_row if rows is None else rows) if b not in done]
             if not rows:
                 return
-        if rows is None:
-            self._write_first(*calls.reset(), ..., ...)
-        else:
-            chosen = np.asarray(rows)
-            observation, info, where = calls.reset_some(chosen)
-            self._write_first(observation, info, chosen, where)
+        chosen, where, result = (..., ..., calls.reset()) if rows is None else calls.reset_some(np.asarray(rows))
+        try:
+            observation, info = result
+        except (TypeError, ValueError):
+            raise no_reset(result) from None
+        self._write_first(observation, info, chosen, where)
 
     def _take_fresh(self, rows: Rows | None) -> list[int]:
         """The rows that already are at the start of an episode."""
@@ -117,7 +118,7 @@ class VectorRows:
 
     def _write_first(self, observation: Any, info: Any, rows: Any, where: Any) -> None:
         """Write first observations to rows of the stage; `where` gives their places in the values."""
-        values = self._form.values(observation, info)
+        values = self._form.values(observation, info, "env.reset")
         count = len(rows) if isinstance(where, slice) else self.calls.count
         for array, taken in zip(self._arrays.stage, self._arrays.rows_of(values, count, "env.reset"), strict=True):
             array[rows] = taken[where]
@@ -127,7 +128,11 @@ class VectorRows:
     def _step_array(self, rows: Rows | None, t: int) -> Rows | None:
         """The hot path, for observations of one array and all rows."""
         try:
-            observation, reward, terminated, truncated, info = self.calls.step(self._decode(self._actions[t]))
+            result = self.calls.step(self._decode(self._actions[t]))
+            try:
+                observation, reward, terminated, truncated, info = result
+            except (TypeError, ValueError):
+                raise no_step(result) from None
             self._next[t], self._reward[t] = self._take(observation), self._rewards_of(reward)
             terminated, truncated = self._flags_of(terminated, "terminated"), self._flags_of(truncated, "truncated")
         except SpecMismatch as error:
@@ -189,8 +194,11 @@ class VectorRows:
         return zip(self._form.actions, self._arrays.actions, strict=True)
 
     def _write(self, result: Any, t: int) -> Rows | None:
-        observation, reward, terminated, truncated, info = result
         with located(f"column {t}"):
+            try:
+                observation, reward, terminated, truncated, info = result
+            except (TypeError, ValueError):
+                raise no_step(result) from None
             self._arrays.write(t, self._form.values(observation, info))
             self._reward[t] = self._rewards_of(reward)
             terminated, truncated = self._flags_of(terminated, "terminated"), self._flags_of(truncated, "truncated")

@@ -95,7 +95,7 @@ class VectorCalls:
             rows: the rows' indices, an int array.
 
         Returns:
-            Observation, info, and the places of these rows in them.
+            The rows, their places in the values, and the result of the reset.
 
         Raises:
             OptionError: the env does not support this.
@@ -106,14 +106,14 @@ class VectorCalls:
                 "to honour a reset mask"
             )
         if self.kind.takes_ids:
-            return *self.env.reset(rows.astype(np.int32)), slice(len(rows))
+            return rows, slice(len(rows)), self.env.reset(rows.astype(np.int32))
         mask = np.zeros(self.count, bool)
         mask[rows] = True
         options = ResetOptions(reset_mask=mask)
         result = (
             self.env.reset(options=options) if self._seeds is None else self.env.reset(seed=self._take(mask), options=options)
         )
-        return *result, slice(len(rows)) if self.kind.returns_chosen else rows
+        return rows, slice(len(rows)) if self.kind.returns_chosen else rows, result
 
     def _take(self, mask: Any) -> list[int | None]:
         assert self._seeds is not None, "seeds are waiting"

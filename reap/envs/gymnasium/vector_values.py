@@ -12,9 +12,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium import spaces
 
 from reap.envs.checks.choices import switches, zero_based
+from reap.envs.checks.looks import choice_look
+from reap.envs.gymnasium.facts.infos import checked_choices, info_value
 from reap.envs.gymnasium.row_arrays import RowFormat
 from reap.envs.gymnasium.values import ActionLeaf, ObservationLeaf, Read, contained, identity, observation_leaves
 from reap.errors import SpecMismatch, located
@@ -22,7 +25,7 @@ from reap.keys import Key
 from reap.recording.layout import Array
 from reap.recording.objects import copied
 from reap.specs import Spec
-from reap.specs.fits import Fit, as_array
+from reap.specs.fits import Fit, as_array, as_dtype, describe, flags_of_rows
 
 
 def batched_format(
@@ -42,6 +45,7 @@ def batched_format(
         observations=tuple(observation_leaves(space, (name,), categorical=categorical, encoder=_encoder)),
         infos=tuple(_info_leaf(key, spec, count) for key, spec in infos.items()),
         actions=tuple(replace(leaf, many=_action_decoder(leaf)) for leaf in form.actions),
+        observation_space=space,
         action_space=form.action_space,
     )
 
@@ -105,27 +109,73 @@ def _info_leaf(name: str, spec: Spec, count: int) -> ObservationLeaf:
     if spec.dtype is None:
         return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cells(_info_objects(info, name, count)), True)
     zero = np.asarray(spec.zero().numpy())
-    nothing, mask_name = np.broadcast_to(zero, (count, *zero.shape)), "_" + name
+    nothing = np.broadcast_to(zero, (count, *zero.shape))
 
     def read(info: Any) -> Array:
-        value, mask = info.get(name), info.get(mask_name)
+        value, mask = _entry(info, name, count)
         if value is None:
             return nothing
         if mask is None or mask.all():
-            return np.stack(value) if value.dtype == object else value
+            return checked(_of_every_row(value, name, count))
         values = np.array(nothing)
         for b in np.flatnonzero(mask):
-            values[b] = fit.take(value[b])
+            values[b] = checked(fit.take(value[b]))
         return values
 
-    fit = Fit((name,), zero.shape, zero.dtype)
+    def checked(values: Array) -> Array:
+        """The values of one row or of all, choices among which are ones."""
+        if look is None or values.shape[values.ndim - zero.ndim :] != zero.shape or as_dtype(values, zero.dtype) is None:
+            return values  # what does not fit is refused where it is written
+        return checked_choices(values, look, name)
+
+    fit, look = Fit((name,), zero.shape, zero.dtype), choice_look(spec, 0)
     return ObservationLeaf((name,), gym.spaces.Space(), read)
 
 
+def _entry(info: Any, name: str, count: int) -> tuple[Any, Array | None]:
+    """An entry of an info, and in which rows it is present, bool `[E]`; None for all.
+
+    Raises:
+        SpecMismatch: the info is no dict, or the entry has not one value for each row.
+    """
+    value, mask = info_value(info, name), info_value(info, "_" + name)
+    if value is None or mask is None:
+        return value, None
+    present = flags_of_rows(mask, count, f"info {'_' + name!r}")
+    if not isinstance(value, dict) and not _has_rows(value, count):
+        raise _no_rows(value, name, count)
+    return value, present
+
+
+def _has_rows(value: Any, count: int) -> bool:
+    """Whether there is one value for each row; of EnvPool as many as it was asked for."""
+    is_several = isinstance(value, list | tuple) or (isinstance(value, np.ndarray | torch.Tensor) and value.ndim > 0)
+    return is_several and len(value) == count
+
+
+def _of_every_row(value: Any, name: str, count: int) -> Array:
+    """The values of all rows as one array, where they make one."""
+    array = as_array(value)
+    if array is None or array.ndim == 0:
+        raise _no_rows(value, name, count)
+    if array.dtype != object:
+        return array
+    try:
+        return np.stack(array.tolist())
+    except (TypeError, ValueError):  # of different shapes, or no numbers
+        return array
+
+
+def _no_rows(value: Any, name: str, count: int) -> SpecMismatch:
+    return SpecMismatch(f"info: {name!r}: expected one value for each of {count} rows, found {describe(value)}")
+
+
 def _info_objects(info: Any, name: str, count: int) -> list[Any]:
-    value, mask = info.get(name), info.get("_" + name)
+    value, mask = _entry(info, name, count)
     if value is None:
         return [None] * count
+    if not isinstance(value, dict) and not _has_rows(value, count):
+        raise _no_rows(value, name, count)
     return [_of_row(value, b) if mask is None or mask[b] else None for b in range(count)]
 
 

@@ -58,6 +58,7 @@ class PlainActor:
             self.act = self._act_tensor if isinstance(writer, StrictWriter) else self._assign_tensor
         if isinstance(writer, StrictWriter):
             self._shape, self._dtype = writer.forms[0]
+            self._uncopied = writer.uncopied
 
     def read_copies(self) -> None:
         """Pass clones of the inputs to the policy."""
@@ -72,7 +73,10 @@ class PlainActor:
     def _act_tensor(self, t: int) -> None:
         result = self._policy(*self._inputs)
         if type(result) is torch.Tensor and result.dtype is self._dtype and result.shape == self._shape:
-            self._views[t].copy_(result)
+            try:
+                self._views[t].copy_(result)
+            except RuntimeError as error:
+                raise self._uncopied(result, 0, t, error) from None
         else:
             self.writer.write(t, as_outputs(result, self._action))
 

@@ -9,10 +9,15 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from reap.envs.checks.looks import Look, choice_look
 from reap.envs.gymnasium.values import ObservationLeaf, cell
 from reap.errors import OptionError, SpecMismatch
+from reap.recording.layout import Array
 from reap.specs import Composite, NonTensor, Spec, Unbounded
+from reap.specs.fits import Fit
 from reap.specs.parts.from_torchrl import as_own
+
+FLOATS = (torch.float16, torch.float32, torch.float64)
 
 InfoKeys = Sequence[str] | Mapping[str, Spec]
 
@@ -95,27 +100,71 @@ def info_specs(info_keys: InfoKeys | None) -> dict[str, Spec]:
     if isinstance(info_keys, str):
         raise OptionError(f"info_keys: expected a list of names or a dict of specs, got the string {info_keys!r}")
     if isinstance(info_keys, Mapping):
-        return {name: as_own(spec) for name, spec in info_keys.items()}
+        return {name: _info_spec(name, as_own(spec)) for name, spec in info_keys.items()}
     return {name: Unbounded((), dtype=torch.float32) for name in info_keys}
+
+
+def _info_spec(name: str, spec: Spec) -> Spec:
+    """The spec of an info, if arrays of numpy can hold its values.
+
+    Raises:
+        OptionError: they cannot.
+    """
+    if isinstance(spec, Composite):
+        raise OptionError(
+            f"info_keys: {name!r}: expected the spec of one value, got a Composite; a dict is kept as it is with NonTensor(())"
+        )
+    if spec.dtype is not None and spec.dtype.is_floating_point and spec.dtype not in FLOATS:
+        raise OptionError(
+            f"info_keys: {name!r}: expected a dtype that numpy has, got {spec.dtype}; write Unbounded({tuple(spec.shape)}), "
+            "which is float32"
+        )
+    return spec
 
 
 def info_leaf(name: str, spec: Spec) -> ObservationLeaf:
     """Reads one entry of an info; zeros if it is absent or None."""
     if spec.dtype is None:
-        return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cell(_info_value(info, name)), is_checked=True)
+        return ObservationLeaf((name,), gym.spaces.Space(), lambda info: cell(info_value(info, name)), is_checked=True)
     zero: Any = spec.zero().numpy()
 
     def read(info: Any) -> Any:
-        value = _info_value(info, name)
+        value = info_value(info, name)
         if value is None:
             return zero
         # A number is one, in whatever array it is.
         return np.reshape(value, zero.shape) if zero.size == 1 == np.size(value) else value
 
-    return ObservationLeaf((name,), gym.spaces.Space(), read)
+    look = choice_look(spec, 0)
+    if look is None:
+        return ObservationLeaf((name,), gym.spaces.Space(), read)
+    fit = Fit((name,), zero.shape, zero.dtype)
+
+    def read_choice(info: Any) -> Any:
+        value = read(info)
+        return zero if value is zero else checked_choices(fit.take(value, "info"), look, name)
+
+    return ObservationLeaf((name,), gym.spaces.Space(), read_choice)
 
 
-def _info_value(info: Any, name: str) -> Any:
+def checked_choices(values: Array, look: Look, name: str) -> Array:
+    """The values of an info whose spec is one of choices, if they are ones: those of one row `[*value]`, or of all.
+
+    Raises:
+        SpecMismatch: they are not.
+    """
+    if not look.is_fine(values):
+        expected, found = look.words(values, 0)
+        raise SpecMismatch(f"info: {name!r}: expected {expected}, found {found}; correct the value, or the spec in info_keys")
+    return values
+
+
+def info_value(info: Any, name: str) -> Any:
+    """One entry of an info; None where it is absent.
+
+    Raises:
+        SpecMismatch: the info is no dict.
+    """
     try:
         return info.get(name)
     except AttributeError:

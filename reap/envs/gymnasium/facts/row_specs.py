@@ -44,6 +44,7 @@ def row_format(
         observations=tuple(observation_leaves(observation_space, (name,), categorical=categorical)),
         infos=tuple(info_leaf(key, spec) for key, spec in infos.items()),
         actions=tuple(action_leaves(action_space, ("action",), categorical=categorical)),
+        observation_space=observation_space,
         action_space=action_space,
         reward_shape=_reward_shape(env),
     )
