@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.workers.handlers import have_ended, watch
-from tests.workers.ray.local import ROOT, local_ray, on_ray  # noqa: F401  a fixture
+from tests.workers.ray.local import ROOT, _nothing_left_running, local_ray, on_ray  # noqa: F401  fixtures
 
 ray = pytest.importorskip("ray")
 
@@ -30,11 +30,6 @@ collector = RayCollector("CartPole-v1", num_collectors=2, **options)
 collector.next()
 print(*(line.whereabouts.pid for line in collector._group.carrier._lines.values()), flush=True)
 """
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_running() -> None:
-    """Not test by test: Ray's own threads and processes stay until its end."""
 
 
 @pytest.fixture

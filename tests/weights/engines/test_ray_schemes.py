@@ -18,17 +18,12 @@ from reap.weight_update import RayWeightSyncScheme
 from reap.workers.ray.cluster import Cluster
 from tests.collectors.distributed.policies import Chooser
 from tests.weights.receivers import net, values
-from tests.workers.ray.local import local_ray, on_ray  # noqa: F401  a fixture
+from tests.workers.ray.local import _nothing_left_running, local_ray, on_ray  # noqa: F401  fixtures
 from tests.workers.ray.pool import PooledCluster
 
 ray = pytest.importorskip("ray")
 
 pytestmark = on_ray(120)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_running() -> None:
-    """Not test by test: Ray's own threads and processes stay until its end."""
 
 
 class Receiver:

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import stat
 import struct
 import termios
 import threading
@@ -19,6 +20,7 @@ import pytest
 import torch
 
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
+from reap.workers.gloo.rendezvous import FileMeeting
 from reap.workers.processes import fork_client
 from reap.workers.progress import STOP
 from reap.workers.remote.sockets import sockets
@@ -272,6 +274,14 @@ def test_nothing_listens_but_on_the_loopback_interface() -> None:
     assert set(listening()) == {LOOPBACK}
     group.stop()
     assert listening() == []
+
+
+def test_processes_of_this_machine_meet_in_a_private_folder_that_is_gone_when_they_have() -> None:
+    meeting = FileMeeting()
+    folder = Path(meeting.invitation("worker").place).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    meeting.forget("worker")
+    assert not folder.exists()
 
 
 def test_a_default_process_group_is_neither_needed_nor_made() -> None:

@@ -19,7 +19,7 @@ from reap.workers.ray.actor import Whereabouts
 from reap.workers.ray.cluster import Cluster
 from reap.workers.ray.group import RayGroup, ray_group
 from tests.workers.handlers import Doer, Harmless, ask, descriptors, have_ended, watch
-from tests.workers.ray.local import local_ray, on_ray  # noqa: F401  a fixture
+from tests.workers.ray.local import _nothing_left_running, local_ray, on_ray  # noqa: F401  fixtures
 from tests.workers.ray.pool import PooledCluster
 
 ray = pytest.importorskip("ray")
@@ -28,11 +28,6 @@ pytestmark = on_ray(120)
 
 MakeGroup = Callable[..., RayGroup]
 LARGE = 3_000_000
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_running() -> None:
-    """Not test by test: Ray's own threads and processes stay until its end."""
 
 
 @pytest.fixture
