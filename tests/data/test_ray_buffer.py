@@ -31,7 +31,7 @@ from tests.workers.ray.local import _nothing_left_running, local_ray, on_ray  # 
 
 ray = pytest.importorskip("ray")
 
-pytestmark = on_ray(180)
+pytestmark = on_ray()
 
 
 @pytest.fixture(scope="module")

@@ -16,14 +16,15 @@ from pathlib import Path
 import pytest
 
 from tests.collectors.distributed.namespaces import ROOT, Cable, Program, laid, needs_root, running
+from tests.workers.handlers import patience
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300), needs_root]
 
 TRAINER = "tests.collectors.distributed.far_trainer"
 MACHINE = "tests.collectors.distributed.far_machine"
 LOST_AFTER = 3.0
-SLACK = 30.0
-"""Seconds that a busy machine may take beside."""
+SLACK = 10.0
+"""Seconds that processes may take beside."""
 
 
 def cable_number(worker_id: str) -> int:
@@ -105,12 +106,12 @@ def test_a_link_that_is_cut(machines: tuple[Cable, Program], cable: Cable, kind:
             trainer.tell("next")
         cable.cut()
         cut = time.monotonic()
-        answer = trainer.hear(LOST_AFTER + SLACK) if moment != "while idle" else ""
+        answer = trainer.hear(LOST_AFTER + patience(SLACK)) if moment != "while idle" else ""
         while "WorkerDied" not in answer:
-            answer = trainer.ask("next", LOST_AFTER + SLACK)
+            answer = trainer.ask("next", LOST_AFTER + patience(SLACK))
         assert " on " in answer, "it names the machine"
         while workers_of(cable):
-            assert time.monotonic() < cut + LOST_AFTER + 5 + SLACK, "the far workers are gone"
+            assert time.monotonic() < cut + LOST_AFTER + 5 + patience(SLACK), "the far workers are gone"
             time.sleep(0.1)
 
 

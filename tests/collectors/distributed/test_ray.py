@@ -29,7 +29,7 @@ from tests.workers.ray.pool import PooledCluster
 
 ray = pytest.importorskip("ray")
 
-pytestmark = on_ray(120)
+pytestmark = on_ray()
 
 ENVS, COLUMNS, WORKERS = 3, 8, 2
 

@@ -17,7 +17,7 @@ from tests.workers.ray.local import _nothing_left_running, local_ray, on_ray  # 
 
 ray = pytest.importorskip("ray")
 
-pytestmark = on_ray(180)
+pytestmark = on_ray()
 
 
 def pendulum() -> GymEnv:

@@ -15,7 +15,7 @@ from reap.testing.collector_checks import FACTS, Fact
 from tests.workers.ray.local import _nothing_left_running, local_ray, on_ray  # noqa: F401  fixtures
 from tests.workers.ray.pool import PooledCluster
 
-pytestmark = on_ray(120)
+pytestmark = on_ray()
 
 ENVS, WORKERS = 3, 2
 

@@ -18,12 +18,13 @@ from reap.collectors.distributed import RayCollector
 from reap.errors import WorkerDied
 from reap.testing.marked import Marked
 from tests.kept import stop_all
+from tests.workers.handlers import patience
 from tests.workers.ray.local import ONE_RAY, ROOT, _nothing_left_running  # noqa: F401  a fixture
 
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-pytestmark = [pytest.mark.distributed, pytest.mark.ray, ONE_RAY, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.distributed, pytest.mark.ray, ONE_RAY, pytest.mark.timeout(600)]
 
 COLUMNS = 40
 PAUSE = 0.01
@@ -57,7 +58,7 @@ class SlowEnv:
         """Wait for a step of a worker."""
         flag = Path(self._flag).with_suffix(f".{pid}")
         flag.unlink(missing_ok=True)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + patience(30)
         while not flag.exists():
             assert time.monotonic() < deadline
             time.sleep(0.001)
@@ -134,7 +135,7 @@ def drain(node: Any) -> None:
 
 def batches_until(collector: RayCollector, done: Callable[[], bool]) -> list[Any]:
     batches = []
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + patience(90)
     while not done():
         assert time.monotonic() < deadline
         batches.append(collector.next())

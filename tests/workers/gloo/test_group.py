@@ -25,9 +25,9 @@ from reap.workers.processes import fork_client
 from reap.workers.progress import STOP
 from reap.workers.remote.sockets import sockets
 from tests.workers.gloo.groups import group_of, listening, pid_of, pids_of
-from tests.workers.handlers import Doer, Dying, ask, descriptors, die, exists, have_ended, poll_until_it_fails, watch
+from tests.workers.handlers import Doer, Dying, ask, descriptors, die, exists, have_ended, patience, poll_until_it_fails, watch
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(180)]
 
 LOOPBACK = "0100007F"
 
@@ -184,7 +184,7 @@ def test_a_killed_worker_is_noticed_at_once_and_others_are_served_on() -> None:
     begun = time.monotonic()
     with pytest.raises(WorkerDied, match="Worker 1 was killed by SIGKILL"):
         poll_until_it_fails(group, [0, 1, 2])
-    assert time.monotonic() - begun < 5.0  # milliseconds where nobody else needs the cores
+    assert time.monotonic() - begun < patience(1.0)  # milliseconds, as a rule
     assert ask(group, 2, ("add", 2, 2)) == 4
     group.replace(1, Doer)
     assert ask(group, 1, ("add", 3, 2)) == 5
@@ -249,7 +249,7 @@ def test_stopping_ends_workers_in_any_state_and_leaves_nothing(state: str) -> No
     pids = pids_of(group)
     begun = time.monotonic()
     group.stop(1.0)
-    assert time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun < patience(5.0)
     assert not any(map(exists, pids))
     assert descriptors() == before
 

@@ -21,10 +21,10 @@ ONE_RAY = pytest.mark.xdist_group("ray")
 """All tests on Ray run in one process of xdist, one after the other: a Ray takes both cores to start."""
 
 
-def on_ray(seconds: int) -> list[pytest.MarkDecorator]:
-    """The marks of a file of tests that use `local_ray`, each of which may take this long."""
+def on_ray() -> list[pytest.MarkDecorator]:
+    """The marks of a file of tests that use `local_ray`. Whichever is the first of them waits for Ray to start."""
     marks = [pytest.mark.distributed, pytest.mark.ray]
-    return [*marks, ONE_RAY, pytest.mark.timeout(seconds), pytest.mark.usefixtures("local_ray")]
+    return [*marks, ONE_RAY, pytest.mark.timeout(300), pytest.mark.usefixtures("local_ray")]
 
 
 @pytest.fixture

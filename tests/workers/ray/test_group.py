@@ -24,7 +24,7 @@ from tests.workers.ray.pool import PooledCluster
 
 ray = pytest.importorskip("ray")
 
-pytestmark = on_ray(120)
+pytestmark = on_ray()
 
 MakeGroup = Callable[..., RayGroup]
 LARGE = 3_000_000
