@@ -19,12 +19,12 @@ from reap.errors import WorkerDied
 from reap.testing.marked import Marked
 from tests.kept import stop_all
 from tests.workers.handlers import patience
-from tests.workers.ray.local import ONE_RAY, ROOT, _nothing_left_running  # noqa: F401  a fixture
+from tests.workers.ray.local import ONE_RAY, ROOT, SLOW_STARTS, _nothing_left_running  # noqa: F401  a fixture
 
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-pytestmark = [pytest.mark.distributed, pytest.mark.ray, ONE_RAY, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.distributed, pytest.mark.ray, ONE_RAY, SLOW_STARTS, pytest.mark.timeout(600)]
 
 COLUMNS = 40
 PAUSE = 0.01

@@ -21,10 +21,14 @@ ONE_RAY = pytest.mark.xdist_group("ray")
 """All tests on Ray run in one process of xdist, one after the other: a Ray takes both cores to start."""
 
 
+SLOW_STARTS = pytest.mark.filterwarnings("ignore:worker . has been in start for:RuntimeWarning")
+"""On a busy machine Ray needs more than a minute to start an actor."""
+
+
 def on_ray() -> list[pytest.MarkDecorator]:
     """The marks of a file of tests that use `local_ray`. Whichever is the first of them waits for Ray to start."""
-    marks = [pytest.mark.distributed, pytest.mark.ray]
-    return [*marks, ONE_RAY, pytest.mark.timeout(300), pytest.mark.usefixtures("local_ray")]
+    marks = [pytest.mark.distributed, pytest.mark.ray, ONE_RAY, SLOW_STARTS]
+    return [*marks, pytest.mark.timeout(300), pytest.mark.usefixtures("local_ray")]
 
 
 @pytest.fixture
