@@ -46,7 +46,7 @@ class Cable:
         far: the workers' namespace.
         near_address: the trainer's address.
         far_address: the workers' address.
-        staying: processes that `mend` leaves alone.
+        staying: processes that `end_all` leaves alone.
     """
 
     def __init__(self, number: int) -> None:
@@ -79,13 +79,17 @@ class Cable:
 
     def mend(self) -> None:
         """Let everything through again, at once, and end the workers."""
-        for name in (self.near, self.far):  # connections that ended meanwhile leave segments that nobody acknowledges
-            for pid in set(self.pids(name)) - self.staying:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        self.end_all()
         with contextlib.suppress(subprocess.CalledProcessError):  # it is not slow
             self._in_router("tc", "qdisc", "del", "dev", "to-near", "root")
         self._forward("1")
+
+    def end_all(self) -> None:
+        """Kill all processes at both ends but those that are to stay."""
+        for name in (self.near, self.far):
+            for pid in set(self.pids(name)) - self.staying:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def carried(self) -> int:
         """Bytes that have left the router for the trainer."""
@@ -110,7 +114,7 @@ class Cable:
         rows = [line.split() for line in out.splitlines()[1:]]
         return [_address(row[1].partition(":")[0]) for row in rows if row[3] == "0A"]
 
-    def wait_for_listener(self, namespace: str, port: int, timeout: float = 60.0) -> None:
+    def wait_for_listener(self, namespace: str, port: int, timeout: float = 150.0) -> None:
         """Wait until a process in a namespace listens on a port."""
         wait = f"until grep -q ':{port:04X} .* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done"
         subprocess.run(["ip", "netns", "exec", namespace, "sh", "-c", wait], check=True, timeout=timeout)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -136,8 +136,8 @@ class RayNodes:
         self.address = f"{cable.near_address}:6379"
         self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), **QUICK}
         common = ["--block", "--disable-usage-stats", "--object-store-memory", str(200 << 20)]
-        self._place = tempfile.mkdtemp(prefix="ray-")  # in /tmp/ray programs would look for this Ray when it is gone
-        head = ["--head", "--port", "6379", "--num-cpus", "0", "--include-dashboard", "false", "--temp-dir", self._place]
+        self.place = tempfile.mkdtemp(prefix="ray-")  # in /tmp/ray programs would look for this Ray when it is gone
+        head = ["--head", "--port", "6379", "--num-cpus", "0", "--include-dashboard", "false", "--temp-dir", self.place]
         self._cable, self._processes = cable, list[subprocess.Popen[bytes]]()
         self._start(cable.near, *head, "--node-ip-address", cable.near_address, *common)
         cable.wait_for_listener(cable.near, 6379)
@@ -153,11 +153,11 @@ class RayNodes:
         self._processes.append(process)
 
     def close(self) -> None:
-        """End the nodes."""
+        """End the nodes, and all that they have started."""
+        self._cable.end_all()
         for process in self._processes:
-            process.kill()
             process.wait()
-        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(self.place, ignore_errors=True)
 
     @contextmanager
     def trainer(self, kind: str) -> Generator[Program]:
@@ -167,6 +167,19 @@ class RayNodes:
             yield trainer
 
 
+def names_of_those_who_show(token: str, folder: Path) -> list[str]:
+    """The processes of this machine with a token in their command line, and the logs of a Ray that it is in."""
+    lines = Path("/proc").glob("[0-9]*/cmdline")
+    logs = [*folder.rglob("*.log"), *folder.rglob("*.out"), *folder.rglob("*.err")]
+    assert logs
+    found = []
+    for file in (*lines, *logs):
+        with suppress(OSError):  # the process has ended
+            if token.encode() in file.read_bytes():
+                found.append(str(file))
+    return found
+
+
 def test_ray_on_two_machines(worker_id: str, tmp_path: Path) -> None:
     with (
         laid(50 + cable_number(worker_id)) as cable,
@@ -174,6 +187,7 @@ def test_ray_on_two_machines(worker_id: str, tmp_path: Path) -> None:
         nodes.trainer("async") as trainer,
     ):
         assert [trainer.ask("next") for _ in range(4)] == ["(200,)"] * 4
+        assert names_of_those_who_show((tmp_path / "token").read_text(), Path(nodes.place)) == []
         lands_behind_training(cable, trainer, 4)
         cable.cut()
         answer = trainer.ask("next", 60.0)
