@@ -338,8 +338,8 @@ def test_ctrl_c_loses_nothing() -> None:
         batches = []
         for _ in range(20):
             timer = threading.Timer(0.005, os.kill, [os.getpid(), signal.SIGINT])
-            timer.start()
             try:
+                timer.start()  # here: on a busy machine it may ring before this returns
                 batches.append(collector.next())
                 timer.join()
             except KeyboardInterrupt:
