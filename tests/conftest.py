@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from reap.workers.processes import fork_client
+from tests.groups import pytest_collection_modifyitems  # noqa: F401  a hook
 from tests.kept import stop_all
 
 # Two test processes share the cores; and matrix products may differ in the last bits with the number of threads.
