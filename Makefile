@@ -35,7 +35,7 @@ help:
 	@echo "make demo    train PPO on CartPole-v1 with live progress; writes the learning curve"
 	@echo "make test    make check, then the quick tests and doctests"
 	@echo "make test-processes  the tests that make test leaves out: many processes, programs, seconds, further combinations of options"
-	@echo "make test-ray  the tests that start Ray, which make test leaves out too"
+	@echo "make test-ray  those of make test-distributed that start Ray"
 	@echo "make test-distributed  the tests of collectors on torch.distributed, torch RPC and Ray, on several machines too"
 	@echo "make test-dropin  programs written against torchrl, with torchrl's classes and with reap's, level by level"
 	@echo "make test-oldest  the tests again, with the oldest torchrl, tensordict and gymnasium that reap works with"
@@ -70,11 +70,16 @@ test: check
 test-processes: $(STAMP)
 	$(PY) -m pytest -m "processes and not soak" $(ARGS)
 
+# Where these tests are: to collect all others too takes each process half a minute (tests/test_suites.py looks for more).
+DISTRIBUTED := tests/collectors/distributed tests/data/test_ray_buffer.py tests/data/test_remote_buffer.py \
+  tests/weights/engines tests/workers
+ON_ENGINES = --dist loadgroup $(ARGS) $(if $(filter tests/%,$(ARGS)),,$(DISTRIBUTED))
+
 test-ray: $(STAMP)
-	$(PY) -m pytest -m ray $(ARGS)
+	$(PY) -m pytest -m ray $(ON_ENGINES)
 
 test-distributed: $(STAMP)
-	$(PY) -m pytest -m "distributed and not soak" --dist loadgroup $(ARGS)
+	$(PY) -m pytest -m "distributed and not soak" $(ON_ENGINES)
 
 test-dropin: $(STAMP)
 	$(PY) -m pytest -m dropin --dist loadgroup $(ARGS)

@@ -17,6 +17,8 @@ import pytest
 import torch
 
 from reap.workers.processes import fork_client
+from tests.groups import pytest_collection_modifyitems  # noqa: F401  a hook
+from tests.kept import stop_all
 
 # Two test processes share the cores; and matrix products may differ in the last bits with the number of threads.
 torch.set_num_threads(1)
@@ -80,6 +82,11 @@ def pytest_collection_finish() -> None:
             logger.propagate = True
 
 
+def pytest_sessionfinish() -> None:
+    """What tests have kept for others ends with them."""
+    stop_all()
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     """Every test starts from the same torch generator, whichever tests ran before it."""
@@ -91,6 +98,7 @@ def _fixed_seed() -> None:
 @pytest.fixture(autouse=True)
 def _nothing_left_running() -> Iterator[None]:
     """Fail a test that leaves a thread or a process (children of children too) behind."""
+    stop_all()
     threads, processes = set(threading.enumerate()), descendants()
     yield
     deadline = time.monotonic() + GRACE

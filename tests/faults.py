@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -288,7 +288,6 @@ class Row:
     descriptors: int = 0
     memory: int = 0
     wrong: list[str] = field(default_factory=list[str])
-    seconds: list[float] = field(default_factory=list[float])
 
     @property
     def is_clean(self) -> bool:
@@ -296,8 +295,28 @@ class Row:
         return not (self.processes or self.descriptors or self.memory or self.wrong)
 
 
-def carry_out(key: tuple[str, str], row: Row, fault: Fault, name: str, draw: random.Random) -> None:
+Rows = dict[tuple[str, str], Row]
+
+SECTIONS = {"Workers in processes of this machine": CLASSES, "Workers on engines": {**ENGINES, **RAY}}
+"""The parts of the page, and their classes."""
+
+
+@dataclass
+class Section:
+    """What became of the runs of some classes.
+
+    Attributes:
+        rows: by fault.
+        delays: by class, the seconds from a signal to a worker to the error.
+    """
+
+    rows: Rows = field(default_factory=lambda: {key: Row() for key in FAULTS})
+    delays: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+
+def carry_out(key: tuple[str, str], section: Section, fault: Fault, name: str, draw: random.Random) -> None:
     """One run, and what it left behind."""
+    row = section.rows[key]
     before, maps = descriptors(), mapped()
     run = Run(name, draw)
     try:
@@ -319,7 +338,7 @@ def carry_out(key: tuple[str, str], row: Row, fault: Fault, name: str, draw: ran
             sep=" | ",
         )
     if run.seconds is not None:
-        row.seconds.append(run.seconds)
+        section.delays[name].append(run.seconds)
 
 
 def still_running(pids: list[int]) -> int:
@@ -342,10 +361,11 @@ def still_open(before: int) -> int:
     return max(0, left)
 
 
-def campaign(runs: int, seed: int, names: Sequence[str]) -> dict[tuple[str, str], Row]:
-    """All faults in turn with these classes, at moments drawn from the seed."""
+def campaign(runs: int, seed: int, names: Sequence[str]) -> dict[str, Section]:
+    """All faults in turn with these classes, at moments drawn from the seed; by title."""
     draw = random.Random(seed)
-    rows = {key: Row() for key in FAULTS}
+    titles = {name: title for title, classes in SECTIONS.items() for name in classes}
+    sections = {title: Section() for title in dict.fromkeys(titles[name] for name in names)}
     for name in dict.fromkeys(["MultiSync", *names]):
         with KINDS[name]([partial(Count, 5)] * 2, Const(), frames_per_batch=4) as collector:
             collector.next()  # servers have started, and what an engine keeps open is open
@@ -356,10 +376,11 @@ def campaign(runs: int, seed: int, names: Sequence[str]) -> dict[tuple[str, str]
             draw.shuffle(order)
             round_names = [name for name in names if name not in RAY] or names
         key, name = order.pop()
-        carry_out(key, rows[key], FAULTS[key], name, draw)
-        print(f"\r{number + 1} of {runs}, {sum(not row.is_clean for row in rows.values())} faults left something", end="")
+        carry_out(key, sections[titles[name]], FAULTS[key], name, draw)
+        dirty = sum(not row.is_clean for section in sections.values() for row in section.rows.values())
+        print(f"\r{number + 1} of {runs}, {dirty} faults left something", end="")
     print()
-    return rows
+    return sections
 
 
 @contextlib.contextmanager
@@ -371,34 +392,42 @@ def ray_for_all() -> Generator[None]:
         del os.environ["RAY_ADDRESS"]
 
 
-def page(rows: dict[tuple[str, str], Row], runs: int, seed: int, seconds: float, names: Sequence[str]) -> str:
-    """The table."""
-    delays = [delay for row in rows.values() for delay in row.seconds]
-    clean = sum(row.is_clean for row in rows.values())
-    text = f"""# Faults
+def page(sections: Mapping[str, Section], runs: int, seed: int, seconds: float, names: Sequence[str]) -> str:
+    """The tables."""
+    head = f"""# Faults
 
-A collector with worker processes fails or ends, in every way, at random moments: this page counts the processes, descriptors
-and shared memory that remain. `make faults` writes it, `tests/faults.py` says how each fault is made, and
+A collector fails or ends, in every way, at random moments: this page counts the processes, descriptors and shared memory that
+remain. `make faults` writes it, `tests/faults.py` says how each fault is made, and
 `make faults ARGS="--runs 100 --only distributed"` makes the run shorter, and chooses classes.
 
-{runs} runs with seed {seed} in {seconds:.0f} s: {clean} of {len(rows)} faults left nothing and named their cause in every
-run."""
-    if delays:
-        median, longest = (1e3 * value for value in (statistics.median(delays), max(delays)))
-        text += f"""
-From a signal to a worker to the error in the parent, with all workers gone: median {median:.0f} ms, longest {longest:.0f} ms
-({len(delays)} runs, while other jobs ran on the machine)."""
-    text += """
+{runs} runs with seed {seed} in {seconds:.0f} s. The columns with names of classes count runs. Wrong: no error came, or it did
+not name its cause.
+"""
+    return "\n".join([head, *(table(title, one, names) for title, one in sections.items())])
 
-| fault | phase | """
-    text += " | ".join([*names, "processes left", "descriptors left", "shared memory left", "wrong |"])
-    text += f"\n|---|---|{'--:|' * (len(names) + 4)}"
-    lines = [text]
-    for (how, phase), row in rows.items():
-        counts = " | ".join(str(row.runs[name]) for name in names)
-        lines.append(f"| {how} | {phase} | {counts} | {row.processes} | {row.descriptors} | {row.memory} | {len(row.wrong)} |")
-    lines += ["", "The columns with names of classes count runs. Wrong: no error came, or it did not name its cause.", ""]
-    return "\n".join(lines)
+
+def table(title: str, section: Section, names: Sequence[str]) -> str:
+    """The part of the page for some classes."""
+    own = [name for name in names if name in SECTIONS[title]]
+    tried = [row for row in section.rows.values() if row.runs]
+    clean, count = sum(row.is_clean for row in tried), sum(sum(row.runs.values()) for row in tried)
+    lines = [
+        f"## {title}",
+        "",
+        f"{count} runs: {clean} of {len(tried)} faults left nothing and named their cause in every run.",
+    ]
+    if section.delays:
+        lines.append("From a signal to a worker to the error in the parent, with all workers gone:\n")
+        lines += ["| class | runs | median | longest |", "|---|--:|--:|--:|"]
+    for name, delays in sorted(section.delays.items()):
+        lines.append(f"| {name} | {len(delays)} | {1e3 * statistics.median(delays):.0f} ms | {1e3 * max(delays):.0f} ms |")
+    columns = ["fault", "phase", *own, "processes left", "descriptors left", "shared memory left", "wrong"]
+    lines += ["", f"| {' | '.join(columns)} |", f"|---|---|{'--:|' * (len(own) + 4)}"]
+    for key, row in section.rows.items():
+        counts = [row.runs[name] for name in own]
+        cells = [*key, *counts, row.processes, row.descriptors, row.memory, len(row.wrong)]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join([*lines, ""])
 
 
 def main() -> None:
@@ -413,13 +442,14 @@ def main() -> None:
     names = [name for name in KINDS if name in chosen]
     started = time.monotonic()
     with ray_for_all() if chosen & RAY.keys() else contextlib.nullcontext():
-        rows = campaign(given.runs, given.seed, names)
-    given.table.write_text(page(rows, given.runs, given.seed, time.monotonic() - started, names))
+        sections = campaign(given.runs, given.seed, names)
+    given.table.write_text(page(sections, given.runs, given.seed, time.monotonic() - started, names))
     print(given.table)
-    for key, row in rows.items():
+    rows = [one for section in sections.values() for one in section.rows.items()]
+    for key, row in rows:
         for what in row.wrong:
             print(*key, what, sep=" | ")
-    sys.exit(not all(row.is_clean for row in rows.values()))
+    sys.exit(not all(row.is_clean for _, row in rows))
 
 
 if __name__ == "__main__":

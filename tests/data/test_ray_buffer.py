@@ -7,7 +7,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from tensordict import TensorDict
 
 from reap.collectors import SyncDataCollector
 from reap.data.buffers.ray_buffer import RayReplayBuffer
+from reap.data.buffers.replay import ReplayBuffer
 from reap.data.buffers.tensordict_buffers import TensorDictReplayBuffer
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.slices import SliceSampler
@@ -27,33 +27,25 @@ from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
 from reap.data.writers import ImmutableDatasetWriter
 from reap.errors import CallOrderError, ClosedError, OptionError, SpecMismatch
 from tests.data.unseen import Unseen, WithoutIds, steps_of_slices
+from tests.workers.ray.local import _nothing_left_running, local_ray, on_ray  # noqa: F401  fixtures
 
 ray = pytest.importorskip("ray")
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
-
-CONFIG = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+pytestmark = on_ray()
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left_running() -> None:
-    """Not test by test: Ray keeps workers for later. They end with it, at the end of the module."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
-        warnings.simplefilter("ignore")  # Ray's own, about what it will change
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))
-        ray.init(**CONFIG)
-        yield
-        ray.shutdown()
+@pytest.fixture(scope="module")
+def actor(local_ray: None) -> Iterator[RayReplayBuffer]:  # noqa: F811  the fixture
+    """A buffer whose actor is used by one test after the other: one takes seconds to start, because it imports torch."""
+    with RayReplayBuffer(remote_config={"num_cpus": 0}) as made:
+        yield made
 
 
 @pytest.fixture
-def buffer() -> Iterator[RayReplayBuffer]:
-    with RayReplayBuffer(storage=LazyTensorStorage(10), batch_size=4, remote_config={"num_cpus": 0}) as made:
-        yield made
+def buffer(actor: RayReplayBuffer) -> RayReplayBuffer:
+    """A new buffer of ten frames in that actor."""
+    actor._get(actor._actor.build.remote(ReplayBuffer, {"storage": LazyTensorStorage(10), "batch_size": 4}))
+    return actor
 
 
 def frames(*numbers: int) -> TensorDict:

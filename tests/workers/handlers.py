@@ -120,9 +120,14 @@ def watch(pids: Iterable[int]) -> list[int]:
     return [os.pidfd_open(pid) for pid in pids]
 
 
-def have_ended(pidfds: list[int], timeout: float = 100.0) -> bool:
-    """Whether these processes end in time; closes the descriptors."""
-    deadline = time.monotonic() + timeout
+def patience(seconds: float) -> float:
+    """The seconds for what takes this long where nobody else needs the cores: more of them where others do."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def have_ended(pidfds: list[int], timeout: float = 10.0) -> bool:
+    """Whether these processes end in time, or in `patience` of it; closes the descriptors."""
+    deadline = time.monotonic() + patience(timeout)
     ended = [bool(select.select([one], [], [], max(0.0, deadline - time.monotonic()))[0]) for one in pidfds]
     for one in pidfds:
         os.close(one)

@@ -23,6 +23,7 @@ from reap.data.buffers.one_by_one import OneByOne
 from reap.data.buffers.ray_transport import Memory, put_together, taken_apart
 from reap.data.buffers.replay import Index, ReplayBuffer
 from reap.errors import ClosedError
+from reap.ray_start import start_ray
 
 
 class RayReplayBuffer(OneByOne):
@@ -39,7 +40,7 @@ class RayReplayBuffer(OneByOne):
 
     Raises:
         ImportError: Ray is not installed.
-        OptionError: an invalid argument.
+        OptionError: an invalid argument, or no Ray at the address.
 
     Example (starts Ray)::
 
@@ -59,7 +60,7 @@ class RayReplayBuffer(OneByOne):
     ) -> None:
         ray = _ray()
         if not ray.is_initialized():
-            ray.init(**(ray_init_config or {}))
+            start_ray("RayReplayBuffer", ray_init_config or {}, {})
         self._name = f"reap-replay-{secrets.token_hex(8)}"
         context = ray.get_runtime_context()
         self._cluster, self._namespace = context.gcs_address, context.namespace

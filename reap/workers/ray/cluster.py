@@ -15,7 +15,8 @@ from contextlib import suppress
 from typing import Any
 
 from reap import optional
-from reap.errors import OptionError, text_of
+from reap.errors import OptionError
+from reap.ray_start import start_ray
 from reap.system.memory import readable
 from reap.workers.ray.actor import GROUPS, WorkerActor
 
@@ -78,13 +79,7 @@ class Cluster:
                 'run it on a node of the cluster, with "ray job submit" for example'
             )
         if not self.ray.is_initialized():
-            self._init({**({} if address else STARTED_HERE), **config})
-
-    def _init(self, config: Mapping[str, Any]) -> None:
-        try:
-            self.ray.init(**config)
-        except (ConnectionError, RuntimeError, TypeError, ValueError) as error:
-            raise OptionError(f"ray_init_config: Ray could not be reached or started: {text_of(error)}") from error
+            start_ray(user, config, STARTED_HERE)
 
     @property
     def is_up(self) -> bool:

@@ -1,7 +1,10 @@
 """A trainer whose workers are in another network namespace; it does what it is told, line by line, and answers with a line.
 
-python -m tests.collectors.distributed.far_trainer gloo NAMESPACE ADDRESS sync|async LOST_AFTER
-python -m tests.collectors.distributed.far_trainer ray ADDRESS_OF_HEAD sync|async
+python -m tests.collectors.distributed.far_trainer gloo SOCKET ADDRESS LOST_AFTER     SOCKET: see `far_machine`
+python -m tests.collectors.distributed.far_trainer ray ADDRESS_OF_HEAD
+
+    make sync|async     a collector; every other line is about it
+    close               shut it down
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from gymnasium import spaces
 from reap.collectors.distributed import DistributedDataCollector, RayCollector
 from reap.errors import ReapError
 from reap.testing import Count
-from tests.collectors.distributed.namespaces import FarLauncher
 
 
 class Slow(Count):
@@ -39,37 +41,41 @@ BLOCK = 200 * 84 * 84 * 4
 """Bytes of a block's observations, which are nearly all of it."""
 
 
-def over_gloo(namespace: str, address: str, kind: str, lost_after: str) -> Any:
-    launcher, seconds = FarLauncher(namespace), float(lost_after)
-    options = {"launcher": launcher, "address": address, "lost_after": seconds, "timeout": 60}
-    return DistributedDataCollector(**ENVS, sync=kind == "sync", **options)
+def over_gloo(socket: str, address: str, lost_after: str, *, sync: bool) -> Any:
+    from tests.collectors.distributed.far_machine import FarLauncher  # it imports this module, for its envs
+
+    options = {"launcher": FarLauncher(socket), "address": address, "lost_after": float(lost_after), "timeout": 100}
+    return DistributedDataCollector(**ENVS, sync=sync, **options)
 
 
-def over_ray(address: str, kind: str) -> Any:
+def over_ray(address: str, *, sync: bool) -> Any:
     init = {"address": address, "log_to_driver": False}
-    return RayCollector(**ENVS, sync=kind == "sync", ray_init_config=init)
+    return RayCollector(**ENVS, sync=sync, ray_init_config=init)
 
 
 def main() -> None:
     engine, *arguments = sys.argv[1:]
-    collector = {"gloo": over_gloo, "ray": over_ray}[engine](*arguments)
-    print("made", flush=True)
+    make, collector = {"gloo": over_gloo, "ray": over_ray}[engine], None
+    print("up", flush=True)
     for line in sys.stdin:
         name, _, argument = line.strip().partition(" ")
         try:
-            print(answer(collector, name, argument), flush=True)
+            if name == "make":
+                collector = make(*arguments, sync=argument == "sync")
+                print("made", flush=True)
+            else:
+                print(answer(collector, name, argument), flush=True)
         except ReapError as error:
             print(f"{type(error).__name__}: {' '.join(str(error).split())}", flush=True)
-    collector.shutdown()
 
 
 def answer(collector: Any, name: str, argument: str) -> str:
+    if name == "close":
+        collector.shutdown()
+        return "closed"
     if name == "next":
         batch = collector.next()
         return f"{tuple(batch.shape)}"
-    if name == "train":
-        time.sleep(float(argument))
-        return "trained"
     if name == "land":  # until so many blocks have come, without a call of `next`
         while sum(one.place.bytes for one in collector.stats().workers) < int(argument) * BLOCK:
             time.sleep(0.05)

@@ -6,8 +6,8 @@ trainer's   10.77.N.1 ==== veth ==== 10.77.N.2   workers'
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import pickle
 import select
 import shutil
 import signal
@@ -19,12 +19,10 @@ from types import MappingProxyType
 
 import pytest
 
-from reap.workers.launchers.base import Task
-from reap.workers.process_context import RemoteContext
-from reap.workers.progress import Control
-
-RUN = "import pickle, sys; sys.exit(pickle.load(sys.stdin.buffer).run())"
 ROOT = Path(__file__).parents[3]
+
+PATIENCE = 100.0
+"""Seconds for an answer; on a busy machine a program imports torch for half a minute."""
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None,
@@ -48,11 +46,13 @@ class Cable:
         far: the workers' namespace.
         near_address: the trainer's address.
         far_address: the workers' address.
+        staying: processes that `end_all` leaves alone.
     """
 
     def __init__(self, number: int) -> None:
         self.near, self.far, self._router = f"reap-near-{number}", f"reap-far-{number}", f"reap-router-{number}"
         self.near_address, self.far_address = f"10.77.{number}.1", f"10.78.{number}.1"
+        self.staying: set[int] = set()
 
     def lay(self) -> None:
         """Make the namespaces, and join them."""
@@ -77,6 +77,25 @@ class Cable:
         words = ("dev", "to-near", "root", "tbf", "rate", rate, "burst", "128kb", "latency", "50ms")
         self._in_router("tc", "qdisc", "replace", *words)
 
+    def mend(self) -> None:
+        """Let everything through again, at once, and end the workers."""
+        self.end_all()
+        with contextlib.suppress(subprocess.CalledProcessError):  # it is not slow
+            self._in_router("tc", "qdisc", "del", "dev", "to-near", "root")
+        self._forward("1")
+
+    def end_all(self) -> None:
+        """Kill all processes at both ends but those that are to stay."""
+        for name in (self.near, self.far):
+            for pid in set(self.pids(name)) - self.staying:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def carried(self) -> int:
+        """Bytes that have left the router for the trainer."""
+        (found,) = json.loads(ip("-n", self._router, "-s", "-j", "link", "show", "to-near"))
+        return int(found["stats64"]["tx"]["bytes"])
+
     def _forward(self, is_on: str) -> None:
         self._in_router("sh", "-c", f"echo {is_on} > /proc/sys/net/ipv4/ip_forward")
 
@@ -95,7 +114,7 @@ class Cable:
         rows = [line.split() for line in out.splitlines()[1:]]
         return [_address(row[1].partition(":")[0]) for row in rows if row[3] == "0A"]
 
-    def wait_for_listener(self, namespace: str, port: int, timeout: float = 60.0) -> None:
+    def wait_for_listener(self, namespace: str, port: int, timeout: float = 150.0) -> None:
         """Wait until a process in a namespace listens on a port."""
         wait = f"until grep -q ':{port:04X} .* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done"
         subprocess.run(["ip", "netns", "exec", namespace, "sh", "-c", wait], check=True, timeout=timeout)
@@ -127,84 +146,18 @@ def laid(number: int) -> Generator[Cable]:
         cable.take_up()
 
 
-class FarJob:
-    """A process in another namespace; see `reap.workers.launchers.base.Job`."""
-
-    control: Control | None = None
-    log: Path | None = None
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    @property
-    def place(self) -> str:
-        return f"pid {self._process.pid}"
-
-    @property
-    def has_ended(self) -> bool:
-        return False  # as far as anyone can tell from another machine
-
-    @property
-    def exit_code(self) -> int | None:
-        return None
-
-    @property
-    def state(self) -> str:
-        return "out of sight"
-
-    def fileno(self) -> int:
-        return -1
-
-    def terminate(self) -> None:
-        self._process.terminate()
-
-    def kill(self) -> None:
-        """A process of another machine cannot be killed over a network that is cut."""
-
-    def close(self) -> None:
-        self._process.poll()
-
-
-class FarLauncher:
-    """Starts processes in another namespace, as a scheduler does on another machine: over no network of theirs.
+class Program:
+    """A program in a namespace, that is told what to do line by line, and has said that it is up.
 
     Args:
         namespace: its name.
-    """
-
-    is_local = False
-
-    def __init__(self, namespace: str) -> None:
-        self._namespace = namespace
-
-    @property
-    def context(self) -> RemoteContext:
-        return RemoteContext.capture()
-
-    def launch(self, task: Task) -> FarJob:
-        command = ["ip", "netns", "exec", self._namespace, sys.executable, "-c", RUN]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True)
-        assert process.stdin
-        process.stdin.write(pickle.dumps(task))
-        process.stdin.close()
-        return FarJob(process)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class Trainer:
-    """A program in the trainer's namespace, that is told what to do line by line.
-
-    Args:
-        cable: the cable.
         module: the program.
         *arguments: its arguments.
         environment: variables that it has beside those of this process.
     """
 
-    def __init__(self, cable: Cable, module: str, *arguments: str, environment: Mapping[str, str]) -> None:
-        command = ["ip", "netns", "exec", cable.near, sys.executable, "-m", module, *arguments]
+    def __init__(self, namespace: str, module: str, *arguments: str, environment: Mapping[str, str]) -> None:
+        command = ["ip", "netns", "exec", namespace, sys.executable, "-m", module, *arguments]
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -220,14 +173,14 @@ class Trainer:
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
-    def hear(self, timeout: float = 40.0) -> str:
+    def hear(self, timeout: float = PATIENCE) -> str:
         """Its next line; TimeoutError if none comes."""
         assert self.process.stdout
         if not select.select([self.process.stdout], [], [], timeout)[0]:
             raise TimeoutError
         return self.process.stdout.readline().rstrip()
 
-    def ask(self, line: str, timeout: float = 40.0) -> str:
+    def ask(self, line: str, timeout: float = PATIENCE) -> str:
         """Its answer to a line."""
         self.tell(line)
         return self.hear(timeout)
@@ -240,11 +193,12 @@ class Trainer:
 
 @contextlib.contextmanager
 def running(
-    cable: Cable, module: str, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})
-) -> Generator[Trainer]:
-    """A program in the trainer's namespace, for as long as the body runs."""
-    trainer = Trainer(cable, module, *arguments, environment=environment)
+    namespace: str, module: str, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> Generator[Program]:
+    """A program in a namespace, for as long as the body runs."""
+    program = Program(namespace, module, *arguments, environment=environment)
     try:
-        yield trainer
+        assert program.hear() == "up"
+        yield program
     finally:
-        trainer.close()
+        program.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any
 
 from torch import nn
@@ -16,3 +17,11 @@ class Chooser(nn.Module):
 
     def forward(self, observation: Any) -> Any:
         return nn.functional.one_hot(self.scores(observation).argmax(-1), 2)
+
+
+class Locked(Chooser):
+    """Cannot be sent anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = Lock()

@@ -23,11 +23,11 @@ from reap.testing import Const, Count
 from reap.workers.processes import fork_client
 from tests.collectors.seams import group_of
 from tests.collectors.worker_kinds import Failing, Gate, Gated, assert_same, fail, steps, take
+from tests.warm import Program
 from tests.workers.gloo.groups import pid_of, pids_of
-from tests.workers.handlers import descriptors, exists, have_ended, watch
-from tests.workers.scripts import Script
+from tests.workers.handlers import descriptors, exists, have_ended, patience, watch
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(180)]
 
 KINDS: dict[str, Callable[..., Any]] = {
     "async": DistributedDataCollector,
@@ -182,7 +182,7 @@ def test_ctrl_c_in_next(gate: Gate) -> None:
 
 
 BEGIN = """
-import signal, sys
+import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from reap.collectors.distributed import DistributedDataCollector, DistributedSyncDataCollector
 from reap.testing import Count
@@ -191,7 +191,7 @@ def begin(cls=DistributedDataCollector, **options):
     collector.next()
     carrier = collector._workers.group.carrier
     print(*[carrier.place(worker).split()[1] for worker in range(2)], flush=True)
-    sys.stdin.readline()
+    os.read(int(sys.argv[1]), 1)  # until the test closes the pipe
     return collector
 """
 PROGRAMS = {
@@ -207,26 +207,41 @@ PROGRAMS = {
 }
 
 
+@contextlib.contextmanager
+def running(code: str) -> Iterator[tuple[Program, list[int], int]]:
+    """A program with a collector, its workers, and the descriptor whose end lets it go on."""
+    theirs, ours = os.pipe()
+    os.set_inheritable(ours, False)
+    try:
+        with Program(BEGIN + code, descriptors=[theirs]) as program:
+            os.close(theirs)
+            line = program.stdout.readline()
+            assert line, program.stderr.read()
+            yield program, watch(map(int, line.split())), ours
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(ours)
+
+
 @pytest.mark.parametrize("end", PROGRAMS)
 def test_ends_of_programs(end: str) -> None:
     code, expected, error = PROGRAMS[end]
-    with Script(BEGIN + code) as script:
-        workers = watch(map(int, script.line().split()))
-        _, errors = script.communicate("\n")
+    with running(code) as (program, workers, go_on):
+        os.close(go_on)
+        assert program.wait(50) == expected
+        errors = program.stderr.read()
         assert have_ended(workers)
-        assert script.code == expected
         assert error in errors
         assert error or not errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_their_trainer(number: int) -> None:
-    with Script(BEGIN + "for batch in begin(): pass") as script:
-        workers = watch(map(int, script.line().split()))
-        os.kill(script.process.pid, number)
+    with running("for batch in begin(): pass") as (program, workers, _):
+        program.send_signal(number)
         begun = time.monotonic()
         assert have_ended(workers)
-        assert time.monotonic() - begun < 5.0
+        assert time.monotonic() - begun < patience(5.0)
 
 
 def test_shutdown_in_a_rollout(gate: Gate) -> None:

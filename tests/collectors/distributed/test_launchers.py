@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from reap import optional
 from reap.collectors.distributed import (
     DistributedDataCollector,
     DistributedSyncDataCollector,
@@ -15,6 +16,8 @@ from reap.collectors.distributed import (
 )
 from reap.errors import OptionError
 from reap.testing import Const, Count
+from reap.workers.launchers.delayed import VARIABLE
+from tests.collectors.distributed.policies import Locked
 from tests.collectors.worker_kinds import steps, take
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
@@ -66,6 +69,15 @@ def test_a_program_that_was_not() -> None:
         DistributedDataCollector(["CartPole-v1"], frames_per_batch=4, launcher="submitit_delayed")
 
 
+def test_more_workers_than_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "0").mkdir()
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(OSError, match="all 1 jobs that were submitted with this program have a worker: give more num_jobs"):
+        DistributedDataCollector(
+            ["CartPole-v1"] * 2, frames_per_batch=4, launcher="submitit_delayed", address="127.0.0.1", timeout=5
+        )
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "nccl": ({"backend": "nccl"}, '"nccl" needs CUDA devices'),
     "mpi": ({"backend": "mpi"}, 'expected "gloo"'),
@@ -84,6 +96,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "kwargs": ({"collector_kwargs": [{"reset_at_each_iter": True}, {}]}, "has to be the same for all workers"),
     "kwargs count": ({"collector_kwargs": [{}]}, "expected one dict for each of 2 workers, got 1"),
     "min_workers": ({"min_workers": 3}, "expected at most the number of workers, 2"),
+    "policy": ({"policy": Locked()}, "policy_factory"),
     "unknown": ({"frames": 3}, "unknown option 'frames'"),
 }
 
@@ -94,6 +107,15 @@ def test_options_that_cannot_work(case: str, tmp_path: Path, monkeypatch: pytest
     options, text = WRONG[case]
     with pytest.raises(OptionError, match=text):
         DistributedDataCollector(["CartPole-v1"] * 2, frames_per_batch=4, **options)
+
+
+def test_without_submitit_the_line_that_installs_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}", name="submitit")
+
+    monkeypatch.setattr(optional.importlib, "import_module", missing)
+    with pytest.raises(ImportError, match=r'submitit is not installed.*pip install "reap\[slurm\]"'):
+        DistributedDataCollector(["CartPole-v1"], frames_per_batch=4, launcher="submitit")
 
 
 def test_min_workers_with_sync() -> None:

@@ -24,19 +24,14 @@ from reap.recording.buffers import IDS, VERSION
 from reap.testing.marked import Drawing, Marked, Told
 from reap.weights.schemes import NoWeightSyncScheme, SharedMemWeightSyncScheme
 from reap.workers.ray.cluster import Cluster
-from tests.workers.ray.local import local_ray, on_ray  # noqa: F401  a fixture
+from tests.workers.ray.local import _nothing_left_running, local_ray, on_ray  # noqa: F401  fixtures
 from tests.workers.ray.pool import PooledCluster
 
 ray = pytest.importorskip("ray")
 
-pytestmark = on_ray(120)
+pytestmark = on_ray()
 
 ENVS, COLUMNS, WORKERS = 3, 8, 2
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_running() -> None:
-    """Not test by test: Ray's own threads and processes stay until its end."""
 
 
 class Pooled(RayCollector):
@@ -121,6 +116,47 @@ def test_weights_are_sent_before_each_batch_where_that_is_asked_for() -> None:
         policy=policy, sync=True, frames_per_batch=2 * COLUMNS, update_after_each_batch=True, track_policy_version=True
     ) as collector:
         assert [int(collector.next()[VERSION].max()) for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("options", [{"policy": Told()}, {"policy_factory": Told}], ids=["policy", "factory"])
+def test_weights_reach_the_workers_of_workers(options: dict[str, Any]) -> None:
+    """Ray -> a collector in each actor -> its processes."""
+    nested = {"collector_class": "sync", "num_workers_per_collector": 2, "collector_kwargs": {"max_frames_per_traj": 5}}
+    policy = Told()
+    with single(sync=True, frames_per_batch=4 * COLUMNS, track_policy_version=True, **nested, **options) as collector:
+        assert collector.next().shape == (WORKERS, 2, COLUMNS)
+        for number in range(1, 4):
+            with torch.no_grad():
+                policy.offset.fill_(number)
+            collector.update_policy_weights_(policy)
+            batch = collector.next()
+            assert (batch[VERSION] == number).all()
+            assert torch.equal(batch["action"], batch["observation"][..., 2:3] / 2 + number)
+        assert batch["step_count"].max() < 5
+
+
+def numbered() -> GymEnv:
+    return GymEnv(Marked(int(os.environ.get("REAP_TEST_NUMBER", "5"))))
+
+
+def test_options_of_each_actor() -> None:
+    """A placement group for one worker, a label and a runtime environment for the other."""
+    group = ray.util.placement_group([{"CPU": 2}])
+    ray.get(group.ready())
+    strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+    label = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+    configs = [
+        {"num_cpus": 2, "scheduling_strategy": strategy},
+        {"label_selector": label, "runtime_env": {"env_vars": {"REAP_TEST_NUMBER": "7"}}},
+    ]
+    options: Any = {"num_collectors": 2, "sync": True, "frames_per_batch": 2 * COLUMNS, "use_env_creator": True}
+    with RayCollector(numbered, remote_configs=configs, **options) as collector:
+        assert collector.next()["observation"][:, 0, 0].tolist() == [5, 7]
+        assert collector.use_env_creator
+        pid = collector._group.carrier._lines[0].whereabouts.pid
+        ray.util.remove_placement_group(group)  # its workers end with it
+        with pytest.raises(WorkerDied, match=f"pid {pid} "):
+            list(collector)
 
 
 class Pixels(Marked):
@@ -302,8 +338,8 @@ def test_ctrl_c_loses_nothing() -> None:
         batches = []
         for _ in range(20):
             timer = threading.Timer(0.005, os.kill, [os.getpid(), signal.SIGINT])
-            timer.start()
             try:
+                timer.start()  # here: on a busy machine it may ring before this returns
                 batches.append(collector.next())
                 timer.join()
             except KeyboardInterrupt:

@@ -13,16 +13,11 @@ from reap.collectors import Collector
 from reap.collectors.distributed import RayCollector
 from reap.testing import Const, Count
 from tests.collectors.worker_kinds import steps
-from tests.workers.ray.local import local_ray, on_ray  # noqa: F401  a fixture
+from tests.workers.ray.local import _nothing_left_running, local_ray, on_ray  # noqa: F401  fixtures
 
 ray = pytest.importorskip("ray")
 
-pytestmark = on_ray(180)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_running() -> None:
-    """Not test by test: Ray's own threads and processes stay until its end."""
+pytestmark = on_ray()
 
 
 def pendulum() -> GymEnv:

@@ -12,17 +12,12 @@ from reap import GymEnv, SerialEnv
 from reap.collectors.distributed import RayCollector
 from reap.testing import check_collector
 from reap.testing.collector_checks import FACTS, Fact
-from tests.workers.ray.local import local_ray, on_ray  # noqa: F401  a fixture
+from tests.workers.ray.local import _nothing_left_running, local_ray, on_ray  # noqa: F401  fixtures
 from tests.workers.ray.pool import PooledCluster
 
-pytestmark = on_ray(120)
+pytestmark = on_ray()
 
 ENVS, WORKERS = 3, 2
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_running() -> None:
-    """Not test by test: Ray's own threads and processes stay until its end."""
 
 
 class Pooled(RayCollector):

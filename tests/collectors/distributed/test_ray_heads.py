@@ -12,7 +12,7 @@ from tests.workers.ray.local import ONE_RAY
 
 pytest.importorskip("ray")
 
-pytestmark = [pytest.mark.distributed, ONE_RAY, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.distributed, pytest.mark.ray, ONE_RAY, pytest.mark.timeout(300)]
 
 MODULE = """
 from reap.testing import Count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,21 +17,18 @@ from reap import GymEnv
 from reap.collectors.distributed import RayCollector
 from reap.errors import WorkerDied
 from reap.testing.marked import Marked
-from tests.workers.ray.local import ONE_RAY, ROOT
+from tests.kept import stop_all
+from tests.workers.handlers import patience
+from tests.workers.ray.local import ONE_RAY, ROOT, SLOW_STARTS, _nothing_left_running  # noqa: F401  a fixture
 
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-pytestmark = [pytest.mark.distributed, ONE_RAY, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.distributed, pytest.mark.ray, ONE_RAY, SLOW_STARTS, pytest.mark.timeout(600)]
 
 COLUMNS = 40
 PAUSE = 0.01
 """Seconds of a step: a rollout takes long enough for something to happen in it."""
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_running() -> None:
-    """Not test by test: Ray's own threads and processes stay until its end."""
 
 
 class Slow(Marked):
@@ -60,7 +58,7 @@ class SlowEnv:
         """Wait for a step of a worker."""
         flag = Path(self._flag).with_suffix(f".{pid}")
         flag.unlink(missing_ok=True)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + patience(30)
         while not flag.exists():
             assert time.monotonic() < deadline
             time.sleep(0.001)
@@ -69,6 +67,7 @@ class SlowEnv:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Its head runs no workers."""
+    stop_all()
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")  # Ray's own, about what it will change
         patch.setenv("PYTHONPATH", os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")]))
@@ -91,8 +90,8 @@ def make(cluster: Any, env: SlowEnv) -> Iterator[Callable[..., RayCollector]]:
     """Makes collectors; nodes that went are replaced afterwards."""
     made: list[RayCollector] = []
 
-    def collector(**options: Any) -> RayCollector:
-        made.append(RayCollector(env, frames_per_batch=COLUMNS, num_collectors=2, **options))
+    def collector(factory: Any = env, **options: Any) -> RayCollector:
+        made.append(RayCollector(factory, frames_per_batch=COLUMNS, num_collectors=2, **options))
         return made[-1]
 
     yield collector
@@ -136,7 +135,7 @@ def drain(node: Any) -> None:
 
 def batches_until(collector: RayCollector, done: Callable[[], bool]) -> list[Any]:
     batches = []
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + patience(90)
     while not done():
         assert time.monotonic() < deadline
         batches.append(collector.next())
@@ -185,6 +184,34 @@ def test_a_node_is_removed_while_its_worker_is_idle(cluster: Any, make: Callable
         batch = collector.next()
     assert batch.shape == (2, COLUMNS // 2)
     assert victim.node_id not in nodes_of(collector)
+
+
+class ThirdIsSlow(SlowEnv):
+    """Of three workers in turn the last is not made before the test lets it go on."""
+
+    def __call__(self) -> GymEnv:
+        made = self.folder / f"made.{os.getpid()}"
+        is_third = len(list(self.folder.glob("made.*"))) == 2
+        made.touch()
+        while is_third and not (self.folder / "go").exists():
+            time.sleep(0.01)
+        return super().__call__()
+
+
+@pytest.mark.filterwarnings("ignore:worker . is replaced:RuntimeWarning")
+def test_a_node_is_removed_while_a_successor_starts(cluster: Any, make: Callable[..., RayCollector], tmp_path: Path) -> None:
+    collector = make(ThirdIsSlow(tmp_path), on_worker_failure="restart")
+    collector.next()
+    left = nodes_of(collector)[0]
+    os.kill(pid_of(collector, 0), signal.SIGKILL)
+    batches_until(collector, lambda: len(list(tmp_path.glob("made.*"))) == 3)  # the other delivers
+    victim = node_of(collector, cluster)
+    assert victim.node_id != left, "a successor is put on another node"
+    cluster.remove_node(victim)
+    (tmp_path / "go").touch()
+    batches = batches_until(collector, lambda: nodes_of(collector) == [left, left])
+    batches += [collector.next() for _ in range(4)]
+    assert all(has_no_gaps(batch) for batch in batches)
 
 
 def test_a_drained_node_is_left(cluster: Any, make: Callable[..., RayCollector], env: SlowEnv) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.workers.handlers import have_ended, watch
-from tests.workers.ray.local import ROOT, local_ray, on_ray  # noqa: F401  a fixture
+from tests.workers.handlers import have_ended, patience, watch
+from tests.workers.ray.local import ROOT, _nothing_left_running, local_ray, on_ray  # noqa: F401  fixtures
 
 ray = pytest.importorskip("ray")
 
-pytestmark = on_ray(180)
+pytestmark = on_ray()
 
 EXAMPLES = Path(ROOT) / "examples"
 PREAMBLE = """
@@ -30,11 +30,6 @@ collector = RayCollector("CartPole-v1", num_collectors=2, **options)
 collector.next()
 print(*(line.whereabouts.pid for line in collector._group.carrier._lines.values()), flush=True)
 """
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_running() -> None:
-    """Not test by test: Ray's own threads and processes stay until its end."""
 
 
 @pytest.fixture
@@ -88,7 +83,7 @@ ENDS: list[tuple[str, str, int]] = [
 def test_a_program_that_does_not_shut_down_ends_in_silence(run: Any, text: str, code: int) -> None:
     program = run(text=text)
     workers = workers_of(program)
-    out, err = program.communicate(timeout=60)
+    out, err = program.communicate(timeout=patience(60))
     assert (program.returncode, out, noise(err)) == (code, "", [])
     assert have_ended(workers)
 
@@ -104,7 +99,7 @@ def test_ctrl_c_ends_a_program(run: Any) -> None:
     program = run(text="for batch in collector: pass")
     workers = workers_of(program)
     program.send_signal(signal.SIGINT)
-    _, err = program.communicate(timeout=60)
+    _, err = program.communicate(timeout=patience(60))
     assert err.rstrip().endswith("KeyboardInterrupt")
     assert have_ended(workers)
 
@@ -118,7 +113,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_examples(run: Any, name: str) -> None:
-    out, err = run(str(EXAMPLES / name)).communicate(timeout=170)
+    out, err = run(str(EXAMPLES / name)).communicate(timeout=patience(170))
     assert RUNS[name] in out, err
 
 

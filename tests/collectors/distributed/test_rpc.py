@@ -19,7 +19,7 @@ from reap.collectors.distributed import RPCDataCollector
 from reap.errors import OptionError, WorkerDied, WorkerRaised
 from reap.recording.buffers import IDS
 from reap.testing.marked import Marked
-from tests.collectors.distributed.policies import Chooser
+from tests.collectors.distributed.policies import Chooser, Locked
 from tests.collectors.seams import pids_of
 from tests.workers.rpc.agents import has_agent
 
@@ -142,6 +142,7 @@ def test_a_worker_that_is_killed_while_idle() -> None:
         ({"tcp_port": 0}, "tcp_port: expected a port"),
         ({"timeout": -1}, "timeout: expected a positive number of seconds"),
         ({"address": "10.255.255.1"}, "address: expected an IP address of this machine"),
+        ({"policy": Locked()}, "policy_factory"),
         ({"frames_per_bach": 3}, "frames_per_batch"),
     ],
 )

@@ -14,7 +14,7 @@ from reap.collectors.distributed import DistributedDataCollector, DistributedSyn
 from reap.testing import Count
 from tests.collectors.worker_kinds import take
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(180)]
 
 
 class Shows(nn.Module):

@@ -18,17 +18,13 @@ from reap.weight_update import RayWeightSyncScheme
 from reap.workers.ray.cluster import Cluster
 from tests.collectors.distributed.policies import Chooser
 from tests.weights.receivers import net, values
-from tests.workers.ray.local import local_ray, on_ray  # noqa: F401  a fixture
+from tests.workers.handlers import patience
+from tests.workers.ray.local import _nothing_left_running, local_ray, on_ray  # noqa: F401  fixtures
 from tests.workers.ray.pool import PooledCluster
 
 ray = pytest.importorskip("ray")
 
-pytestmark = on_ray(120)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left_running() -> None:
-    """Not test by test: Ray's own threads and processes stay until its end."""
+pytestmark = on_ray()
 
 
 class Receiver:
@@ -53,7 +49,7 @@ class Receiver:
 
 
 def until(actor: Any, expected: list[float]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience(60)
     while ray.get(actor.receive.remote(10.0))[1] != expected:
         assert time.monotonic() < deadline
 
@@ -135,7 +131,7 @@ def test_an_updater_of_actors() -> None:
     updater = RayWeightUpdater(policy, actors)
     updater.push_weights()
     updater.push_weights(net(7.0), worker_ids=1)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience(60)
     while (found := ray.get([one.values.remote() for one in actors])) != [[5.0], [7.0]]:
         assert time.monotonic() < deadline, found
     updater.close()

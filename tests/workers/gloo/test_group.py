@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import stat
 import struct
 import termios
 import threading
@@ -19,13 +20,14 @@ import pytest
 import torch
 
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
+from reap.workers.gloo.rendezvous import FileMeeting
 from reap.workers.processes import fork_client
 from reap.workers.progress import STOP
 from reap.workers.remote.sockets import sockets
 from tests.workers.gloo.groups import group_of, listening, pid_of, pids_of
-from tests.workers.handlers import Doer, Dying, ask, descriptors, die, exists, have_ended, poll_until_it_fails, watch
+from tests.workers.handlers import Doer, Dying, ask, descriptors, die, exists, have_ended, patience, poll_until_it_fails, watch
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(180)]
 
 LOOPBACK = "0100007F"
 
@@ -182,7 +184,7 @@ def test_a_killed_worker_is_noticed_at_once_and_others_are_served_on() -> None:
     begun = time.monotonic()
     with pytest.raises(WorkerDied, match="Worker 1 was killed by SIGKILL"):
         poll_until_it_fails(group, [0, 1, 2])
-    assert time.monotonic() - begun < 5.0  # milliseconds where nobody else needs the cores
+    assert time.monotonic() - begun < patience(1.0)  # milliseconds, as a rule
     assert ask(group, 2, ("add", 2, 2)) == 4
     group.replace(1, Doer)
     assert ask(group, 1, ("add", 3, 2)) == 5
@@ -247,7 +249,7 @@ def test_stopping_ends_workers_in_any_state_and_leaves_nothing(state: str) -> No
     pids = pids_of(group)
     begun = time.monotonic()
     group.stop(1.0)
-    assert time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun < patience(5.0)
     assert not any(map(exists, pids))
     assert descriptors() == before
 
@@ -272,6 +274,14 @@ def test_nothing_listens_but_on_the_loopback_interface() -> None:
     assert set(listening()) == {LOOPBACK}
     group.stop()
     assert listening() == []
+
+
+def test_processes_of_this_machine_meet_in_a_private_folder_that_is_gone_when_they_have() -> None:
+    meeting = FileMeeting()
+    folder = Path(meeting.invitation("worker").place).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    meeting.forget("worker")
+    assert not folder.exists()
 
 
 def test_a_default_process_group_is_neither_needed_nor_made() -> None:

@@ -18,7 +18,7 @@ from reap.workers.launchers.base import Task
 from reap.workers.launchers.mp import MpLauncher
 from tests.workers.handlers import descriptors
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(180)]
 
 
 def meet(path: Path, rank: int) -> Pair:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from reap import optional
+from reap.data.buffers.ray_buffer import RayReplayBuffer
 from reap.errors import OptionError
 from reap.workers.ray.cluster import Cluster, actor_options, resources_of, shown_resources
 
@@ -123,3 +128,32 @@ def test_a_missing_ray_shows_the_line_that_installs_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(optional.importlib, "import_module", missing)
     with pytest.raises(ImportError, match=r'ray is not installed, and RayCollector needs it. .*pip install "reap\[ray\]"'):
         Cluster("RayCollector")
+
+
+@pytest.mark.parametrize("user", [RayReplayBuffer, partial(Cluster, "RayCollector")], ids=["buffer", "collector"])
+def test_an_address_that_a_killed_head_has_left(user: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in a file of Ray's, and nobody listens there: Ray itself would try for minutes."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    left = tmp_path / "ray" / "ray_current_cluster"
+    left.parent.mkdir()
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # it does not listen
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        left.write_text(address)
+        with pytest.raises(OptionError) as info:
+            user()
+    words = str(info.value)
+    assert f"no Ray answers at {address} (" in words
+    assert f"is in {left}, where a head that was killed has left it. Remove the file" in words
+    assert 'ray_init_config={"address": ...} or RAY_ADDRESS' in words
+
+
+@pytest.mark.parametrize("source", ['ray_init_config["address"]', "RAY_ADDRESS"])
+def test_an_address_that_is_none_is_said_with_its_source(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"address": "nowhere"} if source != "RAY_ADDRESS" else {}
+    if not config:
+        monkeypatch.setenv("RAY_ADDRESS", "nowhere")
+    words = f"Ray could not be reached or started at nowhere, which is {source}: "
+    with pytest.raises(OptionError, match=re.escape(words)):
+        Cluster("RayCollector", config)

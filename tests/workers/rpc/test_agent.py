@@ -18,7 +18,7 @@ from reap.workers.rpc.group import rpc_group
 from tests.workers.handlers import Doer, ask
 from tests.workers.rpc.agents import has_agent
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(params=["of a fixed size", "without a size"])
