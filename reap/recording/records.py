@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +25,8 @@ from reap.recording.layout import Array
 from reap.recording.trajectories import Episode
 
 SEED_OF_WEIGHTS = 0x5EED
-SHARE = 0.005
-"""The part of the time that notes may take; between two of them there are episodes, whose actions lead to the later one."""
+SHARE = 0.002
+"""Share of the time that notes may take. Episodes between two notes are reached by repeating their actions from the first."""
 
 MOST_COMPARED = 256
 """Bytes of a value that is kept as it is; of larger ones a checksum is kept."""
@@ -65,34 +66,38 @@ class Resets(NamedTuple):
 class ResetLog:
     """Counts the resets of several rows, and collects their notes.
 
+    After each `take`, all rows are due for a note if the last ones are so long ago that notes take no more than their share of
+    the time.
+
     Args:
         rows: number of rows.
 
     Attributes:
-        totals: how many each row has had since the last call of `take`.
-        interval: seconds from a note of a row to its next one.
+        totals: number of resets of each row since the last `take`.
+        due: whether the next reset of each row should be noted.
     """
 
     def __init__(self, rows: int) -> None:
         self.totals = [0] * rows
-        self.interval = 0.0
+        self.due = [True] * rows
+        self._due_since = perf_counter()
         self._cost = 0.0
         self._notes: dict[int, dict[int, Note]] = {}
         self._elsewhere: list[tuple[int, Callable[[], Sequence[Resets]]]] = []
 
     def add(self, row: int, note: Note, seconds: float) -> None:
-        """Add the note of the next reset of a row, which took some seconds to make."""
+        """Add the note of a row's next reset, which took this many seconds to make."""
         self._notes.setdefault(row, {})[self.totals[row]] = note
-        # The mean of the last few dozen; a long wait for a core counts as some notes.
+        self.due[row] = False
+        # A moving average, in which a long wait for a core counts as a few notes.
         self._cost += (min(seconds, 8 * self._cost) - self._cost) / 16 if self._cost else seconds
-        self.interval = self._cost * len(self.totals) / SHARE
 
     def read_from(self, first: int, take: Callable[[], Sequence[Resets]]) -> None:
-        """Rows whose resets are logged elsewhere, such as in other processes.
+        """Include rows whose resets are logged elsewhere, such as in other processes.
 
         Args:
             first: the first of these rows.
-            take: returns their resets since its last call: of the first of these rows, of the next ones, and so on.
+            take: returns their resets since its last call, in parts: of the first rows, of the next ones, and so on.
         """
         self._elsewhere.append((first, take))
 
@@ -101,6 +106,10 @@ class ResetLog:
         taken = Resets(self.totals.copy(), self._notes)
         self.totals[:] = [0] * len(self.totals)
         self._notes = {}
+        now = perf_counter()
+        if now - self._due_since >= self._cost * len(self.totals) / SHARE:
+            self.due[:] = [True] * len(self.totals)
+            self._due_since = now
         for first, take in self._elsewhere:
             row = first
             for part in take():

@@ -244,7 +244,7 @@ def test_generators_of_the_process_are_named(source: str, name: str) -> None:
 
 def test_what_is_told_to_nobody_departs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episode_records, "SHARE", 1e9)
-    records = records_of(SyncDataCollector(Remembers, frames_per_batch=40, total_frames=40, record_episodes=True))
+    records = records_of(SyncDataCollector(Remembers, frames_per_batch=4, total_frames=40, record_episodes=True))
     found = [reap.replay(None, record) for record in records]
     assert found[0].equal
     departed = next(one.departure for one in found if one.departure is not None)
