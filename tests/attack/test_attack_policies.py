@@ -168,7 +168,7 @@ def test_a_policy_that_asks_for_a_batch_is_told_so() -> None:
 
     collector = SyncDataCollector("Pendulum-v1", policy, frames_per_batch=5)
     asking.append(collector)
-    with pytest.raises(CallOrderError, match="is collecting already"):
+    with pytest.raises(CallOrderError, match="is already collecting"):
         collector.next()
     asking.clear()
     assert collector.next().shape == (5,)

@@ -121,7 +121,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Callable[[SyncDataCollector], Any]]] 
 }
 
 
-FACES = by_default(["wrapped", "serial", "custom batched", "serial of customs"], "serial", "custom batched")
+FACES = ["serial", "custom batched", "wrapped", "serial of customs"]
 
 
 @pytest.mark.parametrize(("kind", "scenario"), each_value(product(FACES, SCENARIOS)))

@@ -163,7 +163,7 @@ def test_it_warns_of_a_learner_that_never_samples() -> None:
     throttle = Throttle(10, patience=0.01)
     throttle.begin(0, ())
     assert throttle.holds(11)
-    with pytest.warns(RuntimeWarning, match="may be 10 frames ahead of the learner .* none was sampled yet"):
+    with pytest.warns(RuntimeWarning, match="may be 10 frames ahead of the learner .* no frame has been sampled yet"):
         throttle.wait()
     throttle.note_sampled(1)
     throttle.wait()
