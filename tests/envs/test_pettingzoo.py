@@ -104,6 +104,23 @@ def test_agents_that_leave_need_the_mask() -> None:
         collector.next()
 
 
+@pytest.mark.parametrize(("place", "name"), [(1, "reward"), (2, "termination"), (3, "truncation")])
+def test_values_that_an_agent_lacks(place: int, name: str) -> None:
+    class Lacking(Walkers):
+        def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+            results = super().step(actions)
+            if self.steps == 2:
+                del results[place]["red_1"]
+            return results
+
+    message = f"expected a {name} for each agent with an observation, found none for 'red_1'"
+    with (
+        SyncDataCollector(PettingZooWrapper(Lacking()), number_of_agent, frames_per_batch=4) as collector,
+        pytest.raises(SpecMismatch, match=message),
+    ):
+        collector.next()
+
+
 @pytest.mark.parametrize(
     ("group_map", "groups"),
     [

@@ -229,13 +229,29 @@ class GroupRows:
         done, terminated, truncated = (array[t][:, 0] for array in self._flags)
         reward = self._reward[t]
         for row, agent in enumerate(self._group.agents):
-            is_there = agent in moment.observations
-            reward[row, 0] = one_number(moment.rewards.get(agent, 0.0), f"reward of {agent!r}") if is_there else 0.0
-            # An agent that left earlier has ended, in which way is not told any more.
-            terminated[row] = one_flag(moment.terminations.get(agent, not is_there), f"termination of {agent!r}")
-            truncated[row] = one_flag(moment.truncations.get(agent, not is_there), f"truncation of {agent!r}")
+            # An agent that left earlier has ended; the env no longer says how.
+            is_gone = agent not in moment.observations
+            reward[row, 0] = (
+                0.0 if is_gone else one_number(self._given(moment.rewards, "reward", agent), f"reward of {agent!r}")
+            )
+            for flags, given, name in (
+                (terminated, moment.terminations, "termination"),
+                (truncated, moment.truncations, "truncation"),
+            ):
+                value = given.get(agent, True) if is_gone else self._given(given, name, agent)
+                flags[row] = one_flag(value, f"{name} of {agent!r}")
         np.logical_or(terminated, truncated, out=done)
         return done, terminated, truncated
+
+    def _given(self, values: Mapping[str, Any], name: str, agent: str) -> Any:
+        """The value of an agent that has an observation."""
+        try:
+            return values[agent]
+        except KeyError:
+            raise SpecMismatch(
+                f"{self._env}.step: expected a {name} for each agent with an observation, found none for {agent!r}; return "
+                "rewards, terminations and truncations of all agents that acted"
+            ) from None
 
     def _write(self, targets: Sequence[Array], moment: Moment, call: str) -> None:
         group = self._group
