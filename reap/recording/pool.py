@@ -109,11 +109,6 @@ class SlotPool:
         """The place of each field in the memory of a slot."""
         return slot_layout(self.fields, math.prod(self._batch_shape), self.columns)
 
-    @property
-    def _can_lend(self) -> bool:
-        """Whether a slot remains for the next rollout if this one is lent."""
-        return self._limit is None or bool(self._free) or len(self.slots) < self._limit
-
     def slot(self, index: int) -> Slot:
         """A slot that was taken.
 
@@ -123,7 +118,7 @@ class SlotPool:
         try:
             return self.slots[index]
         except IndexError:
-            raise ClosedError("the memory of these batches is dropped: another thread has shut their collector down") from None
+            raise _cleared() from None
 
     def give_back(self, index: int) -> None:
         """Return a slot that was taken but will not be delivered; one taken before the pool was cleared is already dropped."""
@@ -145,14 +140,19 @@ class SlotPool:
             return self._deliver(self, index)
 
     def _deliver_lease(self, index: int) -> TensorDict:
-        slot = self.slot(index)
+        try:
+            slot = self.slots[index]  # not self.slot(index): the budget of calls for a batch is used up
+        except IndexError:
+            raise _cleared() from None
         try:
             leaves: dict[Key, Any] = {key: source.clone() for key, source in self._sources[index].items()}
             leaves.update({key: objects_of(slot, key) for key in self._objects})
         except BaseException:
             self.give_back(index)
             raise
-        if self._large and not self._can_lend:
+        # Whether a slot remains for the next rollout if this one is lent.
+        can_lend = self._limit is None or self._free or len(self.slots) < self._limit
+        if self._large and not can_lend:
             leaves.update({key: slot.tensor(key).clone() for key in self._large})
             self.give_back(index)
         elif self._large:
@@ -182,6 +182,10 @@ class SlotPool:
 
     def _tensordict(self, leaves: Mapping[Key, Any]) -> TensorDict:
         return as_batch(leaves, (*self._batch_shape, self.columns), self._device, self._sizes)
+
+
+def _cleared() -> ClosedError:
+    return ClosedError("the memory of these batches is dropped: another thread has shut their collector down")
 
 
 def as_batch(leaves: Mapping[Key, Any], shape: Shape, device: torch.device | None, sizes: Sizes) -> TensorDict:
