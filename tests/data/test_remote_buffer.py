@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,22 +64,13 @@ def own(store: str) -> None:
     rpc.shutdown()
 
 
-@pytest.fixture
-def owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("TP_SOCKET_IFNAME", "lo")
-    store = str(tmp_path / "store")
-    process = multiprocessing.get_context("spawn").Process(target=own, args=(store,), daemon=True)
-    process.start()
+def train(store: str) -> None:
     join_group("trainer", 0, store)
-    yield "owner"
+    call_the_owner("owner")
     rpc.shutdown()
-    process.join()
-    assert process.exitcode == 0
 
 
-@pytest.mark.distributed
-@pytest.mark.filterwarnings("ignore:You are using a Backend:UserWarning")  # init_rpc's
-def test_calls_are_carried_out_at_the_owner(owner: str) -> None:
+def call_the_owner(owner: str) -> None:
     kind = RemoteTensorDictReplayBuffer
     options = {"batch_size": 4, "storage": LazyTensorStorage(8), "sampler": PrioritizedSampler(8, 1.0, 1.0, eps=0.0)}
     rref: Any = rpc.remote(owner, kind, kwargs=options)
@@ -105,3 +95,15 @@ def test_calls_are_carried_out_at_the_owner(owner: str) -> None:
         call(kind.sample, -1)
     call(kind.empty)
     assert call(kind.stats)["size"] == 0
+
+
+@pytest.mark.distributed
+def test_calls_are_carried_out_at_the_owner(tmp_path: Path) -> None:
+    # Both are processes of their own: one that has been in a group finds no new one by a store.
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=target, args=(str(tmp_path / "store"),), daemon=True) for target in (own, train)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
