@@ -256,4 +256,4 @@ def test_an_actor_that_ended_does_not_hide_what_failed() -> None:
     collector = SyncDataCollector(Unseen(), frames_per_batch=3, postproc=failing, replay_buffer=buffer)
     with pytest.raises(LookupError, match="no such key") as caught:
         collector.next()
-    assert "did not take note that a batch is lost: ClosedError" in caught.value.__notes__[0]
+    assert "could not record that a batch was lost: ClosedError" in caught.value.__notes__[0]

@@ -72,7 +72,7 @@ def test_a_program_that_was_not() -> None:
 def test_more_workers_than_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "0").mkdir()
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    with pytest.raises(OSError, match="all 1 jobs that were submitted with this program have a worker: give more num_jobs"):
+    with pytest.raises(OSError, match="all 1 jobs that were submitted with this program have a worker: increase num_jobs"):
         DistributedDataCollector(
             ["CartPole-v1"] * 2, frames_per_batch=4, launcher="submitit_delayed", address="127.0.0.1", timeout=5
         )

@@ -16,6 +16,7 @@ import torch
 from reap import GymEnv
 from reap.collectors.distributed import RayCollector
 from reap.errors import WorkerDied
+from reap.recording.trajectories import LEAF_SHIFT
 from reap.testing.marked import Marked
 from tests.kept import stop_all
 from tests.workers.handlers import patience
@@ -142,6 +143,13 @@ def batches_until(collector: RayCollector, done: Callable[[], bool]) -> list[Any
     return batches
 
 
+def deliver_from(collector: RayCollector, worker: int) -> None:
+    """Take batches up to one of a worker, which records its next rollout then; before, it may be waiting for its turn."""
+    deadline = time.monotonic() + patience(90)
+    while int(collector.next()["collector", "traj_ids"][0]) >> LEAF_SHIFT != worker:
+        assert time.monotonic() < deadline
+
+
 def has_no_gaps(batch: Any) -> bool:
     """Whether each step of a batch follows the one before, where the episode is the same."""
     ids, steps = batch["collector", "traj_ids"], batch["observation"][..., 2]
@@ -152,7 +160,7 @@ def has_no_gaps(batch: Any) -> bool:
 @pytest.mark.parametrize("graceful", [True, False], ids=["terminated", "killed"])
 def test_a_node_is_removed_in_a_rollout(cluster: Any, make: Callable[..., RayCollector], env: SlowEnv, graceful: bool) -> None:
     collector = make(on_worker_failure="restart")
-    collector.next()
+    deliver_from(collector, 0)
     victim, pid = node_of(collector, cluster), pid_of(collector, 0)
     env.wait_for(pid)
     cluster.remove_node(victim, allow_graceful=graceful)
@@ -216,7 +224,7 @@ def test_a_node_is_removed_while_a_successor_starts(cluster: Any, make: Callable
 
 def test_a_drained_node_is_left(cluster: Any, make: Callable[..., RayCollector], env: SlowEnv) -> None:
     collector = make(on_worker_failure="restart")
-    collector.next()
+    deliver_from(collector, 0)
     victim, pid = node_of(collector, cluster), pid_of(collector, 0)
     env.wait_for(pid)
     drain(victim)
