@@ -33,8 +33,8 @@ $(shell test "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" && $(PY) -c "" 2>/dev/
 
 help:
 	@echo "make demo    train PPO on CartPole-v1 with live progress; writes the learning curve"
-	@echo "make test    make check, then the quick tests and doctests"
-	@echo "make test-processes  the tests that make test leaves out: many processes, programs, seconds, further combinations of options"
+	@echo "make test    make check, then the quick tests and doctests: five minutes on two cores"
+	@echo "make test-processes  the tests that make test leaves out: many processes, programs, seconds, further combinations of options; eleven minutes"
 	@echo "make test-ray  those of make test-distributed that start Ray"
 	@echo "make test-distributed  the tests of collectors on torch.distributed, torch RPC and Ray, on several machines too"
 	@echo "make test-dropin  programs written against torchrl, with torchrl's classes and with reap's, level by level"
