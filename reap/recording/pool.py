@@ -73,6 +73,7 @@ class SlotPool:
         self._sources: list[dict[Key, torch.Tensor]] = []  # per slot, the fields that are cloned
         self.fields, self.columns, self._sizes = dict(fields), columns, sizes_of(fields)
         self._batch_shape, self._device = batch_shape, device
+        self._shape = (*batch_shape, columns)
         self._shown = [key for key in fields if not is_private(key)]
         tensors = {key: fields[key] for key in self._shown if not fields[key].is_object}
         self._small = [key for key, field in tensors.items() if field.nbytes <= SMALL]
@@ -118,7 +119,7 @@ class SlotPool:
         try:
             return self.slots[index]
         except IndexError:
-            raise _cleared() from None
+            raise ClosedError("the memory of these batches is dropped: another thread has shut their collector down") from None
 
     def give_back(self, index: int) -> None:
         """Return a slot that was taken but will not be delivered; one taken before the pool was cleared is already dropped."""
@@ -140,10 +141,7 @@ class SlotPool:
             return self._deliver(self, index)
 
     def _deliver_lease(self, index: int) -> TensorDict:
-        try:
-            slot = self.slots[index]  # not self.slot(index): the budget of calls for a batch is used up
-        except IndexError:
-            raise _cleared() from None
+        slot = self.slot(index)
         try:
             leaves: dict[Key, Any] = {key: source.clone() for key, source in self._sources[index].items()}
             leaves.update({key: objects_of(slot, key) for key in self._objects})
@@ -162,7 +160,7 @@ class SlotPool:
             leaves.update({key: slot.tensor(key, lease) for key in self._large})
         else:
             self.give_back(index)
-        return self._tensordict({key: leaves[key] for key in self._shown})
+        return as_batch({key: leaves[key] for key in self._shown}, self._shape, self._device, self._sizes)
 
     def _deliver_same(self, index: int) -> TensorDict:
         self.give_back(index)
@@ -170,7 +168,7 @@ class SlotPool:
         if nodes is None:
             slot = self.slot(index)
             tensors = {key: slot.tensor(key) for key in self._shown if key not in self._objects}
-            nodes = self._same[index] = _nodes(self._tensordict(tensors))
+            nodes = self._same[index] = _nodes(as_batch(tensors, self._shape, self._device, self._sizes))
         for node, entries in nodes:
             # Entries that the user replaced or added belong to the last batch.
             own = node._tensordict  # pyright: ignore[reportPrivateUsage]  a locked node refuses every other way
@@ -179,13 +177,6 @@ class SlotPool:
         for key in self._objects:
             nodes[0][0].set(key, objects_of(self.slot(index), key))
         return nodes[0][0]
-
-    def _tensordict(self, leaves: Mapping[Key, Any]) -> TensorDict:
-        return as_batch(leaves, (*self._batch_shape, self.columns), self._device, self._sizes)
-
-
-def _cleared() -> ClosedError:
-    return ClosedError("the memory of these batches is dropped: another thread has shut their collector down")
 
 
 def as_batch(leaves: Mapping[Key, Any], shape: Shape, device: torch.device | None, sizes: Sizes) -> TensorDict:
