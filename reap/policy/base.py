@@ -132,9 +132,13 @@ class StrictWriter(OutputWriter):
 
     def uncopied(self, value: torch.Tensor, place: int, t: int, error: Exception) -> Exception:
         """The error for an output whose shape and dtype fit and that could not be copied."""
+        return self._unreadable(value, place, t) or error
+
+    def _unreadable(self, value: Any, place: int, t: int) -> SpecMismatch | None:
+        """The error for an output that is not a dense tensor with values; None for one that is, or is not a tensor."""
         unreadable = unreadable_kind(value)
         if not unreadable:
-            return error
+            return None
         name = plain(self.keys[place])
         text = f"{self._policy}: output {name!r}: expected {NUMBERS}, found {unreadable}"
         return SpecMismatch(text).at(f"column {t}")
@@ -149,8 +153,9 @@ class StrictWriter(OutputWriter):
     def _fitting(self, value: Any, place: int, t: int) -> torch.Tensor:
         key, (shape, dtype) = self.keys[place], self.forms[place]
         expected = f"{layout_text(shape, dtype)}, as in its first call"
-        if unreadable_kind(value):
-            raise self.uncopied(value, place, t, TypeError())
+        unreadable = self._unreadable(value, place, t)
+        if unreadable:
+            raise unreadable
         try:
             tensor = as_number(value)
         except (TypeError, ValueError, RuntimeError):
