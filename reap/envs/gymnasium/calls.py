@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from reap.envs.gymnasium.first_check import check_reset, check_step, no_step
+from reap.envs.gymnasium.first_check import check_reset, check_step, step_values
 from reap.specs.fits import one_flag, one_number
 
 Env = gym.Env[Any, Any]
@@ -74,9 +74,6 @@ class GymCalls:
 
     def _flat(self, result: Any) -> Any:
         """The result of a step, with a reward and flags that are arrays of one element replaced by numbers."""
-        try:
-            observation, reward, terminated, truncated, info = result
-        except (TypeError, ValueError):
-            raise no_step(result) from None
+        observation, reward, terminated, truncated, info = step_values(result)
         terminated, truncated = one_flag(terminated, "terminated"), one_flag(truncated, "truncated")
         return observation, self.take_reward(reward), terminated, truncated, info

@@ -64,6 +64,34 @@ def no_reset(result: Any) -> SpecMismatch:
     return _other_values(result, "env.reset", RESET_VALUES)
 
 
+def step_values(result: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """The five values of a step.
+
+    The hot paths unpack them by themselves, and raise `no_step`: a call less for each env and step.
+
+    Raises:
+        SpecMismatch: they are not five.
+    """
+    try:
+        observation, reward, terminated, truncated, info = result
+    except (TypeError, ValueError):
+        raise no_step(result) from None
+    return observation, reward, terminated, truncated, info
+
+
+def reset_values(result: Any) -> tuple[Any, Any]:
+    """The observation and the info of a reset; see `step_values`.
+
+    Raises:
+        SpecMismatch: they are not two.
+    """
+    try:
+        observation, info = result
+    except (TypeError, ValueError):
+        raise no_reset(result) from None
+    return observation, info
+
+
 def _other_values(result: Any, where: str, expected: str) -> SpecMismatch:
     found = f"{len(result)} values" if isinstance(result, tuple) else describe(result)
     return SpecMismatch(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from reap.envs.gymnasium.calls import GymCalls
-from reap.envs.gymnasium.first_check import no_reset, no_step
+from reap.envs.gymnasium.first_check import no_reset, no_step, reset_values, step_values
 from reap.envs.gymnasium.row_arrays import RowArrays, RowFormat
 from reap.envs.gymnasium.values import assemble
 from reap.envs.row_stepper import Rows, StepRows
@@ -57,11 +57,7 @@ class GymRow:
 
     def reset_rows(self, rows: Rows | None, t: int) -> None:
         """Start a new episode."""
-        result = self.calls.reset()
-        try:
-            observation, info = result
-        except (TypeError, ValueError):
-            raise no_reset(result) from None
+        observation, info = reset_values(self.calls.reset())
         self._arrays.begin(..., self.form.values(observation, info, "env.reset"))
 
     def _step_array(self, rows: Rows | None, t: int) -> Rows | None:
@@ -88,10 +84,7 @@ class GymRow:
         try:
             parts = [leaf.one(array[t]) for leaf, array in zip(form.actions, arrays.actions, strict=True)]
             result = self.calls.step(assemble(form.action_space, parts))
-            try:
-                observation, reward, terminated, truncated, info = result
-            except (TypeError, ValueError):
-                raise no_step(result) from None
+            observation, reward, terminated, truncated, info = step_values(result)
             arrays.write((t, ...), form.values(observation, info))
             self._write_reward(t, reward)
             return self._end(t, terminated, truncated)
@@ -193,11 +186,7 @@ class GymRows:
         self._arrays.begin((b, ...), [observation])
 
     def _reset_tree(self, b: int) -> None:
-        result = self._calls[b].reset()
-        try:
-            observation, info = result
-        except (TypeError, ValueError):
-            raise no_reset(result) from None
+        observation, info = reset_values(self._calls[b].reset())
         self._arrays.begin((b, ...), self._form.values(observation, info, "env.reset"))
 
     def _step_arrays(self, rows: Rows | None, t: int) -> Rows | None:
@@ -244,11 +233,7 @@ class GymRows:
         try:
             for b in self._every_row if rows is None else rows:
                 action = assemble(form.action_space, [part[b] for part in parts])
-                result = self._calls[b].step(action)
-                try:
-                    observation, rewards[b], terminated, truncated, info = result
-                except (TypeError, ValueError):
-                    raise no_step(result) from None
+                observation, rewards[b], terminated, truncated, info = step_values(self._calls[b].step(action))
                 arrays.write((t, b, ...), form.values(observation, info))
                 if terminated is not False or truncated is not False:
                     self._end(t, b, terminated, truncated, ended)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from reap.envs.gymnasium.first_check import no_reset, no_step
+from reap.envs.gymnasium.first_check import reset_values, step_values
 from reap.envs.gymnasium.row_arrays import RowArrays, RowFormat
 from reap.envs.gymnasium.values import assemble
 from reap.envs.gymnasium.vector_calls import VectorCalls
@@ -100,11 +100,7 @@ class VectorRows:
             if not rows:
                 return
         chosen, where, result = (..., ..., calls.reset()) if rows is None else calls.reset_some(np.asarray(rows))
-        try:
-            observation, info = result
-        except (TypeError, ValueError):
-            raise no_reset(result) from None
-        self._write_first(observation, info, chosen, where)
+        self._write_first(*reset_values(result), chosen, where)
 
     def _take_fresh(self, rows: Rows | None) -> list[int]:
         """The rows that already are at the start of an episode."""
@@ -129,10 +125,7 @@ class VectorRows:
         """The hot path, for observations of one array and all rows."""
         try:
             result = self.calls.step(self._decode(self._actions[t]))
-            try:
-                observation, reward, terminated, truncated, info = result
-            except (TypeError, ValueError):
-                raise no_step(result) from None
+            observation, reward, terminated, truncated, info = step_values(result)
             self._next[t], self._reward[t] = self._take(observation), self._rewards_of(reward)
             terminated, truncated = self._flags_of(terminated, "terminated"), self._flags_of(truncated, "truncated")
         except SpecMismatch as error:
@@ -195,10 +188,7 @@ class VectorRows:
 
     def _write(self, result: Any, t: int) -> Rows | None:
         with located(f"column {t}"):
-            try:
-                observation, reward, terminated, truncated, info = result
-            except (TypeError, ValueError):
-                raise no_step(result) from None
+            observation, reward, terminated, truncated, info = step_values(result)
             self._arrays.write(t, self._form.values(observation, info))
             self._reward[t] = self._rewards_of(reward)
             terminated, truncated = self._flags_of(terminated, "terminated"), self._flags_of(truncated, "truncated")
