@@ -36,6 +36,9 @@ NOT_REAL: tuple[type, ...] = (str, bytes, complex, np.complexfloating, np.dateti
 NUMBERS = "biuf"
 INTEGERS = "iu"
 
+PLAIN_NUMBERS = frozenset({float, int, bool, np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64})
+"""Types of rewards that `struct` packs as they are: their values are real, and too large a one is an OverflowError."""
+
 GREATEST_SQUARES = {np.dtype(np.float16): 6.5504e4**2, np.dtype(np.float32): 3.4028e38**2}
 """Squares below which a number is finite in a dtype."""
 
@@ -230,8 +233,13 @@ def one_number(value: Any, name: str = "reward") -> float:
         hint = "" if array is None or array.size < 2 else f"; {OTHER_REWARDS}"
         raise SpecMismatch(f"env.step: {name}: expected one number, found {describe(value)}{hint}") from None
     except OverflowError:
-        raise SpecMismatch(f"env.step: {name}: expected a number that float32 holds, found {value!r}") from None
+        raise too_large(value, name) from None
     return number
+
+
+def too_large(value: Any, name: str = "reward") -> SpecMismatch:
+    """The error for a finite number that would become infinite as float32."""
+    return SpecMismatch(f"env.step: {name}: expected a number that float32 holds, found {value!r}")
 
 
 def _float_of(value: Any) -> float:
@@ -290,7 +298,7 @@ def one_choice(value: Any, start: int, count: int, key: Key) -> int:
         place = operator.index(value) - start
     except TypeError:
         place = -1
-    if not 0 <= place < count:
+    if not 0 <= place < count or getattr(value, "shape", ()) != ():
         raise SpecMismatch(
             f"{plain(key)!r}: expected an integer from {start} to {start + count - 1}, found {describe_choices(value)}; "
             "correct the value, or the n of its Discrete space"

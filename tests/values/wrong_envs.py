@@ -72,7 +72,7 @@ WRONG: Mapping[str, list[Any]] = {
         np.uint8(0),
         0.0,
     ],
-    "place": [0, 5, 77, -1, 1.0, np.float64(2), "1", None, np.array([1, 2]), [1]],
+    "place": [0, 5, 77, -1, 1.0, np.float64(2), "1", None, np.array([1, 2]), [1], torch.tensor([2])],
     "parts": [
         np.array([2, 0]),
         np.array([0, 3]),
@@ -85,7 +85,10 @@ WRONG: Mapping[str, list[Any]] = {
     ],
     "switches": [np.array([2, 0, 0], np.int8), np.array([0.0, 1.0, 1.0]), np.array([1], np.int8), np.array([-1, 0, 0]), 1],
     "text": [3, "abcdefgh", None, b"ab", "?"],
-    "reward": ["1", None, NAN, 1e39, np.zeros(2), 1j, {}, []],
+    "reward": [
+        *("1", None, NAN, 1e39, np.zeros(2), 1j, {}, []),
+        *(np.complex64(1j), np.complex128(1), np.longdouble("1e400"), torch.tensor(1j), np.array([1j])),
+    ],
     "terminated": [0.0, "", "False", None, 2, -1, np.zeros(2, bool), np.float32(0), [], {}, 1.0, np.ma.array(True, mask=True)],
     "truncated": [0.0, "", "no", None, 2, np.zeros(2, bool), np.float64(1), ()],
     "info": [

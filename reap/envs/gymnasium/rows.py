@@ -6,7 +6,6 @@ into the row; others are split into leaves. The choice between the two is made a
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -20,10 +19,7 @@ from reap.envs.gymnasium.values import assemble
 from reap.envs.row_stepper import Rows, StepRows
 from reap.errors import SpecMismatch, add_note
 from reap.recording.buffers import Slot, Stage
-from reap.specs.fits import Check, float32_format, one_flag, one_number
-
-NO_NUMBER = (struct.error, TypeError, OverflowError, DeprecationWarning, np.exceptions.ComplexWarning)
-"""Errors raised by `struct` for values that its format cannot hold, and by numpy for an array instead of a number."""
+from reap.specs.fits import PLAIN_NUMBERS, Check, float32_format, one_flag, one_number, too_large
 
 
 class GymRow:
@@ -38,7 +34,7 @@ class GymRow:
         self.form = form
         self.check: Check = "types"
         self.step_rows: StepRows = self._step_array if form.is_array else self._step_tree
-        self._write_reward = self._pack_reward if form.has_one_reward else self._copy_reward
+        self._write_reward = self._convert_reward if form.has_one_reward else self._copy_reward
         self._take_reward = calls.take_reward = form.take_reward()
         self._pending: tuple[Rows | None, int] = (None, 0)
         self._decode = form.actions[0].one
@@ -72,9 +68,9 @@ class GymRow:
             else:
                 self._next[t] = self._take(observation)
             try:
-                pack_reward(self._rewards, 4 * t, reward)
-            except NO_NUMBER:
-                self._reward[t] = one_number(reward)
+                pack_reward(self._rewards, 4 * t, reward if type(reward) in PLAIN_NUMBERS else one_number(reward))
+            except OverflowError:
+                raise too_large(reward) from None
             return None if terminated is False and truncated is False else self._end(t, terminated, truncated)
         except SpecMismatch as error:
             raise error.at(f"column {t}") from error.__cause__
@@ -91,11 +87,8 @@ class GymRow:
         except SpecMismatch as error:
             raise error.at(f"column {t}") from error.__cause__
 
-    def _pack_reward(self, t: int, reward: Any) -> None:
-        try:
-            pack_reward(self._rewards, 4 * t, reward)
-        except NO_NUMBER:
-            self._reward[t] = one_number(reward)
+    def _convert_reward(self, t: int, reward: Any) -> None:
+        self._reward[t] = one_number(reward)
 
     def _copy_reward(self, t: int, reward: Any) -> None:
         self._reward[t] = self._take_reward(reward)
@@ -128,6 +121,7 @@ FIRST_ROW: Rows = (0,)
 ndarray = np.ndarray
 NO_ARRAY = np.zeros(0, np.float32)
 pack_reward = float32_format(1).pack_into
+are_numbers = PLAIN_NUMBERS.issuperset
 
 
 class GymRows:
@@ -259,18 +253,22 @@ class GymRows:
             raise
 
     def _pack_rewards(self, t: int) -> None:
+        if not are_numbers(map(type, self._rewards)):
+            self._convert_rewards(t)
+        try:
+            self._pack(*self._rewards)
+        except OverflowError:
+            self._convert_rewards(t)
+        self._reward[t] = self._packed
+
+    def _convert_rewards(self, t: int) -> None:
         rewards, b = self._rewards, 0
         try:
-            self._pack(*rewards)
-        except NO_NUMBER:
-            try:
-                for b, reward in enumerate(rewards):
-                    rewards[b] = one_number(reward)
-            except SpecMismatch as error:
-                self._name_env(error, b, t)
-                raise
-            self._pack(*rewards)
-        self._reward[t] = self._packed
+            for b, reward in enumerate(rewards):
+                rewards[b] = one_number(reward)
+        except SpecMismatch as error:
+            self._name_env(error, b, t)
+            raise
 
     def _name_env(self, error: Exception, b: int, t: int) -> None:
         if isinstance(error, SpecMismatch) and t >= 0:
