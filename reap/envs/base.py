@@ -33,7 +33,7 @@ from reap.errors import ClosedError, OptionError
 from reap.keys import Key
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Block, Layout
-from reap.recording.records import Note, Recipe, ResetLog, Resets
+from reap.recording.records import Note, Recipe, ResetLog
 from reap.seeds import next_seed
 from reap.specs.fits import Check
 
@@ -300,7 +300,7 @@ class EnvBase(Stepping, ModuleCalls):
         A second call drops all notes, and makes sure that the next reset of each row is noted.
 
         Args:
-            log: counts resets and collects notes, also those of other envs; None for a log of its own.
+            log: collects notes, also those of other envs; None for a log of its own.
             first: the row of the log that belongs to its first row.
 
         Raises:
@@ -316,8 +316,8 @@ class EnvBase(Stepping, ModuleCalls):
     hides_resets = "Other envs define keep_resets() and row_recipes()."
     """The error text for an env whose episodes cannot be run again, and what to do."""
 
-    def taken_resets(self) -> Resets:
-        """The resets of all rows in the log since the last call; see `keep_resets`."""
+    def taken_resets(self) -> dict[int, Note]:
+        """The notes of resets since the last call, by row; see `keep_resets`."""
         return self._resets.take()
 
     def row_recipes(self) -> list[Recipe | None]:

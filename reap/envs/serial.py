@@ -180,7 +180,7 @@ class SerialEnv(RowsEnv):
 
     def keep_resets(self, log: ResetLog | None = None, first: int = 0) -> None:
         """Note the state of each env before its resets; see `EnvBase`."""
-        self._resets = log or ResetLog(self.batch_size.numel())
+        self._resets = log or ResetLog()
         for env in self.envs:
             env.keep_resets(self._resets, first)
             first += env.batch_size.numel()

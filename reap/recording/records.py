@@ -1,7 +1,7 @@
 """What it takes to run an episode again: where its env was at the reset, its actions, and what to compare the results with.
 
     Note            where the generators of one env were before a reset, and the seed that the reset got
-    ResetLog        the resets of several envs since it was last read: their number, and the notes
+    ResetLog        notes of the resets of several envs since it was last read
     RolloutNotes    what a worker tells of one rollout, all rows at once; nothing in it is made per step
     EpisodeRecord   one episode, put together of the notes of the rollouts that it spans
 
@@ -46,75 +46,54 @@ class Note(NamedTuple):
     state: Mapping[str, Any]
 
 
-class Resets(NamedTuple):
-    """The resets of several rows.
-
-    Attributes:
-        totals: how many each row had.
-        notes: by row, those of some of its resets, by number, counted from 0; only of rows that have any.
-    """
-
-    totals: list[int]
-    notes: dict[int, dict[int, Note]]
-
-    def insert(self, first: int, part: Resets) -> None:
-        """Take over the resets of some rows, from row `first` on."""
-        self.totals[first : first + len(part.totals)] = part.totals
-        self.notes.update({first + row: notes for row, notes in part.notes.items()})
-
-
 class ResetLog:
-    """Counts the resets of several rows, and collects their notes.
+    """Collects notes of the resets of several rows.
 
-    After each `take`, all rows are due for a note if the last ones are so long ago that notes take no more than their share of
-    the time.
-
-    Args:
-        rows: number of rows.
-
-    Attributes:
-        totals: number of resets of each row since the last `take`.
-        due: whether the next reset of each row should be noted.
+    After each `take`, the next reset of each row is noted if the last notes are so long ago that notes take no more than their
+    share of the time. So a note is always of the first reset of its row after a `take`.
     """
 
-    def __init__(self, rows: int) -> None:
-        self.totals = [0] * rows
-        self.due = [True] * rows
+    def __init__(self) -> None:
+        self._notes: dict[int, Note] = {}
+        self._note_next: list[Callable[[], None]] = []
         self._due_since = perf_counter()
         self._cost = 0.0
-        self._notes: dict[int, dict[int, Note]] = {}
-        self._elsewhere: list[tuple[int, Callable[[], Sequence[Resets]]]] = []
+        self._elsewhere: list[Callable[[], Sequence[Mapping[int, Note]]]] = []
+
+    def add_row(self, note_next: Callable[[], None]) -> None:
+        """Include a row, whose next reset is noted.
+
+        Args:
+            note_next: has the next reset of the row noted, by `add`.
+        """
+        self._note_next.append(note_next)
+        note_next()
 
     def add(self, row: int, note: Note, seconds: float) -> None:
         """Add the note of a row's next reset, which took this many seconds to make."""
-        self._notes.setdefault(row, {})[self.totals[row]] = note
-        self.due[row] = False
+        self._notes[row] = note
         # A moving average, in which a long wait for a core counts as a few notes.
         self._cost += (min(seconds, 8 * self._cost) - self._cost) / 16 if self._cost else seconds
 
-    def read_from(self, first: int, take: Callable[[], Sequence[Resets]]) -> None:
-        """Include rows whose resets are logged elsewhere, such as in other processes.
+    def read_from(self, take: Callable[[], Sequence[Mapping[int, Note]]]) -> None:
+        """Include rows whose resets are noted elsewhere, such as in other processes.
 
         Args:
-            first: the first of these rows.
-            take: returns their resets since its last call, in parts: of the first rows, of the next ones, and so on.
+            take: returns their notes since its last call, in parts.
         """
-        self._elsewhere.append((first, take))
+        self._elsewhere.append(take)
 
-    def take(self) -> Resets:
-        """The resets since the last call."""
-        taken = Resets(self.totals.copy(), self._notes)
-        self.totals[:] = [0] * len(self.totals)
-        self._notes = {}
+    def take(self) -> dict[int, Note]:
+        """The notes since the last call, by row."""
+        taken, self._notes = self._notes, {}
         now = perf_counter()
-        if now - self._due_since >= self._cost * len(self.totals) / SHARE:
-            self.due[:] = [True] * len(self.totals)
+        if now - self._due_since >= self._cost * len(self._note_next) / SHARE:
+            for note_next in self._note_next:
+                note_next()
             self._due_since = now
-        for first, take in self._elsewhere:
-            row = first
+        for take in self._elsewhere:
             for part in take():
-                taken.insert(row, part)
-                row += len(part.totals)
+                taken.update(part)
         return taken
 
 
@@ -144,7 +123,7 @@ class RolloutNotes:
         ids: of the trajectory of each segment.
         begins: whether a segment is the beginning of its episode.
         lengths: of each segment.
-        resets: of all rows.
+        notes: by row, of its first reset in the rollout; only of rows that have one.
         actions: `[rows, columns, ...]` under each key.
         results: what followed, likewise; of large values a checksum, `[rows, columns]`.
         firsts: first observations of the segments that begin an episode, `[n, ...]`; of large ones a checksum, `[n]`.
@@ -161,7 +140,7 @@ class RolloutNotes:
     ids: NDArray[np.int64]
     begins: NDArray[np.bool_]
     lengths: NDArray[np.int64]
-    resets: Resets
+    notes: Mapping[int, Note]
     actions: Values
     results: Values
     firsts: Values

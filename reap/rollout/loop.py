@@ -60,6 +60,7 @@ class Rollout:
 
     Attributes:
         outside: numbers outside their bounds in the last rollout.
+        waiting: rows that are reset when the next rollout starts.
     """
 
     def __init__(
@@ -91,9 +92,8 @@ class Rollout:
         self._objects = {key: array for key, array in stage.arrays.items() if stage.fields[key].is_object}
         # A step count of ours is counted in the stage; one that the env observes is carried like any observation.
         self._counted = {STEP_COUNT} & stage.initial.keys()
-        # Rows that are reset when the next rollout starts; rows whose next frame is the env's own reset step, and rows
-        # which had it with the last column.
-        self._waiting: set[int] = set()
+        self.waiting: set[int] = set()
+        # Rows whose next frame is the env's own reset step, and rows which had it with the last column.
         self._skipping: set[int] = set()
         self._skipped: set[int] = set()
         # Where the rollout begins: its first column, and the rows whose episode begins with it.
@@ -117,7 +117,7 @@ class Rollout:
         resets_rows = self.env.resets_rows and not self.env.resets_itself
         if not resets_rows and chosen and len(set(chosen)) < len(self._every_row):
             raise OptionError(f"{self.env!r} can only reset all of its rows at once, not {sorted(chosen)}")
-        self._waiting.update(chosen)
+        self.waiting.update(chosen)
 
     def state(self) -> dict[str, Any]:
         """The state of unfinished episodes, and of the env if it offers one, as tensors, numbers and lists.
@@ -132,7 +132,7 @@ class Rollout:
             "rows": len(self._every_row),
             "tracker": self.tracker.state(),
             "stage": {"/".join(key): tensor.clone() for key, tensor in self.stage.tensors.items()},
-            "rows_to_reset": [sorted(rows) for rows in (self._waiting, self._skipping, self._skipped)],
+            "rows_to_reset": [sorted(rows) for rows in (self.waiting, self._skipping, self._skipped)],
             "objects": objects,
             "env": None if None in objects.values() else self.env.loop_state(),
         }
@@ -156,7 +156,7 @@ class Rollout:
             tensor.copy_(state["stage"]["/".join(key)])
         for key, array in self._objects.items():
             fill(array, state["objects"]["/".join(key)])
-        self._waiting, self._skipping, self._skipped = (set(rows) for rows in state["rows_to_reset"])
+        self.waiting, self._skipping, self._skipped = (set(rows) for rows in state["rows_to_reset"])
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raise SpecMismatch if `restore` would."""
@@ -244,10 +244,10 @@ class Rollout:
         if self.env.owner is not self:
             self.restart()
             self.env.owner = self
-        if self._waiting:
-            self._reset(None if len(self._waiting) == len(self._every_row) else sorted(self._waiting), -1)
-            self._begun |= self._waiting
-            for rows in (self._waiting, self._skipping, self._skipped):
+        if self.waiting:
+            self._reset(None if len(self.waiting) == len(self._every_row) else sorted(self.waiting), -1)
+            self._begun |= self.waiting
+            for rows in (self.waiting, self._skipping, self._skipped):
                 rows.clear()
         self._begun |= self._skipped
         self.tracker.begin(self._skipped, 0)
@@ -284,7 +284,7 @@ class Rollout:
     def _reset_ended(self, ended: Sequence[int] | None, t: int, columns: int, among: range) -> bool:
         rows = self._record_end(ended, t, among)
         if t + 1 == columns:
-            self._waiting.update(rows)
+            self.waiting.update(rows)
         elif rows:
             self._reset(rows, t)
         return False

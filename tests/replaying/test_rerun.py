@@ -142,6 +142,18 @@ def test_episodes_of_one_process(name: str, columns: int, share: float, monkeypa
     assert departures(records) == []
 
 
+@pytest.mark.parametrize("again", [None, [1]], ids=["all rows", "one row"])
+@pytest.mark.parametrize("share", [1e9, 1e-9])
+def test_rows_reset_twice_before_their_first_frame(again: list[int] | None, share: float, monkeypatch: Any) -> None:
+    monkeypatch.setattr(episode_records, "SHARE", share)
+    collector = SyncDataCollector(SerialEnv(3, Noisy), frames_per_batch=60, total_frames=240, record_episodes=99)
+    collector.reset(again)
+    records = records_of(collector)
+    assert {record.row for record in records} == {0, 1, 2}
+    assert min(record.id for record in records) == 0
+    assert departures(records) == []
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "rows that wait": {"reset_when_done": False},
     "a limit": {"max_frames_per_traj": 4},

@@ -112,8 +112,8 @@ class EpisodeRecords(Mapping[int, EpisodeRecord]):
             self._add_ended(worker, own, notes, anchors)
             rows = notes.starts[notes.begins] // notes.columns
             own.began[rows], own.anchors[rows] = notes.number, anchors[rows]
-            if notes.resets.notes:
-                own.noted[list(notes.resets.notes)] = notes.number
+            if notes.notes:
+                own.noted[list(notes.notes)] = notes.number
             self._forget(own)
 
     def _add_ended(self, worker: int, own: WorkersNotes, notes: RolloutNotes, anchors: Indices) -> None:
@@ -236,7 +236,7 @@ class Part(NamedTuple):
     Attributes:
         begins: whether there is a reset.
         note: of the reset, if it has one.
-        id: of the episode; -1 where the reset has no frames.
+        id: of the episode.
         actions: of the frames.
     """
 
@@ -248,14 +248,13 @@ class Part(NamedTuple):
 
 def _parts(notes: RolloutNotes, row: int) -> list[Part]:
     """What happened in a row, in order."""
-    segments, noted = _segments(notes, row), notes.resets.notes.get(row, {})
-    number = notes.resets.totals[row] - sum(bool(notes.begins[index]) for index in segments)
-    parts = [Part(True, noted.get(index), NO_ID, {}) for index in range(number)]
-    for segment in segments:
+    parts: list[Part] = []
+    note = notes.notes.get(row)
+    for segment in _segments(notes, row):
         columns, begins = _columns(notes, segment), bool(notes.begins[segment])
         actions = {name: array[row, columns] for name, array in notes.actions.items()}
-        parts.append(Part(begins, noted.get(number) if begins else None, int(notes.ids[segment]), actions))
-        number += begins
+        parts.append(Part(begins, note if begins else None, int(notes.ids[segment]), actions))
+        note = None if begins else note
     return parts
 
 

@@ -16,7 +16,7 @@ from reap.envs.base import EnvBase
 from reap.keys import Key
 from reap.recording.buffers import FLAGS, TERMINATED, TRUNCATED, Slot, after
 from reap.recording.layout import Array
-from reap.recording.records import RolloutNotes, compared
+from reap.recording.records import Note, RolloutNotes, compared
 from reap.recording.trajectories import Episode, Segments
 from reap.rollout.loop import Rollout
 
@@ -39,14 +39,27 @@ class Journal:
         self._actions: list[Key] = [key for key in env.slot_fields() if key not in following]
         self._results: list[Key] = [key for key in env.slot_fields() if key in following - flags]
         self._observations: list[Key] = [key for key in env.fields_of_stage() if after(key) in self._results]
+        self._reset: list[int] = []
+        self._notes: dict[int, Note] = {}
         self._number = 0
         self._is_open = False
 
     def begin(self, rollout: Rollout) -> None:
         """A rollout begins. What was told before does not lead to it where one failed, or the env was used by hand."""
-        if self._is_open or self._env.owner is not rollout:
+        is_own = self._env.owner is rollout
+        if self._is_open or not is_own:
             self.start_again()
+        self._reset = sorted(rollout.waiting) if is_own else list(range(self._env.batch_size.numel()))
+        if not self._number:
+            self._note_again()
         self._is_open = True
+
+    def _note_again(self) -> None:
+        """Have rows noted again that are reset a second time before they have any frame."""
+        self._notes = self._env.taken_resets()
+        if self._reset:
+            self._env.keep_resets()
+            self._notes = {row: note for row, note in self._notes.items() if row not in self._reset}
 
     def start_again(self) -> None:
         """What follows does not continue what was told before."""
@@ -63,9 +76,9 @@ class Journal:
         """
         self._is_open = False
         number, self._number = self._number, self._number + 1
+        notes, self._notes = self._notes, {}
         segments, ends = rollout.tracker.segments, rollout.tracker.ends
-        resets = self._env.taken_resets()
-        begins = _begins_with_resets(segments, slot.columns, resets.totals)
+        begins = _begins_with_resets(segments, [*self._reset, *notes])
         return RolloutNotes(
             number,
             slot.columns,
@@ -73,7 +86,7 @@ class Journal:
             segments.ids,
             begins,
             segments.lengths,
-            resets,
+            self._env.taken_resets() | notes,
             {key: slot.by_row(key).copy() for key in self._actions},
             {key: compared(slot.by_row(key), 2) for key in self._results},
             {key: compared(_flat(slot, key)[segments.starts[begins]], 1) for key in self._observations},
@@ -85,11 +98,15 @@ class Journal:
         )
 
 
-def _begins_with_resets(segments: Segments, columns: int, resets: Sequence[int]) -> NDArray[np.bool_]:
-    """Which segments begin an episode whose reset is known: not those that go on from a state without frames."""
+def _begins_with_resets(segments: Segments, reset: Sequence[int]) -> NDArray[np.bool_]:
+    """Which segments begin an episode whose reset is known, given the rows that were reset before the first column.
+
+    Episodes that continue from a state without frames are not among them.
+    """
     begins = segments.begins
-    begun = np.bincount(segments.starts[begins] // columns, minlength=len(resets))
-    begins[segments.firsts[begun > resets]] = False
+    resumed = np.ones(len(segments.firsts), np.bool_)
+    resumed[reset] = False
+    begins[segments.firsts[resumed]] = False
     return begins
 
 

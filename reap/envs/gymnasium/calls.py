@@ -48,7 +48,7 @@ class GymCalls:
         self._seed, self.reset = seed, self._first_reset
 
     def reset_by(self, begin: Callable[..., Any]) -> None:
-        """Start episodes with this function from now on, instead of the env's own `reset`."""
+        """Start the next episode with this function, instead of the env's own `reset`, and each later one with a seed."""
         self._begin, self.reset = begin, self._first_reset
 
     @property
@@ -60,7 +60,7 @@ class GymCalls:
         result = self._begin() if self._seed is None else self._begin(seed=self._seed)
         if not self._checked:
             check_reset(result, self._space, bounds=self.refuses_bounds)
-        self._checked, self._seed, self.reset = True, None, self._begin
+        self._checked, self._seed, self.reset = True, None, self.env.reset
         return result
 
     def _first_step(self, action: Any) -> Any:

@@ -251,7 +251,7 @@ class GymEnv(RowsEnv, GymFacts):
         calls = self._calls()
         if not calls:
             super().keep_resets(log, first)
-        self._resets = log or ResetLog(len(calls))
+        self._resets = log or ResetLog()
         for row, one in enumerate(calls, first):
             keep_notes(one, self._resets, row)
 

@@ -36,40 +36,40 @@ Read = Callable[[], Any]
 
 
 class NotedResets:
-    """Replaces the `reset` of an env by one that logs it; resets that are due, or have a seed, are noted.
+    """Notes resets of an env in a log: those that are due, and those that have a seed. All others are the env's own calls.
 
     Args:
-        env: the env.
-        log: counts resets and collects notes.
+        calls: the env's calls.
+        log: collects notes.
         row: the env's row in the log.
     """
 
-    def __init__(self, env: Env, log: ResetLog, row: int) -> None:
-        self._env, self._log, self._row, self._begin = env, log, row, env.reset
-        self._totals, self._due = log.totals, log.due
+    def __init__(self, calls: GymCalls, log: ResetLog, row: int) -> None:
+        self._calls, self._log, self._row = calls, log, row
         self._reads: dict[str, Read] | None = None
 
-    def reset(self, *, seed: int | None = None) -> Any:
-        """Reset the env; the arguments and the result are those of its own `reset`."""
-        if seed is not None or self._due[self._row]:
-            self._note(seed)
-        self._totals[self._row] += 1
+    def note_next(self) -> None:
+        """Have the env's next reset noted."""
+        self._calls.reset_by(self._reset)
+
+    def _reset(self, *, seed: int | None = None) -> Any:
+        self._note(seed)
         if seed is None:
-            return self._begin()
+            return self._calls.env.reset()
         self._reads = None  # a seed may give the env generators that it did not have before
-        return self._begin(seed=seed)
+        return self._calls.env.reset(seed=seed)
 
     def _note(self, seed: int | None) -> None:
         if self._reads is None:
-            self._reads = _reads(self._env)
+            self._reads = _reads(self._calls.env)
         began = perf_counter()
         note = Note(seed, {name: read() for name, read in self._reads.items()})
         self._log.add(self._row, note, perf_counter() - began)
 
 
 def keep_notes(calls: GymCalls, log: ResetLog, row: int) -> None:
-    """Have the resets of an env counted and noted in a log from now on; see `NotedResets`."""
-    calls.reset_by(NotedResets(calls.env, log, row).reset)
+    """Have resets of an env noted in a log from now on; see `NotedResets`."""
+    log.add_row(NotedResets(calls, log, row).note_next)
 
 
 def return_to(calls: GymCalls, note: Note) -> None:

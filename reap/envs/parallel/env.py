@@ -309,9 +309,9 @@ class ParallelEnv(RowsEnv):
     def keep_resets(self, log: ResetLog | None = None, first: int = 0) -> None:
         """Note the state of each env before its resets, in its process; see `EnvBase`."""
         processes = self._started()
-        processes.ask("keep_resets")
-        self._resets = log or ResetLog(self.batch_size.numel())
-        self._resets.read_from(first, partial(processes.ask, "taken_resets"))
+        processes.ask_each("keep_resets", [(None, first + share.first) for share in self._groups])
+        self._resets = log or ResetLog()
+        self._resets.read_from(partial(processes.ask, "taken_resets"))
 
     def row_recipes(self) -> list[Recipe | None]:
         """The recipe of each row's env."""
