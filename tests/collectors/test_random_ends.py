@@ -86,7 +86,7 @@ def test_the_last_random_frame_ends_the_episode_under_way(name: str) -> None:
                 assert column(following, ("next", "state")) == [1, 2, 3, 4]
             handed_over += is_handed_over
     assert handed_over == expected
-    assert expected == workers or name == "MultiaSync" and expected > 0
+    assert expected == workers or (name == "MultiaSync" and expected > 0)
 
 
 @pytest.mark.parametrize("name", by_default(COLLECTORS, "Sync", "aSync"))
