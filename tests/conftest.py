@@ -63,6 +63,7 @@ def pytest_collection(session: pytest.Session) -> None:
     A worker imports the file of the test that its env is from, and with it pytest and perhaps torchrl: half a second for each
     worker, if the server has not done so.
     """
+    gc.disable()  # what is collected stays; to look through it again and again would take a fifth of the time
     if session.config.getoption("numprocesses", None):
         return
     chosen = [Path(argument.split("::")[0]).absolute() for argument in session.config.args]
@@ -74,6 +75,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collection_finish() -> None:
     """What is imported stays: no `gc.collect()` of a test looks through it, which would take 0.2 s each time."""
+    gc.enable()
     gc.collect()
     gc.freeze()
     # torch's loggers, fifty of them, keep what they say from the root; pytest would add its handlers to each, in each test.
