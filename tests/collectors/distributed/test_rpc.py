@@ -21,7 +21,7 @@ from reap.recording.buffers import IDS
 from reap.testing.marked import Marked
 from tests.collectors.distributed.policies import Chooser, Locked
 from tests.collectors.seams import pids_of
-from tests.workers.rpc.agents import has_agent
+from tests.workers.rpc.agents import has_agent, users_agent
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
@@ -64,13 +64,10 @@ def test_same_seed_same_frames_as_multi_sync() -> None:
 
 
 @pytest.fixture(params=[1, None], ids=["of a fixed size", "without a size"])
-def own_agent(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TP_SOCKET_IFNAME", "lo")
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{tmp_path}/store", rpc_timeout=0.2)
-    rpc.init_rpc("me", rank=0, world_size=request.param, rpc_backend_options=options)
-    yield
-    assert rpc.rpc_sync("me", torch.neg, args=(torch.ones(1),)) == -1
-    rpc.shutdown()
+def own_agent(request: Any, tmp_path: Path) -> Iterator[None]:
+    with users_agent(tmp_path, request.param, timeout=0.2):
+        yield
+        assert rpc.rpc_sync("me", torch.neg, args=(torch.ones(1),), timeout=60) == -1
 
 
 @pytest.mark.filterwarnings("ignore:You are using a Backend:UserWarning")  # init_rpc's

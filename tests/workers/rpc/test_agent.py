@@ -16,20 +16,15 @@ from reap.errors import ClosedError
 from reap.workers.rpc import agent
 from reap.workers.rpc.group import rpc_group
 from tests.workers.handlers import Doer, ask
-from tests.workers.rpc.agents import has_agent
+from tests.workers.rpc.agents import has_agent, users_agent
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(180)]
 
 
-@pytest.fixture(params=["of a fixed size", "without a size"])
-def own_agent(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The user's agent."""
-    monkeypatch.setenv("TP_SOCKET_IFNAME", "lo")
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{tmp_path}/store", rpc_timeout=0.3)
-    size = 1 if request.param == "of a fixed size" else None
-    rpc.init_rpc("me", rank=0, world_size=size, rpc_backend_options=options)
-    yield
-    rpc.shutdown()
+@pytest.fixture(params=[1, None], ids=["of a fixed size", "without a size"])
+def own_agent(request: Any, tmp_path: Path) -> Iterator[None]:
+    with users_agent(tmp_path, request.param, timeout=0.3):
+        yield
 
 
 @pytest.mark.filterwarnings("ignore:You are using a Backend:UserWarning")  # init_rpc's
@@ -42,7 +37,7 @@ def test_the_users_agent_is_used_and_runs_on() -> None:
         assert not agent.shared.is_ours
         for group in groups:
             group.stop()
-        assert rpc.rpc_sync("me", torch.neg, args=(torch.ones(1),)) == -1
+        assert rpc.rpc_sync("me", torch.neg, args=(torch.ones(1),), timeout=60) == -1
     assert [info.name for info in agent.api._get_current_rpc_agent().get_worker_infos()] == ["me"]
 
 
