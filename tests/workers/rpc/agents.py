@@ -24,7 +24,7 @@ def has_agent() -> bool:
 
 @contextmanager
 def users_agent(folder: Path, world_size: int | None, timeout: float) -> Generator[None]:
-    """This process has an agent in the `with` block; calls end after `timeout` seconds, but its start and end may take longer."""
+    """This process has an agent in the `with` block; calls end after `timeout` seconds, its start and end may take longer."""
     limit: Any = rpc
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TP_SOCKET_IFNAME", "lo")
