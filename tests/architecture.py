@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
     ("errors", "keys", "optional", "seeds", "words"),
-    ("names", "ray_start", "system", "tensordicts"),
+    ("names", "option_values", "ray_start", "system", "tensordicts"),
     ("specs", "workers"),
     ("recording",),
     ("data",),

@@ -25,7 +25,6 @@ from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.buffers.replay import ReplayBuffer
 from reap.data.buffers.sample_notes import SampleNotes, Stats, summed
 from reap.data.buffers.tensordict_buffers import by_item
-from reap.data.numeric_options import positive
 from reap.data.peers import conversion
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.saving.folders import real, replaced
@@ -37,6 +36,7 @@ from reap.data.storages.base import Storage
 from reap.data.storages.lists import ListStorage, collated
 from reap.data.transforms import on_samples
 from reap.errors import CallOrderError, OptionError, SpecMismatch, shown
+from reap.option_values import positive, switch
 
 
 class ReplayBufferEnsemble(OneByOne):
@@ -86,7 +86,7 @@ class ReplayBufferEnsemble(OneByOne):
         """The buffers, in order."""
         if not self.buffers:
             raise OptionError("ReplayBufferEnsemble: expected at least one buffer, got none")
-        if sample_from_all and p is not None:
+        if switch(sample_from_all, "sample_from_all") and p is not None:
             raise OptionError("ReplayBufferEnsemble: expected either p or sample_from_all=True, got both")
         self.batch_size = None if batch_size is None else positive(batch_size, "batch_size")
         self._weights = None if sample_from_all else weights_of(p, len(self.buffers))

@@ -24,7 +24,6 @@ from reap.data.buffers.parts import sampler_of, storage_of, writer_of
 from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.buffers.sample_notes import SampleNotes
 from reap.data.consistent_sample import pinned, spread, take_sample
-from reap.data.numeric_options import positive
 from reap.data.rows import checked_time, time_last, valid_rows
 from reap.data.samplers.base import Sampler, require_size
 from reap.data.saving.checkpoint import BufferParts
@@ -37,6 +36,7 @@ from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
 from reap.keys import is_key
+from reap.option_values import positive, switch
 from reap.system.forks import ForkedLocks
 
 _forked = ForkedLocks()
@@ -105,7 +105,7 @@ class ReplayBuffer(BufferFace):
         if collate_fn is not None and not callable(collate_fn):
             raise OptionError(f"collate_fn: expected a function, got {collate_fn!r}")
         self._collate, self._generator = collate_fn, generator
-        self._pins = pin_memory and torch.cuda.is_available()
+        self._pins = switch(pin_memory, "pin_memory") and torch.cuda.is_available()
         self.feeders, self.sampled = Feeders(), SampleNotes()
         self._prefetch = positive(prefetch, "prefetch") if prefetch else 0
         parts = {
@@ -117,10 +117,10 @@ class ReplayBuffer(BufferFace):
             "transform_factory": transform_factory,
             "checkpointer": checkpointer,
             "dim_extend": dim_extend,
-            "shared": shared,
-            "compilable": compilable,
+            "shared": switch(shared, "shared"),
+            "compilable": None if compilable is None else switch(compilable, "compilable"),
         }
-        if transform_factory is not None if delayed_init is None else delayed_init:
+        if transform_factory is not None if delayed_init is None else switch(delayed_init, "delayed_init"):
             self._unbuilt = parts
         else:
             self._build(**parts)

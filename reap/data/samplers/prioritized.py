@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reap.data.numeric_options import not_negative, positive
 from reap.data.reductions import REDUCTIONS, checked_reduction
 from reap.data.samplers.base import EMPTY, Draw, Sampler, unbroken
 from reap.data.samplers.seen import Seen, columns_of_writes, drawn_places, places_of_columns, set_valid
@@ -33,6 +32,7 @@ from reap.data.storages.bits import Mask
 from reap.data.storages.items import checked_device
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
+from reap.option_values import not_negative, positive, switch
 
 NOT_KEPT = -1
 """The place that some writers return for a frame that they did not keep."""
@@ -90,7 +90,7 @@ class PrioritizedSampler(Sampler):
         if dtype not in (torch.float32, torch.float64):
             raise OptionError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
         self.reduction = checked_reduction(reduction)
-        self.max_priority_within_buffer = max_priority_within_buffer
+        self.max_priority_within_buffer = switch(max_priority_within_buffer, "max_priority_within_buffer")
         self.eps = not_negative(eps, "eps")
         self._alpha, self._beta = not_negative(alpha, "alpha"), not_negative(beta, "beta")
         self._priority_key: Key | None = None
