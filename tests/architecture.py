@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
+    ("exit_codes",),
     ("errors", "keys", "optional", "seeds", "words"),
     ("names", "option_values", "ray_start", "system", "tensordicts"),
     ("specs", "workers"),

@@ -7,12 +7,12 @@ from typing import Any, Self
 import torch
 
 from reap.errors import OptionError
-from reap.specs.base import TensorSpec
 from reap.specs.choices import require_last
 from reap.specs.drawing import draw
 from reap.specs.faults import Fault, comparable, range_fault, whole_fault
 from reap.specs.parts.arguments import DeviceLike, DTypeLike, ShapeLike, as_shape
 from reap.specs.spaces import CategoricalBox
+from reap.specs.tensor_spec import TensorSpec
 
 
 class Binary(TensorSpec):

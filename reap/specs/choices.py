@@ -12,13 +12,13 @@ from typing import Any, Self
 import torch
 
 from reap.errors import OptionError
-from reap.specs.base import TensorSpec
 from reap.specs.drawing import as_flags, draw, encode
 from reap.specs.faults import Fault, first_index, shape_text
 from reap.specs.parts.arguments import ShapeLike, as_shape
 from reap.specs.parts.reshaping import Change
 from reap.specs.parts.torchrl import KINDS
 from reap.specs.spaces import CategoricalBox
+from reap.specs.tensor_spec import TensorSpec
 
 Sizes = Sequence[int] | Sequence[Sequence[int]] | torch.Tensor
 

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from reap.errors import OptionError
-from reap.specs.base import TensorSpec
 from reap.specs.drawing import uniform_floats, uniform_integers
 from reap.specs.faults import Fault, comparable, dtype_name, first_index, range_fault, shape_text
 from reap.specs.parts.arguments import DeviceLike, DTypeLike, ShapeLike, as_dtype, as_shape
 from reap.specs.parts.reshaping import Change
 from reap.specs.spaces import ContinuousBox
+from reap.specs.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
