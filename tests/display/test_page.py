@@ -311,16 +311,23 @@ def test_a_page_that_reads_nothing_does_not_hold_up_the_end() -> None:
         assert threads() == []
 
 
-def test_an_error_while_numbers_are_read_does_not_hold_up_the_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = Run()
+class Unreadable(ReplayBuffer):
+    """A buffer whose numbers cannot be read once that is said."""
+
+    fails = False
+
+    @property
+    def storage(self) -> Any:
+        if self.fails:
+            raise RuntimeError("the numbers cannot be read")
+        return super().storage
+
+
+def test_an_error_while_numbers_are_read_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    buffer = Unreadable()
+    run = Run(replay_buffer=buffer)
     next(run.batches)
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("the numbers cannot be read")
-
-    monkeypatch.setattr(feed, "report", fail)
+    buffer.fails = True
     told = events(run.address)
     first = next(told)
     list(run.batches)

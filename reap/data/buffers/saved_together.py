@@ -24,6 +24,7 @@ from reap.data.saving.plain import decoded, encoded
 from reap.data.saving.reading import SavedFolder, whole
 from reap.data.saving.rest import REST, read_rest, read_state, write_rest
 from reap.errors import SpecMismatch
+from reap.words import counted
 
 
 class SavedTogether:
@@ -50,7 +51,9 @@ class SavedTogether:
         """
         states = state.get("buffers", ())
         if len(states) != len(self.buffers):
-            raise SpecMismatch(f"ReplayBufferEnsemble: expected the states of {len(self.buffers)} buffers, got {len(states)}")
+            raise SpecMismatch(
+                f"ReplayBufferEnsemble: expected the states of {counted(len(self.buffers), 'buffer')}, got {len(states)}"
+            )
         self._load([lambda buffer, one=one: buffer.load_state_dict(one) for one in states], state)
 
     def dumps(self, path: str | Path) -> None:

@@ -25,6 +25,7 @@ from reap.data.storages.tensors import TensorRing
 from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, NestedKey, as_key, plain
 from reap.option_values import positive, switch
+from reap.words import counted
 
 TRUNCATED: Key = ("next", "truncated")
 
@@ -335,8 +336,10 @@ def _too_short(index: EpisodeIndex, length: int) -> CallOrderError:
     """The error text if no trajectory is long enough for slices of this length."""
     lengths = index.table.lengths(index.table.alive())
     if len(lengths):
-        found = f"the longest in the buffer has {lengths.max()} frames; write more, ask for shorter slices, or give "
-        return CallOrderError(f"slices: expected trajectories of at least {length} frames, {found}strict_length=False")
+        found = f"the longest in the buffer has {counted(lengths.max(), 'frame')}; write more, ask for shorter slices, or give "
+        return CallOrderError(
+            f"slices: expected trajectories of at least {counted(length, 'frame')}, {found}strict_length=False"
+        )
     if not index.storage.columns_in_use:
         return CallOrderError(EMPTY)
     return CallOrderError(

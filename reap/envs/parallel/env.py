@@ -32,6 +32,7 @@ from reap.recording.records import Recipe, ResetLog
 from reap.specs.fits import Check
 from reap.system.machine import usable_cores
 from reap.system.native import require_workers
+from reap.words import counted
 
 Factory = Callable[..., Any]
 
@@ -303,7 +304,7 @@ class ParallelEnv(RowsEnv):
     def _load(self, name: str, state: Mapping[str, Any]) -> None:
         envs = list(state["envs"])
         if len(envs) != len(self._factories):
-            raise SpecMismatch(f"state: expected the states of {len(self._factories)} envs, found {len(envs)}")
+            raise SpecMismatch(f"state: expected the states of {counted(len(self._factories), 'env')}, found {len(envs)}")
         stops = [share.first + len(share.factories) for share in self._groups]
         self._started().ask_each(name, [({"envs": envs[a:b]},) for a, b in zip([0, *stops], stops, strict=False)])
 
