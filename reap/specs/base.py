@@ -60,18 +60,18 @@ class Spec(Reshaping, Values, ABC):
 
     @property
     def shape(self) -> torch.Size:
-        """The shape of one value; of a Composite: the shape that all its leaves start with."""
+        """The shape of one value; for a Composite, the shape that all its leaves start with."""
         return self._shape
 
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype | None:
-        """The dtype of the values; None where they are no tensors."""
+        """The dtype of the values; None if they are not tensors."""
 
     @property
     @abstractmethod
     def device(self) -> torch.device | None:
-        """Where values are made; None where it is left open."""
+        """The device on which values are made; None if unspecified."""
 
     @property
     @abstractmethod
@@ -90,11 +90,11 @@ class Spec(Reshaping, Values, ABC):
 
         Args:
             shape: batch dimensions in front.
-            generator: the source of randomness; None: torch's own.
+            generator: the source of random numbers; torch's own if None.
             mask: which choices are allowed, for specs of choices only.
 
         Raises:
-            OptionError: a mask where there is nothing to choose.
+            OptionError: a mask for a spec without choices.
             SpecMismatch: a mask of a wrong shape, or one that allows nothing.
         """
 
@@ -114,7 +114,7 @@ class Spec(Reshaping, Values, ABC):
         """Raise unless the value is in the spec; NaN never is.
 
         Args:
-            value: the value to look at.
+            value: the value to check.
             key: its key, for the error.
             where: the worker, env or call it came from, for the error.
             batched: whether there may be further dimensions in front of the spec's shape.
@@ -181,7 +181,7 @@ class Spec(Reshaping, Values, ABC):
 
     @abstractmethod
     def _fault(self, value: Any, *, batched: bool) -> Fault | None:
-        """The fault of a value, if it has one."""
+        """The fault of a value; None if it is in the spec."""
 
     @abstractmethod
     def _rebuilt(

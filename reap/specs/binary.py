@@ -19,8 +19,8 @@ class Binary(TensorSpec):
     """Bits: every element is 0 or 1.
 
     Args:
-        n: the length of the last dimension; None: told by `shape`.
-        shape: the shape of a value; None: `(n,)`.
+        n: the length of the last dimension; taken from `shape` if None.
+        shape: the shape of a value; `(n,)` if None.
         device: where values are made.
         dtype: torch.int8 by default.
 
@@ -45,12 +45,12 @@ class Binary(TensorSpec):
 
     @property
     def n(self) -> int:
-        """2: the number of values of an element."""
+        """2: the number of values that an element can have."""
         return 2
 
     @property
     def space(self) -> CategoricalBox:
-        """The number of values of an element, 2, as `space.n`."""
+        """The number of values that an element can have, 2, as `space.n`."""
         return CategoricalBox(2)
 
     def rand(
@@ -66,7 +66,7 @@ class Binary(TensorSpec):
         return draw((2,), size, device=self._device, generator=generator, mask=None).squeeze(-1).to(self._dtype)
 
     def cardinality(self) -> int:
-        """2: the number of values of an element."""
+        """2: the number of values that an element can have."""
         return 2
 
     def enumerate(self, use_mask: bool = False) -> torch.Tensor:

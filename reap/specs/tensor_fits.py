@@ -101,7 +101,7 @@ class TensorFits:
 
 
 class LooseTensorFits(TensorFits):
-    """Takes values as torch copies them: their shapes are compared, their dtypes are not."""
+    """Takes values as torch copies them: compares their shapes, but not their dtypes."""
 
     def take(self, values: Sequence[Any], owner: str, call: str) -> Values:
         """The values; see `TensorFits`."""
@@ -124,7 +124,7 @@ def tensor_as_dtype(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | N
 
 
 def _stays_finite(value: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether all finite numbers are finite in another dtype of floats; torch asks none of 8 bits."""
+    """Whether all finite numbers are finite in another float dtype; torch cannot test those of 8 bits."""
     cast = value.to(dtype)
     before, after = (part.float() if part.dtype.itemsize == 1 else part for part in (value, cast))
     return torch.equal(before.isfinite(), after.isfinite())
@@ -137,7 +137,7 @@ def _holds(dtype: torch.dtype, least: int, most: int) -> bool:
 
 
 def as_spec(value: Any, shape: torch.Size, dtype: torch.dtype) -> Any:
-    """The value as a spec of this shape and dtype takes it, where it fits; otherwise as it is."""
+    """The value converted for a spec of this shape and dtype if it fits, otherwise unchanged."""
     if isinstance(value, torch.Tensor) and not unreadable_kind(value) and value.shape == shape and value.dtype != dtype:
         fitting = tensor_as_dtype(value, dtype)
         return value if fitting is None else fitting.to(dtype)

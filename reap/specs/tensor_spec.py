@@ -70,7 +70,7 @@ class TensorSpec(Spec):
         """The nearest tensor in the spec, with its dtype; NaN becomes 0 first.
 
         Raises:
-            SpecMismatch: the value is no tensor, or its shape does not end with the spec's.
+            SpecMismatch: the value is not a tensor, or its shape does not end with the spec's.
         """
         tensor = as_tensor(value)
         if tensor is None or not self._fits(tensor.shape, batched=True):

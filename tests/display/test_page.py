@@ -180,7 +180,7 @@ def test_headers_keep_the_address_secret_and_foreign_code_out(address: str) -> N
 def test_without_the_token_there_is_nothing(address: str, path: str, query: str) -> None:
     response, text = ask(address, path, query=query)
     assert response.status == 403
-    assert text.startswith("This page needs the token of its address: ")
+    assert text.startswith("This page needs the token in its address: ")
 
 
 def test_a_token_is_compared_as_a_whole(address: str) -> None:
@@ -357,7 +357,7 @@ def test_a_port_that_is_taken_is_told_at_once() -> None:
         port = server.getsockname()[1]
         with pytest.raises(
             OptionError,
-            match=rf"^page: port {port} of 127\.0\.0\.1 cannot be had: Address already in use\. Name another one, or take a "
+            match=rf"^page: port {port} of 127\.0\.0\.1 cannot be bound: Address already in use\. Name another one, or take a "
             r"free one with True$",
         ):
             Run(page=port)
