@@ -73,7 +73,7 @@ class DataFolder:
             written: number of complete ones.
 
         Raises:
-            DiskFull: there is no room for the rest; the folder stays as it is.
+            DiskFull: there is no room for the rest; the folder is unchanged.
         """
         folder = cls.__new__(cls)
         folder.path, folder.columns, folder.written = path, columns, written

@@ -134,8 +134,8 @@ def tune(
         create_env_fn: a gymnasium id, or a factory of one env (not of a batch).
         policy: module or function; None for random actions.
         create_env_kwargs: keywords for the factory, or for `GymEnv` with an id.
-        policy_factory: builds the policy, in place of `policy`.
-        hidden: widths of an `MLP`, in place of `policy`: a network for the env, for tuning before there is a policy.
+        policy_factory: builds the policy, instead of `policy`.
+        hidden: widths of an `MLP`, instead of `policy`: a network for the env, for tuning before there is a policy.
         frames_per_batch: frames of a batch of the collector that you will use.
         seconds: approximate time to spend.
         cores: number of cores to plan for; None for those that this process may use, within the container's limits.

@@ -19,7 +19,7 @@ def is_torchrl_spec(given: Any) -> bool:
 
 
 def as_own(given: Any) -> Any:
-    """A spec of torchrl's as one of reap's; anything else as it is.
+    """A torchrl spec as one of reap's; anything else unchanged.
 
     Raises:
         OptionError: reap has no such spec.
