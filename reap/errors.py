@@ -20,9 +20,10 @@ import difflib
 import errno
 import inspect
 import pickle
-import signal as signals
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from reap.exit_codes import ending, likely_cause, signal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -39,32 +40,6 @@ __all__ = [
     "WorkerError",
     "WorkerRaised",
 ]
-
-_SIGNAL_CAUSES = {
-    "SIGKILL": (
-        "Likely causes: the kernel's out-of-memory killer (see dmesg, or memory.events of the container; use fewer "
-        "workers or smaller batches), or someone's kill -9."
-    ),
-    "SIGSEGV": (
-        "Likely cause: a crash in native code of the env or the policy. Run the env alone under "
-        "python -X faulthandler to see where."
-    ),
-    "SIGBUS": (
-        "Likely cause: no memory left for shared pages (see the container's memory limit and df /dev/shm), or a "
-        "memory-mapped file that was cut short."
-    ),
-    "SIGABRT": (
-        "Likely cause: native code of the env or the policy called abort(), mostly after printing why to the "
-        "worker's stderr (a failed assertion, a double free, no display for rendering)."
-    ),
-    "SIGTERM": "Likely cause: something outside asked it to stop, for example a scheduler at its time limit.",
-    "SIGINT": "Likely cause: something outside interrupted it, for example kill -INT.",
-}
-_EXIT_CAUSE = (
-    "Likely cause: sys.exit or os._exit in the env or the policy, or in a library that they load, or code that closes file "
-    "descriptors that are not its own (os.closerange)."
-)
-_LOST_CAUSE = "Its connection broke and no exit code is known: its machine or its network may be down."
 
 
 def __dir__() -> list[str]:
@@ -210,12 +185,12 @@ class WorkerDied(WorkerError):  # noqa: N818  the other thing that can happen to
 
     def __init__(self, worker: int, exit_code: int | None = None, phase: str = "", report: str = "") -> None:
         self.exit_code = exit_code
-        self.signal = _signal(exit_code)
+        self.signal = signal_of(exit_code)
         self.phase = phase
         self.report = report
         during = f" during {phase}" if phase else ""
         also = f"\n{report}" if report else ""
-        super().__init__(worker, f"Worker {worker} {_ending(exit_code)}{during}. {_causes(exit_code)}{also}")
+        super().__init__(worker, f"Worker {worker} {ending(exit_code)}{during}. {likely_cause(exit_code)}{also}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.worker, self.exit_code, self.phase, self.report), self.__dict__
@@ -363,30 +338,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def nearest_name(name: str, known: Iterable[str], least: float = 0.6) -> str | None:
     """The known name most similar to `name`; None if the similarity of all is below `least`, from 0 to 1."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=least)), None)
-
-
-def _signal(exit_code: int | None) -> signals.Signals | None:
-    if exit_code is None or -exit_code not in {*signals.Signals}:
-        return None
-    return signals.Signals(-exit_code)
-
-
-def _ending(exit_code: int | None) -> str:
-    if exit_code is None:
-        return "was lost"
-    if exit_code >= 0:
-        return f"ended with exit code {exit_code}"
-    signal = _signal(exit_code)
-    return f"was killed by {signal.name if signal else 'a signal'} (signal {-exit_code})"
-
-
-def _causes(exit_code: int | None) -> str:
-    if exit_code is None:
-        return _LOST_CAUSE
-    if exit_code >= 0:
-        return _EXIT_CAUSE
-    signal = _signal(exit_code)
-    return _SIGNAL_CAUSES.get(signal.name if signal else "", "No likely cause is known for this signal.")
 
 
 def callers_level() -> int:

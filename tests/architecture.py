@@ -18,8 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 ROWS: tuple[tuple[str, ...], ...] = (
+    ("exit_codes",),
     ("errors", "keys", "optional", "seeds", "words"),
-    ("names", "ray_start", "system", "tensordicts"),
+    ("names", "option_values", "ray_start", "system", "tensordicts"),
     ("specs", "workers"),
     ("recording",),
     ("data",),

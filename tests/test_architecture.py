@@ -102,9 +102,9 @@ BAD: dict[Rule, list[tuple[str, str, str]]] = {
     imports_from_lower_rows: [
         ("reap.recording.layout", "from reap.rollout.loop import Rollout", "reap.rollout.loop.Rollout"),
         ("reap.recording.layout", "import reap.rollout.loop", "reap.rollout.loop"),
-        ("reap.specs.base", "from reap.recording.layout import Field", "row 3"),
+        ("reap.specs.base", "from reap.recording.layout import Field", "row 4"),
         ("reap.recording.layout", "from reap import collectors", "reap.collectors"),
-        ("reap.recording.layout", "from .. import rollout", "imports reap.rollout (row 6)"),
+        ("reap.recording.layout", "from .. import rollout", "imports reap.rollout (row 7)"),
         ("reap.recording.layout", "def f():\n    import reap.envs", "line 2"),
         ("reap.envs.gymnasium.env", "from ...policy import Actor", "reap.policy.Actor"),
         ("reap.envs.__init__", "from ..policy import Actor", "reap.policy.Actor"),

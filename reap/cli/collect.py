@@ -1,4 +1,4 @@
-"""`reap collect`: frames of an env and a policy, from the command line to a folder."""
+"""`reap collect`: collects frames of an env and a policy into a folder."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from reap.evaluation import EpisodeLog
 from reap.replaying import EpisodeFolder
 
 COLUMNS_PER_BATCH, BATCH_BYTES = 128, 64_000_000
-"""Largest size of a batch, unless another is requested: memory stays small even with large observations."""
+"""Maximum size of a batch in bytes, unless another is requested: memory use stays small even with large observations."""
 
 EPISODES = "episodes"
-"""The folder of records, in that of the frames."""
+"""The folder of records, inside that of the frames."""
 
 COMPLETE, FAILED = 0, 1
 """Exit codes; after a signal the code is 128 plus the signal's number, as in a shell."""
@@ -54,7 +54,7 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 for a complete run, 1 for an error, 128 plus its number for a signal."""
+        """0 for a complete run, 1 for an error, 128 plus the number of a signal."""
         return FAILED if self.error else 128 + self.interrupted if self.interrupted else COMPLETE
 
 
@@ -76,7 +76,7 @@ def run(options: Collect, console: Console) -> int:
     plot = Plot(output.plot) if output.plot else None
     rows, columns = amount.num_envs, ceil(amount.frames / amount.num_envs)
     if output.resume and is_complete(options):
-        console.print(Text(f"{output.out}: the run is complete, there is nothing to resume"), soft_wrap=True)
+        console.print(Text(f"{output.out}: the run is complete; there is nothing to resume"), soft_wrap=True)
         return COMPLETE
     run = Run(options, columns)
     _tell_resumed(run, options, console)
@@ -150,7 +150,7 @@ def _columns_per_batch(env: EnvBase) -> int:
 
 
 def _even(columns: int, most: int) -> int:
-    """Columns of a batch that make the last batch complete, if a number not far below `most` does."""
+    """The number of columns of a batch with which the last batch is complete, if there is one not far below `most`."""
     if columns <= most:
         return columns
     return next((count for count in range(most, most // 2, -1) if columns % count == 0), most)

@@ -1,4 +1,4 @@
-"""`reap doctor`: whether this machine and this installation are fit to collect on."""
+"""`reap doctor`: checks whether this machine and this installation are fit for collecting."""
 
 from __future__ import annotations
 

@@ -46,10 +46,10 @@ DEFAULT_STRING = re.compile(r"[\w.]*", re.ASCII)
 STRING_ARGUMENT = re.compile(r"[\w ,:<>=.()'-]*", re.ASCII)  # modes of operators, einsum's equations, texts of assertions
 NO_NUMBERS = frozenset({"Infinity", "-Infinity", "NaN"})
 STRIDED = 7
-"""The number of the only tensor layout that is read; others are sparse."""
+"""The number of the only accepted tensor layout; others are sparse."""
 
 LARGEST, HIGHEST = 2**63 - 1, 4
-"""The largest number and the highest power in a shape: greater ones take forever to compute."""
+"""The largest number and the highest power in a shape: computing larger ones would take practically unlimited time."""
 
 CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict")
 SHAPE_FUNCTIONS = frozenset(
@@ -61,7 +61,7 @@ def load_exported(path: Path) -> nn.Module:
     """The policy in an archive of `torch.export.save`.
 
     Raises:
-        OptionError: there is no such archive, or it holds more than a graph of torch's operators and its weights.
+        OptionError: there is no such archive, or it contains more than a graph of torch's operators and its weights.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -152,11 +152,11 @@ def _check_call(path: Path, call: Json) -> None:
             f"{path}: refused, {operator} is safe with the mode {min(MODES[operator])!r} only, found {min(wrong)!r}"
         )
     if any("as_graph" in argument for argument in arguments):
-        raise OptionError(f"{path}: refused, {operator} is given a graph, which no operator of tensors needs")
+        raise OptionError(f"{path}: refused, {operator} is given a graph, which no operator on tensors needs")
 
 
 def _check_strings(path: Path, node: Json, key: str) -> None:
-    """Refuse every string that could be run as code, or that could name a file, and tensors that are sparse."""
+    """Refuse sparse tensors, and every string that could be run as code or name a file."""
     if isinstance(node, Mapping):
         for name, value in node.items():
             _check_string(path, name, "")
@@ -229,14 +229,14 @@ def _is_low(node: ast.AST) -> bool:
 
 
 def _require_bools(path: Path, values: Iterable[Any]) -> None:
-    """Refuse bools that are neither 0 nor 1: operators rely on that."""
+    """Refuse bools that are stored as anything but 0 or 1, on which operators rely."""
     for value in values:
         if isinstance(value, torch.Tensor) and value.dtype == torch.bool and (value.view(torch.uint8) > 1).any():
             raise OptionError(f"{path}: refused, it has bools that are neither true nor false")
 
 
 def _with_checks(module: Any) -> nn.Module:
-    """The module, with operators that trust their caller replaced by functions that do not."""
+    """The module, in which functions with checks replace the operators that trust their caller."""
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
             for node in part.graph.nodes:
@@ -255,4 +255,4 @@ STRINGS: dict[str, Check] = {
     "in_spec": _is_container,
     "out_spec": _is_container,
 }
-"""Which strings are allowed under which key; elsewhere names are, dotted or not."""
+"""Patterns of the strings that are allowed under each key; under other keys, names are allowed, dotted or not."""

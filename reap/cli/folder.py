@@ -32,11 +32,11 @@ from reap.tensordicts import make_tensordict
 
 
 class DataFolder:
-    """A new folder, or one that was empty.
+    """A new or empty folder.
 
     Args:
         path: the folder, or a link to one; it is made with its parents.
-        columns: number of time steps that it will hold, `T`.
+        columns: number of time steps to store, `T`.
 
     Raises:
         OptionError: the folder is not empty, is a file, or cannot be written.
@@ -65,15 +65,15 @@ class DataFolder:
 
     @classmethod
     def resumed(cls, path: Path, columns: int, written: int) -> DataFolder:
-        """The folder of a run that was killed or stopped, to write the rest to.
+        """The folder of a run that was killed or stopped, to which the rest is written.
 
         Args:
             path: the folder.
-            columns: number of time steps that it will hold in the end.
-            written: how many of them are complete.
+            columns: number of time steps to store in all.
+            written: number of complete ones.
 
         Raises:
-            DiskFull: there is no room for the rest; the folder stays as it is.
+            DiskFull: there is no room for the rest; the folder is unchanged.
         """
         folder = cls.__new__(cls)
         folder.path, folder.columns, folder.written = path, columns, written
@@ -115,15 +115,15 @@ class DataFolder:
         return make_tensordict(nested(values), torch.Size((rows, self.columns)))
 
     def expect(self, fields: Mapping[Key, Field], rows: int, drop: Iterable[str] = ()) -> None:
-        """Refuse values that cannot be stored, before any of them are made.
+        """Refuse values that cannot be stored, before any are collected.
 
         Args:
             fields: shape and dtype of one frame's value under each key.
             rows: envs, `E`.
-            drop: keys to leave out, at the root and under `"next"`; `"next/a"` leaves out that one only.
+            drop: keys to leave out, at the root and under `"next"`; `"next/a"` leaves out only that one.
 
         Raises:
-            OptionError: there is no such key, or no key is left; or one that is left holds Python objects.
+            OptionError: there is no such key, no key is left, or a remaining key holds Python objects.
             DiskFull: there is no room for the files.
         """
         kept = kept_fields(fields, drop)
@@ -132,7 +132,7 @@ class DataFolder:
         self._dropped = tuple(key for key in fields if key not in kept)
 
     def write(self, batch: TensorDictBase) -> int:
-        """Append a batch `[E, T]`; return how many of its columns still had room.
+        """Append a batch `[E, T]`; return the number of its columns for which there was room.
 
         Raises:
             SpecMismatch: a value that is not a tensor.
@@ -147,7 +147,7 @@ class DataFolder:
         return columns
 
     def flush(self) -> None:
-        """Nothing waits: `write` has written."""
+        """Do nothing: `write` has written everything."""
 
     def _require_room(self, needed: int) -> None:
         if needed > free_space(self._place):
@@ -175,7 +175,7 @@ class DataFolder:
         return data
 
     def finish(self) -> TensorDictBase | None:
-        """Make the folder loadable with the complete columns; return None, and leave no folder, if there are none.
+        """Make the folder loadable with the complete columns; if there are none, remove the folder and return None.
 
         Ctrl-C waits until it is done.
         """
@@ -211,7 +211,7 @@ class DataFolder:
                 self._place.rmdir()
 
     def _remove_files(self) -> None:
-        """Remove the files of the frames, and no other files."""
+        """Remove the files of the frames, but no other files."""
         for name in self._names:
             shutil.rmtree(self._place / name, ignore_errors=True)
             (self._place / f"{name}.memmap").unlink(missing_ok=True)
@@ -223,7 +223,7 @@ def kept_fields(fields: Mapping[Key, Field], drop: Iterable[str]) -> dict[Key, F
     dropped = {key for name in drop for key in _meant(name, fields)}
     kept = {key: field for key, field in fields.items() if key not in dropped}
     if not kept:
-        raise OptionError("--drop: expected a key that is left to store, found none")
+        raise OptionError("--drop: expected at least one key to remain, found none")
     for key, field in kept.items():
         if field.is_object:
             name = "/".join(key[1:] if key[0] == "next" else key)
@@ -249,7 +249,7 @@ def _meant(name: str, fields: Mapping[Key, Field]) -> list[Key]:
 
 
 def require_empty(path: Path, place: Path) -> None:
-    """Raise OptionError unless a folder is empty, or not there.
+    """Raise OptionError unless a folder is empty or does not exist.
 
     Args:
         path: the folder, as the user names it.

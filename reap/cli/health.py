@@ -1,6 +1,6 @@
-"""What `reap doctor` looks at: a finding for each thing that a collection depends on, with the remedy where there is a problem.
+"""The checks of `reap doctor`: a finding for each thing that a collection depends on, with a remedy if there is a problem.
 
-Each judgement is a function of what was read; `findings` reads, and calls them all.
+Each judgement is a function of values that were read; `findings` reads them, and calls all judgements.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NEIGHBOURS = (
     "mujoco",
     "ale-py",
 )
-"""Packages whose versions matter, required or not, in the order in which they are shown."""
+"""Packages whose versions matter, required or not, in the order of the report."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        name: of what was looked at.
+        name: the thing that was checked.
         found: its value.
-        remedy: what to do about it; empty if it is as it should be.
+        remedy: advice; empty if there is no problem.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Finding:
 
 
 def findings() -> Iterator[Finding]:
-    """Look at everything, the quick things first."""
+    """Check everything, the quick checks first."""
     yield Finding("reap", f"{version('reap')}, in {Path(__file__).parents[1]}")
     yield Finding("Python", f"{platform.python_version()}, {sys.executable}")
     yield system(platform.system(), platform.platform(), hasattr(os, "memfd_create"))
@@ -86,7 +86,7 @@ def findings() -> Iterator[Finding]:
 
 
 def system(name: str, words: str, has_memfd: bool) -> Finding:
-    """Whether there is what worker processes need."""
+    """Whether the system offers what worker processes need."""
     remedy = "" if name == "Linux" and has_memfd else "worker processes need Linux; use SyncDataCollector with SerialEnv here"
     return Finding("system", words, remedy)
 
@@ -109,7 +109,7 @@ def cuda(built_for: str | None, devices: list[str]) -> Finding:
 
 
 def processors(cores: int, quota: float) -> Finding:
-    """Cores that can be seen, and the time on them that can be had."""
+    """The visible cores, and the available time on them."""
     if quota >= cores:
         return Finding("cores", f"{cores}")
     few = max(1, math.floor(quota))
@@ -119,7 +119,7 @@ def processors(cores: int, quota: float) -> Finding:
 
 
 def threads(torch_threads: int, cores: float) -> Finding:
-    """Threads of torch in this process; workers take one each."""
+    """Torch's threads in this process; workers use one each."""
     few = max(1, math.floor(cores))
     remedy = "" if torch_threads <= few else f"more threads than cores: torch.set_num_threads({few}), or OMP_NUM_THREADS={few}"
     return Finding(
@@ -128,7 +128,7 @@ def threads(torch_threads: int, cores: float) -> Finding:
 
 
 def memory(available: float, bound: str) -> Finding:
-    """Memory that can still be taken; batches of workers lie in it.
+    """Available memory; batches of workers are stored in it.
 
     Args:
         available: in bytes.
@@ -139,31 +139,31 @@ def memory(available: float, bound: str) -> Finding:
 
 
 def shared_memory(free: float | None) -> Finding:
-    """`/dev/shm`, which reap does not use, and torch's DataLoader and Ray do."""
+    """`/dev/shm`, which reap does not use, but torch's DataLoader and Ray do."""
     if free is None:
         return Finding("/dev/shm", UNSEEN)
-    small = "reap does without; torch's DataLoader and Ray do not: docker run --shm-size=8g, or mount a larger tmpfs there"
+    small = "reap does not need it, but torch's DataLoader and Ray do: docker run --shm-size=8g, or mount a larger tmpfs there"
     return Finding("/dev/shm", f"{_size(free)} free", "" if free >= LEAST_SHM else small)
 
 
 def descriptors(limit: float) -> Finding:
-    """Open files that a process may have; a worker takes a few in the trainer's."""
+    """The limit on open files of a process; each worker takes a few of the trainer's."""
     remedy = "" if limit >= LEAST_DESCRIPTORS else "too few for many workers: ulimit -n 65536"
     return Finding("open files", _count(limit), remedy)
 
 
 def processes(limit: float) -> Finding:
-    """Processes and threads that the user may have."""
+    """The user's limit on processes and threads."""
     remedy = "" if limit >= LEAST_PROCESSES else "too few for many workers: ulimit -u 4096"
     return Finding("processes", _count(limit), remedy)
 
 
 def space(folder: str, free: float | None) -> Finding:
-    """Room for scratch files.
+    """Disk space for scratch files.
 
     Args:
         folder: the folder for temporary files.
-        free: bytes that can be written there; None if it cannot be seen.
+        free: bytes that can be written there; None if unknown.
     """
     if free is None:
         return Finding("temporary folder", f"{folder}: {UNSEEN}", "set TMPDIR to a folder that exists")
@@ -174,7 +174,7 @@ def space(folder: str, free: float | None) -> Finding:
 
 
 def neighbours() -> Iterator[Finding]:
-    """Versions of other packages, against what reap requires of them."""
+    """Versions of other packages, compared with reap's requirements."""
     required = {}
     for line in requires("reap") or ():
         requirement = Requirement(line)
@@ -188,7 +188,7 @@ def neighbours() -> Iterator[Finding]:
 
 
 def neighbour(name: str, found: str, requirement: Requirement | None) -> Finding:
-    """Whether a version is one that reap works with."""
+    """Whether reap works with a version."""
     if requirement is None or requirement.specifier.contains(found, prereleases=True):
         return Finding(name, found)
     return Finding(name, found, f'pip install "{name}{requirement.specifier}"')
@@ -208,14 +208,14 @@ def worker() -> Finding:
 
 
 def first_batch(frames: int, seconds: float) -> Finding:
-    """What a worker delivered first, and how long it took with its start."""
+    """A worker's first batch, and the time it took, including the start."""
     remedy = (
         ""
         if seconds <= SLOW_START
         else "a slow start: other programs use the cores (see top), or Python's packages are on a slow disk; "
         "move the virtual environment to a local one"
     )
-    return Finding("a worker", f"{frames} frames of CartPole-v1 in {seconds:.1f} s, its start included", remedy)
+    return Finding("a worker", f"{frames} frames of CartPole-v1 in {seconds:.1f} s, including its start", remedy)
 
 
 def _free(folder: Path) -> float | None:

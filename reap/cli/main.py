@@ -20,7 +20,7 @@ from reap.cli.options import Collect, Doctor, Migrate, Replay, Tune
 from reap.errors import ReapError
 
 COMMANDS = Collect, Replay, Tune, Doctor, Migrate
-"""Each is run by the module of its name."""
+"""Each command is run by the module with its name."""
 
 USAGE, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 DESCRIPTION = "Collects reinforcement-learning experience for PyTorch. `reap --version` prints the version."
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: words after the command's name; those of this process if None.
+        arguments: the words after the command's name; by default those of this process.
 
     Returns:
         The exit code: 0 for a complete run, 1 if it could not be completed (the env or the policy failed), 2 for a usage

@@ -1,4 +1,4 @@
-"""`reap migrate`: programs written for torchrl, from the command line."""
+"""`reap migrate`: changes programs written for torchrl."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Program:
     """A file.
 
     Attributes:
-        encoding: what its first lines say.
-        text: with the line ends that it has.
+        encoding: as its first lines declare.
+        text: with its line ends unchanged.
     """
 
     encoding: str
@@ -42,7 +42,7 @@ def run(options: Migrate, console: Console) -> int:
         console: where to print.
 
     Returns:
-        The exit code: 1 if a file could not be read, written or understood.
+        The exit code: 1 if a file could not be read, written or parsed.
 
     Raises:
         OptionError: no path was given, or one that is neither a Python file nor a folder.
@@ -58,7 +58,7 @@ def run(options: Migrate, console: Console) -> int:
                 with replaced(path) as file:
                     file.write_bytes(migration.result.encode(program.encoding))
         except (OSError, SyntaxError, UnicodeDecodeError) as error:
-            console.print(Text(f"{path}: left as it is: {error}", style="red"), soft_wrap=True)
+            console.print(Text(f"{path}: left unchanged: {error}", style="red"), soft_wrap=True)
             failed += 1
             continue
         _show(path, migration, console)
@@ -82,12 +82,12 @@ def _programs(paths: Iterable[Path]) -> Iterator[Path]:
         elif path.suffix == ".py" and path.exists():
             yield path
         else:
-            found = "it is not there" if not path.exists() else f"found {path.suffix or 'no suffix'}"
+            found = "it does not exist" if not path.exists() else f"found {path.suffix or 'no suffix'}"
             raise OptionError(f"{path}: expected a folder or a Python file, FILE.py; {found}")
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The programs of a folder: not those of packages that are installed in it, nor of hidden folders."""
+    """The programs of a folder: except those of packages installed in it, and of hidden folders."""
     for place, names, files in os.walk(folder):
         names[:] = [name for name in names if not name.startswith(".") and not (Path(place, name) / "pyvenv.cfg").exists()]
         if Path(place).name == "site-packages":

@@ -4,7 +4,7 @@ They check shapes, sizes and indices against the tensors that they get. Operator
 (`as_strided`, `resize_`, `set_`, sparse and quantised tensors, "unsafe" indices, kernels that compositions call after their own
 checks, operators of other libraries), and so are those that read or write files. Every operator that is not listed is refused.
 
-A few operators that policies need trust their caller in part. They are called through functions of ours, which check first:
+A few operators that policies need trust their caller in part. They are called through functions of reap, which check first:
 
     lstm.input, gru.input, rnn_*.input      the shapes of states and weights (oneDNN reads as much as the sizes say)
     scaled_dot_product_attention            the shapes of keys, values and masks
@@ -211,13 +211,13 @@ CHECKED: Mapping[Any, Callable[..., Any]] = {
     _aten.empty_like.default: zeros_like,
     _aten.new_empty.default: new_zeros,
 }
-"""Functions that replace operators that trust their caller."""
+"""Functions that replace operators which trust their caller."""
 
 MODES: Mapping[str, frozenset[str]] = {
     "torch.ops.aten.div.Tensor_mode": frozenset({"floor"}),
     "torch.ops.aten.pad.default": frozenset({"constant"}),
 }
-"""The strings that these operators accept: their other modes trust their caller, or end the process."""
+"""The strings that these operators accept: their other modes trust their caller, or abort the process."""
 
 _SHAPE_ARITHMETIC = """
 _operator.add _operator.and_ _operator.eq _operator.floordiv _operator.ge _operator.getitem _operator.gt _operator.le

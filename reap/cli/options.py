@@ -22,23 +22,23 @@ POLICY = (
 
 @dataclass(frozen=True)
 class Amount:
-    """How much is collected, and from which seed."""
+    """The amount of data, and the seed."""
 
     frames: Count
-    """Frames in all, of all envs together; rounded up to a multiple of --num-envs."""
+    """Total number of frames of all envs; rounded up to a multiple of --num-envs."""
     num_envs: Annotated[int, tyro.conf.arg(metavar="E")] = 1
-    """Number of envs, stepped together as one batch for the policy."""
+    """Number of envs, stepped as one batch for the policy."""
     seed: Annotated[int, tyro.conf.arg(metavar="S")] = 0
-    """Seed of the first env, of the policy's draws and of a factory's. The same seed gives the same frames."""
+    """Seed of the first env, and of random draws of the policy and its factory. The same seed gives the same frames."""
     max_frames_per_traj: OptionalCount = None
-    """Truncate episodes after this many frames. An env's own limit still counts."""
+    """Truncate episodes after this many frames. An env's own limit still applies."""
     frames_per_batch: OptionalCount = None
     """Frames between two writes to the disk; about 128 per env by default. It does not change the data."""
 
 
 @dataclass(frozen=True)
 class Actions:
-    """Which policy acts, and how."""
+    """The policy, and how it acts."""
 
     policy: Annotated[str, tyro.conf.arg(metavar="random|FILE.py:FACTORY|FILE.pt2", help=POLICY)] = "random"
     exploration: Literal["random", "deterministic", "mean", "mode"] = "random"
@@ -54,13 +54,13 @@ class Results:
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
     """New or empty folder for the frames, [E, T], and their manifest; reap.data.load_run(DIR) loads them."""
     drop: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY")]] = ()
-    """Leave this key out of the files; keys with text have to be. next/KEY leaves it out only under next."""
+    """Leave this key out of the files, as is necessary for keys with text. next/KEY leaves it out only under next."""
     record_episodes: bool = False
-    """Also write what it takes to run each episode that ended again, to DIR/episodes: see `reap replay`."""
+    """Also write records to DIR/episodes from which each finished episode can be run again: see `reap replay`."""
     format: Literal["memmap", "minari"] = "memmap"
-    """memmap: one file per key. minari: a file of batches, of which a Minari data set is made at the end (--dataset)."""
+    """memmap: one file per key. minari: a file of batches, from which a Minari data set is made at the end (--dataset)."""
     dataset: Annotated[str | None, tyro.conf.arg(metavar="ID")] = None
-    """Id of the Minari data set, namespace/name-v0; it goes to MINARI_DATASETS_PATH, or ~/.minari/datasets."""
+    """Id of the Minari data set, namespace/name-v0; it is written to MINARI_DATASETS_PATH, or ~/.minari/datasets."""
     resume: bool = False
     """Continue the run in --out, which was killed or stopped; the other options must be those of that run."""
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE.png")] = None
@@ -71,7 +71,7 @@ class Results:
 
 @dataclass(frozen=True)
 class View:
-    """What is shown meanwhile, besides the terminal."""
+    """Displays besides the terminal."""
 
     page: bool = False
     """Serve a page with charts on 127.0.0.1; its address is printed (needs reap[page])."""
@@ -92,7 +92,7 @@ class Collect:
     """
 
     env_id: EnvId
-    """A gymnasium id, CartPole-v1 for example; MODULE:ID imports a module first."""
+    """A gymnasium id, such as CartPole-v1; MODULE:ID imports a module first."""
     collection: Amount
     policy: Actions
     output: Results
@@ -108,13 +108,13 @@ class Collect:
 class Replay:
     """Run a recorded episode again, compare it with the record, bit for bit, and render it.
 
-    Without --episode: show the episodes that there are. The exit code is 1 if the episode departs from its record.
+    Without --episode: list the recorded episodes. The exit code is 1 if the episode departs from its record.
     """
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     """The folder of a `reap collect --record-episodes`."""
     episode: Annotated[str | None, tyro.conf.arg(metavar="ID|best|worst|longest|shortest|first|last")] = None
-    """Which one: the id of its trajectory, or by its return, its length, or when it ended."""
+    """Which episode: the id of its trajectory, or a choice by return, length, or time of its end."""
     video: Annotated[Path | None, tyro.conf.arg(metavar="FILE.mp4")] = None
     """Write a video (needs the extra reap[video])."""
     to: Annotated[int | None, tyro.conf.arg(metavar="STEP")] = None
@@ -125,13 +125,13 @@ class Replay:
 
 @dataclass(frozen=True)
 class Migrate:
-    """Show which import lines of programs written for torchrl can name reap, and which names stay.
+    """Show which imports of programs written for torchrl can come from reap, and which names stay.
 
-    Nothing is written without --write. All other code of the programs stays as it is.
+    Nothing is written without --write. All other code of the programs stays unchanged.
     """
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE.py|FOLDER")]
-    """Programs, and folders whose *.py files are programs."""
+    """Programs, and folders of programs (*.py)."""
     level: Literal[1, 2, 3] = 3
     """1: collectors. 2: replay buffers too. 3: envs and specs too."""
     write: bool = False
@@ -142,22 +142,22 @@ class Migrate:
 
 @dataclass(frozen=True)
 class Tune:
-    """Find the collector, the number of workers and of envs in each that collect the most frames per second here.
+    """Find the collector, and the numbers of workers and of envs in each, that collect the most frames per second here.
 
-    Prints a table, and the lines of Python that make the best.
+    Prints a table, and lines of Python that make the best one.
     """
 
     env_id: EnvId
-    """A gymnasium id, CartPole-v1 for example; MODULE:ID imports a module first."""
+    """A gymnasium id, such as CartPole-v1; MODULE:ID imports a module first."""
     policy: Annotated[str, tyro.conf.arg(metavar="random|FILE.py:FACTORY|FILE.pt2", help=POLICY)] = "random"
     hidden: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = ()
-    """In place of --policy: a network with hidden layers of these widths."""
+    """Instead of --policy: a network with hidden layers of these widths."""
     indices: bool = False
     """Discrete actions and observations are indices, not one-hot."""
     frames_per_batch: Count = 1000
     """Frames of a batch of the collector that you will use."""
     seconds: float = 60.0
-    """Time to spend, about."""
+    """Approximate time to spend, in seconds."""
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE.png")] = None
     """Draw the table (needs matplotlib)."""
     traceback: bool = False
@@ -166,9 +166,9 @@ class Tune:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Look at what a collection depends on: versions, devices, cores, memory, limits; a worker is started for a moment.
+    """Check what a collection depends on: versions, devices, cores, memory, limits; a worker is started briefly.
 
-    The exit code is 1 if there is a warning. Paste the output into reports of problems.
+    The exit code is 1 if there is a warning. Include the output in bug reports.
     """
 
     json: bool = False

@@ -43,7 +43,7 @@ def target(user: str, path: Path) -> Path:
 
 
 class Plot:
-    """A picture in a file that does not exist yet.
+    """A picture in a new file.
 
     Args:
         path: the file; its suffix chooses the format.
@@ -159,7 +159,7 @@ def _shares(axes: Any, names: list[str], values: NDArray[np.float64]) -> None:
 
 def _densities(axes: Any, names: list[str], values: NDArray[np.float64]) -> None:
     _style(axes, "", "")
-    axes.set_title("where the observations lie, from the least to the greatest", loc="left", fontsize=10, color=INK)
+    axes.set_title("where the observations lie, from the smallest to the largest", loc="left", fontsize=10, color=INK)
     density = np.zeros((len(names), BINS))
     for row, column in enumerate(values.T):
         least, most = float(column.min()), float(column.max())
@@ -178,7 +178,7 @@ def _densities(axes: Any, names: list[str], values: NDArray[np.float64]) -> None
 
 
 def _numbers(data: TensorDictBase) -> tuple[list[str], NDArray[np.float64]] | None:
-    """Names and values `[frames, components]` of the observations, if these are numbers and not too many."""
+    """Names and values `[frames, components]` of the observations, if they are numbers, and not too many."""
     names: list[str] = []
     parts: list[NDArray[np.float64]] = []
     step = max(1, data.numel() // MOST_FRAMES)
@@ -197,7 +197,7 @@ def _numbers(data: TensorDictBase) -> tuple[list[str], NDArray[np.float64]] | No
 
 
 def _observed(data: TensorDictBase) -> list[NestedKey]:
-    """The env's keys: those that are under `next` too, except reward, flags and counts."""
+    """The env's keys: those that are also under `next`, except reward, flags and counts."""
     flags = {"reward", "done", "terminated", "truncated", "step_count"}
     following: Any = data.get("next")
     return [key for key in following.keys(include_nested=True, leaves_only=True) if key not in flags and key in data.keys(True)]

@@ -25,7 +25,7 @@ Policy = Callable[..., Any]
 
 
 def load_policy(text: str, env: EnvBase) -> Policy | None:
-    """The policy that a text names; None for random actions.
+    """The policy named by a text; None for random actions.
 
     Args:
         text: `random`, `module.py:factory` or `file.pt2`.
@@ -114,7 +114,7 @@ def _takes_env(factory: Callable[..., Any]) -> bool:
 
 @contextmanager
 def explained_env(env_id: str) -> Generator[None]:
-    """Turn an exception of an env that is being made into an OptionError that names it."""
+    """Turn an exception raised while an env is made into an OptionError that names the env."""
     try:
         yield
     except OptionError:
@@ -125,7 +125,7 @@ def explained_env(env_id: str) -> Generator[None]:
 
 @contextmanager
 def explained(policy: str) -> Generator[None]:
-    """Turn an exception of the first calls of a policy, `--policy`, into an OptionError that says what to do."""
+    """Turn an exception of the first calls of `--policy` into an OptionError with advice."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`reap replay`: a recorded episode again, from the command line."""
+"""`reap replay`: runs a recorded episode again."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from reap.replaying import EpisodeFolder, replay
 from reap.replaying.files import INDEX
 
 SHOWN = 20
-"""Episodes in the list, the first and the last of more."""
+"""Number of episodes in the list: if there are more, the first and the last ones."""
 
 
 def run(options: Replay, console: Console) -> int:
-    """Run the episode again and show the outcome, or show the episodes.
+    """Run the episode again and show the outcome, or list the episodes.
 
     Args:
         options: the command line.

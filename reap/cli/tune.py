@@ -1,4 +1,4 @@
-"""`reap tune`: the best set-up for an env and a policy, from the command line."""
+"""`reap tune`: finds the best set-up for an env and a policy."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.options.multi import WorkerOptions
 from reap.collectors.options.shown import shows_options
 from reap.errors import OptionError, nearest
+from reap.option_values import switch
 
 BACKENDS = {
     "ray": "reap.collectors.distributed:RayCollector",
@@ -81,7 +82,7 @@ class Collector(SyncDataCollector):
         if both := sorted(own.keys() & options.keys()):
             raise OptionError(f"backend_options: {both} are given as options too")
         told = _of_workers(chosen, create_env_fn, num_collectors)
-        return _made(chosen, bool(sync))(create_env_fn, policy, **told, **options, **own)
+        return _made(chosen, sync is not None and switch(sync, "sync"))(create_env_fn, policy, **told, **options, **own)
 
     def __init__(self, create_env_fn: Any, policy: Callable[..., Any] | None = None, **options: Any) -> None:
         for name in CHOOSING:  # `__new__` has followed them

@@ -13,6 +13,7 @@ from reap.collectors.stats import COUNTERS
 from reap.errors import OptionError, ReapError, SpecMismatch
 from reap.policy.contents.held import Held
 from reap.weights.base import check_weights
+from reap.words import counted
 
 STATE_FORMAT = 1
 """Version of the layout of `state_dict`; increases with each change."""
@@ -114,7 +115,7 @@ def shares_of_workers(
     if reset_idx is not None and len(counts) > 1:
         chosen = [bool(one) for one in reset_idx]
         if len(chosen) != len(counts):
-            raise OptionError(f"reset_idx: expected one bool for each of {len(counts)} workers, got {len(chosen)}")
+            raise OptionError(f"reset_idx: expected one bool for each of {counted(len(counts), 'worker')}, got {len(chosen)}")
         rows = [start + row for start, n, is_it in zip(starts, counts, chosen, strict=True) if is_it for row in range(n)]
     else:
         given = index if reset_idx is None else reset_idx

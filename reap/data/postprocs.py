@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from reap.errors import OptionError, SpecMismatch, text_of
 from reap.keys import Key, as_key, plain
+from reap.option_values import is_count
 from reap.recording.buffers import DONE, IDS, MASK, after
 
 __all__ = ["MultiStep"]
@@ -77,7 +78,7 @@ class MultiStep(nn.Module):
     def __init__(self, gamma: float, n_steps: int) -> None:
         super().__init__()
         number, discount = cast(Any, n_steps), cast(Any, gamma)
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        if not is_count(number):
             raise OptionError(f"n_steps: expected a positive integer, got {number!r}")
         if not (isinstance(discount, int | float) and 0 < discount <= 1):
             raise OptionError(f"gamma: expected a number above 0 and at most 1, got {discount!r}")

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from reap.data.buffers.face import BufferFace
-from reap.data.numeric_options import positive
 from reap.data.peers import conversion
 from reap.data.samplers.base import Sampler
 from reap.errors import OptionError, shown
+from reap.option_values import positive
 
 
 class ParameterScheduler:

@@ -16,6 +16,7 @@ from reap.data.saving.part import SavedPart
 from reap.data.storages.base import Storage
 from reap.data.storages.core import require_dims
 from reap.errors import CallOrderError, OptionError, shown
+from reap.option_values import switch
 from reap.system.forks import Forked
 
 _forked: Forked[Streams] = Forked(lambda streams: streams.restart())
@@ -82,7 +83,7 @@ class Writer(SavedPart):
     """
 
     def __init__(self, compilable: bool = False) -> None:
-        self.compilable = compilable
+        self.compilable = switch(compilable, "compilable")
         self.streams = Streams()
         self._registered: Callable[[], Storage | None] = _nowhere
 

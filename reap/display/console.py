@@ -37,7 +37,7 @@ class Display(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """The loop starts."""
+        """Called when the loop starts."""
 
     @abstractmethod
     def show(self) -> None:
@@ -45,7 +45,7 @@ class Display(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """The loop has ended: show the counts one last time, and restore the console."""
+        """Called when the loop has ended: show the counts one last time, and restore the console."""
 
 
 class Lines(Display):

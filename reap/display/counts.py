@@ -63,7 +63,7 @@ class Counted:
 
     @property
     def workers(self) -> list[tuple[str, str]]:
-        """How many workers are there, and on how many machines, where these may be several; nothing elsewhere."""
+        """The number of workers that are connected, and of machines if there may be several; otherwise empty."""
         places = [one.place for one in self.stats.workers or [self.stats] if one.place is not None]
         if not places:
             return []

@@ -26,10 +26,10 @@ from reap.errors import OptionError
 from reap.optional import load
 
 SECONDS_BETWEEN_LINES = 10.0
-"""If the output is not a terminal."""
+"""Seconds between two lines if the output is not a terminal."""
 
 PAGE_WINDOW = 5
-"""Readings, one a second, over which the page measures the rate."""
+"""Number of readings, one per second, over which the page measures the rate."""
 
 MOST_PORT = 65535
 
@@ -53,11 +53,11 @@ def progress(
         total: frames at which the bar is full; by default `collector.total_frames`, in whole batches.
         title: name of the run; by default that of the collector's class.
         console: where to draw; by default rich's, which writes to the standard output.
-        refresh_per_second: how often a second the view is redrawn, at most. If the output is not a terminal, a line is printed
-            every 10 seconds instead, and at the end.
+        refresh_per_second: maximum number of times per second that the view is redrawn. If the output is not a terminal, a line
+            is printed every 10 seconds instead, and at the end.
         page: whether there is also a page for the browser, with charts, and on which port: `True` takes a free port. The page
-            is served on 127.0.0.1 only; its address, which is printed, holds a token without which nothing is shown. It needs
-            `pip install "reap[page]"`.
+            is served on 127.0.0.1 only; its address, which is printed, contains a token without which nothing is shown. It
+            needs `pip install "reap[page]"`.
 
     Returns:
         An iterator over the collector's batches.
@@ -93,7 +93,7 @@ def _whole_batches(collector: DataCollectorBase) -> int | None:
 
 
 def _page(page: Any, collector: DataCollectorBase, count: Count, title: str) -> AbstractContextManager[str]:
-    """The page, which is served while it is entered, and gives its address; an empty one where none is wanted."""
+    """A context in which the page is served, and which gives its address; an empty address if no page is wanted."""
     if page is False:
         return nullcontext("")
     if not isinstance(page, int) or not (page is True or 1 <= page <= MOST_PORT):

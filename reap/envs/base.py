@@ -31,6 +31,7 @@ from reap.envs.faces.tensordict_as_rows import OwnCalls, TensorDictAsRows, Tenso
 from reap.envs.row_stepper import Rows, RowStepper, StepperHalf
 from reap.errors import ClosedError, OptionError
 from reap.keys import Key
+from reap.option_values import switch
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Block, Layout
 from reap.recording.records import Note, Recipe, ResetLog
@@ -86,7 +87,7 @@ class EnvBase(Stepping, ModuleCalls):
         **options: Any,
     ) -> None:
         super().__init__(device=device, batch_size=batch_size)
-        self.allow_done_after_reset = allow_done_after_reset
+        self.allow_done_after_reset = switch(allow_done_after_reset, "allow_done_after_reset")
         self.check = checked_options(type(self).__name__, options)
         self.owner: object = None
         """The owner of the current episodes; a reset or step by TensorDicts takes them away from a collector."""

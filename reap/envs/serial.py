@@ -16,6 +16,7 @@ from reap.envs.row_stepper import Rows, RowStepper, StepRows
 from reap.envs.rows import RowsEnv
 from reap.envs.transport import merged_kwargs, warn_of
 from reap.errors import CallOrderError, OptionError, SpecMismatch, add_note
+from reap.option_values import is_count
 from reap.recording.buffers import Slot, Stage
 from reap.recording.records import Recipe, ResetLog
 from reap.specs.fits import Check
@@ -318,7 +319,7 @@ def _require_different(envs: Sequence[EnvBase]) -> None:
 
 def each_of(count: Any, given: Any, name: str) -> list[Any]:
     """One entry for each of `count` envs, from one for all or from a list."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if not is_count(count):
         raise OptionError(f"num_workers: expected a positive number of envs, got {count!r}")
     if not isinstance(given, list | tuple):
         return [given] * count

@@ -1,1 +1,1 @@
-"""Programs written for torchrl: which of their import lines name what `reap` has, and what they become."""
+"""Programs written for torchrl: which of their imports `reap` can serve, and how they change."""

@@ -1,6 +1,6 @@
 """Where `reap` has a name that torchrl has.
 
-A migration has three levels, each with all that the ones before have:
+A migration has three levels, each of which includes those before:
 
     1   collectors, their updaters and weight-sync schemes
     2   replay buffers, storages, samplers, writers, postprocs
@@ -25,10 +25,10 @@ _FAMILIES = {
     "data": (2, ("reap.data",)),
     "envs": (3, ("reap.envs", "reap.envs.utils")),
 }
-"""torchrl's packages: their level, and the doors that may have what torchrl defines deep inside."""
+"""torchrl's packages: their level, and the modules of `reap` that may have names which torchrl defines deeper inside."""
 
 _SPECS = "reap.data.tensor_specs"
-"""The door of specs. torchrl has them in its package of buffers; they belong to the third level all the same."""
+"""The module of specs. torchrl has them in its package of buffers, but they belong to the third level."""
 
 _NEAR = 0.85
 """Minimum similarity of two names for one to be suggested for the other."""
@@ -53,7 +53,7 @@ def split_path(parts: Sequence[str]) -> tuple[str, str]:
     """Split `torchrl.data.ReplayBuffer.add` into a module and the name in it: `torchrl.data`, `ReplayBuffer`.
 
     Args:
-        parts: the names of the path, two at least.
+        parts: the names of the path, at least two.
     """
     length = 1
     while length < len(parts) - 1 and is_moved(".".join(parts[: length + 1])):
@@ -62,7 +62,7 @@ def split_path(parts: Sequence[str]) -> tuple[str, str]:
 
 
 def level_of(module: str, name: str) -> int | None:
-    """The level that a name of torchrl belongs to; None for what is left to torchrl, its modules and losses among it.
+    """The level that a name of torchrl belongs to; None for names that stay torchrl's, such as its modules and losses.
 
     Args:
         module: where it is imported from: `"torchrl.data"`.
@@ -87,7 +87,7 @@ def door_of(module: str, name: str) -> str | None:
 
 
 def advice(module: str, name: str) -> str:
-    """What to do about a name that `reap` does not have."""
+    """Advice about a name that `reap` does not have."""
     if name in INSTEAD:
         return f"use {INSTEAD[name]}"
     near = nearest_name(name, _names(same_module(module)), least=_NEAR)

@@ -1,4 +1,4 @@
-"""The import statements of a program that name torchrl, and what becomes of them.
+"""The import statements of a program that name torchrl, and how they change.
 
 Source --- statements ---> doors ---> Edit (a statement that changes), Staying (a name that does not)
 """
@@ -22,7 +22,7 @@ class Staying:
     Attributes:
         line: where it is imported or used, counted from 1.
         name: with its module.
-        advice: what to do about it.
+        advice: how to proceed.
     """
 
     line: int
@@ -32,7 +32,7 @@ class Staying:
 
 @dataclass(frozen=True)
 class Migration:
-    """What becomes of one program.
+    """How one program changes.
 
     Attributes:
         edits: in the order of the text.
@@ -94,7 +94,7 @@ class _Name:
         self.home = door or module
 
     def staying_at(self, line: int) -> Iterator[Staying]:
-        """The name, where its level covers it and it stays."""
+        """The name, if its level covers it and it stays."""
         if self._is_covered and self.alias.name == "*":
             yield Staying(line, f"{self._module}.*", "import the names that are used, one by one")
         elif self._is_covered and self.home == self._module:
@@ -111,7 +111,7 @@ class _Submodule:
         self.home = same_module(package) if self._module.moves else package
 
     def staying_at(self, _line: int) -> Iterator[Staying]:
-        """What is used of the module, where it stays."""
+        """The names used from the module, if it stays."""
         yield from self._module.staying
 
 
@@ -138,7 +138,7 @@ def _written(home: str, names: Iterator[tuple[str, ast.alias]]) -> str:
 class _Module:
     """A module of torchrl that a program imports as a whole.
 
-    It can be another one if it has a name of its own in the program and `reap` has all that is used of it.
+    It can be replaced if the program gives it a name of its own and `reap` has all that is used of it.
     """
 
     def __init__(self, name: ast.alias, tree: ast.Module, level: int) -> None:
@@ -180,7 +180,7 @@ def _uses(tree: ast.Module, bound: str, module: str) -> Iterator[_Use]:
 
 
 def _path(node: ast.expr) -> list[str]:
-    """The names of `a.b.c`; none if it begins with anything but a name."""
+    """The names of `a.b.c`; none if it starts with anything but a name."""
     if isinstance(node, ast.Name):
         return [node.id]
     if isinstance(node, ast.Attribute):

@@ -1,6 +1,6 @@
 """The text of a program, whose statements are replaced one by one.
 
-Comments inside of a statement that is replaced are put above it; the rest of the file stays as it is.
+Comments inside a replaced statement are moved above it; the rest of the file stays unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _WIDTH = 88
-"""Columns of a line, unless its statement has one name only."""
+"""Maximum width of a line, unless its statement has only one name."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Edit:
     Attributes:
         line: its first line, counted from 1.
         old: its text.
-        new: the text in its place.
+        new: the text that replaces it.
         start: the first character of the old text in the source.
     """
 
@@ -60,8 +60,8 @@ class Source:
         """Replace a statement by others.
 
         Args:
-            node: the statement that goes.
-            statements: those that come, a line each where the place allows it.
+            node: the statement to replace.
+            statements: the new ones, one per line where possible.
         """
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
@@ -92,7 +92,7 @@ class Source:
 
 
 def _wrapped(statement: str, indent: int) -> list[str]:
-    """A statement in one line, or its imported names in a line each."""
+    """A statement in one line, or with each imported name in a line of its own."""
     before, found, names = statement.partition(" import ")
     if not found or indent + len(statement) <= _WIDTH or "," not in names:
         return [statement]

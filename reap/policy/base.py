@@ -13,7 +13,7 @@ from reap.keys import Key, plain
 from reap.recording.buffers import Slot
 from reap.recording.layout import Field
 from reap.specs.faults import layout_text
-from reap.specs.tensor_fits import NUMBERS, tensor_as_dtype, unreadable_kind
+from reap.specs.tensor_fits import tensor_as_dtype, unreadable_error
 
 Outputs = Mapping[Key, Any]
 
@@ -136,12 +136,8 @@ class StrictWriter(OutputWriter):
 
     def _unreadable(self, value: Any, place: int, t: int) -> SpecMismatch | None:
         """The error for an output that is not a dense tensor with values; None for one that is, or is not a tensor."""
-        unreadable = unreadable_kind(value)
-        if not unreadable:
-            return None
-        name = plain(self.keys[place])
-        text = f"{self._policy}: output {name!r}: expected {NUMBERS}, found {unreadable}"
-        return SpecMismatch(text).at(f"column {t}")
+        error = unreadable_error(value, f"{self._policy}: output {plain(self.keys[place])!r}")
+        return error and error.at(f"column {t}")
 
     def other_keys(self, found: Iterable[Key]) -> SpecMismatch:
         """The error for outputs that disappear or appear."""

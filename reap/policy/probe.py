@@ -19,7 +19,7 @@ from reap.recording.buffers import Stage
 from reap.recording.layout import Field, field_of, sizes_of
 from reap.specs import Bounded, Categorical, Composite, MultiOneHot, OneHot, Spec
 from reap.specs.faults import dtype_name, layout_text
-from reap.specs.tensor_fits import NUMBERS, as_spec, unreadable_kind
+from reap.specs.tensor_fits import as_spec, unreadable_error
 
 
 @contextmanager
@@ -156,9 +156,9 @@ def _tensor(value: Any, key: Key, where: str) -> torch.Tensor:
             f"{where}: output {plain(key)!r}: expected a number that {tensor.dtype} holds, found {value!r}; give a tensor of "
             "the dtype that it is to have"
         )
-    unreadable = unreadable_kind(tensor)
+    unreadable = unreadable_error(tensor, f"{where}: output {plain(key)!r}")
     if unreadable:
-        raise SpecMismatch(f"{where}: output {plain(key)!r}: expected {NUMBERS}, found {unreadable}")
+        raise unreadable
     return tensor
 
 

@@ -27,6 +27,7 @@ from reap.keys import NO_SIZES, Key, Sizes
 from reap.specs import Composite
 from reap.system.endings import at_end
 from reap.system.memory import Bytes, physical_memory, readable, require_memory, shared_memory
+from reap.words import counted
 
 ALIGNMENT = 64
 SHOWN = 5
@@ -283,7 +284,7 @@ def _naming_largest(layout: Layout) -> Generator[None]:
 
 def _too_large(layout: Layout, limit: float) -> str:
     machine = "" if math.isinf(limit) else f" of this machine, which has {readable(limit)}"
-    text = f"{readable(layout.nbytes)} in one block, of {len(layout)} fields, do not fit into the memory{machine}."
+    text = f"{readable(layout.nbytes)} in one block, of {counted(len(layout), 'field')}, do not fit into the memory{machine}."
     return f"{text} {_largest(layout)}"
 
 

@@ -13,7 +13,7 @@ Names and arguments are torchrl's. A spec is immutable, but for its mask and for
 `expand`, `to` and `Composite.with_` derive a changed one.
 """
 
-from reap.specs.base import Spec, TensorSpec
+from reap.specs.base import Spec
 from reap.specs.binary import Binary
 from reap.specs.composite import Composite
 from reap.specs.continuous import Bounded, Unbounded
@@ -22,6 +22,7 @@ from reap.specs.indices import Categorical, MultiCategorical
 from reap.specs.masks import RandomPolicy, mask_keys, random_actions
 from reap.specs.nontensor import NonTensor
 from reap.specs.onehot import MultiOneHot, OneHot
+from reap.specs.tensor_spec import TensorSpec
 
 __all__ = [
     "Binary",

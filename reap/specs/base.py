@@ -1,31 +1,24 @@
-"""`Spec`, the interface of all specs, and `TensorSpec`, the base of those of tensors."""
+"""`Spec`: the interface of all specs."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from reap.errors import OptionError, SpecMismatch
 from reap.optional import load
-from reap.specs.faults import Fault, dtype_name, layout_text, message, shape_text
+from reap.specs.faults import Fault, message, shape_text
 from reap.specs.parts.arguments import (
     Destination,
-    DeviceLike,
-    DTypeLike,
     ShapeLike,
-    as_device,
-    as_dtype,
-    as_shape,
     as_sizes,
-    as_tensor,
 )
-from reap.specs.parts.reshaping import Change, Reshaping
-from reap.specs.parts.torchrl import KINDS, introduce, reason_for
-from reap.specs.parts.values import Values, as_array, encoded
-from reap.specs.tensor_fits import NUMBERS, unreadable_kind
+from reap.specs.parts.reshaping import Reshaping
+from reap.specs.parts.torchrl import KINDS, reason_for
+from reap.specs.parts.values import Values
 
 if TYPE_CHECKING:
     from reap.keys import NestedKey
@@ -67,18 +60,18 @@ class Spec(Reshaping, Values, ABC):
 
     @property
     def shape(self) -> torch.Size:
-        """The shape of one value; of a Composite: the shape that all its leaves start with."""
+        """The shape of one value; for a Composite, the shape that all its leaves start with."""
         return self._shape
 
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype | None:
-        """The dtype of the values; None where they are no tensors."""
+        """The dtype of the values; None if they are not tensors."""
 
     @property
     @abstractmethod
     def device(self) -> torch.device | None:
-        """Where values are made; None where it is left open."""
+        """The device on which values are made; None if unspecified."""
 
     @property
     @abstractmethod
@@ -97,11 +90,11 @@ class Spec(Reshaping, Values, ABC):
 
         Args:
             shape: batch dimensions in front.
-            generator: the source of randomness; None: torch's own.
+            generator: the source of random numbers; torch's own if None.
             mask: which choices are allowed, for specs of choices only.
 
         Raises:
-            OptionError: a mask where there is nothing to choose.
+            OptionError: a mask for a spec without choices.
             SpecMismatch: a mask of a wrong shape, or one that allows nothing.
         """
 
@@ -121,7 +114,7 @@ class Spec(Reshaping, Values, ABC):
         """Raise unless the value is in the spec; NaN never is.
 
         Args:
-            value: the value to look at.
+            value: the value to check.
             key: its key, for the error.
             where: the worker, env or call it came from, for the error.
             batched: whether there may be further dimensions in front of the spec's shape.
@@ -188,7 +181,7 @@ class Spec(Reshaping, Values, ABC):
 
     @abstractmethod
     def _fault(self, value: Any, *, batched: bool) -> Fault | None:
-        """The fault of a value, if it has one."""
+        """The fault of a value; None if it is in the spec."""
 
     @abstractmethod
     def _rebuilt(
@@ -222,160 +215,6 @@ class Spec(Reshaping, Values, ABC):
             f"{type(self).__name__}.expand: expected a shape that ends with {shape_text(self._shape)} "
             f"(a dimension of size 1 may grow), found {shape_text(sizes)}."
         )
-
-
-class TensorSpec(Spec):
-    """A spec whose values are tensors."""
-
-    _dtype: torch.dtype
-    _device: torch.device
-
-    def __init__(self, shape: ShapeLike, device: DeviceLike | None, dtype: DTypeLike | None) -> None:
-        introduce()
-        self._assign(_shape=as_shape(shape), _device=as_device(device), _dtype=as_dtype(dtype))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the values."""
-        return self._dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device of new values; those given to `is_in` or `project` may be on another one."""
-        return self._device
-
-    @abstractmethod
-    def rand(
-        self,
-        shape: ShapeLike = (),
-        *,
-        generator: torch.Generator | None = None,
-        mask: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """A random tensor of shape `(*shape, *self.shape)`; see `Spec.rand`."""
-
-    def zero(self, shape: ShapeLike = ()) -> torch.Tensor:
-        """Zeros of shape `(*shape, *self.shape)`: a filler that need not be in the spec."""
-        return torch.zeros((*as_shape(shape), *self._shape), dtype=self._dtype, device=self._device)
-
-    def zeros(self, shape: ShapeLike = ()) -> torch.Tensor:
-        """The same as `zero`."""
-        return self.zero(shape)
-
-    def project(self, value: Any) -> torch.Tensor:
-        """The nearest tensor in the spec, with its dtype; NaN becomes 0 first.
-
-        Raises:
-            SpecMismatch: the value is no tensor, or its shape does not end with the spec's.
-        """
-        tensor = as_tensor(value)
-        if tensor is None or not self._fits(tensor.shape, batched=True):
-            found = "no tensor" if tensor is None else f"shape {shape_text(tensor.shape)}"
-            raise SpecMismatch(
-                f"{type(self).__name__}.project: expected a tensor whose shape ends with {shape_text(self._shape)}, "
-                f"found {found}."
-            )
-        if tensor.dtype.is_floating_point:
-            tensor = tensor.nan_to_num(0.0, torch.inf, -torch.inf)
-        return self._projected(tensor)
-
-    def one(self, shape: ShapeLike = ()) -> torch.Tensor:
-        """Ones of shape `(*shape, *self.shape)`: a filler that need not be in the spec."""
-        return torch.ones((*as_shape(shape), *self._shape), dtype=self._dtype, device=self._device)
-
-    @property
-    def domain(self) -> str:
-        """`"discrete"` for choices and whole numbers, else `"continuous"`."""
-        return "continuous" if self._dtype.is_floating_point else "discrete"
-
-    def type_check(self, value: Any, key: NestedKey = "") -> None:
-        """Raise SpecMismatch unless the value is a tensor of the spec's dtype."""
-        tensor = as_tensor(value)
-        if tensor is None or tensor.dtype != self._dtype:
-            found = f"a {type(value).__name__}" if tensor is None else f"dtype {dtype_name(tensor.dtype)}"
-            raise SpecMismatch(message(Fault(f"dtype {dtype_name(self._dtype)}", found), key, ""))
-
-    def encode(self, val: Any, *, ignore_device: bool = False) -> torch.Tensor:
-        """Numbers or an array as a tensor of the spec's dtype and device; see `Values`."""
-        return encoded(val, self._shape, self._dtype, None if ignore_device else self._device, type(self).__name__)
-
-    def to_numpy(self, val: torch.Tensor, safe: bool | None = None) -> Any:
-        """A tensor as an array on the host; see `Values`."""
-        if safe:
-            self.assert_is_in(val)
-        return as_array(val)
-
-    def _twin(self) -> Self:
-        return self._rebuilt()
-
-    def _mapped(self, change: Change) -> Self:
-        shape = change(torch.empty(self._shape, device="meta")).shape
-        return self._like(shape, self._device, self._dtype)
-
-    def __getitem__(self, index: Any) -> Self:
-        return self._part(index)
-
-    @abstractmethod
-    def _like(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Self:
-        """The same spec with another shape, device and dtype."""
-
-    def _rebuilt(
-        self,
-        *,
-        shape: tuple[int, ...] | None = None,
-        device: torch.device | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> Self:
-        return self._like(self._shape if shape is None else shape, device or self._device, dtype or self._dtype)
-
-    @abstractmethod
-    def _projected(self, value: torch.Tensor) -> torch.Tensor:
-        """The nearest tensor, for one of the right shape without NaN."""
-
-    @abstractmethod
-    def _content_fault(self, value: torch.Tensor) -> Fault | None:
-        """The fault of the elements of a tensor of the right shape and dtype, if there is one."""
-
-    def _fault(self, value: Any, *, batched: bool) -> Fault | None:
-        expected = layout_text(self._shape, self._dtype)
-        tensor = as_tensor(value)
-        if tensor is None:
-            return Fault(f"a tensor of {expected}", f"a {type(value).__name__}", "Make it one with torch.as_tensor().")
-        unreadable = unreadable_kind(tensor)
-        if unreadable:
-            return Fault(NUMBERS, unreadable)
-        if tensor.dtype != self._dtype or not self._fits(tensor.shape, batched=batched):
-            return Fault(expected, layout_text(tensor.shape, tensor.dtype), self._layout_advice(tensor))
-        return self._content_fault(tensor)
-
-    def _fits(self, shape: torch.Size, *, batched: bool) -> bool:
-        return shape == self._shape or (batched and shape[max(len(shape) - self.ndim, 0) :] == self._shape)
-
-    def _layout_advice(self, value: torch.Tensor) -> str:
-        """A remedy for a tensor of a wrong shape or dtype; empty if none is known."""
-        if value.shape != self._shape and value.numel() == self._shape.numel():
-            return f"It has as many elements: value.reshape({shape_text(self._shape)}) makes it fit."
-        if value.shape == self._shape and value.dtype.is_floating_point and self._dtype.is_floating_point:
-            return f"Cast it: value.to({self._dtype}); GymEnv(dtype={self._dtype}) casts an env's float observations."
-        if value.shape == self._shape:
-            return f"Cast it: value.to({self._dtype})."
-        return ""
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        same = cast("TensorSpec", other)
-        mine = (self._shape, self._dtype, self._device, self.space)
-        return mine == (same.shape, same.dtype, same.device, same.space)
-
-    def __hash__(self) -> int:
-        return hash((type(self), self._shape, self._dtype))
-
-    def _text(self, *arguments: str) -> str:
-        parts = [*arguments, f"shape={shape_text(self._shape)}", f"dtype={dtype_name(self._dtype)}"]
-        if self._device.type != "cpu":
-            parts.append(f"device={str(self._device)!r}")
-        return f"{type(self).__name__}({', '.join(parts)})"
 
 
 def stacked(specs: Sequence[Spec], dim: int = 0) -> Spec:

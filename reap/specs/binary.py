@@ -7,20 +7,20 @@ from typing import Any, Self
 import torch
 
 from reap.errors import OptionError
-from reap.specs.base import TensorSpec
 from reap.specs.choices import require_last
 from reap.specs.drawing import draw
 from reap.specs.faults import Fault, comparable, range_fault, whole_fault
 from reap.specs.parts.arguments import DeviceLike, DTypeLike, ShapeLike, as_shape
 from reap.specs.spaces import CategoricalBox
+from reap.specs.tensor_spec import TensorSpec
 
 
 class Binary(TensorSpec):
     """Bits: every element is 0 or 1.
 
     Args:
-        n: the length of the last dimension; None: told by `shape`.
-        shape: the shape of a value; None: `(n,)`.
+        n: the length of the last dimension; taken from `shape` if None.
+        shape: the shape of a value; `(n,)` if None.
         device: where values are made.
         dtype: torch.int8 by default.
 
@@ -45,12 +45,12 @@ class Binary(TensorSpec):
 
     @property
     def n(self) -> int:
-        """2: the number of values of an element."""
+        """2: the number of values that an element can have."""
         return 2
 
     @property
     def space(self) -> CategoricalBox:
-        """The number of values of an element, 2, as `space.n`."""
+        """The number of values that an element can have, 2, as `space.n`."""
         return CategoricalBox(2)
 
     def rand(
@@ -66,7 +66,7 @@ class Binary(TensorSpec):
         return draw((2,), size, device=self._device, generator=generator, mask=None).squeeze(-1).to(self._dtype)
 
     def cardinality(self) -> int:
-        """2: the number of values of an element."""
+        """2: the number of values that an element can have."""
         return 2
 
     def enumerate(self, use_mask: bool = False) -> torch.Tensor:

@@ -12,26 +12,26 @@ from typing import Any, Self
 import torch
 
 from reap.errors import OptionError
-from reap.specs.base import TensorSpec
 from reap.specs.drawing import as_flags, draw, encode
 from reap.specs.faults import Fault, first_index, shape_text
 from reap.specs.parts.arguments import ShapeLike, as_shape
 from reap.specs.parts.reshaping import Change
 from reap.specs.parts.torchrl import KINDS
 from reap.specs.spaces import CategoricalBox
+from reap.specs.tensor_spec import TensorSpec
 
 Sizes = Sequence[int] | Sequence[Sequence[int]] | torch.Tensor
 
 
 class ChoiceSpec(TensorSpec):
-    """Choices drawn together: `_sizes` says among how many each one is.
+    """Choices that are drawn together.
 
-    `_lead` is the shape in front of the dimensions that hold one set of choices.
+    `_sizes` holds the number of options of each, `_lead` the shape in front of the dimensions of one set of choices.
     """
 
     _sizes: tuple[int, ...]
     _mask: torch.Tensor | None = None
-    """Flags `[*_lead, sum(_sizes)]` of the choices that are allowed; None: all are."""
+    """Flags `[*_lead, sum(_sizes)]` of the choices that are allowed; None allows all."""
 
     @property
     @abstractmethod
@@ -45,18 +45,18 @@ class ChoiceSpec(TensorSpec):
 
     @property
     def mask(self) -> torch.Tensor | None:
-        """Which choices are allowed, side by side in the last dimension; None: all are."""
+        """Which choices are allowed, side by side in the last dimension; None allows all."""
         return self._mask
 
     def update_mask(self, mask: torch.Tensor | None) -> None:
-        """Allow other choices from now on, which is the only change that a spec takes.
+        """Allow other choices from now on; a spec accepts no other change.
 
-        Draws, `is_in` and `project` keep to the mask. An env's own masks need no call: they are observations, under
+        Draws, `is_in` and `project` respect the mask. An env's own masks need no call: they are observations, under
         `action_mask`.
 
         Args:
             mask: True where a choice is allowed, broadcast to `[*shape, n]` for indices and to `shape` for one-hot vectors,
-                with the flags of several choices side by side; None: all are.
+                with the flags of several choices side by side; None allows all.
 
         Raises:
             SpecMismatch: it has a wrong shape or dtype.
@@ -74,7 +74,7 @@ class ChoiceSpec(TensorSpec):
         return torch.Size((*batch, *self._shape)), indices
 
     def _mask_fault(self, value: torch.Tensor) -> Fault | None:
-        """The first choice that the mask forbids, of a value that is fine otherwise."""
+        """The first choice that the mask forbids, in an otherwise valid value."""
         if self._mask is None:
             return None
         allowed = self._allowed(self._indices(value))
@@ -166,7 +166,7 @@ class ChoiceSpec(TensorSpec):
     # ------------------------------------------------------------------ all choices
 
     def cardinality(self) -> int:
-        """The number of choices; of several, of all combinations."""
+        """The number of choices; for several choices, the number of combinations."""
         return int(torch.tensor(self._sizes).prod())
 
     def enumerate(self, use_mask: bool = False) -> torch.Tensor:
@@ -198,7 +198,7 @@ class ChoiceSpec(TensorSpec):
 
 
 class SingleChoice(ChoiceSpec):
-    """A single choice from `n`, in whatever form a subclass gives it."""
+    """A single choice from `n`, in the form that a subclass gives it."""
 
     _torchrl_name: str
 

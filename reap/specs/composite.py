@@ -28,16 +28,17 @@ class Composite(Entries, Spec):
     """Specs under names, nested ones included; its values are TensorDicts of batch size `shape`.
 
     Args:
-        specs: name or tuple of names → spec, or → a mapping of such; None in place of a spec: no values are made for the name.
+        specs: specs, or mappings of specs, by name or tuple of names; no values are made for a name with None instead of a
+            spec.
         shape: the batch size: the dimensions that every leaf starts with.
-        device: moves all leaves there; None: they stay where they are.
-        batch_size: another name of `shape`.
+        device: moves all leaves to this device; None leaves them where they are.
+        batch_size: another name for `shape`.
         kwargs: further specs, by name.
 
     Raises:
-        OptionError: a leaf does not start with `shape`, or a value is no spec.
+        OptionError: a leaf does not start with `shape`, or a value is not a spec.
 
-    Entries can be set and taken out until the Composite is locked, as those of envs are. `with_` derives a changed one.
+    Entries can be set and removed until the Composite is locked, as the specs of envs are. `with_` derives a changed one.
 
     Example:
         >>> from reap.specs import Bounded, OneHot
@@ -115,7 +116,7 @@ class Composite(Entries, Spec):
         return [(key, self[key]) for key in self.keys(include_nested, leaves_only)]
 
     def leaves(self) -> Iterator[tuple[Key, Spec]]:
-        """Every spec that is no Composite, with its full key as a tuple."""
+        """Every spec that is not a Composite, with its full key as a tuple."""
         return ((key, spec) for key, spec in self._walk() if not isinstance(spec, Composite | None))
 
     def get(self, key: NestedKey, default: Any = None) -> Any:
@@ -189,7 +190,7 @@ class Composite(Entries, Spec):
 
         Args:
             value: the TensorDict or dict.
-            key: the names to look at, one or several; None: all that are there.
+            key: the names to check, one or several; None checks all that are present.
         """
         names = {key} if isinstance(key, str) else None if key is None else set(key)
         for name, spec in self._known():
@@ -245,7 +246,7 @@ class Composite(Entries, Spec):
         return "Composite", (entries,), {}
 
     def to(self, dest: Destination) -> Self:
-        """On another device, or with another float dtype: leaves that are no floats keep theirs."""
+        """On another device, or with another float dtype: leaves that are not floats keep theirs."""
         if isinstance(dest, torch.dtype):
             return self._rebuilt(dtype=dest)
         return self._rebuilt(device=torch.device(dest))

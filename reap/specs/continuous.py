@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from reap.errors import OptionError
-from reap.specs.base import TensorSpec
 from reap.specs.drawing import uniform_floats, uniform_integers
 from reap.specs.faults import Fault, comparable, dtype_name, first_index, range_fault, shape_text
 from reap.specs.parts.arguments import DeviceLike, DTypeLike, ShapeLike, as_dtype, as_shape
 from reap.specs.parts.reshaping import Change
 from reap.specs.spaces import ContinuousBox
+from reap.specs.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,16 +78,16 @@ class Bounded(_Numbers):
     """Numbers between bounds that are both included.
 
     Args:
-        low: the least value, one for all elements or one for each.
-        high: the greatest value, likewise.
+        low: the smallest value, one for all elements or one for each.
+        high: the largest value, likewise.
         shape: the shape of a value; None: that of the bounds.
         device: where values are made.
         dtype: torch.float32 by default, whatever the dtype of the bounds.
-        domain: `"continuous"` or `"discrete"`, to say which one the dtype must be of; None: as the dtype is.
+        domain: `"continuous"` or `"discrete"`, the kind of dtype that is required; None accepts either.
 
     Raises:
-        OptionError: a bound is missing, NaN, or cannot be held by the dtype; `low` is above `high`; the shape is
-            neither given nor told by the bounds, or does not fit them.
+        OptionError: a bound is missing, NaN, or cannot be held by the dtype; `low` is above `high`; the shape is neither given
+            nor implied by the bounds, or does not fit them.
 
     Example:
         >>> spec = Bounded(-1, 1, shape=3)
@@ -132,7 +132,7 @@ class Bounded(_Numbers):
         return type(self)(low, high, low.shape, self._device, self._dtype)
 
     def _register_batch_size(self, batch_size: torch.Size) -> None:
-        """Called by a Composite of torchrl's that takes the spec in: there equal bounds are stored once from then on."""
+        """Called by a torchrl Composite that takes in the spec, which then stores equal bounds only once."""
 
     def _torchrl_call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         return "Bounded", (self.low.clone(), self.high.clone()), {"dtype": self._dtype}
@@ -142,13 +142,13 @@ class Bounded(_Numbers):
 
 
 class Unbounded(_Numbers):
-    """Any numbers that the dtype holds, NaN excepted.
+    """Any numbers that the dtype holds, except NaN.
 
     Args:
         shape: the shape of a value.
         device: where values are made.
         dtype: torch.float32 by default.
-        domain: `"continuous"` or `"discrete"`, to say which one the dtype must be of; None: as the dtype is.
+        domain: `"continuous"` or `"discrete"`, the kind of dtype that is required; None accepts either.
 
     Example:
         >>> Unbounded((2, 3)).zero((4,)).shape
@@ -196,7 +196,7 @@ def _limits(dtype: torch.dtype) -> tuple[float, float] | tuple[int, int]:
         return 0, 1
     if dtype.is_complex or dtype == torch.uint64:
         raise OptionError(
-            f"dtype: expected a real one that torch can compute with, found {dtype_name(dtype)}. "
+            f"dtype: expected a real dtype that torch can compute with, found {dtype_name(dtype)}. "
             "Wrap the env so that it gives torch.int64 or torch.float32."
         )
     info = torch.iinfo(dtype)
@@ -210,7 +210,7 @@ def _bound(given: float | torch.Tensor | NDArray[np.generic] | None, name: str, 
     """
     least, most = _limits(dtype)
     if given is None:
-        raise OptionError(f"Bounded: expected low and high, found no {name}. Where there is no bound: Unbounded.")
+        raise OptionError(f"Bounded: expected low and high, found no {name}. If there is no bound, use Unbounded.")
     exact = given.detach().cpu() if isinstance(given, torch.Tensor) else torch.from_numpy(np.array(given))
     if exact.dtype.is_floating_point and bool(exact.isnan().any()):
         raise OptionError(f"Bounded: expected {name} to be a number, found NaN at index {first_index(exact.isnan())}.")
@@ -265,5 +265,5 @@ def _shown(bound: torch.Tensor) -> str:
 
 
 def _short(number: float) -> str:
-    """Six digits, for 4.8 in float32 is 4.800000190734863."""
+    """Six digits, because 4.8 in float32 is 4.800000190734863."""
     return str(float(f"{number:.6g}")) if isinstance(number, float) else str(number)

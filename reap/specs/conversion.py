@@ -31,7 +31,7 @@ def spec_from_space(space: object, *, categorical: bool = False, dtype: torch.dt
         dtype: the dtype of float Boxes; None: the Box's own.
 
     Raises:
-        OptionError: the space is no gymnasium space, or has a dtype that torch cannot compute with.
+        OptionError: not a gymnasium space, or one of a dtype that torch cannot compute with.
 
     Example:
         >>> spec_from_space(spaces.Discrete(3))

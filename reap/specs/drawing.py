@@ -23,10 +23,10 @@ def draw(
     """Independent uniform choices, int64 `[*lead, len(sizes)]`.
 
     Args:
-        sizes: among how many values each choice is.
+        sizes: the number of options of each choice.
         lead: the shape in front.
         device: the device of the result.
-        generator: the source of randomness, of any device; None: torch's own.
+        generator: the source of random numbers, on any device; torch's own if None.
         mask: True where a value is allowed, bool or whole numbers, broadcast to `[*lead, sum(sizes)]`.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Faults: how a value differs from its spec, and the words for it.
+"""Faults: how a value differs from its spec, in words.
 
-A spec looks at a value and returns a `Fault` or None; `is_in` needs no more, and `validate` makes an error of it.
+A spec checks a value and returns a `Fault` or None. `is_in` needs no more; `validate` turns the fault into an error.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def range_fault(value: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> F
 
 
 def whole_fault(value: torch.Tensor) -> Fault | None:
-    """The first element of a floating tensor that is no whole number."""
+    """The first element of a floating tensor that is not a whole number."""
     if not value.dtype.is_floating_point:
         return None
     broken = value != value.round()

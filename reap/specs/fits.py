@@ -7,7 +7,7 @@
     float -> int       never
     flags              bool, or the integers 0 and 1, one of them for each row
 
-Whether numbers are NaN, outside of bounds or no choice at all is asked of whole columns (`reap.envs.checks.slot`).
+Whole columns are checked for NaN, numbers outside their bounds, and invalid choices (`reap.envs.checks.slot`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NUMBERS = "biuf"
 INTEGERS = "iu"
 
 PLAIN_NUMBERS = frozenset({float, int, bool, np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64})
-"""Types of rewards that `struct` packs as they are: their values are real, and too large a one is an OverflowError."""
+"""Types of rewards that `struct` packs as they are: their values are real, and one that is too large raises OverflowError."""
 
 GREATEST_SQUARES = {np.dtype(np.float16): 6.5504e4**2, np.dtype(np.float32): 3.4028e38**2}
 """Squares below which a number is finite in a dtype."""
@@ -129,7 +129,7 @@ class Fit:
         return fitting
 
     def _expect(self, source: np.dtype[Any]) -> None:
-        """Take arrays of this dtype by the short way from now on, if there is one."""
+        """Check arrays of this dtype in a shorter way from now on, where possible."""
         if _always_fits(source, self.dtype):
             self._usual, self._greatest_square = source, None
         elif source.kind == self.dtype.kind == "f" and self.dtype in GREATEST_SQUARES:
@@ -171,7 +171,7 @@ def expected_and_found(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any])
 
 
 def as_array(value: Any) -> Array | None:
-    """The array that a value is or makes; None where it makes none of numbers."""
+    """The array that a value is or makes; None if that is not an array of numbers."""
     if value is None or np.ma.is_masked(value):  # numbers that are masked are none
         return None
     try:
@@ -259,7 +259,7 @@ def _float_of(value: Any) -> float:
 
 
 def one_flag(value: Any, name: str) -> bool:
-    """A flag: a bool, the integer 0 or 1, or an array of one such element.
+    """A flag: a bool, the integer 0 or 1, or an array with one such element.
 
     Raises:
         SpecMismatch: it is something else.
@@ -292,7 +292,7 @@ def one_choice(value: Any, start: int, count: int, key: Key) -> int:
     """A choice of `count`, counted from 0: an integer from `start` on.
 
     Raises:
-        SpecMismatch: it is no integer, or outside of its range.
+        SpecMismatch: it is not an integer, or outside its range.
     """
     try:
         place = operator.index(value) - start

@@ -14,7 +14,7 @@ from reap.specs.spaces import BoxList, CategoricalBox
 
 
 class _Indices(ChoiceSpec):
-    """Choices as indices from 0 on."""
+    """Choices as indices, counted from 0."""
 
     _counts: torch.Tensor
 
@@ -25,11 +25,11 @@ class _Indices(ChoiceSpec):
         generator: torch.Generator | None = None,
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Indices, uniform among all or among those that the mask allows.
+        """Indices, drawn uniformly from all choices, or from those that the mask allows.
 
         Args:
             shape: batch dimensions in front.
-            generator: the source of randomness; None: torch's own.
+            generator: the source of random numbers; torch's own if None.
             mask: the flags of all choices side by side in the last dimension, after the batch dimensions.
 
         Raises:
@@ -60,8 +60,8 @@ class _Indices(ChoiceSpec):
         width = sum(self._sizes)
         if value.ndim > 0 and value.shape[-1] == width and value.shape != self._shape:
             return (
-                "It looks one-hot where an index is due: build the env without categorical_action_encoding=True, "
-                "or give indices (value.argmax(-1))."
+                "It looks like a one-hot vector, but an index is expected: build the env without "
+                "categorical_action_encoding=True, or give indices (value.argmax(-1))."
             )
         return super()._layout_advice(value)
 
@@ -71,7 +71,7 @@ class Categorical(SingleChoice, _Indices):
 
     Args:
         n: the number of choices.
-        shape: the shape of a value; None: a single index, `()`.
+        shape: the shape of a value; `()`, a single index, if None.
         device: where values are made.
         dtype: torch.int64 by default.
         mask: which choices are allowed, `[*shape, n]`; see `update_mask`.
@@ -109,11 +109,11 @@ class Categorical(SingleChoice, _Indices):
 
 
 class MultiCategorical(_Indices):
-    """Several indices, each from 0 on with its own number of choices.
+    """Several indices, each counted from 0, with its own number of choices.
 
     Args:
         nvec: the numbers of choices, of any rank.
-        shape: the shape of a value, ending with that of nvec; None: just that.
+        shape: the shape of a value, ending with that of nvec; just that if None.
         device: where values are made.
         dtype: torch.int64 by default.
         mask: which choices are allowed; see `update_mask`.

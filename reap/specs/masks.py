@@ -1,4 +1,4 @@
-"""Action masks, and random actions that obey them: `random_actions`, and `RandomPolicy` for people."""
+"""Action masks, and random actions that obey them: `random_actions`, and `RandomPolicy` for users."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NAME = "action_mask"
 def mask_keys(actions: Mapping[Key, Spec], known: Collection[Key]) -> dict[Key, Key]:
     """The key of the mask of each action that has one.
 
-    It is called `action_mask` and lies beside the action, or has entries named as the action's are. Where only one action is a
-    choice, a single mask at the root is its.
+    It is called `action_mask` and is next to the action, or has entries with the names of the action's. If only one action is a
+    choice, a single mask at the root belongs to it.
 
     Args:
         actions: specs of the actions.
@@ -48,7 +48,7 @@ def mask_keys(actions: Mapping[Key, Spec], known: Collection[Key]) -> dict[Key, 
 
 
 def random_actions(actions: Composite, tensordict: TensorDictBase) -> TensorDictBase:
-    """Write random actions into a TensorDict, from torch's global generator; those that its masks forbid are not drawn."""
+    """Write random actions into a TensorDict, drawn from torch's global generator among those that its masks allow."""
     leaves = dict(actions.leaves())
     masks = mask_keys(leaves, [as_key(key) for key in tensordict.keys(include_nested=True, leaves_only=True)])
     if not masks:
@@ -69,10 +69,10 @@ class RandomPolicy:
         action_key: where the action goes, if the spec is not a Composite.
 
     Attributes:
-        action_spec: the spec; None until there is one.
+        action_spec: the spec; None if there is none yet.
 
     Raises:
-        OptionError: it is no spec.
+        OptionError: not a spec.
 
     Example:
         >>> from reap.envs import GymEnv

@@ -1,4 +1,4 @@
-"""The spec of values that are no tensors: strings, graphs, any Python object."""
+"""The spec of values that are not tensors: strings, graphs, any Python object."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class NonTensor(Spec):
 
     Args:
         shape: the batch dimensions of a value; an env's string has `()`.
-        device: kept, without meaning for the values.
-        dtype: accepted for the sake of likeness; there is none.
+        device: stored, but without effect on the values.
+        dtype: accepted, like other specs do; there is none.
         example_data: the value that `rand` and `zero` return.
 
     Example:
@@ -56,7 +56,7 @@ class NonTensor(Spec):
 
     @property
     def space(self) -> None:
-        """None: any object is in."""
+        """None: every object is in the spec."""
         return
 
     @property
@@ -71,7 +71,7 @@ class NonTensor(Spec):
         generator: torch.Generator | None = None,
         mask: torch.Tensor | None = None,
     ) -> Any:
-        """The example as tensordict's NonTensorData; a NonTensorStack of it where there are dimensions."""
+        """The example as tensordict's NonTensorData; with batch dimensions, a NonTensorStack of it."""
         self._refuse(mask)
         return _stacked(self._example, (*as_shape(shape), *self._shape))
 

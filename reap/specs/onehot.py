@@ -17,7 +17,7 @@ ONE_HOT = "exactly one 1 and else zeros"
 
 
 def is_not_one_hot(rows: Any) -> Any:
-    """Which rows `[..., n]` of a tensor or an array are not exactly one 1 and else zeros, bool `[...]`."""
+    """Which rows `[..., n]` of a tensor or an array are not exactly one 1 and otherwise zeros, bool `[...]`."""
     return ((rows == 1).sum(-1) != 1) | ((rows != 0).sum(-1) != 1)
 
 
@@ -35,11 +35,11 @@ class _OneHots(ChoiceSpec):
         generator: torch.Generator | None = None,
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """One-hot vectors, uniform among all or among those that the mask allows.
+        """One-hot vectors, drawn uniformly from all choices, or from those that the mask allows.
 
         Args:
             shape: batch dimensions in front.
-            generator: the source of randomness; None: torch's own.
+            generator: the source of random numbers; torch's own if None.
             mask: True where an element may be the hot one; broadcast to `(*shape, *self.shape)`.
 
         Raises:
@@ -93,8 +93,8 @@ class _OneHots(ChoiceSpec):
         is_index = tuple(value.shape) == index_shape or (len(self._sizes) == 1 and tuple(value.shape) == (*index_shape, 1))
         if is_index and value.shape != self._shape:
             return (
-                "It looks like an index where one-hot is due: GymEnv(env, categorical_action_encoding=True) takes indices, "
-                "of gymnasium's vector envs too; or encode it with torch.nn.functional.one_hot."
+                "It looks like an index, but a one-hot vector is expected: GymEnv(env, categorical_action_encoding=True) takes "
+                "indices, of gymnasium's vector envs too; or encode it with torch.nn.functional.one_hot."
             )
         return super()._layout_advice(value)
 
@@ -107,7 +107,7 @@ class OneHot(SingleChoice, _OneHots):
 
     Args:
         n: the number of choices.
-        shape: the shape of a value, ending with n; None: `(n,)`.
+        shape: the shape of a value, ending with n; `(n,)` if None.
         device: where values are made.
         dtype: torch.bool by default; `spec_from_space` uses torch.int64.
         mask: which choices are allowed; see `update_mask`.
@@ -145,7 +145,7 @@ class MultiOneHot(_OneHots):
 
     Args:
         nvec: the lengths of the vectors; one of higher rank is flattened.
-        shape: the shape of a value, ending with the sum of nvec; None: just that.
+        shape: the shape of a value, ending with the sum of nvec; just that if None.
         device: where values are made.
         dtype: torch.bool by default; `spec_from_space` uses torch.int64.
         mask: which choices are allowed; see `update_mask`.

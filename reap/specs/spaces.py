@@ -44,7 +44,7 @@ class BoxList:
 
 @dataclass(frozen=True, eq=False)
 class ContinuousBox:
-    """Bounds per element, both inclusive; tensors of the spec's shape and dtype, to be read and not written.
+    """Bounds per element, both inclusive; tensors of the spec's shape and dtype, for reading only.
 
     Example:
         >>> ContinuousBox(torch.tensor(0.0), torch.tensor(1.0)).high

@@ -28,6 +28,18 @@ def unreadable_kind(value: Any) -> str:
     return "" if value.layout is torch.strided else f"one of layout {value.layout}; write value.to_dense()"
 
 
+def unreadable_error(value: Any, name: str, where: str = "") -> SpecMismatch | None:
+    """The error for a tensor whose numbers cannot be copied into a dense one; None for any other value.
+
+    Args:
+        value: the value.
+        name: its owner and its key.
+        where: the call that it comes from, as in "in a step ".
+    """
+    unreadable = unreadable_kind(value)
+    return SpecMismatch(f"{name}: expected {NUMBERS}, found {where}{unreadable}") if unreadable else None
+
+
 class TensorFits:
     """Takes the values of several keys as tensors of the shapes and dtypes that are expected.
 
@@ -61,35 +73,35 @@ class TensorFits:
     def uncopied(self, values: Values, owner: str, call: str, error: Exception) -> Exception:
         """The error for values whose shapes and dtypes fit and that could not be copied."""
         for key, value in zip(self.keys, values, strict=True):
-            unreadable = unreadable_kind(value)
+            unreadable = unreadable_error(value, f"{owner}: {key!r}", f"in a {call} ")
             if unreadable:
-                return SpecMismatch(f"{owner}: {key!r}: expected {NUMBERS}, found in a {call} {unreadable}")
+                return unreadable
         return error
 
     def _taken(self, place: int, value: Any, owner: str, call: str) -> torch.Tensor:
         shape, dtype = self.shapes[place], self.dtypes[place]
-        start = f"{owner}: {self.keys[place]!r}: expected"
-        unreadable = unreadable_kind(value)
+        name = f"{owner}: {self.keys[place]!r}"
+        unreadable = unreadable_error(value, name, f"in a {call} ")
         if unreadable:
-            raise SpecMismatch(f"{start} {NUMBERS}, found in a {call} {unreadable}")
+            raise unreadable
         if not isinstance(value, torch.Tensor) or value.shape != shape:
             kind = "nothing" if value is None else f"a {type(value).__name__}"
             found = tuple(value.shape) if isinstance(value, torch.Tensor) else kind
             raise SpecMismatch(
-                f"{start} shape {tuple(shape)}, as the spec says, found {found} in a {call}; values of one key keep their "
-                "shape: pad them"
+                f"{name}: expected shape {tuple(shape)}, as the spec says, found {found} in a {call}; values of one key keep "
+                "their shape: pad them"
             )
         fitting = tensor_as_dtype(value, dtype)
         if fitting is None:
             raise SpecMismatch(
-                f"{start} dtype {dtype}, as the spec says, found {value.dtype} in a {call}, with values that it does not hold; "
-                f"cast them: value.to({dtype})"
+                f"{name}: expected dtype {dtype}, as the spec says, found {value.dtype} in a {call}, with values that it does "
+                f"not hold; cast them: value.to({dtype})"
             )
         return fitting
 
 
 class LooseTensorFits(TensorFits):
-    """Takes values as torch copies them: their shapes are compared, their dtypes are not."""
+    """Takes values as torch copies them: compares their shapes, but not their dtypes."""
 
     def take(self, values: Sequence[Any], owner: str, call: str) -> Values:
         """The values; see `TensorFits`."""
@@ -112,7 +124,7 @@ def tensor_as_dtype(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | N
 
 
 def _stays_finite(value: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether all finite numbers are finite in another dtype of floats; torch asks none of 8 bits."""
+    """Whether all finite numbers are finite in another float dtype; torch cannot test those of 8 bits."""
     cast = value.to(dtype)
     before, after = (part.float() if part.dtype.itemsize == 1 else part for part in (value, cast))
     return torch.equal(before.isfinite(), after.isfinite())
@@ -125,7 +137,7 @@ def _holds(dtype: torch.dtype, least: int, most: int) -> bool:
 
 
 def as_spec(value: Any, shape: torch.Size, dtype: torch.dtype) -> Any:
-    """The value as a spec of this shape and dtype takes it, where it fits; otherwise as it is."""
+    """The value converted for a spec of this shape and dtype if it fits, otherwise unchanged."""
     if isinstance(value, torch.Tensor) and not unreadable_kind(value) and value.shape == shape and value.dtype != dtype:
         fitting = tensor_as_dtype(value, dtype)
         return value if fitting is None else fitting.to(dtype)

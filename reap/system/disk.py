@@ -46,9 +46,9 @@ _FULL = {
 }
 """Texts for errors of a system without room."""
 
-_call: Any = getattr(libc, "fallocate64", None) or getattr(libc, "fallocate", None)
-if _call is not None:
-    _call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+fallocate: Any = getattr(libc, "fallocate64", None) or getattr(libc, "fallocate", None)
+if fallocate is not None:
+    fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 def reserve(file: int | Path, offset: int, nbytes: int, what: str) -> None:
@@ -154,9 +154,9 @@ def _take(fd: int, offset: int, nbytes: int) -> int:
 
 def _fallocate(fd: int, mode: int, offset: int, nbytes: int) -> int:
     """The system call; returns its error number, 0 for none."""
-    if _call is None:
+    if fallocate is None:
         return errno.ENOSYS
-    return ctypes.get_errno() if _call(fd, mode, offset, nbytes) else 0
+    return ctypes.get_errno() if fallocate(fd, mode, offset, nbytes) else 0
 
 
 def _compare(fd: int, size: int, nbytes: int, what: str, path: Path) -> None:

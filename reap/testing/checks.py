@@ -92,7 +92,7 @@ def a_reset_clears_all_flags(env: EnvBase) -> None:
 
 
 def done_is_terminated_or_truncated(env: EnvBase) -> None:
-    """If there is a flag `done`, `terminated` and `truncated` say why."""
+    """If there is a flag `done`, `terminated` and `truncated` give the reason."""
     for stepped in _steps(env):
         following = stepped.get("next")
         for key, _ in env.full_done_spec.leaves():

@@ -29,14 +29,14 @@ class ToyEnv(gym.Env[Any, Any]):
         self.steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         super().reset(seed=seed)
         self.resets += 1
         self.steps = 0
         return self.observe(), {}
 
     def step(self, action: Any) -> Step:
-        """Count on; the reward is 1."""
+        """Increase the count; the reward is 1."""
         self.steps += 1
         return self.observe(), 1.0, self.is_terminal(), self.is_over_time(), {}
 
@@ -124,7 +124,7 @@ class Crash(Count):
         self.all_steps = 0
 
     def step(self, action: Any) -> Step:
-        """Count on, or raise."""
+        """Increase the count, or raise."""
         self.all_steps += 1
         if self.all_steps == self.k:
             raise RuntimeError(f"crashed in step {self.k}, as requested")
@@ -178,7 +178,7 @@ class Id(ToyEnv):
         return np.array([self.number, self.episode, self.steps], np.float32)
 
     def step(self, action: Any) -> Step:
-        """Count on; the reward contains the action and its place."""
+        """Increase the count; the reward contains the action and its place."""
         observation, _, terminated, truncated, info = super().step(action)
         return observation, self.reward(self.number, self.episode, self.steps, float(action[0])), terminated, truncated, info
 
@@ -203,7 +203,7 @@ class KeepActions(Count):
         self.actions: list[Any] = []
 
     def step(self, action: Any) -> Step:
-        """Count on, and keep the action."""
+        """Increase the count, and keep the action."""
         self.actions.append(action)
         return super().step(action)
 
@@ -240,7 +240,7 @@ class DiscreteCount(Count):
         return (self.start + self.steps) % 5
 
     def step(self, action: Any) -> Step:
-        """Count on; the reward is the action."""
+        """Increase the count; the reward is the action."""
         observation, _, terminated, truncated, info = super().step(action)
         return observation, float(action), terminated, truncated, info
 
@@ -272,7 +272,7 @@ class Masked(Count):
         return {"count": super().observe(), "action_mask": np.array(self.allowed(self.steps), np.int8)}
 
     def step(self, action: Any) -> Step:
-        """Count on, or raise a ValueError for an action that is not allowed."""
+        """Increase the count, or raise ValueError for an action that is not allowed."""
         if not self.allowed(self.steps)[action]:
             raise ValueError(f"action {action} after {self.steps} steps, when only {self.allowed(self.steps)} are allowed")
         return super().step(action)

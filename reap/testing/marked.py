@@ -40,7 +40,7 @@ class Marked(Id):
         return np.append(super().observe(), np.float32(self.np_random.integers(2**20)))
 
     def step(self, action: Any) -> Step:
-        """Count on, or raise."""
+        """Increase the count, or raise."""
         self.all_steps += 1
         if self.all_steps == self.crash_at:
             raise RuntimeError(f"crashed in step {self.crash_at}, as requested")

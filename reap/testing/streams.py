@@ -102,7 +102,7 @@ def require_equal(where: str, key: Any, expected: torch.Tensor, found: torch.Ten
 
 
 def require_same(where: Any, what: str, expected: Any, found: Any) -> None:
-    """Raise AssertionError unless the found value equals the expected one; `where` is a place or words."""
+    """Raise AssertionError unless the found value equals the expected one; `where` describes the place."""
     if expected != found:
         place = "frame (env {}, episode {}, step {})".format(*where) if isinstance(where, tuple) else where
         raise AssertionError(f"{place}: {what}: expected {expected}, found {found}")

@@ -1,4 +1,4 @@
-"""`MLP`: a network for an env, to tune with before there is a policy."""
+"""`MLP`: a network for an env, for tuning before there is a policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reap.specs import Bounded, Categorical, OneHot
 
 
 class MLP(nn.Module):
-    """Tanh layers between an env's observation and its action, with the weights that torch draws.
+    """Tanh layers between an env's observation and its action, with torch's initial weights.
 
     Args:
         env: a single env with one observation, of numbers, and one action: Bounded with finite bounds, OneHot or Categorical.

@@ -1,6 +1,6 @@
-"""What a frame is made of, each measured by itself: a step, a reset, a call of the policy, moving it to another process.
+"""The parts of a frame's cost, each measured alone: a step, a reset, a call of the policy, a transfer to another process.
 
-From these follows what a set-up could reach if it added nothing (`Parts.bound`).
+They give the rate that a set-up without other costs would reach (`Parts.bound`).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from reap.system.machine import waited_for_core
 from reap.tuning.setups import Kind, Setup
 
 SIZES = (1, 4, 16, 64)
-"""Numbers of envs for which the policy is measured; in between it is a straight line."""
+"""Numbers of envs for which the policy is measured; values in between are interpolated linearly."""
 
 COPIED = 1 << 24
 """Bytes of the copy that is timed."""
 
 WORTH = 0.8
-"""More threads have to make the policy this much quicker, since they take cores from the envs."""
+"""More threads are used if the policy then takes less than this fraction of the time, since they take cores from the envs."""
 
 LEAST_SECONDS = 1e-7
-"""A step takes no less: what a clock says of less is its own time."""
+"""Least duration of a step in seconds: shorter ones measure mostly the clock."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,14 @@ class Parts:
     """Seconds that the parts of a collection take.
 
     Attributes:
-        step: of one env, resets of its episodes included, on the clock.
-        step_cpu: the same in CPU time, with the time that other programs had the core; less where an env waits for something.
+        step: of one env, resets of its episodes included, in wall-clock time.
+        step_cpu: the same in CPU time, which includes the time that other programs had the core; less if an env waits for
+            something.
         reset: a reset of one env.
-        policy: a call of the policy with as many rows as `SIZES` says.
+        policy: a call of the policy, for each number of rows in `SIZES`.
         transfer: copying a frame from another process, for each frame.
-        cores: that can be used.
-        threads: of torch with which the policy is quickest in this process.
+        cores: number of usable cores.
+        threads: number of torch threads with which the policy is fastest in this process.
     """
 
     step: float
@@ -58,7 +59,7 @@ class Parts:
     threads: int = 1
 
     def policy_of(self, rows: int) -> float:
-        """Seconds of a call of the policy with this number of rows."""
+        """Duration of a call of the policy with this number of rows, in seconds."""
         if rows >= SIZES[-1]:
             return self.policy[-1] * rows / SIZES[-1]
         last = bisect_left(SIZES, rows)
@@ -68,7 +69,7 @@ class Parts:
         return self.policy[last - 1] + part * (self.policy[last] - self.policy[last - 1])
 
     def bound(self, setup: Setup) -> float:
-        """Frames per second that a set-up would reach if nothing but its parts took time."""
+        """Frames per second that a set-up would reach if only its parts took time."""
         envs, workers = setup.envs, setup.workers
         policy = self.policy_of(envs)
         if setup.kind is Kind.SYNC:
@@ -85,13 +86,13 @@ class Parts:
 
 
 def measure(create_env_fn: Any, make_policy: Callable[[], Any], cores: int, seconds: float) -> Parts:
-    """Measure the parts, by what a collector in this process says of its time.
+    """Measure the parts with a collector in this process and its statistics.
 
     Args:
         create_env_fn: makes an env.
         make_policy: makes a policy.
-        cores: that can be used.
-        seconds: to spend, about.
+        cores: number of usable cores.
+        seconds: approximate time to spend.
     """
     env = build_env(create_env_fn)
     try:
@@ -115,7 +116,7 @@ def measure(create_env_fn: Any, make_policy: Callable[[], Any], cores: int, seco
 
 
 def _run(create_env_fn: Any, policy: Any, rows: int, seconds: float) -> tuple[float, float, float]:
-    """Seconds of a step of one env, of a call of the policy, and the share of the time that needed a core."""
+    """Seconds of a step of one env and of a call of the policy, and the fraction of the time that needed a core."""
     collector = SyncDataCollector(SerialEnv(rows, create_env_fn), policy, frames_per_batch=rows, return_same_td=True)
     try:
         collector.next()  # the first time is slower
@@ -135,17 +136,17 @@ def _run(create_env_fn: Any, policy: Any, rows: int, seconds: float) -> tuple[fl
 
 
 def _needed_core() -> float:
-    """Seconds that this process had a core, or was ready for one: on a busy machine it is not the env that waits."""
+    """Seconds for which this process had a core or was ready for one: on a busy machine, it is not the env that waits."""
     return time.process_time() + waited_for_core()
 
 
 def _total(stats: CollectorStats, share: float) -> float:
-    """Seconds since the first batch was asked for that a share means."""
+    """A share of the time since the first batch was requested, in seconds."""
     return share * stats.frames / stats.frames_per_second if stats.frames_per_second else 0.0
 
 
 def _transfer(nbytes: int) -> float:
-    """Seconds that copying a frame of this size takes."""
+    """Duration of copying a frame of this size, in seconds."""
     block = torch.zeros(COPIED, dtype=torch.uint8)
     target = torch.zeros_like(block)
     began = time.perf_counter()
@@ -155,7 +156,7 @@ def _transfer(nbytes: int) -> float:
 
 @contextmanager
 def torch_threads(number: int) -> Generator[None]:
-    """Have torch use this number of threads in the body."""
+    """Make torch use this number of threads inside the `with` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

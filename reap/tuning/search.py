@@ -1,4 +1,4 @@
-"""`tune`: measures the parts of a collection, races the set-ups that make sense, and says which collects most."""
+"""`tune`: measures the parts of a collection, races the reasonable set-ups, and finds the fastest."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from reap.tuning.trials import Track, Trial, race
 from reap.words import counted
 
 PARTS_SHARE = 0.15
-"""Of the time, for the parts."""
+"""Fraction of the time that is spent on the parts."""
 
 WAITING = 0.5
-"""An env waits if less than this share of its steps is CPU time."""
+"""An env counts as waiting if less than this fraction of its steps is CPU time."""
 
 SHOWN, DRAWN = 12, 20
 """Set-ups in the table and in the plot."""
@@ -39,14 +39,14 @@ SHOWN, DRAWN = 12, 20
 
 @dataclass(frozen=True)
 class Tuning:
-    """What `tune` found. `print` shows the table and the lines to paste.
+    """The result of `tune`. `print` shows the table and the lines to paste.
 
     Attributes:
-        env: the env, as Python: what a batch of envs is made from.
+        env: what a batch of envs is made from, as Python.
         policy: the policy, as Python.
-        frames_per_batch: that the set-ups were tried with, at most.
-        parts: seconds that the parts of a collection take.
-        trials: what was tried, best first.
+        frames_per_batch: maximum number of frames in a batch of the trials.
+        parts: durations of the parts of a collection.
+        trials: the trials, best first.
     """
 
     env: str
@@ -57,17 +57,17 @@ class Tuning:
 
     @property
     def best(self) -> Setup:
-        """The set-up that collects most."""
+        """The fastest set-up."""
         return self.trials[0].setup
 
     @property
     def best_synchronous(self) -> Setup:
-        """The one that collects most with all frames of a batch by the same, latest weights."""
+        """The fastest one in which all frames of a batch come from the same, latest weights."""
         return next(trial.setup for trial in self.trials if trial.setup.is_synchronous)
 
     @property
     def code(self) -> str:
-        """Lines of Python that make the collector of the best set-up, and the best synchronous one if that is another."""
+        """Lines of Python that make the collector of the best set-up, and of the best synchronous one if that differs."""
         lines = [self.best.code(self.env, self.policy, self.frames_per_batch)]
         if self.best_synchronous != self.best:
             lines += ["", "# on-policy, where all frames of a batch are to be by the latest weights:"]
@@ -127,18 +127,18 @@ def tune(
     """Find the collector, the number of workers, and the number of envs in each that collect the most frames per second here.
 
     Steps of the env, resets and calls of the policy are measured first, which gives an estimate for each set-up. Then the
-    set-ups race: all that could win collect for a moment, the best for longer. Training is not part of it: where it takes
-    long, `MultiaSyncDataCollector` collects meanwhile, whatever the table says.
+    set-ups race: all that could win collect for a moment, the best for longer. Training is not included: if it takes long,
+    `MultiaSyncDataCollector` collects meanwhile, which the table does not show.
 
     Args:
         create_env_fn: a gymnasium id, or a factory of one env (not of a batch).
         policy: module or function; None for random actions.
         create_env_kwargs: keywords for the factory, or for `GymEnv` with an id.
-        policy_factory: builds the policy, in place of `policy`.
-        hidden: widths of an `MLP`, in place of `policy`: a network for the env, to tune with before there is a policy.
+        policy_factory: builds the policy, instead of `policy`.
+        hidden: widths of an `MLP`, instead of `policy`: a network for the env, for tuning before there is a policy.
         frames_per_batch: frames of a batch of the collector that you will use.
-        seconds: to spend, about.
-        cores: to plan for; None for those that this process may use, by the container's limits too.
+        seconds: approximate time to spend.
+        cores: number of cores to plan for; None for those that this process may use, within the container's limits.
         console: where progress is shown; by default rich's, and only on a terminal.
 
     Returns:
@@ -182,7 +182,7 @@ def _env(create_env_fn: Any, kwargs: Mapping[str, Any] | None) -> tuple[Any, str
 
 
 def _policy(make_env: Any, policy: Any, factory: Any, hidden: Any) -> tuple[Callable[[], Any], str]:
-    """What makes the policy of each trial, and the policy as Python."""
+    """The factory of each trial's policy, and the policy as Python."""
     given = [name for name, value in (("policy", policy), ("policy_factory", factory), ("hidden", hidden)) if value is not None]
     if len(given) > 1:
         raise OptionError(f"expected one of policy, policy_factory and hidden, got {' and '.join(given)}")
@@ -201,7 +201,7 @@ def _policy(make_env: Any, policy: Any, factory: Any, hidden: Any) -> tuple[Call
 
 
 def _name(factory: Any, otherwise: str) -> str:
-    """A name for a factory in lines of Python; a lambda and a partial have none of their own."""
+    """A name for a factory in lines of Python; a lambda and a partial have none."""
     name = getattr(factory, "__name__", otherwise)
     return name if name.isidentifier() else otherwise
 

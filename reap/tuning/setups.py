@@ -16,7 +16,7 @@ from reap.envs.serial import SerialEnv
 from reap.words import counted
 
 ENVS = (1, 2, 4, 8, 16, 32, 64)
-"""Envs of one process that are tried."""
+"""Numbers of envs of one process that are tried."""
 
 TEMPLATE = """\
 {torch}from reap import {imported}
@@ -35,7 +35,7 @@ class Kind(Enum):
         SYNC: this process, one after the other.
         PARALLEL: a `ParallelEnv`, whose steps this process waits for.
         OVERLAP: a `ParallelEnv(overlap=True)`: one half of the envs is stepped while the policy acts for the other.
-        MULTI_SYNC: workers, each with its own policy; a batch has a rollout of all.
+        MULTI_SYNC: workers, each with its own policy; a batch holds a rollout of each.
         MULTI_ASYNC: the same; a batch is the rollout of whichever comes first.
     """
 
@@ -56,9 +56,9 @@ class Setup:
 
     Attributes:
         kind: who steps the envs.
-        envs: of each worker; of the collector, where it has no workers.
-        workers: processes that step envs; 1 for `SYNC`.
-        threads: of torch in the process of the policy, where that is the trainer's; workers have one each.
+        envs: number of envs of each worker, or of the collector if it has no workers.
+        workers: number of processes that step envs; 1 for `SYNC`.
+        threads: number of torch threads in the process of the policy, if that is the trainer's; workers have one each.
     """
 
     kind: Kind
@@ -77,12 +77,12 @@ class Setup:
 
     @property
     def sizes(self) -> str:
-        """`"64 envs"`, of each worker where there are any."""
+        """`"64 envs"`, for each worker if there are any."""
         return counted(self.envs, "env") + (" each" if self.kind in WITH_WORKERS else "")
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether the weights of a whole batch are the same, and the latest."""
+        """Whether all frames of a batch come from the same, latest weights."""
         return self.kind is not Kind.MULTI_ASYNC
 
     @property
@@ -100,7 +100,7 @@ class Setup:
 
         Args:
             create_env_fn: makes one env.
-            make_policy: makes the policy, which the collector has for itself.
+            make_policy: makes the policy, which no other collector uses.
             frames_per_batch: frames of a batch; rounded up to whole columns.
         """
         frames = -(-frames_per_batch // self.columns_of) * self.columns_of
@@ -151,12 +151,12 @@ class Setup:
 
 
 def candidates(cores: int, waits: bool, threads: int = 1) -> Iterator[Setup]:
-    """The set-ups that make sense on a machine.
+    """The set-ups that are reasonable on a machine.
 
     Args:
-        cores: that can be used.
-        waits: whether an env spends much of a step waiting, so that more processes than cores pay.
-        threads: of torch where the policy is in this process.
+        cores: number of usable cores.
+        waits: whether an env spends much of a step waiting, so that more processes than cores help.
+        threads: number of torch threads if the policy is in this process.
     """
     processes = sorted({2, cores, *((2 * cores, 4 * cores) if waits else ())} - {1})
     for envs in ENVS:

@@ -1,4 +1,4 @@
-"""`Trial`: a set-up that collects for a moment, and how fast; `race`, which gives the time to those that look best."""
+"""`Trial`: a set-up that collects for a moment, and its rate; `race`, which gives more time to the best."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from reap.tuning.parts import Parts, torch_threads
 from reap.tuning.setups import Setup
 
 HOPELESS = 0.6
-"""A set-up whose bound is less than this share of the best rate that was measured is not tried."""
+"""A set-up whose bound is below this fraction of the best measured rate is not tried."""
 
 KEPT = 3
-"""One of this many goes on to the next round."""
+"""One in this number reaches the next round."""
 
 ROUNDS = 3
 BATCH_SECONDS = 0.1
-"""One rollout of each worker takes about this long at most, so that a slow env has several."""
+"""Approximate maximum duration of a worker's rollout, in seconds, so that a slow env has several."""
 
 
 @dataclass
 class Trial:
-    """A set-up, and what was measured of it.
+    """A set-up and its measurements.
 
     Attributes:
-        setup: which one.
+        setup: the set-up.
         bound: frames per second that its parts alone would allow.
-        rates: frames per second, of each time that it collected.
-        error: why it could not, if it could not.
+        rates: frames per second of each run.
+        error: the reason why it could not collect, if there is one.
     """
 
     setup: Setup
@@ -45,7 +45,7 @@ class Trial:
 
     @property
     def share(self) -> float:
-        """The rate, as a share of the estimate from the parts alone."""
+        """The rate as a fraction of the estimate from the parts alone."""
         return self.rate / self.bound
 
 
@@ -56,7 +56,7 @@ class Track:
     Attributes:
         create_env_fn: makes one env.
         make_policy: makes the policy.
-        frames_per_batch: the most frames of a batch.
+        frames_per_batch: maximum number of frames in a batch.
     """
 
     create_env_fn: Any
@@ -66,7 +66,7 @@ class Track:
     def run(self, trial: Trial, seconds: float) -> None:
         """Collect for a time, after a rollout of each worker for warming up.
 
-        Workers that deliver as they come may all do so at once, so that they are counted by whole rounds.
+        Workers that deliver as they come may all do so at once, so whole rounds are counted.
         """
         batches = trial.setup.batches_of_all
         expected = int(trial.bound * BATCH_SECONDS / batches)
@@ -92,9 +92,9 @@ def race(track: Track, setups: Sequence[Setup], parts: Parts, seconds: float) ->
 
     Args:
         track: what to collect.
-        setups: who competes.
-        parts: what they are made of.
-        seconds: to spend, about, the start of processes included.
+        setups: the competitors.
+        parts: their measured parts.
+        seconds: approximate time to spend, including the start of processes.
 
     Yields:
         All trials, best first, whenever one has been run.
@@ -116,7 +116,7 @@ def race(track: Track, setups: Sequence[Setup], parts: Parts, seconds: float) ->
 
 
 def _best_bound(trials: Sequence[Trial]) -> float:
-    """The best rate so far, on the scale of the bounds: the parts may have been measured while the machine was slower."""
+    """The best rate so far, on the scale of the bounds: the machine may have been slower when the parts were measured."""
     best, most = max(one.rate for one in trials), max(one.share for one in trials)
     return best / max(1.0, most)
 

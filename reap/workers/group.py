@@ -14,9 +14,8 @@ import itertools
 import os
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerError
@@ -25,6 +24,7 @@ from reap.workers import reports
 from reap.workers.base import Command, MakeHandler, Reply
 from reap.workers.carrier import Carrier, drop, end
 from reap.workers.conversation import Conversation, Request
+from reap.workers.failures import Failures
 from reap.workers.handler_spec import HandlerSpecs
 from reap.workers.messages import MessageKind
 from reap.workers.progress import Progress
@@ -79,9 +79,7 @@ class Group:
         self._state = GroupState.RUNNING
         self._is_stopping = False
         self._failure: WorkerError | None = None
-        self._failures: deque[WorkerError] = deque()
-        self._down: dict[int, WorkerError] = {}
-        self._only_of: int | None = None
+        self._failures = Failures()
         self._order = itertools.count()
         self._lock = threading.RLock()  # held while waiting; reentrant, for a signal's handler may stop the group
         self._owner = os.getpid()
@@ -136,13 +134,13 @@ class Group:
         request = Request(self.carrier.outgoing(command, fds))
         with self._lock:
             self._turn(0)
-            self._check_up(worker)
+            self._failures.check(worker)
             conversation = self._conversations[worker]
             conversation.requests.append(request)
             try:
                 while not self._send(worker):
                     self._turn(-1)
-                    self._check_up(worker)
+                    self._failures.check(worker)
             except BaseException:
                 conversation.take_back(request)
                 raise
@@ -151,7 +149,7 @@ class Group:
         """Like `request`, but without waiting: anything that cannot be sent now is sent by `ready` or `poll`."""
         request = Request(self.carrier.outgoing(command, ()))
         with self._lock:
-            self._check_up(worker)
+            self._failures.check(worker)
             self._conversations[worker].requests.append(request)
 
     def ready(self, among: Collection[int]) -> tuple[int, Reply]:
@@ -169,7 +167,7 @@ class Group:
                 awaited = [worker for worker in among if self._conversations[worker].is_awaited]
                 if not awaited:
                     for worker in among:
-                        self._check_up(worker)
+                        self._failures.check(worker)
                     raise RuntimeError(f"no request is under way to workers {sorted(among)}")
                 self._send_rests()
                 with interrupts_allowed():
@@ -190,17 +188,11 @@ class Group:
         """The failure of each worker that is down and waits to be replaced, whether raised already or not."""
         with self._lock:
             self._take_in(0)
-            self._failures.clear()
-            return list(self._down.values())
+            return self._failures.take_all()
 
-    @contextmanager
-    def failures_only_of(self, worker: int) -> Generator[None]:
+    def failures_only_of(self, worker: int) -> AbstractContextManager[None]:
         """Hold back failures of other workers inside the `with` block; they are raised later."""
-        self._only_of = worker
-        try:
-            yield
-        finally:
-            self._only_of = None
+        return self._failures.only_of(worker)
 
     def abandon(self, workers: Collection[int]) -> None:
         """Drop the replies to all requests made to these workers so far, including replies still to come."""
@@ -210,7 +202,7 @@ class Group:
 
     def expect_end(self, worker: int) -> None:
         """Note that a worker has announced its end: `ready` waits for that, and it is raised as a failure."""
-        self._conversations[worker].is_leaving = worker not in self._down
+        self._conversations[worker].is_leaving = worker not in self._failures.down
 
     def replace(self, worker: int, make_handler: MakeHandler) -> None:
         """Launch another worker in a worker's place; the old one is killed if it still runs, and its replies are dropped.
@@ -222,12 +214,12 @@ class Group:
         with self._lock:
             self._vacate(worker)
             self.carrier.launch(worker, spec)
-            self._down.pop(worker, None)
+            self._failures.replaced(worker)
 
     def _vacate(self, worker: int) -> None:
         self._check_open()
         self._retire(worker)
-        self._failures = deque(failure for failure in self._failures if failure.worker != worker)
+        self._failures.drop(worker)
         self._conversations[worker] = Conversation()
 
     def withdraw(self, failure: WorkerError) -> None:
@@ -272,12 +264,11 @@ class Group:
         The reply of a worker of `among` that failed after replying is returned before its failure is raised.
         """
         self._take_in(timeout)
-        if self._down and any(worker in self._down and self._conversations[worker].answer() for worker in among):
+        down = self._failures.down
+        if not down or any(worker in down and self._conversations[worker].answer() for worker in among):
             return
-        for failure in self._failures:
-            if self._only_of in (None, failure.worker):
-                self._failures.remove(failure)
-                self._fail(failure)
+        if failure := self._failures.due():
+            self._fail(failure)
 
     def _take_in(self, timeout: float) -> None:
         if self._receiving_from is not None:
@@ -330,7 +321,7 @@ class Group:
         return True
 
     def _ended(self, worker: int) -> None:
-        if worker not in self._down:
+        if worker not in self._failures.down:
             self._retire(worker, WorkerDied(worker, self.carrier.exit_code(worker), self.describe(worker)[0]))
 
     def _send(self, worker: int) -> bool:
@@ -367,8 +358,7 @@ class Group:
     def _retire(self, worker: int, failure: WorkerError | None = None) -> None:
         """Take a worker out of the group."""
         if failure:
-            self._down[worker] = failure
-            self._failures.append(failure)
+            self._failures.add(failure)
         self.carrier.release(worker)
         self._conversations[worker].end()
         if not self._ends_all or not failure:
@@ -394,7 +384,3 @@ class Group:
             raise ClosedError(f"these workers were ended when one failed: {reports.brief(self._failure)}") from self._failure
         if self._is_stopping or self._state is not GroupState.RUNNING:
             raise ClosedError("these workers are stopped")
-
-    def _check_up(self, worker: int) -> None:
-        if failure := self._down.get(worker):
-            raise failure

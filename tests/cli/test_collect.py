@@ -308,7 +308,7 @@ def test_a_port_serves_a_page(here: Path, capsys: pytest.CaptureFixture[str]) ->
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert reap(f"CartPole-v1 --frames 10 --out data --port {port}") == 2
-        assert f"page: port {port} of 127.0.0.1 cannot be had" in capsys.readouterr().err
+        assert f"page: port {port} of 127.0.0.1 cannot be bound" in capsys.readouterr().err
     assert not (here / "data").exists()
     assert reap(f"CartPole-v1 --frames 10 --out data --port {port}") == 0
     assert f"Page: http://127.0.0.1:{port}/?token=" in capsys.readouterr().out

@@ -95,7 +95,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
         (health.neighbour("gymnasium", "0.29.1", Requirement("gymnasium>=1.0")), "0.29.1", 'pip install "gymnasium>=1.0"'),
         (health.neighbour("gymnasium", "1.1", Requirement("gymnasium>=1.0")), "1.1", ""),
         (health.neighbour("mujoco", "4.0", None), "4.0", ""),
-        (health.first_batch(10, 1.53), "10 frames of CartPole-v1 in 1.5 s, its start included", ""),
+        (health.first_batch(10, 1.53), "10 frames of CartPole-v1 in 1.5 s, including its start", ""),
         (health.first_batch(10, 110.0), "10 frames of CartPole-v1 in 110.0 s", "a slow start"),
     ],
 )

@@ -224,7 +224,7 @@ FIELDS = {
         ([], "^word holds Python objects .* leave it out with --drop word$"),
         (["next/word"], "^word holds Python objects"),
         (["world"], "--drop world: expected one of the keys word, observation, next/word, next/done. Did you mean 'word'?"),
-        (["word", "observation", "done"], "--drop: expected a key that is left to store"),
+        (["word", "observation", "done"], "--drop: expected at least one key to remain"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_before(tmp_path: Path, drop: list[str], message: str) -> None:

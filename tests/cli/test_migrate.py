@@ -86,8 +86,8 @@ def test_a_file_that_is_not_python_is_named_and_the_others_are_done(program: Pat
     Path("bytes.py").write_bytes(b"x = '\xff'\n")
     assert main(["migrate", ".", "--write"]) == 1
     out = capsys.readouterr().out
-    assert "broken.py: left as it is: '(' was never closed" in out
-    assert "bytes.py: left as it is: invalid or missing encoding" in out
+    assert "broken.py: left unchanged: '(' was never closed" in out
+    assert "bytes.py: left unchanged: invalid or missing encoding" in out
     assert program.read_text() == AFTER
 
 
@@ -95,7 +95,7 @@ def test_a_file_that_is_not_python_is_named_and_the_others_are_done(program: Pat
     ("words", "message"),
     [
         ([], "expected a file or a folder, got none"),
-        (["none.py"], "none.py: expected a folder or a Python file, FILE.py; it is not there"),
+        (["none.py"], "none.py: expected a folder or a Python file, FILE.py; it does not exist"),
         (["notes.txt"], "notes.txt: expected a folder or a Python file, FILE.py; found .txt"),
     ],
 )

@@ -8,23 +8,12 @@ import pytest
 
 from reap.collectors.stats import KEPT_EPISODES, CollectorStats, Meter, Summary
 from reap.recording.trajectories import Episode
-
-
-class Clock:
-    """Stands in for `perf_counter`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clocks import Clock, set_clock
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("reap.collectors.stats.perf_counter", clock)
-    return clock
+    return set_clock(monkeypatch, "reap.collectors.stats")
 
 
 def episode(reward: float, length: int) -> Episode:

@@ -23,7 +23,7 @@ from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.slices import SliceSampler
 from reap.data.samplers.slices_once import SliceSamplerWithoutReplacement
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
-from reap.data.saving import checkpoint, folders
+from reap.data.saving import folders
 from reap.data.saving.rest import REST
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
 from reap.errors import CallOrderError, OptionError, SpecMismatch
@@ -681,19 +681,19 @@ def test_a_save_that_is_killed_leaves_the_one_before(where: str, tmp_path: Path)
     assert os.listdir(tmp_path) == ["saved"]
 
 
-def test_an_error_in_a_save_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_save_leaves_no_files(tmp_path: Path) -> None:
     buffer = made()
     buffer.extend(frames(0, 3))
     buffer.dumps(tmp_path / "saved")
     buffer.extend(frames(3, 3))
 
-    def failing(*arguments: Any) -> None:
+    def failing(frames: TensorDict, path: Path) -> None:
+        frames.memmap(path)
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(checkpoint, "write_frames", failing)
+    buffer.register_save_hook(failing)
     with pytest.raises(OSError, match="Input/output error"):
         buffer.dumps(tmp_path / "saved")
-    monkeypatch.undo()
     assert os.listdir(tmp_path) == ["saved"]
     buffer.loads(tmp_path / "saved")
     assert len(buffer) == 3

@@ -17,13 +17,14 @@ from tensordict import TensorDict
 from reap.collectors import SyncDataCollector
 from reap.data import MultiStep
 from reap.data.buffers.replay import ReplayBuffer
-from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, lazy
+from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
 from reap.data.storages.bits import differing
 from reap.data.storages.next_values.rebuild import RebuildNext
 from reap.data.storages.next_values.side_store import RESERVED, RETURNED, TAKEN, SideStore, Sparse
 from reap.envs import GymEnv, SerialEnv
 from reap.errors import OptionError
 from reap.recording.layout import Field
+from tests.machine import in_container, leave
 from tests.pairwise import each_value, pairwise
 from tests.warm import Program
 
@@ -251,22 +252,21 @@ def test_after_multi_step_all_that_differs_is_kept(make: Make) -> None:
     assert len(with_slots(ours)) > 90
 
 
-def test_where_the_memory_for_slots_ends_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    available = [1e9]
-    monkeypatch.setattr(lazy, "available_memory", lambda: (available[0], "the machine"))
+def test_where_the_memory_for_slots_ends_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_container(monkeypatch, tmp_path, left=10**9)
     buffer, writes = ram(40), Writes(0)
     buffer.extend(writes(30, ends=0.0))
     before = buffer[:].clone()
     side_of(buffer).counts[RESERVED] = side_of(buffer).counts[TAKEN]
-    available[0] = 100.0
-    with pytest.raises(MemoryError, match=r"observations_once: 780 B more .* the machine has 100 B left.*MultiStep"):
+    leave(tmp_path, 100)
+    with pytest.raises(MemoryError, match=r"observations_once: 780 B more .* \(cgroup\) has 100 B left.*MultiStep"):
         buffer.extend(writes(40, ends=1.0))
     assert_same(buffer[:], before)
     assert buffer.write_count == 30
 
 
-def test_the_first_write_counts_roots_and_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy, "available_memory", lambda: (1e6, "the machine"))
+def test_the_first_write_counts_roots_and_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_container(monkeypatch, tmp_path, left=10**6)
     data = TensorDict({"pixels": torch.zeros(5, 600), "next": {"pixels": torch.zeros(5, 600)}}, [5])
     assert len(ram(400).extend(data)) == 5  # 960 kB; 1.92 MB twice
     with pytest.raises(MemoryError, match="frames need"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -20,7 +21,7 @@ from tensordict import NonTensorStack, TensorDict
 from reap.data.buffers.ensemble import ReplayBufferEnsemble
 from reap.data.buffers.replay import ReplayBuffer
 from reap.data.samplers.slices import SliceSampler
-from reap.data.saving import folders, reading, rest
+from reap.data.saving import reading, rest
 from reap.data.saving.manifest import MANIFEST
 from reap.data.saving.rest import REST
 from reap.data.storages import LazyTensorStorage
@@ -124,16 +125,16 @@ def test_two_savers_a_reader_and_one_that_is_killed(
 
 
 def test_a_partial_that_another_process_took_for_stale_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, seen = folders._lock, []
+    real, seen = fcntl.flock, []
 
-    def removing(fd: int) -> bool | None:
+    def removing(fd: int, kind: int) -> None:
         if not seen:
             (one,) = tmp_path.glob(".ck.*.partial")
             seen.append(one)
             one.rmdir()
-        return real(fd)
+        real(fd, kind)
 
-    monkeypatch.setattr(folders, "_lock", removing)
+    monkeypatch.setattr(fcntl, "flock", removing)
     made(5).dumps(tmp_path / "ck")
     assert os.listdir(tmp_path) == ["ck"]
 
@@ -208,10 +209,11 @@ def test_frames_are_read_by_tensordict_and_the_manifest_is_plain(tmp_path: Path)
     assert files["next/y.memmap"]["bytes"] == 160
 
 
-def test_rows_that_are_apart_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reap.data.saving.frame_files.PIECE", 100)
+def test_rows_that_are_apart_are_written_in_pieces(tmp_path: Path) -> None:
     buffer, twin = (ReplayBuffer(storage=LazyTensorStorage(60, ndim=2)) for _ in range(2))
-    buffer.extend(TensorDict({"x": torch.randn(3, 7, 5, 2), "flag": torch.rand(3, 7) < 0.5}, [3, 7]))
+    buffer.extend(TensorDict({"x": torch.randn(3, 7, 5, 20_000), "flag": torch.rand(3, 7) < 0.5}, [3, 7]))
+    assert buffer[:]["x"][0].nbytes > 2 * reading.PIECE
+    assert not buffer[:]["x"].is_contiguous()
     buffer.dumps(tmp_path)
     twin.loads(tmp_path)
     assert (twin[:] == buffer[:]).all()

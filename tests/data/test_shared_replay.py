@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from reap.data.buffers.replay import ReplayBuffer
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
 from reap.errors import OptionError, SpecMismatch
-from reap.system import waits
+from tests.machine import impatient
 from tests.warm import Program
 from tests.warned import on_warning
 
@@ -146,7 +146,7 @@ def test_a_writer_that_is_killed_leaves_the_buffer_usable(make: Any) -> None:
 def test_a_writer_that_is_stopped_is_named_when_the_ring_comes_round(
     make: Any, end: signal.Signals, written: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waits, "PATIENCE", 0.05)
+    impatient(monkeypatch, 0.05)
     buffer = make(100)
     buffer.extend(block(1, 50))
     warned: list[str] = []

@@ -14,10 +14,10 @@ from tensordict import NonTensorStack, TensorDict, lazy_stack, tensorclass
 
 from reap.data.buffers.replay import ReplayBuffer
 from reap.data.storages import LazyMemmapStorage, LazyTensorStorage
-from reap.data.storages import lazy as storages
 from reap.data.storages.base import Storage
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from tests import warm
+from tests.machine import in_container
 
 KINDS: dict[str, Callable[..., Any]] = {"ram": LazyTensorStorage, "files": LazyMemmapStorage}
 
@@ -267,13 +267,13 @@ def test_no_descriptor_and_no_mapping_is_left_by_writes_and_samples() -> None:
 # What is refused
 
 
-def test_too_little_memory_is_refused_before_any_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storages, "available_memory", lambda: (1_000_000, "the machine"))
+def test_too_little_memory_is_refused_before_any_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_container(monkeypatch, tmp_path, left=1_000_000)
     buffer = buffer_in("ram", 1_000)
     big = TensorDict({"pixels": torch.zeros(1, 2_000, dtype=torch.uint8), "small": torch.zeros(1)}, [1])
     expected = (
-        r"1000 frames need 2.0 MB, the machine has 1.0 MB left; the largest key is 'pixels' with 2.0 MB. Expected max_size of "
-        r"at most 4\d\d, or less in each frame"
+        r"1000 frames need 2.0 MB, the container \(cgroup\) has 1.0 MB left; the largest key is 'pixels' with 2.0 MB. Expected "
+        r"max_size of at most 4\d\d, or less in each frame"
     )
     with pytest.raises(MemoryError, match=expected):
         buffer.extend(big)
@@ -301,23 +301,12 @@ def test_floats_of_8_bits_are_for_memory_and_refused_for_files(tmp_path: Path) -
     assert len(in_files) == 4
 
 
-def test_too_little_shared_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_shared_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer: ReplayBuffer = ReplayBuffer(storage=LazyTensorStorage(1_000), shared=True)
-    monkeypatch.setattr(storages, "available_memory", lambda: (1_000, "the container (cgroup)"))
+    in_container(monkeypatch, tmp_path, left=1_000)
     with pytest.raises(MemoryError, match=r"the container \(cgroup\) has 1.0 kB left"):
         buffer.extend(torch.zeros(1, 100))
     assert not buffer.storage.is_initialised
-
-
-def test_too_small_a_disk_is_refused_before_a_file_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(storages, "free_space", lambda folder: 1_000)
-    buffer = buffer_in("files", 100, scratch_dir=tmp_path)
-    with pytest.raises(
-        MemoryError, match=rf"100 frames need 80.0 kB, the disk of {tmp_path} has 1.0 kB left.*at most 1, or less"
-    ):
-        buffer.extend(torch.zeros(2, 100, dtype=torch.float64))
-    assert os.listdir(tmp_path) == []
-    assert len(buffer) == 0
 
 
 @anywhere

@@ -172,11 +172,10 @@ def test_lists_grow() -> None:
 def test_a_broken_write_into_a_list_that_grew(monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = ReplayBuffer(storage=ListStorage(), collate_fn=list)
     buffer.extend(list(range(1_020)))
-    publish = buffer.storage.ring.publish
-    monkeypatch.setattr(buffer.storage.ring, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        buffer.extend(list(range(20)))
-    monkeypatch.setattr(buffer.storage.ring, "publish", publish)
+    with monkeypatch.context() as broken:
+        broken.setattr(buffer.storage.ring, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            buffer.extend(list(range(20)))
     assert len(buffer) == 1_020
     buffer.extend(["b"])
     assert (len(buffer), buffer[-1]) == (1_021, "b")

@@ -180,7 +180,7 @@ def test_headers_keep_the_address_secret_and_foreign_code_out(address: str) -> N
 def test_without_the_token_there_is_nothing(address: str, path: str, query: str) -> None:
     response, text = ask(address, path, query=query)
     assert response.status == 403
-    assert text.startswith("This page needs the token of its address: ")
+    assert text.startswith("This page needs the token in its address: ")
 
 
 def test_a_token_is_compared_as_a_whole(address: str) -> None:
@@ -311,16 +311,23 @@ def test_a_page_that_reads_nothing_does_not_hold_up_the_end() -> None:
         assert threads() == []
 
 
-def test_an_error_while_numbers_are_read_does_not_hold_up_the_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = Run()
+class Unreadable(ReplayBuffer):
+    """A buffer whose numbers cannot be read once that is said."""
+
+    fails = False
+
+    @property
+    def storage(self) -> Any:
+        if self.fails:
+            raise RuntimeError("the numbers cannot be read")
+        return super().storage
+
+
+def test_an_error_while_numbers_are_read_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    buffer = Unreadable()
+    run = Run(replay_buffer=buffer)
     next(run.batches)
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("the numbers cannot be read")
-
-    monkeypatch.setattr(feed, "report", fail)
+    buffer.fails = True
     told = events(run.address)
     first = next(told)
     list(run.batches)
@@ -350,7 +357,7 @@ def test_a_port_that_is_taken_is_told_at_once() -> None:
         port = server.getsockname()[1]
         with pytest.raises(
             OptionError,
-            match=rf"^page: port {port} of 127\.0\.0\.1 cannot be had: Address already in use\. Name another one, or take a "
+            match=rf"^page: port {port} of 127\.0\.0\.1 cannot be bound: Address already in use\. Name another one, or take a "
             r"free one with True$",
         ):
             Run(page=port)

@@ -17,24 +17,12 @@ from reap.display.page.feed import Feed
 from reap.display.page.history import POINTS, History, point
 from reap.display.page.report import report
 from reap.recording.trajectories import Episode
-
-
-class Clock:
-    """Takes the place of `perf_counter`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clocks import Clock, set_clock
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in ("reap.collectors.stats", "reap.display.counts"):
-        monkeypatch.setattr(f"{module}.perf_counter", clock)
-    return clock
+    return set_clock(monkeypatch, "reap.collectors.stats", "reap.display.counts")
 
 
 def work(meter: Meter, clock: Clock, reward: float = 3.0, worker: int = 0) -> None:

@@ -15,6 +15,7 @@ from reap.collectors import SyncDataCollector
 from reap.collectors.stats import Meter, Place
 from reap.errors import OptionError
 from reap.recording.trajectories import Episode
+from tests.clocks import Clock, set_clock
 
 MODULE = importlib.import_module("reap.display.loop")
 progress = MODULE.progress
@@ -23,23 +24,9 @@ HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-class Clock:
-    """Stands in for `perf_counter`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("reap.collectors.stats.perf_counter", clock)
-    monkeypatch.setattr("reap.display.counts.perf_counter", clock)
-    monkeypatch.setattr(MODULE, "perf_counter", clock)
-    return clock
+    return set_clock(monkeypatch, "reap.collectors.stats", "reap.display.counts", "reap.display.loop")
 
 
 class FakeCollector:

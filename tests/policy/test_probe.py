@@ -109,12 +109,12 @@ def test_outputs_without_the_batch_dimensions() -> None:
 
 
 INDEX = (
-    "It looks like an index where one-hot is due: GymEnv(env, categorical_action_encoding=True) takes indices, of gymnasium's "
-    "vector envs too; or encode it with torch.nn.functional.one_hot."
+    "It looks like an index, but a one-hot vector is expected: GymEnv(env, categorical_action_encoding=True) takes "
+    "indices, of gymnasium's vector envs too; or encode it with torch.nn.functional.one_hot."
 )
 
 
-def test_an_index_where_one_hot_is_due() -> None:
+def test_an_index_where_one_hot_is_expected() -> None:
     assert message(lambda x: torch.tensor(1), GymEnv(DiscreteCount(9))) == (
         f"policy <lambda>: key action: expected shape (5,) and dtype int64, found shape () and dtype int64. {INDEX}"
     )
@@ -122,11 +122,12 @@ def test_an_index_where_one_hot_is_due() -> None:
     assert message(lambda x: torch.tensor([1, 2, 3]), env).endswith(f"found shape (3,) and dtype int64. {INDEX}")
 
 
-def test_one_hot_where_an_index_is_due() -> None:
+def test_one_hot_where_an_index_is_expected() -> None:
     env = GymEnv(DiscreteCount(9), categorical_action_encoding=True)
     assert message(lambda x: torch.tensor([0, 1, 0, 0, 0]), env) == (
-        "policy <lambda>: key action: expected shape () and dtype int64, found shape (5,) and dtype int64. It looks one-hot "
-        "where an index is due: build the env without categorical_action_encoding=True, or give indices (value.argmax(-1))."
+        "policy <lambda>: key action: expected shape () and dtype int64, found shape (5,) and dtype int64. It looks like a "
+        "one-hot vector, but an index is expected: build the env without categorical_action_encoding=True, or give indices "
+        "(value.argmax(-1))."
     )
 
 
@@ -335,7 +336,7 @@ def test_lazy_layers_of_an_unwrapped_policy() -> None:
     assert torch.equal(collector.next()["action"][0], net(torch.zeros(1)).detach())
 
 
-# ---------------------------------------------------------------------- scores where a choice is due
+# ---------------------------------------------------------------------- scores where a choice is expected
 
 
 @pytest.mark.parametrize(

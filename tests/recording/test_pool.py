@@ -6,6 +6,7 @@ import copy
 import ctypes
 import gc
 import io
+import os
 import pickle
 import textwrap
 import tracemalloc
@@ -18,11 +19,10 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict, assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from reap.errors import ClosedError
 from reap.keys import Key
-from reap.recording import layout
-from reap.recording.buffers import Slot
 from reap.recording.layout import Field
 from reap.recording.pool import SlotPool
 from tests import warm
@@ -82,14 +82,19 @@ def test_a_new_slot_only_when_all_are_lent() -> None:
     assert [pool.take() for _ in range(3)] == [first, second, 2]
 
 
-def test_a_slot_comes_back_from_a_delivery_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise MemoryError("no memory to clone into")
+class NoClones(TorchDispatchMode):
+    """No memory is left for clones."""
 
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "clone" in str(func):
+            raise MemoryError("no memory to clone into")
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_slot_comes_back_from_a_delivery_that_fails() -> None:
     pool = SlotPool(FIELDS, (), 4)
     index = pool.take()
-    monkeypatch.setattr(Slot, "tensor", fail)
-    with pytest.raises(MemoryError, match="no memory to clone into"):
+    with NoClones(), pytest.raises(MemoryError, match="no memory to clone into"):
         pool.deliver(index)
     assert pool.lent == 0
 
@@ -97,7 +102,7 @@ def test_a_slot_comes_back_from_a_delivery_that_fails(monkeypatch: pytest.Monkey
 def test_no_memory_for_another_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = SlotPool(FIELDS, (), 4)
     kept = [counting_batch(pool) for _ in range(2)]
-    monkeypatch.setattr(layout, "physical_memory", lambda: 1000.0)
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1, "SC_PAGE_SIZE": 1000}.__getitem__)
     with pytest.raises(MemoryError, match="do not fit into the memory of this machine, which has 1.0 kB") as caught:
         pool.take()
     assert caught.value.__notes__ == ["reap: 2 earlier batches are still kept, each in a block of this size"]

@@ -193,7 +193,7 @@ def test_one_hot_contains_exactly_the_unit_vectors():
             torch.tensor(1),
             (
                 "expected shape (3,) and dtype int64, found shape () and dtype int64. "
-                "It looks like an index where one-hot is due: GymEnv(env, categorical_action_encoding=True) takes "
+                "It looks like an index, but a one-hot vector is expected: GymEnv(env, categorical_action_encoding=True) takes "
                 "indices, of gymnasium's vector envs too; or encode it with torch.nn.functional.one_hot."
             ),
         ),
@@ -202,7 +202,7 @@ def test_one_hot_contains_exactly_the_unit_vectors():
             torch.tensor([[1], [2]]),
             (
                 "expected shape (2, 3) and dtype int64, found shape (2, 1) and dtype int64. "
-                "It looks like an index where one-hot is due: GymEnv(env, categorical_action_encoding=True) takes "
+                "It looks like an index, but a one-hot vector is expected: GymEnv(env, categorical_action_encoding=True) takes "
                 "indices, of gymnasium's vector envs too; or encode it with torch.nn.functional.one_hot."
             ),
         ),
@@ -211,7 +211,7 @@ def test_one_hot_contains_exactly_the_unit_vectors():
             torch.tensor([1, 2]),
             (
                 "expected shape (5,) and dtype bool, found shape (2,) and dtype int64. "
-                "It looks like an index where one-hot is due: GymEnv(env, categorical_action_encoding=True) takes "
+                "It looks like an index, but a one-hot vector is expected: GymEnv(env, categorical_action_encoding=True) takes "
                 "indices, of gymnasium's vector envs too; or encode it with torch.nn.functional.one_hot."
             ),
         ),
@@ -220,7 +220,8 @@ def test_one_hot_contains_exactly_the_unit_vectors():
             torch.tensor([0, 1, 0]),
             (
                 "expected shape () and dtype int64, found shape (3,) and dtype int64. "
-                "It looks one-hot where an index is due: build the env without categorical_action_encoding=True, "
+                "It looks like a one-hot vector, but an index is expected: build the env without "
+                "categorical_action_encoding=True, "
                 "or give indices (value.argmax(-1))."
             ),
         ),

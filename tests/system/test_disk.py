@@ -120,7 +120,7 @@ def test_a_file_system_that_reserves_nothing_is_not_written_to():
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOSYS])
 def test_where_nothing_can_be_reserved_what_is_free_is_compared(tmp_path, monkeypatch, number):
-    monkeypatch.setattr(disk, "_call", lambda *_: ctypes.set_errno(number) or -1)
+    monkeypatch.setattr(disk, "fallocate", lambda *_: ctypes.set_errno(number) or -1)
     file = tmp_path / "frames"
     file.touch()
     reserve(file, 0, 1000, "a test")
@@ -132,13 +132,13 @@ def test_where_nothing_can_be_reserved_what_is_free_is_compared(tmp_path, monkey
 
 
 def test_a_call_that_signals_break_off_asks_for_less_until_it_comes_to_an_end(tmp_path, monkeypatch):
-    asked, system = [], disk._call
+    asked, system = [], disk.fallocate
 
     def interrupted(fd, mode, offset, nbytes):
         asked.append(nbytes)
         return (ctypes.set_errno(errno.EINTR) or -1) if nbytes > 4 << 20 else system(fd, mode, offset, nbytes)
 
-    monkeypatch.setattr(disk, "_call", interrupted)
+    monkeypatch.setattr(disk, "fallocate", interrupted)
     file = tmp_path / "frames"
     file.touch()
     reserve(file, 0, 10 << 20, "a test")

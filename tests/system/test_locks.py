@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from reap.system import waits
 from reap.system.locks import ProcessLock
 from tests.architecture import ROOT
 from tests.interruptions import each_moment
+from tests.machine import impatient
 from tests.warned import on_warning
 
 OTHER = """
@@ -238,7 +238,7 @@ def test_a_fork_is_excluded_by_its_parent(fd: int) -> None:
 
 
 def test_who_is_stopped_with_it_is_named(fd: int, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "PATIENCE", 0.05)
+    impatient(monkeypatch, 0.05)
     os.kill(holder.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
 

@@ -16,6 +16,7 @@ from reap.recording.layout import Block, Field, Layout
 from reap.recording.pool import SlotPool
 from reap.system import memory
 from reap.system.memory import available_memory, shared_memory
+from tests.machine import in_container
 
 FIELDS: dict[Key, Field] = {("a",): Field((3,), torch.float32), ("b",): Field((), torch.int64)}
 
@@ -64,7 +65,7 @@ def test_the_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / used).write_text("900000\n")
     name = "total_inactive_file" if version == 1 else "inactive_file"
     (tmp_path / stat).write_text(f"anon 5\n{name} 200000\nslab 3\n")
-    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    in_container(monkeypatch, tmp_path)
     assert available_memory() == (300_000.0, "the container (cgroup)")
     with pytest.raises(
         MemoryError, match=r"400.0 kB of shared memory are needed, and the container \(cgroup\) has 300.0 kB left"
@@ -76,7 +77,7 @@ def test_the_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_no_limit_is_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     (tmp_path / "memory.max").write_text(text)
     (tmp_path / "memory.current").write_text("900000\n")
-    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    in_container(monkeypatch, tmp_path)
     available, bound = available_memory()
     assert bound == "the machine"
     assert available > 1 << 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from threading import Lock
@@ -15,7 +15,6 @@ import torch
 from tensordict.nn import InteractionType
 from tensordict.nn.probabilistic import set_interaction_type
 
-from reap import GymEnv, SerialEnv
 from reap.collectors.exchange.copied import CopiedExchange
 from reap.collectors.multi import RemoteCollector
 from reap.collectors.schedules.make import as_they_come, together
@@ -23,9 +22,9 @@ from reap.collectors.workers.rollout_workers import RolloutWorkers
 from reap.testing import check_collector
 from reap.testing.collector_checks import FACTS, Fact
 from tests.pairwise import each_value
+from tests.testing.makers import maker
 from tests.workers.threads import thread_group
 
-ENVS, WORKERS = 3, 2
 SCHEDULES = {"together": together, "as they come": as_they_come}
 
 
@@ -70,31 +69,11 @@ def make_group(make_handlers: Any, **options: Any) -> Any:
 class Threaded(RemoteCollector):
     """A collector whose workers are threads."""
 
-    def __init__(self, schedule: str, create_env_fn: Any, policy: Any, **options: Any) -> None:
+    def __init__(self, create_env_fn: Any, policy: Any, *, schedule: str, **options: Any) -> None:
         # One exchange for each collector: it holds the workers' mailboxes.
         make = partial(RolloutWorkers, exchange=CopiedExchange(), make_group=make_group)
         made, shared = SCHEDULES[schedule], schedule == "together"
         self._compose(create_env_fn, policy, options, made, is_shared=shared, make_workers=make)
-
-
-def maker(schedule: str) -> Callable[..., Any]:
-    def build_env(env_factory: Callable[[int], Any], worker: int) -> SerialEnv:
-        numbers = range(worker * ENVS, (worker + 1) * ENVS)
-        return SerialEnv(ENVS, [partial(build_row, env_factory, number) for number in numbers])
-
-    def build_row(env_factory: Callable[[int], Any], number: int) -> GymEnv:
-        return GymEnv(env_factory(number))
-
-    def make(env_factory: Callable[[int], Any], policy: Any, **options: Any) -> Any:
-        return Threaded(
-            schedule,
-            [partial(build_env, env_factory, worker) for worker in range(WORKERS)],
-            policy,
-            num_sub_threads=None,
-            **options,
-        )
-
-    return make
 
 
 @pytest.fixture(autouse=True)
@@ -113,4 +92,4 @@ def one_mode() -> Iterator[None]:
     ("schedule", "fact"), each_value(product(SCHEDULES, FACTS)), ids=lambda value: getattr(value, "__name__", None)
 )
 def test_collectors_over_any_carrier_keep_every_fact(schedule: str, fact: Fact) -> None:
-    check_collector(maker(schedule), [fact])
+    check_collector(maker(Threaded, schedule=schedule, num_sub_threads=None), [fact])

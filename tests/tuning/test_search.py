@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
 from gymnasium.error import DependencyNotInstalled
@@ -156,13 +157,16 @@ def test_a_policy_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert "--policy balance.py:fails: AttributeError" in capsys.readouterr().err
 
 
-def test_an_env_that_cannot_be_made(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: Any) -> None:
+def test_an_env_that_cannot_be_made(capsys: pytest.CaptureFixture[str]) -> None:
+    def missing(**_: Any) -> Any:
         raise DependencyNotInstalled("Box2D is not installed")
 
-    monkeypatch.setattr("reap.cli.tune.build_env", missing)
-    assert main(["tune", "LunarLander-v3"]) == 2
-    assert "the env LunarLander-v3 cannot be made: DependencyNotInstalled: Box2D" in capsys.readouterr().err
+    gym.register("Lander-v0", missing)
+    try:
+        assert main(["tune", "Lander-v0"]) == 2
+    finally:
+        del gym.registry["Lander-v0"]
+    assert "the env Lander-v0 cannot be made: DependencyNotInstalled: Box2D" in capsys.readouterr().err
 
 
 def test_the_plot(tmp_path: Path) -> None:

@@ -83,9 +83,13 @@ def test_workers_that_deliver_as_they_come_are_counted_by_whole_rounds(monkeypat
             return torch.zeros(7)
 
     made = Collector()
-    monkeypatch.setattr(Setup, "build", lambda *_given: made)
+
+    class Given(Setup):
+        def build(self, *_: Any) -> Any:
+            return made
+
     monkeypatch.setattr("time.perf_counter", iter([0.0, 0.5, 1.0, 1.5]).__next__)
-    trial = Trial(Setup(Kind.MULTI_ASYNC, 1, 4), bound=100.0)
+    trial = Trial(Given(Kind.MULTI_ASYNC, 1, 4), bound=100.0)
     Track(None, lambda: None, 20).run(trial, 1.25)
     assert made.delivered == 4 + 2 * 4
     assert trial.rate == 2 * 4 * 7 / 1.5

@@ -1,1 +1,1 @@
-"""A run of `reap collect` in its folder: what is written while it lasts, at its end, and when it is resumed."""
+"""A run of `reap collect` in its folder: the files written during the run, at its end, and when it is resumed."""

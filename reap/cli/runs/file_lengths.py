@@ -3,8 +3,8 @@
     rows of T columns    aaaaaa......bbbbbb......cccccc......
     complete columns     aaaaaabbbbbbcccccc
 
-A copy replaces the file, so a killed process leaves either the one or the other. Where the disk has no room for
-a copy, a file is shortened in place: rows move to the front, the rest is cut off.
+A copy replaces the file, so a killed process leaves one or the other. If the disk has no room for a copy, a file is shortened
+in place: rows move to the front, the rest is cut off.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from reap.system.disk import replaced, reserve
 
 PIECE = 1 << 20
-"""Bytes that are moved at a time."""
+"""Number of bytes that are moved at a time."""
 
 
 def relaid(file: Path, rows: int, before: int, after: int, what: str = "--out") -> None:
@@ -75,7 +75,7 @@ def with_columns(meta: Any, dim: int, columns: int) -> Any:
 
 
 def write_over(file: Path, text: str) -> None:
-    """Write a text that is not longer over another one, in one call and in the room that it has on the disk."""
+    """Overwrite a text with one that is not longer, in one call and within its space on the disk."""
     written = text.encode()
     with file.open("r+b", buffering=0) as opened:
         opened.write(written.ljust(os.fstat(opened.fileno()).st_size))

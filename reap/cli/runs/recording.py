@@ -23,14 +23,15 @@ from reap.system.disk import disk_full, free_space
 from reap.system.interrupts import deferring_interrupts
 
 BATCH_SECONDS = 0.05
-"""About how long a batch takes: a run that is killed loses what was not written yet, and a batch is written as a whole."""
+"""Approximate duration of a batch in seconds: a killed run loses frames that were not written, and a batch is written as a
+whole."""
 
 NEEDED: tuple[Key, ...] = (
     TRAJECTORY,
     ("next", "reward"),
     *(("next", flag) for flag in ("done", "terminated", "truncated")),
 )
-"""Keys that a data set is made of, beside observations and actions."""
+"""Keys of a data set, besides observations and actions."""
 
 
 class Recording:
@@ -39,14 +40,14 @@ class Recording:
     Args:
         path: the folder.
         rows: number of envs, `E`.
-        columns: number of time steps that it will hold, `T`.
+        columns: number of time steps to store, `T`.
         is_new: the folder must be new or empty.
 
     Raises:
         OptionError: the folder of a new run is not empty, or cannot be written.
 
     Attributes:
-        written: time steps that are complete, or wait to be written.
+        written: number of time steps that are complete, or wait to be written.
         checksums: of the file, by its name, once it is finished.
     """
 
@@ -66,10 +67,10 @@ class Recording:
         self._file: RecordFile | None = None
 
     def expect(self, fields: Mapping[Key, Field], rows: int, drop: Iterable[str] = ()) -> None:
-        """Refuse values that cannot be stored, before any of them are made; see `DataFolder`.
+        """Refuse values that cannot be stored, before any are collected; see `DataFolder`.
 
         Raises:
-            OptionError: as there, or a key is left out without which there are no episodes.
+            OptionError: as there, or a key is left out that tells episodes apart.
             DiskFull: there is no room for the file.
         """
         kept = kept_fields(fields, drop)
@@ -84,7 +85,7 @@ class Recording:
         self._layout = Layout(rows, kept, once)
 
     def write(self, batch: TensorDictBase) -> int:
-        """Append a batch `[E, T]`; return how many of its columns were still wanted.
+        """Append a batch `[E, T]`; return the number of its columns that were still needed.
 
         Raises:
             DiskFull: there is no room.
@@ -98,7 +99,7 @@ class Recording:
         return columns
 
     def flush(self) -> None:
-        """Write what waits.
+        """Write waiting frames.
 
         Raises:
             DiskFull: there is no room; the file ends with the last batch that is whole.
@@ -107,7 +108,7 @@ class Recording:
             self._file.flush()
 
     def finish(self) -> Stored | None:
-        """Close the file; None, and no file, if there is nothing in it. Ctrl-C waits until it is done."""
+        """Close the file; if it is empty, remove it and return None. Ctrl-C waits until it is done."""
         with deferring_interrupts():
             file, self._file = self._file, None
             if file is not None:

@@ -1,4 +1,4 @@
-"""`Run`: a run of `reap collect` in its folder, from its beginning, or from where it was killed or stopped.
+"""`Run`: a run of `reap collect` in its folder, from the start, or from the point where it was killed or stopped.
 
 session 0    seed s                killed     its complete batches are there
 session 1    the seeds after those --resume   new episodes, with new ids
@@ -48,7 +48,7 @@ from reap.recording.layout import Field
 from reap.seeds import seed_chain
 
 RUNNING, STOPPED, COLLECTED, COMPLETE = "running", "stopped", "collected", "complete"
-"""States of a run; one that is collected still lacks its data set."""
+"""States of a run; a collected one still lacks its data set."""
 
 FREE = frozenset({"out", "plot", "traceback", "resume", "frames_per_batch"})
 """Options that may change when a run is resumed: they do not change the data."""
@@ -59,11 +59,11 @@ class Run:
 
     Args:
         options: the command line.
-        columns: number of time steps that it will have.
+        columns: number of time steps in all.
 
     Raises:
-        OptionError: the folder of a new run is not empty; or the one to resume has no run, one with other options, or one that
-            another process is writing.
+        OptionError: the folder of a new run is not empty; or the one to resume contains no run, a run with other options, or
+            one that another process is writing.
         DiskFull: there is no room for the rest of the data.
 
     Attributes:
@@ -98,7 +98,7 @@ class Run:
         return DataFolder.resumed(self.path, self.columns, written) if output.resume else DataFolder(self.path, self.columns)
 
     def _take_up(self) -> Progress:
-        """Read and check what there is of the run to resume."""
+        """Read and check the existing part of the run to resume."""
         output = self._options.output
         manifest = read_run_manifest(self._place)
         _compare(self.path, manifest["options"], self._manifest["options"])
@@ -128,13 +128,13 @@ class Run:
 
     @property
     def changed_versions(self) -> list[str]:
-        """Packages whose version is not that of the run's beginning."""
+        """Packages whose version has changed since the run began."""
         return self._changed
 
     # ------------------------------------------------------------------ collecting
 
     def begin(self, fields: Mapping[Key, Field]) -> None:
-        """Refuse what cannot be stored, and write the manifest of this session.
+        """Refuse values that cannot be stored, and write the manifest of this session.
 
         Args:
             fields: shape and dtype of one frame's value under each key.
@@ -159,11 +159,11 @@ class Run:
 
     @property
     def first_id(self) -> int:
-        """What the collector's trajectory 0 is called in the files: more than 0 in a run that was resumed."""
+        """The id in the files of the collector's trajectory 0: above 0 in a resumed run."""
         return self._first_id
 
     def write(self, batch: TensorDictBase) -> int:
-        """Append a batch `[E, T]`; return how many of its columns were still wanted.
+        """Append a batch `[E, T]`; return the number of its columns that were still needed.
 
         Raises:
             DiskFull: there is no room.
@@ -178,7 +178,7 @@ class Run:
         return columns
 
     def flush(self) -> None:
-        """Write what waits.
+        """Write waiting frames.
 
         Raises:
             DiskFull: there is no room.
@@ -186,7 +186,7 @@ class Run:
         self._sink.flush()
 
     def finish(self) -> Stored | None:
-        """Make the data readable; None, with the folder as it was, if there are none."""
+        """Make the data readable; if there are none, restore the folder and return None."""
         data = self._sink.finish()
         if data is None:
             for name in (MANIFEST, PROGRESS):
@@ -210,7 +210,7 @@ class Run:
     # ------------------------------------------------------------------ the data set
 
     def make_dataset(self) -> tuple[Any, float] | None:
-        """Make the Minari data set of a run that is collected; None if there is none to make, or frames are missing.
+        """Make the Minari data set of a collected run; None if none is requested, or frames are missing.
 
         Returns:
             The data set, and the seconds that this took.
@@ -227,10 +227,10 @@ class Run:
 
 
 def is_complete(options: Collect) -> bool:
-    """Whether nothing is left to do of the run to resume.
+    """Whether the run to resume is complete.
 
     Raises:
-        OptionError: there is no run in the folder, or one with other options.
+        OptionError: there is no run in the folder, or it has other options.
     """
     manifest = read_run_manifest(options.output.out)
     _compare(options.output.out, manifest["options"], _noted(options))
@@ -238,7 +238,7 @@ def is_complete(options: Collect) -> bool:
 
 
 def _check(options: Collect) -> None:
-    """Raise OptionError for options that do not go together, ImportError for a package that is needed for them."""
+    """Raise OptionError for options that exclude each other, and ImportError for a missing package."""
     output = options.output
     if output.format == "memmap" and output.dataset is not None:
         raise OptionError(f"--dataset {output.dataset}: expected --format minari with it, got --format memmap")
@@ -272,20 +272,20 @@ def _compare(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> Non
 
 
 def _locked(place: Path, path: Path) -> int:
-    """A descriptor of the file of progress, which no other process has locked."""
+    """A descriptor of the progress file, locked by this process."""
     fd = os.open(place / PROGRESS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(fd)
-        raise OptionError(f"--out {path}: another process is writing there; wait for its end, or stop it") from error
+        raise OptionError(f"--out {path}: another process is writing there; wait for it to end, or stop it") from error
     except OSError:  # a file system without locks
         pass
     return fd
 
 
 def _spec(env_id: str) -> str | None:
-    """How to make the env, as JSON; None where its spec cannot be written."""
+    """The spec for making the env, as JSON; None if it cannot be written."""
     try:
         return gymnasium.spec(env_id.rpartition(":")[2]).to_json()
     except Exception:  # noqa: BLE001  specs hold anything, and ids may lack their version

@@ -25,6 +25,7 @@ from reap.collectors.options.collector import CollectorOptions
 from reap.collectors.state import as_state_dict_gave
 from reap.errors import OptionError
 from reap.keys import as_key, nested
+from reap.option_values import is_count, whole_number
 from reap.recording.buffers import DONE, IDS, after
 from reap.recording.split import split_trajectories
 from reap.recording.trajectories import NO_ID
@@ -62,7 +63,7 @@ class EpisodeQueue:
     """
 
     def __init__(self, count: int, form: str, max_pending_frames: int) -> None:
-        if isinstance(count, bool) or count < 1:
+        if not is_count(whole_number(count)):
             raise OptionError(f"trajs_per_batch: expected a positive number of episodes, got {count!r}")
         if form not in FORMATS:
             raise OptionError(f"traj_format: expected one of {FORMATS}, got {form!r}")

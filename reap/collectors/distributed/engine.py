@@ -18,6 +18,7 @@ from reap.collectors.schedules.make import as_they_come, together
 from reap.collectors.workers.joining import JoinLater
 from reap.collectors.workers.retries import GrowingPauses
 from reap.collectors.workers.rollout_workers import RolloutWorkers
+from reap.option_values import switch
 
 
 class EngineCollector(RemoteCollector):
@@ -45,6 +46,7 @@ class EngineCollector(RemoteCollector):
             is_sync: whether a batch holds a rollout of every worker; otherwise it is that of one, in order of arrival.
             can_write: whether workers can write to a replay buffer themselves.
         """
+        switch(is_sync, "sync")
         given = taken_apart(create_env_fn, options, is_sync=is_sync)
         self._engine_options, self._sync = given.engine, is_sync
         self._factories = given.create_env_fn

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from reap.collectors.multi import RemoteCollector
 from reap.collectors.options.multi import LISTS
 from reap.errors import OptionError
+from reap.option_values import is_count, switch
 
 T = TypeVar("T")
 
@@ -45,16 +46,17 @@ class EngineOptions:
     min_workers: int | None = None
 
     def __post_init__(self) -> None:
-        if not _is_count(self.num_workers_per_collector):
+        switch(self.update_after_each_batch, "update_after_each_batch")
+        if not is_count(self.num_workers_per_collector):
             raise OptionError(
                 f"num_workers_per_collector: expected a positive number of envs, got {self.num_workers_per_collector!r}"
             )
-        if self.max_weight_update_interval != -1 and not _is_count(self.max_weight_update_interval):
+        if self.max_weight_update_interval != -1 and not is_count(self.max_weight_update_interval):
             found = self.max_weight_update_interval
             raise OptionError(f"max_weight_update_interval: expected a positive number of batches or -1, got {found!r}")
-        if self.update_interval is not None and not _is_count(self.update_interval):
+        if self.update_interval is not None and not is_count(self.update_interval):
             raise OptionError(f"update_interval: expected a positive number of batches or None, got {self.update_interval!r}")
-        if self.min_workers is not None and not _is_count(self.min_workers):
+        if self.min_workers is not None and not is_count(self.min_workers):
             raise OptionError(f"min_workers: expected a positive number of workers or None, got {self.min_workers!r}")
         given = [name for name in INTERVALS if getattr(self, name) not in (False, -1, None)]
         if len(given) > 1:
@@ -170,7 +172,3 @@ def _merged(given: Any, workers: Any) -> dict[str, Any]:
             raise OptionError(f"collector_kwargs: {name!r} has to be the same for all workers, got {values}")
         merged[name] = values[0] if is_same else values
     return merged
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

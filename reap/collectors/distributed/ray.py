@@ -19,6 +19,7 @@ from reap.collectors.options.shown import shows_options
 from reap.data.buffers.ray_buffer import RayReplayBuffer
 from reap.envs.creator import EnvCreator
 from reap.errors import OptionError
+from reap.option_values import switch
 from reap.weights.schemes import MultiProcessWeightSyncScheme, SharedMemWeightSyncScheme
 from reap.workers.ray.cluster import Cluster
 from reap.workers.ray.group import RayGroup, ray_group
@@ -40,6 +41,9 @@ class RayOptions:
     ray_init_config: Mapping[str, Any] | None = None
     remote_configs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
     use_env_creator: bool = False
+
+    def __post_init__(self) -> None:
+        switch(self.use_env_creator, "use_env_creator")
 
     def configs(self, workers: int) -> Sequence[Mapping[str, Any]]:
         """The options of each actor, or one dict for all.

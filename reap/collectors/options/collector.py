@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, SupportsIndex, TypedDict
+from typing import Any, TypedDict
 
 import torch
 
 from reap.collectors.options.generations import todays_options
-from reap.errors import OptionError, callers_level, nearest
+from reap.errors import OptionError, callers_level, nearest, shown
+from reap.option_values import is_count, range_of, switch, whole_number
 from reap.specs.fits import Check, checked_level
 
 Device = torch.device | str | int | None
@@ -193,7 +193,7 @@ class CollectorOptions:
         self._expect("create_env_kwargs", "a dict", lambda value: value is None or isinstance(value, Mapping))
         self._expect("use_buffers", "a bool or None", lambda value: value is None or isinstance(value, bool))
         for name in SWITCHES:
-            self._expect(name, "a bool", lambda value: isinstance(value, bool))
+            switch(getattr(self, name), name)
         self._expect("record_episodes", "a bool, or a positive number of episodes", is_amount)
         if self.record_episodes and self.use_buffers is False:
             raise OptionError(
@@ -240,7 +240,7 @@ KEPT_EPISODES = 100
 
 def is_amount(value: Any) -> bool:
     """Whether a value is a bool or a number of at least 1."""
-    return isinstance(value, bool) or (isinstance(value, int) and value > 0)
+    return isinstance(value, bool) or is_count(value)
 
 
 NUMBERS = (
@@ -312,14 +312,12 @@ def _integer(name: str, value: Any) -> int | None:
     optional = name != "frames_per_batch"
     if value is None and optional:
         return None
-    if optional and isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
-        try:
-            return operator.index(value)
-        except TypeError:  # a tensor or array of another kind has the method too
-            pass
-    raise OptionError(f"{name}: expected {'an integer or None' if optional else 'a positive integer'}, got {value!r}")
+    number = int(value) if optional and isinstance(value, float) and value.is_integer() else whole_number(value)
+    reach = "" if number is None else range_of(number)
+    if number is None or reach:
+        expected = f"an integer{reach} or None" if optional else f"a positive integer{reach}"
+        raise OptionError(f"{name}: expected {expected}, got {shown(value):.100}")
+    return number
 
 
 def _devices(options: Mapping[str, Any], here: Sequence[str]) -> dict[str, torch.device | None]:

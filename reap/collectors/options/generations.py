@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reap.errors import OptionError, callers_level
+from reap.option_values import switch
 
 FRAMES_PER_BATCH = 200
 """Default number of frames in a batch for programs that use names of the first generation."""
@@ -87,7 +88,7 @@ def todays_options(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]
         options["exploration_type"] = interaction[EXPLORATION[mode]]
     if (chunk := options.pop("replay_buffer_chunk", None)) is not None:
         _deprecated("replay_buffer_chunk", "extend_buffer")
-        options["extend_buffer"] = bool(chunk)
+        options["extend_buffer"] = switch(chunk, "replay_buffer_chunk")
     if options.get("trajs_per_batch") is not None:
         options.setdefault("frames_per_batch", EPISODE_ROLLOUT)
     elif is_first:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import isclass
-from typing import Any, SupportsIndex
+from typing import Any
 
 from reap.collectors.options.collector import (
     DEVICES,
@@ -19,6 +18,7 @@ from reap.collectors.options.collector import (
 from reap.collectors.options.generations import todays_options
 from reap.collectors.options.weights import made_scheme
 from reap.errors import OptionError, nearest
+from reap.option_values import is_count, switch, whole_number
 from reap.weights.scheme import WeightSyncScheme
 from reap.weights.schemes import SharedMemWeightSyncScheme
 
@@ -80,12 +80,13 @@ class WorkerOptions:
         is_index = isinstance(self.cat_results, int) and not isinstance(self.cat_results, bool)
         if self.cat_results != STACK and not is_index:
             raise OptionError(f'cat_results: expected "stack" or a dimension of the batch, got {self.cat_results!r}')
+        switch(self.update_at_each_batch, "update_at_each_batch")
         self._check_class()
         if self.on_worker_failure not in ("raise", "restart"):
             raise OptionError(f'on_worker_failure: expected "raise" or "restart", got {self.on_worker_failure!r}')
         for name in ("num_threads", "num_sub_threads"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if value is not None and not is_count(value):
                 raise OptionError(f"{name}: expected a positive number of threads or None, got {value!r}")
 
     def _check_class(self) -> None:
@@ -200,7 +201,7 @@ def _factories(create_env_fn: Any, num_workers: Any) -> list[Any]:
         return given
     if num_workers is None:
         raise OptionError("create_env_fn: expected a list with one entry for each worker, or one entry and num_workers=...")
-    if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
+    if not is_count(num_workers):
         raise OptionError(f"num_workers: expected a positive number of workers, got {num_workers!r}")
     return [create_env_fn] * num_workers
 
@@ -220,9 +221,9 @@ def _frames(value: Any, count: int, is_shared: bool) -> list[dict[str, int]]:
         return [{}] * count
     if isinstance(value, list | tuple):
         return [{"frames_per_batch": frames} for frames in _each("frames_per_batch", value, count, (list, tuple))]
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) <= 0:
+    frames = whole_number(value)
+    if frames is None or frames <= 0:
         raise OptionError(f"frames_per_batch: expected a positive integer, or one for each worker, got {value!r}")
-    frames = operator.index(value)
     return [{"frames_per_batch": math.ceil(frames / count) if is_shared else frames}] * count
 
 

@@ -9,10 +9,7 @@ sample    [chosen, frames of each]   stacked; "index" says which buffer, and whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,22 +21,18 @@ from reap.data.buffers.one_by_one import OneByOne
 from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.buffers.replay import ReplayBuffer
 from reap.data.buffers.sample_notes import SampleNotes, Stats, summed
+from reap.data.buffers.saved_together import SavedTogether
 from reap.data.buffers.tensordict_buffers import by_item
-from reap.data.numeric_options import positive
 from reap.data.peers import conversion
 from reap.data.samplers.prioritized import PrioritizedSampler
-from reap.data.saving.folders import real, replaced
-from reap.data.saving.manifest import MANIFEST, check
-from reap.data.saving.plain import decoded, encoded
-from reap.data.saving.reading import SavedFolder, whole
-from reap.data.saving.rest import REST, read_rest, read_state, write_rest
 from reap.data.storages.base import Storage
 from reap.data.storages.lists import ListStorage, collated
 from reap.data.transforms import on_samples
-from reap.errors import CallOrderError, OptionError, SpecMismatch, shown
+from reap.errors import CallOrderError, OptionError, shown
+from reap.option_values import positive, switch
 
 
-class ReplayBufferEnsemble(OneByOne):
+class ReplayBufferEnsemble(SavedTogether, OneByOne):
     """Samples from several buffers, each with its own storage, sampler, writer and transforms.
 
     A sample is `[buffers, frames]`, with `batch_size` divided by the number of chosen buffers from each. If the buffers
@@ -86,7 +79,7 @@ class ReplayBufferEnsemble(OneByOne):
         """The buffers, in order."""
         if not self.buffers:
             raise OptionError("ReplayBufferEnsemble: expected at least one buffer, got none")
-        if sample_from_all and p is not None:
+        if switch(sample_from_all, "sample_from_all") and p is not None:
             raise OptionError("ReplayBufferEnsemble: expected either p or sample_from_all=True, got both")
         self.batch_size = None if batch_size is None else positive(batch_size, "batch_size")
         self._weights = None if sample_from_all else weights_of(p, len(self.buffers))
@@ -297,84 +290,6 @@ class ReplayBufferEnsemble(OneByOne):
         self._drop_prefetched()
         for buffer in self.buffers:
             buffer.empty(empty_write_count)
-
-    # ------------------------------------------------------------------ saving
-
-    def state_dict(self) -> dict[str, Any]:
-        """The states of the buffers and the generator, and samples made ahead; see `ReplayBuffer.state_dict`."""
-        with self._at_rest():
-            return {"buffers": [buffer.state_dict() for buffer in self.buffers], **self._rest()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a `state_dict`.
-
-        Raises:
-            SpecMismatch: a state of other buffers, or not a state; nothing is changed.
-        """
-        states = state.get("buffers", ())
-        if len(states) != len(self.buffers):
-            raise SpecMismatch(f"ReplayBufferEnsemble: expected the states of {len(self)} buffers, got {len(states)}")
-        self._load([lambda buffer, one=one: buffer.load_state_dict(one) for one in states], state)
-
-    def dumps(self, path: str | Path) -> None:
-        """Save all buffers in a folder, one folder each; see `ReplayBuffer.dumps`."""
-        with self._at_rest(), replaced(real(path), REST) as folder:
-            for number, buffer in enumerate(self.buffers):
-                buffer.dumps(folder / str(number))
-            write_rest(folder, {"buffers": len(self), **self._rest()}, {})
-
-    def loads(self, path: str | Path, verify: bool = True) -> None:
-        """Load a save of `dumps`; see `ReplayBuffer.loads`."""
-        states, rest = whole(real(path), REST, partial(self._read, verify=verify))
-        self._load([lambda buffer, one=one: buffer.load_state_dict(one) for one in states], rest)
-
-    def _read(self, folder: SavedFolder, *, verify: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Read the states of the buffers, and the rest, from a folder that `dumps` wrote."""
-        rest, manifest = read_rest(folder, verify=verify)
-        if rest.get("buffers") != len(self):
-            raise SpecMismatch(f"ReplayBufferEnsemble: expected {len(self)} saved buffers, found {rest.get('buffers')}")
-        names = [str(number) for number in range(len(self))]
-        if manifest is not None:
-            for name in names:
-                check(folder, manifest, f"{name}/{MANIFEST}")
-        return [read_state(folder.folder(name), verify=verify) for name in names], rest
-
-    save = dump = dumps
-    load = loads
-
-    def _at_rest(self) -> AbstractContextManager[None]:
-        return self._prefetcher.at_rest() if self._prefetcher else nullcontext()
-
-    def _rest(self) -> dict[str, Any]:
-        """The state of everything except the buffers, while no sample is being made."""
-        size, samples = self._prefetcher.made() if self._prefetcher else (0, [])
-        return {
-            "generator": None if self._generator is None else self._generator.get_state(),
-            "ahead": {"size": size, "samples": [encoded(tuple(sample)) for sample in samples]},
-        }
-
-    def _load(self, loaders: Sequence[Callable[[ReplayBuffer], None]], state: Mapping[str, Any]) -> None:
-        """Load all buffers, or none."""
-        if not {"generator", "ahead"} <= state.keys():
-            raise SpecMismatch("ReplayBufferEnsemble: expected a state from state_dict or dumps, found something else")
-        with self._at_rest():
-            before = [buffer.state_dict() for buffer in self.buffers]
-            try:
-                for buffer, load in zip(self.buffers, loaders, strict=True):
-                    load(buffer)
-                known = {name: kind for buffer in self.buffers for name, kind in buffer.storage.classes.items()}
-                ahead = [Sample(*decoded(sample, known)) for sample in state["ahead"]["samples"]]
-            except BaseException:
-                for buffer, own in zip(self.buffers, before, strict=True):
-                    buffer.load_state_dict(own)
-                raise
-            if self._prefetcher is not None:
-                self._prefetcher.put(state["ahead"]["size"], ahead)
-            generator = state["generator"]
-            if generator is not None:
-                self._generator = (self._generator or torch.Generator()).set_state(generator)
-                for buffer in self.buffers:
-                    buffer.set_rng(self._generator)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_iterator"} | {"_prefetcher": None}

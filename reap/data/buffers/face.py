@@ -1,186 +1,22 @@
-"""`BufferFace`: the parts of a buffer, made at construction or on first use, and further methods of torchrl's buffers."""
+"""`BufferFace`: further methods of torchrl's buffers, which build on others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
-from threading import RLock
+from collections.abc import Mapping
 from typing import Any, Self
 
-import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from reap.data.buffers.assembly import Assembly
 from reap.data.buffers.one_by_one import OneByOne
-from reap.data.buffers.parts import checkpointed, sampler_of, storage_of, writer_of
-from reap.data.buffers.prefetch import Prefetcher
-from reap.data.buffers.sample_notes import UNKNOWN, SampleNotes, age_stats
-from reap.data.peers import count_as_torchrls, torchrl_class
-from reap.data.samplers.base import Sampler, require_size
-from reap.data.saving.checkpoint import Checkpointed
-from reap.data.storages.base import Storage
+from reap.data.buffers.sample_notes import UNKNOWN, age_stats
 from reap.data.storages.edits.fitting import under_key
-from reap.data.transforms import Transforms
-from reap.data.writers import Writer
 from reap.errors import OptionError
-from reap.system.sending import SharedWhenSent
-
-BETWEEN_GRAPHS = ("add", "extend", "sample", "update_priority", "update_tensordict_priority")
-"""Methods that code under `torch.compile` calls without compiling them."""
-
-_building = RLock()
 
 
-class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
-    """Access to the parts of a buffer, and methods that build on others.
-
-    Attributes:
-        batch_size: frames of a sample, unless `sample()` gets a number.
-        sampled: counts of the samples taken in this process.
-    """
-
-    batch_size: int | None
-    sampled: SampleNotes
-    _storage: Storage
-    _sampler: Sampler
-    _writer: Writer
-    _transforms: Transforms
-    _time: int
-    _lock: Any
-    _prefetcher: Prefetcher | None
-
-    compilable = False
-    """Whether code under `torch.compile` may call the buffer."""
-
-    # ------------------------------------------------------------------ parts
-
-    def _build(self, **options: Any) -> None:
-        """Make the parts for these options."""
-        raise NotImplementedError
-
-    def __getattr__(self, name: str) -> Any:
-        """Make the parts of a buffer with `delayed_init`, when one is first needed."""
-        if name.startswith("__") or "_unbuilt" not in vars(self):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        with _building:
-            options: Mapping[str, Any] | None = vars(self).pop("_unbuilt", None)
-            if options is not None:
-                try:
-                    self._build(**options)
-                except BaseException:
-                    self._unbuilt = options
-                    raise
-        return getattr(self, name)
-
-    def _leave_graphs(self, wanted: bool) -> None:
-        """Exempt methods from `torch.compile`, if requested; imports torch's compiler only then."""
-        self.compilable = wanted
-        if wanted:
-            for name in BETWEEN_GRAPHS:
-                if hasattr(type(self), name):
-                    setattr(self, name, torch.compiler.disable(getattr(self, name)))
-
-    @property
-    def initialized(self) -> bool:
-        """Whether its parts are made; with `delayed_init` they are made on first use."""
-        return "_unbuilt" not in vars(self)
-
-    @property
-    def dim_extend(self) -> int:
-        """The dimension of written data that is time."""
-        return self._time
-
-    @property
-    def storage(self) -> Storage:
-        """The storage of the frames."""
-        return self._storage
-
-    @property
-    def sampler(self) -> Sampler:
-        """The sampler, which chooses frames."""
-        count_as_torchrls(Sampler, "Sampler")
-        return self._sampler
-
-    @property
-    def writer(self) -> Writer:
-        """The writer, which decides where new frames go."""
-        return self._writer
-
-    @property
-    def transform(self) -> Transforms:
-        """Its transforms, in the order in which samples pass through them."""
-        return self._transforms
-
-    @property
-    def _service_cls(self) -> Any:
-        """The torchrl class as which torchrl's own checks accept this buffer; None if torchrl is not loaded."""
-        return torchrl_class("ReplayBuffer")
-
-    def set_sampler(self, sampler: Sampler) -> Sampler:
-        """Choose frames with another sampler from now on. Returns the old one."""
-        made, before = sampler_of(sampler), self._sampler
-        require_size(made, self.batch_size)
-        with self._without_prefetched():
-            self._sampler = made
-            made.serve(self._storage, self._lock)
-        return before
-
-    def set_storage(self, storage: Storage, collate_fn: Callable[[Any], Any] | None = None) -> Storage:
-        """Replace the storage; its frames stay in the old one, which is returned.
-
-        Args:
-            storage: the new one.
-            collate_fn: replaces the buffer's own function too, if given.
-        """
-        made, before = storage_of(storage), self._storage
-        self._writer.check(made)
-        with self._without_prefetched():
-            self._storage = made
-            self.sampled.forget_ages()
-            if collate_fn is not None:
-                self._collate = collate_fn
-            self._sampler.empty()
-            self._sampler.serve(made, self._lock)
-            self._writer.register_storage(made)
-            self._writer.empty()
-        return before
-
-    def set_writer(self, writer: Writer) -> Writer:
-        """Write with another writer from now on. Returns the old one."""
-        made, before = writer_of(writer), self._writer
-        made.check(self._storage)
-        made.register_storage(self._storage)
-        self._writer = made
-        return before
-
-    def append_transform(self, transform: Any, *, invert: bool = False) -> Self:
-        """Append a transform; see `insert_transform`. Returns the buffer."""
-        return self.insert_transform(len(self._transforms), transform, invert=invert)
-
-    def insert_transform(self, index: int, transform: Any, *, invert: bool = False) -> Self:
-        """Insert a transform among the existing ones; see `Transforms`. Returns the buffer.
-
-        Args:
-            index: its position, in the order in which samples pass through transforms.
-            transform: a function, or an object with `forward` or `inv`.
-            invert: its `forward` changes data that are written, and its `inv` samples.
-
-        Raises:
-            OptionError: not a transform.
-        """
-        with self._without_prefetched():
-            self._transforms.insert(index, transform, invert=invert)
-        return self
-
-    @contextmanager
-    def _without_prefetched(self) -> Generator[None]:
-        """A context in which no sample is made; samples made ahead are dropped."""
-        if self._prefetcher is not None:
-            self._prefetcher.close()  # before the lock is taken: the thread may wait for that
-        with self._lock:
-            yield
-
-    # ------------------------------------------------------------------ what follows from the other calls
+class BufferFace(OneByOne, Assembly):
+    """Methods that build on others."""
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Remove all frames; memory is kept.
@@ -272,17 +108,3 @@ class BufferFace(OneByOne, Checkpointed, SharedWhenSent):
 
     def __len__(self) -> int:
         raise NotImplementedError
-
-    # ------------------------------------------------------------------ saving
-
-    def register_save_hook(self, hook: Callable[..., Any]) -> None:
-        """Call a function before frames are written to files; see `StorageCheckpointerBase`."""
-        self._storage.register_save_hook(hook)
-
-    def register_load_hook(self, hook: Callable[..., Any]) -> None:
-        """Call a function after frames were read from files; see `StorageCheckpointerBase`."""
-        self._storage.register_load_hook(hook)
-
-    def _set_checkpointer(self, given: Any) -> None:
-        if given is not None:
-            self._storage.checkpointer = checkpointed(given, self._storage)

@@ -10,36 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from threading import RLock
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from reap.data.buffers.face import BETWEEN_GRAPHS, BufferFace
+from reap.data.buffers.face import BufferFace
 from reap.data.buffers.feeders import Feeders
 from reap.data.buffers.own_index import read_with_index, without_index
-from reap.data.buffers.parts import sampler_of, storage_of, writer_of
 from reap.data.buffers.prefetch import Prefetcher, Sample
 from reap.data.buffers.sample_notes import SampleNotes
 from reap.data.consistent_sample import pinned, spread, take_sample
-from reap.data.numeric_options import positive
-from reap.data.rows import checked_time, time_last, valid_rows
-from reap.data.samplers.base import Sampler, require_size
+from reap.data.rows import time_last, valid_rows
+from reap.data.samplers.base import Sampler
 from reap.data.saving.checkpoint import BufferParts
 from reap.data.storages.base import Storage
 from reap.data.storages.core import require_dims
 from reap.data.storages.edits.fitting import under_key
-from reap.data.storages.lazy import LazyTensorStorage
-from reap.data.storages.lists import ListStorage
-from reap.data.transforms import Transforms
 from reap.data.writers import RoundRobinWriter, Writer
 from reap.errors import OptionError
 from reap.keys import is_key
-from reap.system.forks import ForkedLocks
-
-_forked = ForkedLocks()
+from reap.option_values import positive, switch
 
 Index = Any
 
@@ -105,7 +97,7 @@ class ReplayBuffer(BufferFace):
         if collate_fn is not None and not callable(collate_fn):
             raise OptionError(f"collate_fn: expected a function, got {collate_fn!r}")
         self._collate, self._generator = collate_fn, generator
-        self._pins = pin_memory and torch.cuda.is_available()
+        self._pins = switch(pin_memory, "pin_memory") and torch.cuda.is_available()
         self.feeders, self.sampled = Feeders(), SampleNotes()
         self._prefetch = positive(prefetch, "prefetch") if prefetch else 0
         parts = {
@@ -117,35 +109,13 @@ class ReplayBuffer(BufferFace):
             "transform_factory": transform_factory,
             "checkpointer": checkpointer,
             "dim_extend": dim_extend,
-            "shared": shared,
-            "compilable": compilable,
+            "shared": switch(shared, "shared"),
+            "compilable": None if compilable is None else switch(compilable, "compilable"),
         }
-        if transform_factory is not None if delayed_init is None else delayed_init:
+        if transform_factory is not None if delayed_init is None else switch(delayed_init, "delayed_init"):
             self._unbuilt = parts
         else:
             self._build(**parts)
-
-    def _build(self, **options: Any) -> None:
-        self._storage = storage_of(options["storage"], LazyTensorStorage if self._collate is None else ListStorage)
-        self._set_checkpointer(options["checkpointer"])
-        self._sampler = sampler_of(options["sampler"])
-        require_size(self._sampler, self.batch_size)
-        self._writer = writer_of(options["writer"])
-        self._writer.check(self._storage)
-        self._writer.register_storage(self._storage)
-        self._time = checked_time(options["dim_extend"], self._storage.ndim)
-        factory = options["transform_factory"]
-        self._transforms = Transforms(options["transform"] if factory is None else factory(), options["write_transform"])
-        self._lock = _forked.add(RLock())
-        self._sampler.serve(self._storage, self._lock)
-        self._prefetcher = self._make_prefetcher()
-        wanted, implied = options["compilable"], self._storage.compilable or self._writer.compilable
-        self._leave_graphs(implied if wanted is None else wanted)
-        if options["shared"]:
-            self.share()
-
-    def _make_prefetcher(self) -> Prefetcher | None:
-        return Prefetcher(self._sample, self._prefetch) if self._prefetch else None
 
     # ------------------------------------------------------------------ writing
 
@@ -370,28 +340,6 @@ class ReplayBuffer(BufferFace):
         """Use this generator from now on; None for torch's own. Samples made ahead are kept."""
         with self._lock:
             self._generator = generator
-
-    def __getstate__(self) -> dict[str, Any]:
-        if not self.initialized:
-            return vars(self)
-        with self._at_rest() as parts:
-            ahead = None if self._storage.control.is_shared else parts.prefetcher.made()
-        own = {name: value for name, value in vars(self).items() if name not in (*BETWEEN_GRAPHS, "_iterator")}
-        return {**own, "_prefetcher": ahead, "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if not self.initialized:
-            return
-        ahead = state["_prefetcher"]
-        self._lock = _forked.add(RLock())
-        self._writer.register_storage(self._storage)
-        self._sampler.serve(self._storage, self._lock)
-        self._prefetcher = self._make_prefetcher()
-        self._leave_graphs(self.compilable)
-        if ahead is not None:
-            with self._at_rest() as parts:
-                parts.prefetcher.put(*ahead)
 
     def __repr__(self) -> str:
         if not self.initialized:

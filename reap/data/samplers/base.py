@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from reap.data.numeric_options import positive
 from reap.data.peers import conversion, count_as_torchrls
 from reap.data.saving.part import SavedPart
 from reap.data.storages.base import Storage
@@ -19,6 +18,7 @@ from reap.data.storages.items import Leaves
 from reap.data.storages.ring.reading import Reading
 from reap.errors import CallOrderError, OptionError, ReapError, shown
 from reap.keys import Key
+from reap.option_values import positive
 
 NO_INFO: Mapping[str, Tensor] = {}
 

@@ -134,7 +134,7 @@ class PrioritizedSliceSampler(PrioritizedSampler, FirstFrames):
         self, index: EpisodeIndex, length: int, count: int, generator: torch.Generator | None
     ) -> tuple[Numbers, Numbers]:
         """Trajectories and starts for as many slices, out of all that there are."""
-        tree = self._catch_up(index.storage)
+        tree = self._frames.caught_up(index.storage)
         begun = self.begun_at(index, np.arange(tree.size), length)
         sums = np.cumsum(begun.ways * tree.values)
         if not sums[-1]:
@@ -148,7 +148,7 @@ class PrioritizedSliceSampler(PrioritizedSampler, FirstFrames):
 
     def _as_draw(self, slices: Slices, storage: Storage) -> Draw:
         firsts = slices.lasts - slices.lengths + 1
-        info = self._weighted(self._catch_up(storage), slices.places[firsts]).info
+        info = self._weighted(self._frames.caught_up(storage), slices.places[firsts]).info
         lengths = torch.from_numpy(slices.lengths)
         known = {name: weights.repeat_interleave(lengths) for name, weights in info.items()}
         return Draw(torch.from_numpy(slices.places), known, slices)
@@ -157,7 +157,7 @@ class PrioritizedSliceSampler(PrioritizedSampler, FirstFrames):
 
     def empty(self) -> None:
         """Forget all frames, their priorities and their trajectories."""
-        self._forget()
+        super().empty()
         self._forget_slices()
 
     def state_dict(self) -> dict[str, Any]:

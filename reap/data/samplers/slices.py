@@ -13,7 +13,6 @@ from torch import Tensor
 from reap.data.episodes.index import EpisodeIndex
 from reap.data.episodes.labels import GivenLabels, Labels
 from reap.data.episodes.trajectories import Numbers
-from reap.data.numeric_options import positive
 from reap.data.samplers.base import EMPTY, Draw, Sampler
 from reap.data.samplers.chosen import Slices, as_draw, cut_slices, whole_slices
 from reap.data.samplers.eligible import EligibleTrajectories
@@ -25,6 +24,8 @@ from reap.data.storages.leaf import indexable
 from reap.data.storages.tensors import TensorRing
 from reap.errors import CallOrderError, OptionError
 from reap.keys import Key, NestedKey, as_key, plain
+from reap.option_values import positive, switch
+from reap.words import counted
 
 TRUNCATED: Key = ("next", "truncated")
 
@@ -106,12 +107,13 @@ class SliceSampler(Sampler):
             raise OptionError("slices: expected ends or trajectories, or their keys in the data, got both")
         if uniform_over not in ("episodes", "frames"):
             raise OptionError(f"uniform_over: expected 'episodes' or 'frames', got {uniform_over!r}")
+        switch(cache_values, "cache_values")
         self.num_slices = None if num_slices is None else positive(num_slices, "num_slices")
         self.slice_len = None if slice_len is None else positive(slice_len, "slice_len")
         self.traj_key, self.end_key, self.truncated_key = map(_as_key, (traj_key, end_key, truncated_key))
         beside = () if self.truncated_key is None else self.truncated_key[:-1]
         self._flags: tuple[Key, Key] = (*beside, "done"), (*beside, "terminated")
-        self.strict_length, self.span, self.uniform_over = strict_length, as_span(span), uniform_over
+        self.strict_length, self.span, self.uniform_over = switch(strict_length, "strict_length"), as_span(span), uniform_over
         self._given = None if ends is None and trajectories is None else (trajectories, ends)
         self._forget_slices()
 
@@ -334,8 +336,10 @@ def _too_short(index: EpisodeIndex, length: int) -> CallOrderError:
     """The error text if no trajectory is long enough for slices of this length."""
     lengths = index.table.lengths(index.table.alive())
     if len(lengths):
-        found = f"the longest in the buffer has {lengths.max()} frames; write more, ask for shorter slices, or give "
-        return CallOrderError(f"slices: expected trajectories of at least {length} frames, {found}strict_length=False")
+        found = f"the longest in the buffer has {counted(lengths.max(), 'frame')}; write more, ask for shorter slices, or give "
+        return CallOrderError(
+            f"slices: expected trajectories of at least {counted(length, 'frame')}, {found}strict_length=False"
+        )
     if not index.storage.columns_in_use:
         return CallOrderError(EMPTY)
     return CallOrderError(

@@ -16,6 +16,7 @@ from reap.data.samplers.slices import RANDOM, SliceSampler
 from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.errors import CallOrderError, OptionError
+from reap.option_values import switch
 
 
 class Turns(NamedTuple):
@@ -96,7 +97,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
     """
 
     def __init__(self, *, drop_last: bool = False, shuffle: bool = True, **options: Any) -> None:
-        self.drop_last, self.shuffle = drop_last, shuffle
+        self.drop_last, self.shuffle = switch(drop_last, "drop_last"), switch(shuffle, "shuffle")
         if "uniform_over" in options:
             raise OptionError("SliceSamplerWithoutReplacement: each trajectory has its turn; expected no uniform_over")
         super().__init__(**options)

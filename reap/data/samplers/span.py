@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reap.data.episodes.trajectories import Numbers
-from reap.data.numeric_options import whole_number
 from reap.errors import OptionError
+from reap.option_values import whole_number
 
 GivenSpan = bool | int | Sequence[bool | int]
 

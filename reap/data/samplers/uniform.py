@@ -13,6 +13,7 @@ from reap.data.storages.base import Storage
 from reap.data.storages.bits import Mask
 from reap.data.storages.ring.ring import Ring
 from reap.errors import CallOrderError
+from reap.option_values import switch
 
 
 class RandomSampler(Sampler):
@@ -53,7 +54,7 @@ class SamplerWithoutReplacement(Sampler):
     """
 
     def __init__(self, drop_last: bool = False, shuffle: bool = True) -> None:
-        self.drop_last, self.shuffle = drop_last, shuffle
+        self.drop_last, self.shuffle = switch(drop_last, "drop_last"), switch(shuffle, "shuffle")
         self.empty()
 
     def empty(self) -> None:

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reap.data.numeric_options import positive
 from reap.data.storages.files.room import refuse_many
 from reap.data.storages.items import Leaves, as_given, kind_of, together, whole
 from reap.data.storages.positions import by_position, whole_numbers
@@ -22,6 +21,7 @@ from reap.data.storages.schema import Schema
 from reap.data.storages.validity import Validity
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import NO_SIZES, Key, Sizes
+from reap.option_values import positive
 from reap.system.sending import SharedWhenSent
 
 Mark = Callable[[Leaves], None]

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from reap.data.numeric_options import positive
 from reap.data.storages.items import as_given, leaves_of, whole
 from reap.data.storages.next_values.side_store import Sparse
 from reap.data.storages.ring.ring import Ring
 from reap.data.storages.tensors import TensorRing
 from reap.errors import OptionError
 from reap.keys import Key
+from reap.option_values import positive, switch
 from reap.recording.layout import Layout
 from reap.system.memory import available_memory
 
@@ -59,7 +59,7 @@ class TensorStorage(TensorRing):
         if max_size is not None and max_size != shape[0]:
             raise OptionError(f"TensorStorage: expected max_size={shape[0]}, as the data have, got max_size={max_size}")
         self._start(int(np.prod(shape)), ndim=ndim, device=device)
-        self.compilable, self._given = compilable, leaves_of(data)
+        self.compilable, self._given = switch(compilable, "compilable"), leaves_of(data)
         streams = self.ring.new_streams(1)
         origins = np.full(shape[-1], 2 * streams, np.int32)
         origins[0] |= 1

@@ -26,6 +26,7 @@ from reap.data.storages.ring.control import RESERVED
 from reap.data.storages.ring.ring import Ring
 from reap.errors import DiskFull, OptionError, SpecMismatch
 from reap.keys import Key, nested, plain
+from reap.option_values import switch
 from reap.recording.layout import Block, Layout, sizes_of
 from reap.system.disk import free_space, give_back, reserve, room
 from reap.system.endings import at_end
@@ -74,13 +75,14 @@ class LazyTensorStorage(TensorStorage):
         cleanup_memmap: bool = True,
     ) -> None:
         self._start(max_size, ndim=ndim, device=device, observations_once=observations_once)
-        self.compilable = compilable
-        if not cleanup_memmap:
+        self.compilable = switch(compilable, "compilable")
+        switch(consolidated, "consolidated")
+        if not switch(cleanup_memmap, "cleanup_memmap"):
             raise OptionError("cleanup_memmap: expected True, got False: shared memory leaves no files that could be kept")
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise OptionError(f"device={str(self.device)!r}: torch finds no CUDA device here")
         self._fd: int | None = None
-        if shared_init:
+        if switch(shared_init, "shared_init"):
             self.share()
 
     @property
@@ -209,11 +211,12 @@ class LazyMemmapStorage(TensorStorage):
         self._start(max_size, ndim=ndim, device="cpu" if device == "auto" else device, observations_once=observations_once)
         if self.device.type != "cpu":
             raise OptionError(f"LazyMemmapStorage: files are read into RAM: expected device='cpu', got {str(self.device)!r}")
-        self.compilable = compilable
+        self.compilable = switch(compilable, "compilable")
         _forked.add(self)
-        self._scratch = Scratch(scratch_dir, replaces=existsok, is_removed=auto_cleanup)
+        is_removed = None if auto_cleanup is None else switch(auto_cleanup, "auto_cleanup")
+        self._scratch = Scratch(scratch_dir, replaces=switch(existsok, "existsok"), is_removed=is_removed)
         self._files: dict[Key, Path] = {}
-        if shared_init:
+        if switch(shared_init, "shared_init"):
             self.share()
 
     @property

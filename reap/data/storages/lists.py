@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase, is_tensor_collection, is_tensorclass, lazy_stack
 from torch import Tensor
 
-from reap.data.numeric_options import positive
 from reap.data.saving.hooks import ListStorageCheckpointer
 from reap.data.saving.plain import decoded, encoded
 from reap.data.storages.base import Storage
@@ -20,6 +19,7 @@ from reap.data.storages.items import Items, checked_device
 from reap.data.storages.trees import Tree, as_leaf, holds_tensors_only, is_container, is_named, tree_of
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key
+from reap.option_values import positive, switch
 
 UNLIMITED = 1 << 40
 """The `max_size` of a storage without limit: more items than fit into any memory."""
@@ -62,7 +62,7 @@ class ListStorage(Storage):
         if ndim != 1:
             raise OptionError(f"ListStorage: expected ndim=1, got {ndim}; use a LazyTensorStorage to keep rows apart")
         self.device = None if device is None else checked_device(device)
-        self.compilable = compilable
+        self.compilable = switch(compilable, "compilable")
         self._items: list[Any] = []
 
     def _make_room(self, columns: int) -> None:

@@ -26,6 +26,7 @@ from reap.data.storages.schema import Schema
 from reap.data.storages.validity import validity_in
 from reap.errors import CallOrderError, OptionError, SpecMismatch
 from reap.keys import Key, plain
+from reap.option_values import switch
 from reap.recording.layout import Array, Field, Layout
 
 log = logging.getLogger("reap.data")
@@ -38,7 +39,7 @@ class TensorMemory(Storage):
         super().__init__(max_size, ndim=ndim)
         self._takes_first_device = device == "auto"
         self.device = torch.device("cpu") if self._takes_first_device else checked_device(device)
-        self._nexts: StoreNext = RebuildNext() if observations_once else StoreNext()
+        self._nexts: StoreNext = RebuildNext() if switch(observations_once, "observations_once") else StoreNext()
         self._accepted: Any = None
         self._leaves: dict[Key, Leaf] = {}
         self._objects: dict[Key, Array] = {}

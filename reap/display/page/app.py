@@ -1,11 +1,11 @@
-"""Who may ask, and what is answered.
+"""Who may send requests, and the answers to them.
 
     /         the page: one document, with its style and its script in it
     /data     the numbers and the points of the charts, as JSON
     /events   the same as server-sent events, and then what is new
 
-Every request needs the token of the address and a Host that names this machine: the first keeps other users and programs
-of this machine out, the second websites whose name was made to lead here (DNS rebinding).
+Every request needs the token of the address and a Host header that names this machine. The token keeps out other users and
+programs of this machine; the Host keeps out websites whose name was made to resolve to this machine (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from reap.display.page.feed import Feed
 
 HOSTS = ["127.0.0.1", "localhost"]
 
-REFUSED = "This page needs the token of its address: open the whole address that was printed where the collection runs.\n"
+REFUSED = "This page needs the token in its address: open the complete address that the running collection printed.\n"
 
 
 def application(feed: Feed, token: str) -> Starlette:
@@ -40,7 +40,7 @@ def application(feed: Feed, token: str) -> Starlette:
 
     Args:
         feed: provides the numbers.
-        token: what each request has to know.
+        token: required in each request.
     """
     html, policy = document()
 
@@ -72,7 +72,7 @@ def application(feed: Feed, token: str) -> Starlette:
 
 @cache
 def document() -> tuple[str, str]:
-    """The page, and the content security policy that allows its own script and style, and nothing from elsewhere."""
+    """The page, and the content security policy that allows its own script and style, and nothing from other origins."""
     folder = files("reap.display.page")
     html, style, script = (folder.joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
     policy = (
@@ -87,10 +87,10 @@ def _hash(text: str) -> str:
 
 
 class TokenOnly:
-    """Refuses requests without the token, whatever they ask for.
+    """Refuses all requests without the token.
 
     Args:
-        app: answers the others.
+        app: answers the other requests.
         token: the token.
     """
 

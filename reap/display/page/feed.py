@@ -1,4 +1,4 @@
-"""The numbers of a running collector once a second, and those who wait for them.
+"""The numbers of a running collector, read once per second, and the readers who wait for them.
 
     collector's meter --(once a second)--> Feed --> /data     everything so far
                                             |-----> /events   what is new, to each page that is open
@@ -21,10 +21,10 @@ SECONDS_BETWEEN_READINGS = 1.0
 
 
 class Feed:
-    """What pages are told.
+    """The numbers that pages receive.
 
     Args:
-        count: provides the counts; not used elsewhere.
+        count: provides the counts; used for nothing else.
         title: name of the run.
         buffer: the replay buffer that the collector fills, or None.
     """
@@ -42,11 +42,11 @@ class Feed:
             self.read()
 
     def read(self) -> None:
-        """Read the counts, and wake those who wait."""
+        """Read the counts, and wake the waiting readers."""
         self._read(self._count.now)
 
     def end(self) -> None:
-        """Read the counts one last time; those who wait get them, and no more. They do not wait longer if that fails."""
+        """Read the counts one last time, and end the waiting of all readers, even if that fails."""
         self._has_ended = True
         try:
             self._read(self._count.in_all)

@@ -1,4 +1,4 @@
-"""The points of the charts: all of the run, in a memory that does not grow."""
+"""The points of the charts: the whole run, in a bounded amount of memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 Point = list[float | None]
 
 POINTS = 240
-"""Most points that are kept: more would be less than two pixels apart on a phone."""
+"""Maximum number of points: more would be less than two pixels apart on a phone."""
 
 
 def point(numbers: Mapping[str, Any]) -> Point:
@@ -22,10 +22,12 @@ def point(numbers: Mapping[str, Any]) -> Point:
 
 
 class History:
-    """Points in order of time. When there are too many, every second one is dropped, and from then on fewer are kept.
+    """Points in order of time.
+
+    When there are too many, every second one is dropped, and from then on points are kept at half the rate.
 
     Args:
-        most: number of points to keep at most.
+        most: maximum number of points.
 
     Attributes:
         points: those that are kept.
@@ -39,7 +41,7 @@ class History:
         self._seen = 0
 
     def add(self, new: Point) -> None:
-        """Keep a point, or pass over it."""
+        """Keep a point, or skip it."""
         if self._seen % 2**self.thinned == 0:
             self.points.append(new)
         self._seen += 1

@@ -1,4 +1,4 @@
-"""A collector's counts as JSON: what the page shows, and what programs may read."""
+"""A collector's counts as JSON: for the page, and for programs that read it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _worker(stats: CollectorStats) -> dict[str, Any]:
 
 
 def _fill(buffer: Any) -> dict[str, int] | None:
-    """How full a buffer is; its storage is asked, because a buffer raises errors of the background, and each only once."""
+    """The fill level of a buffer, read from its storage: the buffer itself raises errors of the background, once each."""
     if not isinstance(buffer, ReplayBuffer):
         return None
     return {"items": len(buffer.storage), "capacity": buffer.storage.max_size}

@@ -27,20 +27,20 @@ HOST = "127.0.0.1"
 TOKEN_BYTES = 24
 
 SECONDS_TO_CLOSE = 1
-"""How long a page that takes no data is waited for."""
+"""Seconds to wait for a page that does not read its data."""
 
 
 class Page:
     """A page of a running collector, served while it is entered. Entering it gives its address.
 
     Args:
-        count: provides the counts; not used elsewhere.
+        count: provides the counts; used for nothing else.
         title: name of the run.
         buffer: the replay buffer that the collector fills, or None.
-        port: where to serve; 0 takes a free one. It is taken at once.
+        port: where to serve; 0 takes a free one. It is bound immediately.
 
     Raises:
-        OptionError: the port cannot be had.
+        OptionError: the port cannot be bound.
     """
 
     def __init__(self, count: Count, title: str, buffer: Any, port: int) -> None:
@@ -90,10 +90,10 @@ class Page:
 
 
 class Server(uvicorn.Server):
-    """A server that tells when it is up, and in which loop; and that sleeps until something is asked of it.
+    """A server that reports when it is up, and its event loop, and that sleeps until there is a request.
 
-    uvicorn's own wakes ten times a second. Each time the loop over the batches hands over the interpreter's lock, and waits
-    until this thread has been given a core: on a busy machine that takes milliseconds.
+    uvicorn's own wakes up ten times per second. Each time the loop over the batches hands over the interpreter's lock and waits
+    until this thread has had a core, which takes milliseconds on a busy machine.
 
     Args:
         config: what to serve.
@@ -110,13 +110,13 @@ class Server(uvicorn.Server):
         self.is_up, self._leaving = Event(), asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to answer requests."""
+        """Start answering requests."""
         self.loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self.is_up.set()
 
     async def main_loop(self) -> None:
-        """Serve until told to leave."""
+        """Serve until asked to exit."""
         await self._leaving.wait()
 
     def leave(self) -> None:
@@ -134,6 +134,6 @@ def _listening(port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise OptionError(
-            f"page: port {port} of {HOST} cannot be had: {error.strerror}. Name another one, or take a free one with True"
+            f"page: port {port} of {HOST} cannot be bound: {error.strerror}. Name another one, or take a free one with True"
         ) from error
     return listener

@@ -27,6 +27,7 @@ from reap.envs.recipes import factory_recipe
 from reap.envs.row_stepper import RowStepper
 from reap.envs.rows import RowsEnv
 from reap.errors import OptionError
+from reap.option_values import switch
 from reap.recording.records import Note, Recipe, ResetLog
 from reap.seeds import seed_chain
 from reap.specs import Spec
@@ -97,6 +98,7 @@ class GymEnv(RowsEnv, GymFacts):
         **kwargs: Any,
     ) -> None:
         _check_dtype(dtype)
+        switch(categorical_action_encoding, "categorical_action_encoding")
         options: dict[str, Any] = {
             "categorical_action_encoding": categorical_action_encoding,
             "dtype": dtype,

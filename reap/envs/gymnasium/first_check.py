@@ -13,6 +13,7 @@ from reap.envs.checks.rounding import ROUNDING
 from reap.envs.gymnasium.values import contains
 from reap.errors import SpecMismatch
 from reap.specs.fits import as_array, as_dtype, describe, expected_and_found, one_flag, one_number
+from reap.words import counted
 
 RESET_VALUES = "(observation, info)"
 STEP_VALUES = "(observation, reward, terminated, truncated, info)"
@@ -93,7 +94,7 @@ def reset_values(result: Any) -> tuple[Any, Any]:
 
 
 def _other_values(result: Any, where: str, expected: str) -> SpecMismatch:
-    found = f"{len(result)} values" if isinstance(result, tuple) else describe(result)
+    found = counted(len(result), "value") if isinstance(result, tuple) else describe(result)
     return SpecMismatch(
         f"{where}: expected {expected}, found {found}; an env of the old gym interface is wrapped by the shimmy package"
     )

@@ -16,6 +16,7 @@ from gymnasium.wrappers import AddRenderObservation
 from reap.envs.gymnasium.calls import Env
 from reap.envs.gymnasium.vector_kinds import is_vector_env
 from reap.errors import OptionError, nearest
+from reap.option_values import is_count, switch
 from reap.optional import load
 
 
@@ -70,8 +71,10 @@ class Wrapping:
     convert_actions_to_numpy: bool = True
 
     def __post_init__(self) -> None:
+        for name in ("from_pixels", "pixels_only", "convert_actions_to_numpy"):
+            switch(getattr(self, name), name)
         skip = self.frame_skip
-        if skip is not None and (isinstance(skip, bool) or not isinstance(skip, int) or skip < 1):
+        if skip is not None and not is_count(skip):
             raise OptionError(f"frame_skip: expected a positive integer, got {skip!r}")
 
     @property
@@ -112,7 +115,7 @@ def build(env: Any, count: Any, wrapping: Wrapping, kwargs: Mapping[str, Any]) -
     Raises:
         OptionError: an unknown id, not an env, or unsupported options.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+    if not is_count(count, least=0):
         raise OptionError(f"num_envs: expected a number of envs, or 0 for a single one, got {count!r}")
     if isinstance(env, str):
         return _make_vector(env, count, wrapping, **kwargs) if count else _make_one(env, wrapping, kwargs)

@@ -63,6 +63,7 @@ class RowFormat:
             SpecMismatch: an observation has other parts than its space.
         """
         try:
+            # Leaves miss entries that are absent, not those too many; to count in their readers costs a call for each step.
             has_parts = self._size < 0 or len(observation) == self._size
             for read, size in self._inner:
                 has_parts = has_parts and len(read(observation)) == size

@@ -26,11 +26,13 @@ from reap.envs.rows import RowsEnv
 from reap.envs.serial import SerialEnv, each_of, require_equal
 from reap.envs.transport import merged_kwargs, warn_of
 from reap.errors import CallOrderError, OptionError, SpecMismatch
+from reap.option_values import is_count, switch
 from reap.recording.buffers import Slot, Stage
 from reap.recording.records import Recipe, ResetLog
 from reap.specs.fits import Check
 from reap.system.machine import usable_cores
 from reap.system.native import require_workers
+from reap.words import counted
 
 Factory = Callable[..., Any]
 
@@ -91,7 +93,7 @@ class ParallelEnv(RowsEnv):
         **_: Any,
     ) -> Any:
         """The batch, or with `serial_for_single` and one env a SerialEnv."""
-        if serial_for_single and num_workers == 1:
+        if switch(serial_for_single, "serial_for_single") and num_workers == 1:
             return SerialEnv(1, create_env_fn, create_env_kwargs=create_env_kwargs, device=device)
         return super().__new__(cls)
 
@@ -114,7 +116,7 @@ class ParallelEnv(RowsEnv):
         self._kwargs = each_of(num_workers, create_env_kwargs, "create_env_kwargs")
         refuse_instances(self._factories, "processes")
         _require_another(self._factories)
-        self._num_processes = _number_of_processes(num_processes, num_workers, least=2 if _is_switch(overlap) else 1)
+        self._num_processes = _number_of_processes(num_processes, num_workers, least=2 if switch(overlap, "overlap") else 1)
         self._overlap, self._stall_after = overlap, _checked_seconds(stall_after)
         self._build_again = partial(
             type(self),
@@ -302,7 +304,7 @@ class ParallelEnv(RowsEnv):
     def _load(self, name: str, state: Mapping[str, Any]) -> None:
         envs = list(state["envs"])
         if len(envs) != len(self._factories):
-            raise SpecMismatch(f"state: expected the states of {len(self._factories)} envs, found {len(envs)}")
+            raise SpecMismatch(f"state: expected the states of {counted(len(self._factories), 'env')}, found {len(envs)}")
         stops = [share.first + len(share.factories) for share in self._groups]
         self._started().ask_each(name, [({"envs": envs[a:b]},) for a, b in zip([0, *stops], stops, strict=False)])
 
@@ -356,7 +358,7 @@ def _require_another(factories: Sequence[Any]) -> None:
 
 
 def _number_of_processes(asked: int | None, envs: int, *, least: int) -> int:
-    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if asked is not None and not is_count(asked):
         raise OptionError(f"num_processes: expected a positive number of processes or None, got {asked!r}")
     number = min(envs, max(least, usable_cores()) if asked is None else asked)
     if number < least:
@@ -365,12 +367,6 @@ def _number_of_processes(asked: int | None, envs: int, *, least: int) -> int:
             f"num_processes={asked}"
         )
     return number
-
-
-def _is_switch(overlap: Any) -> bool:
-    if not isinstance(overlap, bool):
-        raise OptionError(f"overlap: expected a bool, got {overlap!r}")
-    return overlap
 
 
 def _checked_seconds(stall_after: Any) -> float | None:

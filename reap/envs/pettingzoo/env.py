@@ -19,6 +19,7 @@ from reap.envs.pettingzoo.group import GroupRows, make_group
 from reap.envs.pettingzoo.group_map import by_name, checked_map
 from reap.envs.row_stepper import Rows
 from reap.errors import OptionError, SpecMismatch
+from reap.option_values import switch
 from reap.recording.buffers import TERMINATED, TRUNCATED, Slot, Stage, after
 from reap.recording.layout import Array
 from reap.specs import Categorical, Composite, Unbounded, spec_from_space
@@ -73,8 +74,12 @@ class PettingZooWrapper(EnvBase):
         *,
         device: torch.device | str | None = None,
     ) -> None:
+        if done_on_any is not None:
+            switch(done_on_any, "done_on_any")
         calls = calls_to(env)
         super().__init__(device=device)
+        self.use_mask, self.return_state = switch(use_mask, "use_mask"), switch(return_state, "return_state")
+        self.categorical_actions = switch(categorical_actions, "categorical_actions")
         self.wrapped = env
         self._options = {
             "return_state": return_state,
@@ -94,7 +99,6 @@ class PettingZooWrapper(EnvBase):
         agents = list(env.possible_agents)
         default = by_name(agents) if self.parallel else {agent: [agent] for agent in agents}
         self.group_map = checked_map(group_map, agents, default)
-        self.use_mask, self.return_state, self.categorical_actions = use_mask, return_state, categorical_actions
         self.done_on_any = self.parallel if done_on_any is None else done_on_any
         self._calls, self._seed = calls, seed
         first = calls.reset(seed)

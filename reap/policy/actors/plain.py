@@ -72,6 +72,7 @@ class PlainActor:
 
     def _act_tensor(self, t: int) -> None:
         result = self._policy(*self._inputs)
+        # The check and the copy of `StrictWriter.write`, repeated: to call it would cost a dict and a call for each column.
         if type(result) is torch.Tensor and result.dtype is self._dtype and result.shape == self._shape:
             try:
                 self._views[t].copy_(result)

@@ -1,1 +1,1 @@
-"""Parts of every spec's face: other shapes of a spec, values made for it, changes to a `Composite`, and torchrl's classes."""
+"""What all specs share: changes of shape, values made for a spec, changes to a `Composite`, and torchrl's classes."""

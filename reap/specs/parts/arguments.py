@@ -1,4 +1,4 @@
-"""Shapes, devices, dtypes and values as specs are given them."""
+"""Shapes, devices, dtypes and values in the forms in which specs accept them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Destination = torch.device | torch.dtype | str | int
 
 
 def as_shape(shape: ShapeLike) -> torch.Size:
-    """A shape from a number or several.
+    """A shape from one or several numbers.
 
     Example:
         >>> as_shape(3), as_shape([2, 3])

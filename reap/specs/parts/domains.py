@@ -10,7 +10,7 @@ from reap.specs.continuous import Bounded, Unbounded
 
 
 class _OfDomain(type):
-    """A name for those objects of a class that have one domain."""
+    """A name for the specs of a class that have one domain."""
 
     kind: type
     own: str
@@ -37,7 +37,7 @@ class BoundedContinuous(metaclass=_OfDomain):
 
 
 class BoundedDiscrete(metaclass=_OfDomain):
-    """`Bounded` of a dtype of whole numbers, which has to be given."""
+    """`Bounded` of an integer dtype, which has to be given."""
 
     kind, own, dtype = Bounded, "discrete", None
 
@@ -49,7 +49,7 @@ class UnboundedContinuous(metaclass=_OfDomain):
 
 
 class UnboundedDiscrete(metaclass=_OfDomain):
-    """`Unbounded` of whole numbers, int64 unless told.
+    """`Unbounded` of integers, int64 by default.
 
     Example:
         >>> UnboundedDiscrete(2).dtype

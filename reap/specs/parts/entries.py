@@ -17,9 +17,10 @@ MISSING = object()
 
 
 class Entries:
-    """Sets and takes out the specs of a Composite; the specs of an env are locked, a new Composite and a clone are not.
+    """Sets and removes the specs of a Composite.
 
-    A change of a nested Composite is one of all that hold it.
+    The specs of an env are locked; a new Composite and a clone are not. A change to a nested Composite shows in all that
+    contain it.
     """
 
     _specs: dict[str, Any]
@@ -54,7 +55,7 @@ class Entries:
         return self._set_lock(True, recurse)
 
     def unlock_(self, recurse: bool = True) -> Self:
-        """Allow changes again. The spec of an env should be changed as a clone that is given back to the env."""
+        """Allow changes again. To change the spec of an env, change a clone and assign it to the env."""
         return self._set_lock(False, recurse)
 
     def _set_lock(self, locked: bool, recurse: bool) -> Self:
@@ -67,7 +68,7 @@ class Entries:
     def _require_unlocked(self, change: str) -> None:
         if self._locked:
             raise CallOrderError(
-                f"Composite: {change}: it is locked, as the specs of an env are. Change a clone, and give that to the env: "
+                f"Composite: {change}: it is locked, as the specs of an env are. Change a clone, and assign it to the env: "
                 "spec = env.observation_spec.clone(); ...; env.observation_spec = spec"
             )
 
@@ -78,7 +79,7 @@ class Entries:
 
         Args:
             name: the key.
-            spec: the spec, or a mapping of some; None: values under the key are of no known kind, and none are made.
+            spec: the spec, or a mapping of specs; with None, no values are made for the key.
 
         Raises:
             CallOrderError: the Composite is locked.
@@ -99,7 +100,7 @@ class Entries:
         return self
 
     def update(self, dict_or_spec: Mapping[Any, Any] | Entries) -> Self:
-        """Put in all specs of a mapping or another Composite; nested ones are updated likewise.
+        """Set all specs of a mapping or another Composite; nested ones are updated likewise.
 
         Raises:
             CallOrderError: the Composite is locked.
@@ -114,7 +115,7 @@ class Entries:
         return self
 
     def pop(self, key: NestedKey, default: Any = MISSING) -> Any:
-        """Take out the spec under a key and return it.
+        """Remove the spec under a key, and return it.
 
         Raises:
             CallOrderError: the Composite is locked.

@@ -1,6 +1,6 @@
 """Specs of torchrl as specs of reap.
 
-torchrl's classes are told by their names, so that translating from them imports nothing.
+torchrl's classes are recognised by their names, so translating from them imports nothing.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from reap.specs.parts.torchrl import KINDS
 
 
 def is_torchrl_spec(given: Any) -> bool:
-    """Whether an object is a spec of torchrl's; torchrl is not imported for that."""
+    """Whether an object is a torchrl spec; this does not import torchrl."""
     return any(cls.__name__ == "TensorSpec" and cls.__module__.startswith("torchrl.") for cls in type(given).__mro__)
 
 
 def as_own(given: Any) -> Any:
-    """A spec of torchrl's as one of reap's; anything else as it is.
+    """A torchrl spec as one of reap's; anything else unchanged.
 
     Raises:
-        OptionError: it has no equal among reap's.
+        OptionError: reap has no such spec.
     """
     if not is_torchrl_spec(given):
         return given

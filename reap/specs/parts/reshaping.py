@@ -1,4 +1,4 @@
-"""`Reshaping`: a spec with other dimensions, by the calls that tensors have."""
+"""`Reshaping`: changes the dimensions of a spec, by the methods that tensors have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from reap.errors import OptionError
 
 Change = Callable[[torch.Tensor], torch.Tensor]
-"""Changes the leading dimensions of a tensor that starts with the spec's shape, and leaves those after them alone."""
+"""Changes the leading dimensions of a tensor that starts with the spec's shape, and leaves the others unchanged."""
 
 
 class Reshaping(ABC):
@@ -36,10 +36,10 @@ class Reshaping(ABC):
         """The spec of values whose leading dimensions are changed."""
 
     def unsqueeze(self, dim: int) -> Self:
-        """The spec with a dimension of size 1 put in at `dim`.
+        """The spec with a dimension of size 1 inserted at `dim`.
 
         Raises:
-            OptionError: there is no such place, or it is after the dimension that holds the choices.
+            OptionError: there is no such position, or it is after the dimension of the choices.
         """
         return self._viewed("unsqueeze", lambda t: t.unsqueeze(dim))
 
@@ -48,11 +48,11 @@ class Reshaping(ABC):
         return self._viewed("squeeze", lambda t: t.squeeze() if dim is None else t.squeeze(dim))
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-        """The spec with the dimensions from `start_dim` to `end_dim` made one."""
+        """The spec with the dimensions from `start_dim` to `end_dim` merged into one."""
         return self._viewed("flatten", lambda t: t.flatten(start_dim, end_dim))
 
     def unflatten(self, dim: int, sizes: Iterable[int]) -> Self:
-        """The spec with the dimension `dim` made several."""
+        """The spec with the dimension `dim` split into several."""
         several = tuple(sizes)
         return self._viewed("unflatten", lambda t: t.unflatten(dim, several))
 
@@ -86,7 +86,7 @@ class Reshaping(ABC):
         return tuple(self._part((*lead, number)) for number in range(self.shape[place]))
 
     def _part(self, index: Any) -> Self:
-        """The spec of a part of a value, told by an index of its dimensions."""
+        """The spec of the part of a value at an index."""
         places = index if isinstance(index, tuple) else (index,)
         if any(place is Ellipsis for place in places):
             at = next(number for number, place in enumerate(places) if place is Ellipsis)

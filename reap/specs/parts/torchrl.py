@@ -1,6 +1,6 @@
-"""What torchrl's code sees in a spec of reap: one of its own, as they have the same names, arguments and meaning.
+"""Makes torchrl's code accept specs of reap as its own; names, arguments and meaning are the same.
 
-Where torchrl has been imported, each class of specs is registered with torchrl's class of the same name, by
+Once torchrl has been imported, each class of specs is registered with torchrl's class of the same name, by
 `abc.ABCMeta.register`, and with its action space's name. `isinstance` then holds, and modules and losses take the specs of
 reap's envs as they are.
 """
@@ -49,7 +49,7 @@ ABSENT = {
     "data_cls": "values of a Composite are TensorDicts; make others of them with Class.from_tensordict(value)",
     "separates": "values of a Composite are TensorDicts; select keys of them",
 }
-"""Names of torchrl's specs that there are not here, and why."""
+"""Names that torchrl's specs have and these lack, with reasons."""
 
 
 def reason_for(owner: type, name: str) -> str:

@@ -1,4 +1,4 @@
-"""`Values`: values made for a spec, told apart and turned into other forms; and what can be said of all of them."""
+"""`Values`: makes, checks and converts values of a spec, and enumerates them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Values(ABC):
-    """What is derived from a spec's `rand`, `is_in` and `validate`."""
+    """Methods that build on a spec's `rand`, `is_in` and `validate`."""
 
     if TYPE_CHECKING:
 
@@ -31,7 +31,7 @@ class Values(ABC):
     @property
     @abstractmethod
     def domain(self) -> str | None:
-        """`"discrete"`, `"continuous"` or `"composite"`; None where values are no tensors."""
+        """`"discrete"`, `"continuous"` or `"composite"`; None if values are not tensors."""
 
     def sample(self, shape: ShapeLike = ()) -> Any:
         """The same as `rand`."""
@@ -67,19 +67,19 @@ class Values(ABC):
 
     @abstractmethod
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """A value of a simulator's (numbers, lists, arrays, indices of choices) as a value of the spec.
+        """A simulator's value (numbers, lists, arrays, indices of choices) as a value of the spec.
 
         Args:
             val: the value, with or without batch dimensions in front.
             ignore_device: leave the result where torch makes it, instead of on the spec's device.
 
         Raises:
-            SpecMismatch: its shape does not end with the spec's, or it names a choice that there is not.
+            SpecMismatch: its shape does not end with the spec's, or there is no such choice.
         """
 
     @abstractmethod
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """A value of the spec as a simulator takes it: an array, or the indices of choices.
+        """A value of the spec in the form that a simulator takes: an array, or the indices of choices.
 
         Args:
             val: the value.
@@ -87,9 +87,9 @@ class Values(ABC):
         """
 
     def cardinality(self) -> int | float:
-        """The number of values that one element may have: of a MultiCategorical or Composite, of all choices together.
+        """The number of values that one element may have.
 
-        Infinity for numbers.
+        For a MultiCategorical or Composite, of all choices together; for numbers, infinity.
         """
         return float("inf")
 
@@ -103,15 +103,15 @@ class Values(ABC):
             OptionError: they are not choices, or the mask differs among the elements.
         """
         raise OptionError(
-            f"{type(self).__name__}.enumerate: expected a spec of choices, found {self!r}, whose values are endless."
+            f"{type(self).__name__}.enumerate: expected a spec of choices, found {self!r}, which has infinitely many values."
         )
 
     @abstractmethod
     def _twin(self) -> Self:
-        """A spec equal to this one, of its own."""
+        """A copy of this spec."""
 
     def clone(self) -> Self:
-        """A spec equal to this one; changes of the one leave the other as it is."""
+        """A copy of this spec; changes to one do not affect the other."""
         introduce()
         return self._twin()
 
@@ -120,7 +120,7 @@ class Values(ABC):
         return self.to("cpu")
 
     def cuda(self, device: int | str | torch.device | None = None) -> Self:
-        """The spec on a CUDA device, the current one unless told."""
+        """The spec on a CUDA device, by default the current one."""
         place = "cuda" if device is None else torch.device("cuda", device) if isinstance(device, int) else device
         return self.to(place)
 
@@ -130,10 +130,10 @@ class Values(ABC):
 
 
 def encoded(val: Any, shape: torch.Size, dtype: torch.dtype, device: torch.device | None, owner: str) -> torch.Tensor:
-    """Numbers as a tensor whose shape ends with `shape`; a missing last dimension of size 1 is put in.
+    """Numbers as a tensor whose shape ends with `shape`; a missing last dimension of size 1 is added.
 
     Raises:
-        SpecMismatch: the shape ends otherwise, or there are no numbers.
+        SpecMismatch: the shape ends differently, or these are not numbers.
     """
     try:
         given = val if isinstance(val, torch.Tensor) else torch.as_tensor(np.asarray(val))

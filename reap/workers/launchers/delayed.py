@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from reap.errors import OptionError
+from reap.option_values import is_count
 from reap.workers.launchers.base import Task
 from reap.workers.launchers.mp import ForkedJob, MpLauncher
 from reap.workers.launchers.submitit import DEFAULT_SLURM_CONF, made_executor
@@ -77,7 +78,7 @@ class submitit_delayed_launcher:  # noqa: N801  torchrl's name
         submitit_main_conf: Mapping[str, Any] = DEFAULT_SLURM_CONF_MAIN,
         submitit_collection_conf: Mapping[str, Any] = DEFAULT_SLURM_CONF,
     ) -> None:
-        if isinstance(num_jobs, bool) or not isinstance(num_jobs, int) or num_jobs < 1:
+        if not is_count(num_jobs):
             raise OptionError(f"num_jobs: expected a positive number of jobs, got {num_jobs!r}")
         if framework not in {"distributed", "rpc"}:
             raise OptionError(f'framework: expected "distributed" or "rpc", got {framework!r}')

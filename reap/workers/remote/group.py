@@ -62,7 +62,7 @@ class RemoteGroup(Group):
             self._vacate(worker)
             self._paused[worker] = time.monotonic() + pause, spec
             self._launch_due()
-            self._down.pop(worker, None)
+            self._failures.replaced(worker)
 
     def _launch_due(self) -> None:
         now = time.monotonic()
@@ -76,7 +76,7 @@ class RemoteGroup(Group):
         super()._retire(worker, failure)
 
     def _ended(self, worker: int) -> None:
-        if worker not in self._down:
+        if worker not in self._failures.down:
             phase, place = self.describe(worker)
             report = ": ".join(filter(None, (place, self.carrier.ending(worker))))
             self._retire(worker, WorkerDied(worker, self.carrier.exit_code(worker), phase, report))

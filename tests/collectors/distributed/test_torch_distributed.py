@@ -11,7 +11,7 @@ import pytest
 from reap.collectors.distributed import DistributedDataCollector, DistributedSyncDataCollector
 from reap.testing import check_collector
 from reap.testing.collector_checks import FACTS, Fact
-from tests.collectors.distributed.makers import maker
+from tests.testing.makers import maker
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import reap
 from reap.errors import OptionError, WorkerDied, WorkerRaised
 from reap.workers.gloo.group import made_meeting
 from reap.workers.launchers.mp import MpLauncher
@@ -20,6 +19,7 @@ from reap.workers.launchers.submitit import SubmititLauncher
 from reap.workers.process_context import RemoteContext
 from reap.workers.processes import fork_client
 from reap.workers.progress import STOP
+from tests.machine import of_another_version
 from tests.workers.gloo.groups import group_of, listening, pid_of
 from tests.workers.gloo.test_group import LOOPBACK
 from tests.workers.handlers import Doer, ask, descriptors, exists, have_ended, patience, watch
@@ -163,7 +163,7 @@ def test_a_job_that_fails_at_its_start_shows_its_log(tmp_path: Path) -> None:
 
 
 def test_a_worker_with_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reap, "__version__", "0.0.1")
+    of_another_version(monkeypatch)
     group = group_of([Doer], launcher=Elsewhere(), address=HERE)
     with pytest.raises(WorkerRaised, match=r"a worker on .* has other versions: reap 0\.0\.1 here, ") as caught:
         ask(group, 0, ("add", 1, 1))

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import reap
 from reap.errors import ClosedError, OptionError, WorkerDied, WorkerRaised
 from reap.workers.ray.actor import Whereabouts
 from reap.workers.ray.cluster import Cluster
 from reap.workers.ray.group import RayGroup, ray_group
+from tests.machine import of_another_version
 from tests.workers.handlers import Doer, Harmless, ask, descriptors, have_ended, watch
 from tests.workers.ray.local import _nothing_left_running, local_ray, on_ray  # noqa: F401  fixtures
 from tests.workers.ray.pool import PooledCluster
@@ -294,7 +294,7 @@ class Missing:
 
 
 def test_a_worker_with_other_versions(make_group: MakeGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reap, "__version__", "0.0.1")
+    of_another_version(monkeypatch)
     with pytest.raises(WorkerRaised, match=r"a worker on .*, Ray node .*, has other versions: reap 0\.0\.1 here, ") as caught:
         ask(make_group([Doer]), 0, kept)
     assert isinstance(caught.value.error, OptionError)

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import submitit
 
-import reap
 from reap.errors import OptionError, WorkerDied, WorkerRaised
 from reap.workers.launchers.base import Task
 from reap.workers.launchers.mp import ForkedJob, MpLauncher
@@ -27,6 +26,7 @@ from reap.workers.rpc.agent import Address
 from reap.workers.rpc.carrier import RpcOptions
 from reap.workers.rpc.group import rpc_group
 from reap.workers.rpc.vigil import Vigil
+from tests.machine import of_another_version
 from tests.workers.handlers import Doer, ask, exists, have_ended, patience, poll_until_it_fails, watch
 from tests.workers.rpc.agents import has_agent
 from tests.workers.scripts import Script
@@ -201,7 +201,7 @@ def test_a_worker_that_ends_before_it_calls() -> None:
 
 
 def test_a_worker_with_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reap, "__version__", "0.0.1")
+    of_another_version(monkeypatch)
     group = far_group()
     with pytest.raises(WorkerRaised, match=r"a worker on .* has other versions: reap 0\.0\.1 here, ") as info:
         ask(group, 0, own_pid)

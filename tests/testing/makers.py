@@ -1,4 +1,4 @@
-"""Makes collectors of numbered envs whose workers are elsewhere, for `check_collector` and for comparisons."""
+"""Makes collectors of numbered envs in several workers, for `check_collector` and for comparisons."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def build_env(env_factory: Callable[[int], Any], worker: int) -> SerialEnv:
     return SerialEnv(ENVS, [partial(build_row, env_factory, number) for number in numbers])
 
 
-def maker(kind: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
-    """`make_collector` for `check_collector`: two workers with three envs each."""
+def maker(kind: Callable[..., Any], workers: int = WORKERS, **fixed: Any) -> Callable[..., Any]:
+    """`make_collector` for `check_collector`: workers with three envs each."""
 
     def make(env_factory: Callable[[int], Any], policy: Any, **options: Any) -> Any:
-        return kind([partial(build_env, env_factory, worker) for worker in range(WORKERS)], policy, **fixed, **options)
+        return kind([partial(build_env, env_factory, worker) for worker in range(workers)], policy, **fixed, **options)
 
     return make
