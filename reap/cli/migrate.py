@@ -58,7 +58,7 @@ def run(options: Migrate, console: Console) -> int:
                 with replaced(path) as file:
                     file.write_bytes(migration.result.encode(program.encoding))
         except (OSError, SyntaxError, UnicodeDecodeError) as error:
-            console.print(Text(f"{path}: left unchanged: {error}", style="red"), soft_wrap=True)
+            console.print(Text(f"{path}: left unchanged: {_reason(error)}", style="red"), soft_wrap=True)
             failed += 1
             continue
         _show(path, migration, console)
@@ -71,6 +71,8 @@ def run(options: Migrate, console: Console) -> int:
         done = f"{counts} changed."
     else:
         done = f"{counts} would change; --write changes {'it' if statements == 1 else 'them'}."
+    if failed:
+        done += f" {counted(failed, 'file')} could not be read or written."
     console.print(Text(done), soft_wrap=True)
     return FAILED if failed else COMPLETE
 
@@ -83,6 +85,8 @@ def _programs(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
         else:
             found = "it does not exist" if not path.exists() else f"found {path.suffix or 'no suffix'}"
+            if path.suffix == ".ipynb":
+                found += f"; this makes a program of a notebook: jupyter nbconvert --to script {path}"
             raise OptionError(f"{path}: expected a folder or a Python file, FILE.py; {found}")
 
 
@@ -94,6 +98,14 @@ def _below(folder: Path) -> Iterator[Path]:
             names.clear()
             continue
         yield from (Path(place, name) for name in files if name.endswith(".py"))
+
+
+def _reason(error: OSError | SyntaxError | UnicodeDecodeError) -> str:
+    """Why a file stays as it is, with the line where it is not Python."""
+    if not isinstance(error, SyntaxError) or error.lineno is None:
+        return str(error)
+    magic = "; magics of notebooks are not Python" if (error.text or "").lstrip().startswith(("%", "!")) else ""
+    return f"it is not Python: {error.msg}, line {error.lineno}{magic}"
 
 
 def _read(path: Path) -> Program:

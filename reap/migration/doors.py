@@ -55,9 +55,8 @@ def split_path(parts: Sequence[str]) -> tuple[str, str]:
     Args:
         parts: the names of the path, at least two.
     """
-    length = 1
-    while length < len(parts) - 1 and is_moved(".".join(parts[: length + 1])):
-        length += 1
+    lengths = range(len(parts) - 1, 1, -1)
+    length = next((length for length in lengths if is_moved(".".join(parts[:length]))), 1)
     return ".".join(parts[:length]), parts[length]
 
 

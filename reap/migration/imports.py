@@ -67,6 +67,8 @@ def migrate(text: str, level: int) -> Migration:
             modules = [_Module(name, source.tree, level) for name in node.names]
             edits += _of_modules(node, source, modules)
             staying.update(one for module in modules for one in module.staying)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            staying.update(_in_string(node.value, node.lineno, level))
     edits.sort(key=lambda edit: edit.start)
     return Migration(tuple(edits), tuple(sorted(staying)), source.edited(edits))
 
@@ -74,6 +76,21 @@ def migrate(text: str, level: int) -> Migration:
 def _is_covered(module: str, name: str, level: int) -> bool:
     own = level_of(module, name)
     return own is not None and own <= level
+
+
+def _in_string(value: str, line: int, level: int) -> Iterator[Staying]:
+    """The path of a module or name that a string is, as in `import_module("torchrl.data")` and in annotations."""
+    parts = value.split(".")
+    if len(parts) == 1 or not is_peer(value) or not all(map(str.isidentifier, parts)):
+        return
+    module, name = split_path(parts)
+    if is_moved(value):
+        own, new = level_of(value, ""), same_module(value)
+    else:
+        own, door = level_of(module, name), door_of(module, name) if level_of(module, name) else None
+        new = f"{door}.{name}" if door else ""
+    if own is not None and own <= level:
+        yield Staying(line, value, f"in a string: change it yourself, to {new}" if new else advice(module, name))
 
 
 # ------------------------------------------------------------------ from torchrl.data import ReplayBuffer
@@ -147,9 +164,11 @@ class _Module:
         uses = list(_uses(tree, bound, name.name if name.asname else bound)) if is_peer(name.name) else []
         covered = [use for use in uses if _is_covered(use.module, use.name, level)]
         elsewhere = [use for use in covered if door_of(use.module, use.name) != same_module(use.module)]
-        self.moves = bool(uses) and name.asname is not None and len(covered) == len(uses) and not elsewhere
+        whole = list(_whole(tree, bound)) if name.asname and covered else []
+        self.moves = bool(uses) and name.asname is not None and len(covered) == len(uses) and not elsewhere and not whole
         self.alias = ast.alias(same_module(name.name), name.asname) if self.moves else name
-        self.staying = [] if self.moves else [use.staying for use in covered]
+        other = f"stays torchrl's: {bound} is used in another way than {bound}.NAME"
+        self.staying = [] if self.moves else [use.staying for use in covered] + [Staying(at, name.name, other) for at in whole]
 
 
 @dataclass(frozen=True)
@@ -177,6 +196,12 @@ def _uses(tree: ast.Module, bound: str, module: str) -> Iterator[_Use]:
             if path and path[0] == bound:
                 where, name = split_path([*module.split("."), *path[1:]])
                 yield _Use(node.lineno, where, name)
+
+
+def _whole(tree: ast.Module, bound: str) -> Iterator[int]:
+    """Lines that use a name other than as `name.other`: what is taken of the module there is not known."""
+    bases = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return (node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == bound and node not in bases)
 
 
 def _path(node: ast.expr) -> list[str]:

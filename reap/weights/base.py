@@ -29,11 +29,13 @@ Worker = Any
 
 
 class WeightUpdaterBase(ABC):
-    """Sends weights to the workers of a collector; a subclass defines where they come from and how they are sent."""
+    """Sends weights to the workers of a collector; a subclass defines where they come from and how they are sent.
 
-    def __init__(self) -> None:
-        self._collector: ReferenceType[Any] | None = None
-        self._hooks: list[Callable[[], Any]] = []
+    A subclass need not call `super().__init__()`.
+    """
+
+    _collector: ReferenceType[Any] | None = None
+    _hooks: tuple[Callable[[], Any], ...] = ()
 
     @classmethod
     def from_policy(cls, policy: Any) -> WeightUpdaterBase | None:  # noqa: ARG003  for subclasses
@@ -44,6 +46,17 @@ class WeightUpdaterBase(ABC):
     def collector(self) -> Any:
         """The collector whose workers are updated; None before `register_collector` or after its end."""
         return None if self._collector is None else self._collector()
+
+    @property
+    def collectors(self) -> list[Any]:
+        """The collector in a list; an empty list where there is none."""
+        collector = self.collector
+        return [] if collector is None else [collector]
+
+    def increment_version(self) -> None:
+        """Increment the version of the collector's policy."""
+        for collector in self.collectors:
+            collector.increment_version()
 
     def register_collector(self, collector: Any) -> None:
         """Set the collector whose workers are updated."""
@@ -59,11 +72,16 @@ class WeightUpdaterBase(ABC):
 
     def register_post_hook(self, hook: Callable[[], Any]) -> None:
         """Call `hook()` after each push."""
-        self._hooks.append(hook)
+        self._hooks = (*self._hooks, hook)
 
-    @abstractmethod
+    @property
+    def post_hooks(self) -> list[Callable[[], Any]]:
+        """What is called after each push, in this order."""
+        return list(self._hooks)
+
     def _get_server_weights(self) -> Weights:
-        """The weights to send when none are given."""
+        """The weights to send when none are given; by default there are none."""
+        return None
 
     @abstractmethod
     def _sync_weights_with_worker(self, *, worker_id: Worker, server_weights: Weights) -> None:
@@ -81,9 +99,13 @@ class WeightUpdaterBase(ABC):
         for worker in workers:
             self._sync_weights_with_worker(worker_id=worker, server_weights=weights)
 
-    def all_worker_ids(self) -> Sequence[Worker]:
-        """The workers that are updated by default."""
+    def all_worker_ids(self) -> Sequence[Worker] | None:
+        """The workers that are updated by default; None where there is one without an id."""
         return [0]
+
+    def _skip_update(self, worker_id: Worker) -> bool:
+        """Whether a worker is left out of a push; by default, none is."""
+        return False
 
     def push_weights(
         self, policy_or_weights: Callable[..., Any] | TensorDictBase | Mapping[str, Any] | None = None, worker_ids: Any = None
@@ -98,7 +120,9 @@ class WeightUpdaterBase(ABC):
             OptionError: a worker that does not exist.
         """
         weights = self._get_server_weights() if policy_or_weights is None else policy_or_weights
-        chosen = chosen_workers(worker_ids, self.all_worker_ids())
+        known = self.all_worker_ids()
+        named = chosen_workers(worker_ids, [None] if known is None else known)
+        chosen = [worker for worker in named if not self._skip_update(worker)]
         mapped = self._prepare(self._maybe_map_weights(weights), chosen)
         self._hand_over(mapped, chosen)
         for hook in self._hooks:
@@ -137,15 +161,37 @@ class VanillaWeightUpdater(WeightUpdaterBase):
     Args:
         policy: the policy that acts: a module, or another holder of weights.
         source: where weights come from when none are given; None if the policy is the source itself.
+        weight_getter: returns the weights when none are given, in place of `source`.
+        policy_weights: what is updated in place, in place of `policy`: a TensorDict of parameters or a dict of tensors.
 
     Attributes:
         changes: changes of plain attributes, which are sent with the weights.
+
+    Raises:
+        OptionError: both `policy` and `policy_weights`, or both `source` and `weight_getter`.
+
+    Example:
+        >>> from torch import nn
+        >>> policy, trained = nn.Linear(2, 1), nn.Linear(2, 1)
+        >>> VanillaWeightUpdater(policy, trained).push_weights()
+        >>> bool((policy.weight == trained.weight).all())
+        True
     """
 
-    def __init__(self, policy: Any, source: Any = None) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        policy: Any = None,
+        source: Any = None,
+        *,
+        weight_getter: Callable[[], Weights] | None = None,
+        policy_weights: TensorDictBase | Mapping[str, Any] | None = None,
+    ) -> None:
+        _refuse_both(policy=policy, policy_weights=policy_weights)
+        _refuse_both(source=source, weight_getter=weight_getter)
         self._held = held_by(policy)
+        self._target: Any = self._held if policy_weights is None else policy_weights
         self._source = None if source is None else held_by(source)
+        self._get = weight_getter
         self.changes = Changes(self._held if self._source is None else self._source)
 
     @classmethod
@@ -154,14 +200,21 @@ class VanillaWeightUpdater(WeightUpdaterBase):
         return cls(policy)
 
     def _get_server_weights(self) -> Weights:
+        if self._get is not None:
+            return self._get()
         return None if self._source is None else self._source.policy
 
-    def _sync_weights_with_worker(self, *, worker_id: Worker, server_weights: Weights) -> None:
+    def _sync_weights_with_worker(self, *, worker_id: Worker = None, server_weights: Weights) -> None:
         if server_weights is None or server_weights is self._held.policy:
             return
         given = as_held(server_weights, self._held)
-        load_weights(self._held, given)
+        load_weights(self._target, given)
         load_extra_states(self._held, {ATTRIBUTES: self.changes.found(given if isinstance(given, Held) else None)})
+
+
+def _refuse_both(**given: Any) -> None:
+    if all(value is not None for value in given.values()):
+        raise OptionError(f"VanillaWeightUpdater: expected one of {' and '.join(given)}, got both")
 
 
 def as_held(weights: Any, held: Held) -> Any:

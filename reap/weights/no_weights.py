@@ -74,7 +74,6 @@ class NoWeightUpdater(WeightUpdaterBase):
     """
 
     def __init__(self, mailboxes: Mapping[Any, Any]) -> None:
-        super().__init__()
         self.mailboxes = dict(mailboxes)
 
     def all_worker_ids(self) -> Sequence[Any]:

@@ -50,7 +50,6 @@ class MultiProcessedWeightUpdater(WeightUpdaterBase):
         get_server_weights: Callable[[], Any] | None = None,
         policy_weights: Mapping[Any, Any] | None = None,
     ) -> None:
-        super().__init__()
         self.mailboxes: dict[Any, Any] = dict(mailboxes or {})
         self._policy = policy
         self._held = held_by(policy) if callable(policy) else None

@@ -74,6 +74,21 @@ def test_the_encoding_and_the_line_ends_stay(program: Path) -> None:
     assert program.read_bytes() == data.replace(b"torchrl", b"reap")
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xef\xbb\xbffrom torchrl.envs import GymEnv\r\n",
+        b"import os\rfrom torchrl.envs import GymEnv\r",
+        b"from torchrl.envs import GymEnv",
+    ],
+    ids=["a byte-order mark", "carriage returns", "no line end"],
+)
+def test_bytes_of_all_else_stay(program: Path, data: bytes) -> None:
+    program.write_bytes(data)
+    assert main(["migrate", "train.py", "--write"]) == 0
+    assert program.read_bytes() == data.replace(b"torchrl", b"reap")
+
+
 def test_a_link_stays_one(program: Path) -> None:
     Path("link.py").symlink_to("train.py")
     assert main(["migrate", "link.py", "--write"]) == 0
@@ -84,10 +99,17 @@ def test_a_link_stays_one(program: Path) -> None:
 def test_a_file_that_is_not_python_is_named_and_the_others_are_done(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("broken.py").write_text("from torchrl import (\n")
     Path("bytes.py").write_bytes(b"x = '\xff'\n")
+    Path("cells.py").write_text(f"{BEFORE.splitlines()[0]}\n%matplotlib inline\n")
+    Path("nulls.py").write_bytes(b"x = 1\0\n")
+    Path("wide.py").write_text(BEFORE, encoding="utf-16")
     assert main(["migrate", ".", "--write"]) == 1
     out = capsys.readouterr().out
-    assert "broken.py: left unchanged: '(' was never closed" in out
+    assert "broken.py: left unchanged: it is not Python: '(' was never closed, line 1\n" in out
+    assert "cells.py: left unchanged: it is not Python: invalid syntax, line 2; magics of notebooks are not Python\n" in out
+    assert "nulls.py: left unchanged: source code string cannot contain null bytes" in out
+    assert "wide.py: left unchanged: invalid or missing encoding declaration" in out
     assert "bytes.py: left unchanged: invalid or missing encoding" in out
+    assert out.endswith("2 imports in 1 file changed. 5 files could not be read or written.\n")
     assert program.read_text() == AFTER
 
 
@@ -97,10 +119,12 @@ def test_a_file_that_is_not_python_is_named_and_the_others_are_done(program: Pat
         ([], "expected a file or a folder, got none"),
         (["none.py"], "none.py: expected a folder or a Python file, FILE.py; it does not exist"),
         (["notes.txt"], "notes.txt: expected a folder or a Python file, FILE.py; found .txt"),
+        (["cells.ipynb"], "found .ipynb; this makes a program of a notebook: jupyter nbconvert --to script cells.ipynb"),
     ],
 )
 def test_mistakes(program: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
     Path("notes.txt").touch()
+    Path("cells.ipynb").touch()
     assert main(["migrate", "train.py", *words, "--write"] if words else ["migrate"]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert program.read_text() == BEFORE

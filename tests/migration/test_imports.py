@@ -38,10 +38,16 @@ def staying(text: str, level: int = 3) -> list[tuple[int, str, str]]:
         ("from torch import nn", 3, None),
         ("from .torchrl import GymEnv", 3, None),
         ("import torchrl", 3, None),
+        ("\tfrom torchrl.envs import (SerialEnv,\n\t\tGymEnv)", 3, "\tfrom reap.envs import SerialEnv, GymEnv"),
+        ("from torchrl.envs import SerialEnv, \\\n  GymEnv  # two", 3, "from reap.envs import SerialEnv, GymEnv  # two"),
+        ("from torchrl.envs import GymEnv as GymEnv", 3, "from reap.envs import GymEnv as GymEnv"),
+        ("\x0cfrom torchrl.envs import GymEnv", 3, "\x0cfrom reap.envs import GymEnv"),
+        ("x = '\u2028\x85'; from torchrl.envs import GymEnv", 3, "x = '\u2028\x85'; from reap.envs import GymEnv"),
     ],
 )
 def test_a_line_at_a_level(line: str, level: int, expected: str | None) -> None:
-    assert moved(line, level) == (expected or line)
+    block = "if 1:\n" if line.startswith("\t") else ""
+    assert migrate(block + line, level).result == block + (expected or line)
 
 
 def test_names_keep_their_own_names_and_those_that_stay_come_last() -> None:
@@ -160,3 +166,54 @@ def test_a_module_that_is_imported_from_its_package_moves_like_any_other() -> No
         (2, "torchrl.data.replay_buffers.samplers.SamplerEnsemble"),
     ]
     assert migrate(text, 1).staying == ()
+
+
+def test_torchrl_by_another_name() -> None:
+    text = "import torchrl as rl\nrl.data.ReplayBuffer(), rl.envs.libs.gym.GymEnv\n"
+    assert moved(text) == text.replace("torchrl", "reap")
+    text = "from torchrl import data as d, envs\nd.ReplayBuffer(), envs.GymEnv\n"
+    assert moved(text) == text.replace("torchrl", "reap")
+
+
+def test_a_module_deep_inside_with_a_name_of_its_own() -> None:
+    text = "import torchrl.envs.libs.gym as gym\ngym.GymEnv\n"
+    assert moved(text) == text.replace("torchrl", "reap")
+
+
+def test_both_branches_of_a_try_change() -> None:
+    text = """\
+        try:
+            from torchrl.collectors import Collector
+        except ImportError:
+            from torchrl.collectors import SyncDataCollector as Collector
+        """
+    assert moved(text) == textwrap.dedent(text).replace("torchrl", "reap")
+
+
+@pytest.mark.parametrize("use", ["getattr(d, 'ReplayBuffer')", "make(d)", "d = {}", "del d"])
+def test_a_module_that_is_not_only_used_by_its_names_stays(use: str) -> None:
+    text = f"import torchrl.data as d\nd.ReplayBuffer()\n{use}\n"
+    found = migrate(text, 3)
+    assert found.result == text
+    assert found.staying == (
+        Staying(2, "torchrl.data.ReplayBuffer", "write: from reap.data import ReplayBuffer"),
+        Staying(3, "torchrl.data", "stays torchrl's: d is used in another way than d.NAME"),
+    )
+    assert migrate(text, 1).staying == ()
+
+
+def test_paths_in_strings_are_named() -> None:
+    text = """\
+        import_module("torchrl.data")
+        patch("torchrl.collectors.SyncDataCollector", "torchrl.collectors.Evaluator")
+        def sample(buffer: "torchrl.data.ReplayBuffer") -> "torchrl.modules.MLP": ...
+        print("torchrl", "torchrl.", "from torchrl.envs import GymEnv", f"torchrl.{name}")
+        """
+    assert moved(text) == textwrap.dedent(text)
+    assert staying(text) == [
+        (1, "torchrl.data", "in a string: change it yourself, to reap.data"),
+        (2, "torchrl.collectors.Evaluator", "use reap.evaluate"),
+        (2, "torchrl.collectors.SyncDataCollector", "in a string: change it yourself, to reap.collectors.SyncDataCollector"),
+        (3, "torchrl.data.ReplayBuffer", "in a string: change it yourself, to reap.data.ReplayBuffer"),
+    ]
+    assert staying(text, 1) == staying(text)[1:3]

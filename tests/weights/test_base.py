@@ -245,6 +245,70 @@ def test_a_copy_is_updated_from_its_source() -> None:
     assert values(copy) == [3.0]
 
 
-def test_a_base_without_its_two_methods_cannot_be_made() -> None:
+def test_weights_in_place_from_a_getter() -> None:
+    policy = Net(1.0)
+    updater = VanillaWeightUpdater(weight_getter=lambda: Net(2.0), policy_weights=TensorDict.from_module(policy).data.lock_())
+    updater.push_weights()
+    assert values(policy) == [2.0]
+    updater.push_weights(Net(3.0))
+    assert values(policy) == [3.0]
+    VanillaWeightUpdater(policy_weights=dict(policy.state_dict())).push_weights(Net(4.0).state_dict())
+    assert values(policy) == [4.0]
+    VanillaWeightUpdater(policy_weights=TensorDict.from_module(policy)).push_weights()
+    assert values(policy) == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"policy": Net(1.0), "policy_weights": {}}, "policy and policy_weights"),
+        ({"policy": Net(1.0), "source": Net(1.0), "weight_getter": list}, "source and weight_getter"),
+    ],
+)
+def test_options_of_which_one_is_enough(given: dict[str, Any], names: str) -> None:
+    with pytest.raises(OptionError, match=f"expected one of {names}, got both"):
+        VanillaWeightUpdater(**given)
+
+
+def test_a_base_without_its_method_cannot_be_made() -> None:
     with pytest.raises(TypeError, match="abstract"):
         WeightUpdaterBase()  # pyright: ignore[reportAbstractUsage]
+
+
+class Plain(WeightUpdaterBase):
+    """An updater as programs for torchrl write one: no `super().__init__()`, workers without ids, every other push."""
+
+    def __init__(self, log: list[Any]) -> None:
+        self.log = log
+
+    def all_worker_ids(self) -> list[int] | None:
+        return None
+
+    def _sync_weights_with_worker(self, *, worker_id: Any = None, server_weights: Any) -> None:
+        self.log.append((worker_id, server_weights))
+
+    def _skip_update(self, worker_id: Any) -> bool:
+        return len(self.log) % 2 == 1
+
+
+def test_a_subclass_that_calls_no_constructor() -> None:
+    updater = Plain([])
+    assert (updater.collector, updater.collectors, updater.post_hooks) == (None, [], [])
+    updater.push_weights()
+    hook = partial(updater.log.append, "hook")
+    updater.register_post_hook(hook)
+    updater({"w": 1})
+    assert updater.log == [(None, None), "hook"]
+    assert (updater.post_hooks, Plain([]).post_hooks) == ([hook], [])
+    with pytest.raises(OptionError, match="expected some of"):
+        updater.push_weights(worker_ids=3)
+
+
+@pytest.mark.parametrize("given", [{}, {"weight_updater": Plain([])}])
+def test_an_updater_counts_versions(given: dict[str, Any]) -> None:
+    collector = SyncDataCollector(Count(5), Const(), frames_per_batch=2, **given)
+    updater: Any = collector.weight_updater
+    assert updater.collectors == [collector]
+    before = collector.get_policy_version()
+    updater.increment_version()
+    assert collector.get_policy_version() == before + 1

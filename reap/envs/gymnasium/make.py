@@ -15,6 +15,7 @@ from gymnasium.wrappers import AddRenderObservation
 
 from reap.envs.gymnasium.calls import Env
 from reap.envs.gymnasium.vector_kinds import is_vector_env
+from reap.envs.notices import without_notices
 from reap.errors import OptionError, nearest
 from reap.option_values import is_count, switch
 from reap.optional import load
@@ -174,7 +175,8 @@ def _make_wrapped(
 def _make_entry_point(env_id: str, count: int, kwargs: Mapping[str, Any]) -> Any:
     _register(env_id)
     try:
-        return gym.make_vec(env_id, count, vectorization_mode="vector_entry_point", **kwargs)
+        with without_notices(env_id, kwargs):
+            return gym.make_vec(env_id, count, vectorization_mode="vector_entry_point", **kwargs)
     except gym_error.Error as error:
         if env_id in gym.registry:
             raise OptionError(f"{env_id}: {error}") from error
@@ -195,7 +197,8 @@ def make_gymnasium_env(env_id: str, **kwargs: Any) -> Env:
     _register(env_id)
     kwargs.setdefault("disable_env_checker", True)
     try:
-        return gym.make(env_id, **kwargs)
+        with without_notices(env_id, kwargs):
+            return gym.make(env_id, **kwargs)
     except gym_error.Error as error:
         if not (isinstance(error, gym_error.UnregisteredEnv) or type(error) is gym_error.Error):
             raise

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from reap.envs.notices import ALE, hide_banner
 from reap.errors import OptionError, headline
 from reap.workers.pickling import dumps
 
@@ -80,6 +81,8 @@ def _register(modules: list[str], named: Mapping[str, EnvSpec], carried: Mapping
             import_module(module)
         except Exception as error:  # noqa: BLE001  modules run anything
             missing[module] = _advice(error)
+    if ALE in modules and ALE not in missing:
+        hide_banner()
     for name, spec in named.items():
         reason = missing.get(_package(spec))
         gym.registry.setdefault(name, spec if reason is None else _refused(name, reason))
