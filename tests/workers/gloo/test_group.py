@@ -101,6 +101,13 @@ def test_memory_is_used_again() -> None:
     group.stop()
 
 
+def test_memory_is_that_of_the_replies_that_wait_whatever_the_number_of_workers() -> None:
+    group = group_of([Doer] * 6)
+    addresses = {ask(group, number % 6, sized(2_000_000, number)).ctypes.data for number in range(12)}
+    assert len(addresses) <= 3
+    group.stop()
+
+
 def test_of_posts_to_a_busy_worker_the_latest_is_left_and_comes_before_later_commands() -> None:
     group = group_of([Keeper])
     assert ask(group, 0, Count()) == (0, -1.0)
