@@ -122,7 +122,7 @@ def check_travel(make: Callable[..., Any]) -> None:
 
 def check_landing(make: Callable[..., Any]) -> None:
     """The bytes are copied into the slot of the batch, and nowhere else; they are ordinary tensors there."""
-    with make([partial(Images, 200)], act, frames_per_batch=50) as collector:
+    with make([partial(Images, 200)], act, frames_per_batch=200) as collector:
         for _ in range(6):
             collector.next()
         tracemalloc.start()
