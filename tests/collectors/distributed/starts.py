@@ -61,6 +61,24 @@ class NeverMeets(MpLauncher):
         return super().launch(type(task)(f"{__name__}:come_to", self._point.path.encode(), task.name))
 
 
+class Interrupted(MpLauncher):
+    """Ctrl-C comes when it has started a process, and has not told of it yet.
+
+    Attributes:
+        pids: its processes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pids: list[int] = []
+
+    def launch(self, task: Any) -> Any:
+        job = super().launch(task)
+        self.pids.append(job.pid)
+        signal.raise_signal(signal.SIGINT)
+        return job
+
+
 def come_to(path: bytes, _control: Any) -> int:
     """What such a process does."""
     point = object.__new__(Point)

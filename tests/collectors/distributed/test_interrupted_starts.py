@@ -13,7 +13,7 @@ import pytest
 from reap.collectors.distributed import DistributedDataCollector, DistributedSyncDataCollector, RPCDataCollector
 from reap.testing import Count
 from reap.workers.processes import fork_client
-from tests.collectors.distributed.starts import NeverMeets, Point
+from tests.collectors.distributed.starts import Interrupted, NeverMeets, Point
 from tests.collectors.worker_kinds import nothing_left
 from tests.workers.rpc.agents import has_agent
 
@@ -40,4 +40,16 @@ def test_ctrl_c_while_workers_start(kind: str, when: str, tmp_path: Path, monkey
     with nothing_left() as pids:
         pids.append(point.interrupts(lambda: KINDS[kind](envs, frames_per_batch=8, **options)))
     assert list(folder.iterdir()) == []
+    assert not has_agent()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ctrl_c_before_anybody_knows_of_a_process(kind: str) -> None:
+    fork_client.server()
+    with nothing_left() as pids:
+        launcher = Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            KINDS[kind]([partial(Count, 5)] * 2, frames_per_batch=8, launcher=launcher)
+        assert len(launcher.pids) == 1
+        pids += launcher.pids
     assert not has_agent()
