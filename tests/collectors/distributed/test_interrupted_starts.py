@@ -13,6 +13,7 @@ import pytest
 from reap.collectors.distributed import DistributedDataCollector, DistributedSyncDataCollector, RPCDataCollector
 from reap.testing import Count
 from reap.workers.processes import fork_client
+from reap.workers.rpc import agent
 from tests.collectors.distributed.starts import Interrupted, NeverMeets, Point
 from tests.collectors.worker_kinds import nothing_left
 from tests.workers.rpc.agents import has_agent
@@ -27,6 +28,14 @@ KINDS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _open_already() -> None:
+    """The server that forks workers, and what torch's RPC opens once, are there before."""
+    fork_client.server()
+    agent.shared.take({}, is_local=True)
+    agent.shared.give_back()
+
+
 @pytest.mark.parametrize("when", ["rendezvous", "making an env"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_ctrl_c_while_workers_start(kind: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +45,6 @@ def test_ctrl_c_while_workers_start(kind: str, when: str, tmp_path: Path, monkey
     point = Point(tmp_path)
     envs: list[Any] = [partial(Count, 5), point if when == "making an env" else partial(Count, 5)]
     options = {"launcher": NeverMeets(point)} if when == "rendezvous" else {}
-    fork_client.server()
     with nothing_left() as pids:
         pids.append(point.interrupts(lambda: KINDS[kind](envs, frames_per_batch=8, **options)))
     assert list(folder.iterdir()) == []
@@ -45,7 +53,6 @@ def test_ctrl_c_while_workers_start(kind: str, when: str, tmp_path: Path, monkey
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ctrl_c_before_anybody_knows_of_a_process(kind: str) -> None:
-    fork_client.server()
     with nothing_left() as pids:
         launcher = Interrupted()
         with pytest.raises(KeyboardInterrupt):
