@@ -7,7 +7,7 @@ Every fault is run with every class in turn until there are as many runs as aske
 step, a reset or a call of the policy, or a delay. Ray needs seconds to start a worker, so that its classes are in the first
 round only, which has each fault once; all of them share one Ray, whose own processes are not counted.
 
-The page has a section for each kind of workers. A campaign writes the sections of its classes, and leaves the others as they are.
+The page has a section for each kind of workers. A campaign writes those of its classes, and leaves the others as they are.
 
 What counts as left behind, compared with before the run: processes that still run 2 s later, descriptors that are open then,
 shared memory that is still mapped. A run is wrong too if the error does not name the cause. The exit code is 1 if anything was
@@ -299,7 +299,11 @@ class Row:
 
 Rows = dict[tuple[str, str], Row]
 
-SECTIONS = {"Workers in processes of this machine": CLASSES, "Workers on torch.distributed and RPC": ENGINES, "Workers on Ray": RAY}
+SECTIONS = {
+    "Workers in processes of this machine": CLASSES,
+    "Workers on torch.distributed and RPC": ENGINES,
+    "Workers on Ray": RAY,
+}
 """The parts of the page, and their classes."""
 
 
@@ -430,8 +434,8 @@ def section_text(title: str, section: Section, seed: int, names: Sequence[str]) 
     lines = [
         f"## {title}",
         "",
-        f"{count} runs with seed {seed} in {section.seconds:.0f} s: {clean} of {len(tried)} faults left nothing and named their",
-        "cause in every run.",
+        f"{count} runs with seed {seed} in {section.seconds:.0f} s: {clean} of {len(tried)} faults left nothing and named",
+        "their cause in every run.",
     ]
     if section.delays:
         lines.append("From a signal to a worker to the error in the parent, with all workers gone:\n")

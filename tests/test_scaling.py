@@ -66,7 +66,9 @@ def test_the_table_of_a_given_profile(
 def test_the_commands_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     commands = [shlex.split(line) for line in lines if line.startswith("python ")]
-    assert [command[:3] for command in commands] == [["python", "benchmarks/scaling.py", one] for one in ("--save", "--profile")]
+    assert [command[:3] for command in commands] == [
+        ["python", "benchmarks/scaling.py", one] for one in ("--save", "--profile")
+    ]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(scaling, "TASKS", {"CartPole x 2": (partial(SerialEnv, 2, "CartPole-v1"), None, 80)})
     first, second = (said(capsys, monkeypatch, *command[2:]) for command in commands)

@@ -1,4 +1,4 @@
-"""Ctrl-C while a collector is built on gloo or RPC: it is raised, and nothing is left of what had started. Ray: `test_ray.py`."""
+"""Ctrl-C while a collector is built on gloo or RPC: it is raised, and nothing is left of what had started."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def test_ctrl_c_before_anybody_knows_of_a_process(kind: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             KINDS[kind]([partial(Count, 5)] * 2, frames_per_batch=8, launcher=launcher)
         assert len(launcher.pids) == 1
-        pids += launcher.pids
+        pids.extend(launcher.pids)
     assert not has_agent()

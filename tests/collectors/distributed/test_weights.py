@@ -63,7 +63,9 @@ def test_the_interval_of_a_worker_that_records_ahead(kind: Any) -> None:
     """A rollout that has begun keeps its version: the one before each second batch is that of the rollout after it."""
     options: Any = {"frames_per_batch": 4, "track_policy_version": True, "max_weight_update_interval": 2}
     with kind([partial(Count, 50)], Shows(), **options) as collector:
-        assert [batch[VERSION].unique().tolist() for batch in take_one_by_one(collector, 7)] == [[n] for n in (1, 1, 1, 2, 2, 3, 3)]
+        assert [batch[VERSION].unique().tolist() for batch in take_one_by_one(collector, 7)] == [
+            [n] for n in (1, 1, 1, 2, 2, 3, 3)
+        ]
 
 
 LEAVES: dict[str, dict[str, Any]] = {
