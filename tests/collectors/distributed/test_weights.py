@@ -60,7 +60,7 @@ def test_no_worker_goes_without_an_update_for_longer_than_the_interval(kind: Any
 
 @ENGINES
 def test_the_interval_of_a_worker_that_records_ahead(kind: Any) -> None:
-    """A rollout that has begun keeps its version: the one before each second batch is that of the rollout after it."""
+    """An update before a batch acts in the rollout after it: that of the batch has begun already."""
     options: Any = {"frames_per_batch": 4, "track_policy_version": True, "max_weight_update_interval": 2}
     with kind([partial(Count, 50)], Shows(), **options) as collector:
         assert [batch[VERSION].unique().tolist() for batch in take_one_by_one(collector, 7)] == [

@@ -82,7 +82,7 @@ ONLY_ONE = [
 
 
 def check_leaves(make: Callable[..., Any], **options: Any) -> Any:
-    """Workers that run collectors of two processes: whichever version acted in a frame, all of it did. Returns the last batch."""
+    """Workers that run collectors of two processes: all of the version that acted in a frame did. Returns the last batch."""
     policy = Whole()
     given = {"policy": policy, "num_workers_per_collector": 2, "track_policy_version": True, **options}
     with make([partial(Count, 50)] * 2, **given) as collector:

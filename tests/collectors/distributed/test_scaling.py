@@ -13,7 +13,7 @@ import pytest
 from benchmarks import scaling
 from reap import SerialEnv
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "scaling.md"
 PROFILE = [
     {
