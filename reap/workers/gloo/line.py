@@ -115,14 +115,17 @@ class Line:
         self.job.kill()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the threads to end after `cut`, and release their resources; return whether they have ended."""
+        """Wait for the threads to end after `cut`, and release their resources; return whether they have ended.
+
+        Nobody waits for them a second time, so the process is released even if they have not; they do not look at it after `cut`.
+        """
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        if is_over := not any(thread.is_alive() for thread in self._threads):
-            if self._pair is not None:
-                self._pair.close()
-            self.job.close()
+        self.job.close()
+        is_over = not any(thread.is_alive() for thread in self._threads)
+        if is_over and self._pair is not None:
+            self._pair.close()
         return is_over
 
     @property

@@ -261,6 +261,22 @@ def test_stopping_ends_workers_in_any_state_and_leaves_nothing(state: str) -> No
     assert descriptors() == before
 
 
+def test_a_thread_that_ends_late_keeps_no_descriptors_of_its_process() -> None:
+    fork_client.server()
+    before = [one for one in descriptors() if "pidfd" in one]
+    group = group_of([Doer])
+    assert ask(group, 0, ("add", 1, 1)) == 2
+    ends = threading.Event()
+    thread = threading.Thread(target=ends.wait)
+    thread.start()
+    line = group.carrier._lines[0]
+    line._threads.append(thread)
+    group.stop()
+    assert [one for one in descriptors() if "pidfd" in one] == before
+    ends.set()
+    assert line.join(10.0)
+
+
 def test_handlers_are_closed(tmp_path: Path) -> None:
     class Closing(Doer):
         def close(self) -> None:
