@@ -135,7 +135,7 @@ def measured() -> Iterator[Profile]:
 def table(profiles: Sequence[Profile], options: Options) -> Table:
     """What grows with the number of nodes."""
     shown = Table(title=f"{options.workers_per_node} workers a node, learner with {options.network_gbit:g} Gbit/s")
-    for heading in ("task", "bytes a frame", "nodes", "frames/s", "Gbit/s in", "messages/s", "Gbit/s out", "bends at"):
+    for heading in ("task", "bytes a frame", "nodes", "frames/s", "Gbit/s in", "messages/s", "Gbit/s out", "full at"):
         shown.add_column(heading, justify="left" if heading == "task" else "right")
     for profile in profiles:
         for nodes in NODES:

@@ -1,11 +1,13 @@
 """The fault campaign of `make faults`: collectors that fail in every way, at random moments, and what each leaves behind.
 
 python -m tests.faults --runs 1000 --seed 0 --table docs/faults.md
-python -m tests.faults --runs 60 --only distributed --table /dev/null
+python -m tests.faults --runs 58 --only ray
 
 Every fault is run with every class in turn until there are as many runs as asked for; the moment is drawn anew each time: a
 step, a reset or a call of the policy, or a delay. Ray needs seconds to start a worker, so that its classes are in the first
 round only, which has each fault once; all of them share one Ray, whose own processes are not counted.
+
+The page has a section for each kind of workers. A campaign writes those of its classes, and leaves the others as they are.
 
 What counts as left behind, compared with before the run: processes that still run 2 s later, descriptors that are open then,
 shared memory that is still mapped. A run is wrong too if the error does not name the cause. The exit code is 1 if anything was
@@ -297,7 +299,11 @@ class Row:
 
 Rows = dict[tuple[str, str], Row]
 
-SECTIONS = {"Workers in processes of this machine": CLASSES, "Workers on engines": {**ENGINES, **RAY}}
+SECTIONS = {
+    "Workers in processes of this machine": CLASSES,
+    "Workers on torch.distributed and RPC": ENGINES,
+    "Workers on Ray": RAY,
+}
 """The parts of the page, and their classes."""
 
 
@@ -308,15 +314,17 @@ class Section:
     Attributes:
         rows: by fault.
         delays: by class, the seconds from a signal to a worker to the error.
+        seconds: that the runs took.
     """
 
     rows: Rows = field(default_factory=lambda: {key: Row() for key in FAULTS})
     delays: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    seconds: float = 0.0
 
 
 def carry_out(key: tuple[str, str], section: Section, fault: Fault, name: str, draw: random.Random) -> None:
     """One run, and what it left behind."""
-    row = section.rows[key]
+    row, started = section.rows[key], time.monotonic()
     before, maps = descriptors(), mapped()
     run = Run(name, draw)
     try:
@@ -339,6 +347,7 @@ def carry_out(key: tuple[str, str], section: Section, fault: Fault, name: str, d
         )
     if run.seconds is not None:
         section.delays[name].append(run.seconds)
+    section.seconds += time.monotonic() - started
 
 
 def still_running(pids: list[int]) -> int:
@@ -392,29 +401,41 @@ def ray_for_all() -> Generator[None]:
         del os.environ["RAY_ADDRESS"]
 
 
-def page(sections: Mapping[str, Section], runs: int, seed: int, seconds: float, names: Sequence[str]) -> str:
-    """The tables."""
-    head = f"""# Faults
+HEAD = """# Faults
 
 A collector fails or ends, in every way, at random moments: this page counts the processes, descriptors and shared memory that
 remain. `make faults` writes it, `tests/faults.py` says how each fault is made, and
-`make faults ARGS="--runs 100 --only distributed"` makes the run shorter, and chooses classes.
+`make faults ARGS="--runs 100 --only distributed"` makes the run shorter, and chooses classes, whose sections are written anew.
 
-{runs} runs with seed {seed} in {seconds:.0f} s. The columns with names of classes count runs. Wrong: no error came, or it did
-not name its cause.
+The columns with names of classes count runs. Wrong: no error came, or it did not name its cause.
 """
-    return "\n".join([head, *(table(title, one, names) for title, one in sections.items())])
 
 
-def table(title: str, section: Section, names: Sequence[str]) -> str:
+def page(before: str, sections: Mapping[str, Section], seed: int, names: Sequence[str]) -> str:
+    """The page with new sections in place of those of the same titles.
+
+    Args:
+        before: the page as it was; empty if there was none.
+        sections: by title.
+        seed: of the campaign.
+        names: the classes.
+    """
+    _, *others = before.split("\n## ")
+    parts = {part.partition("\n")[0]: f"## {part}" for part in others}
+    parts |= {title: section_text(title, one, seed, names) for title, one in sections.items()}
+    return "\n".join([HEAD, *(f"{parts[title].rstrip()}\n" for title in SECTIONS if title in parts)])
+
+
+def section_text(title: str, section: Section, seed: int, names: Sequence[str]) -> str:
     """The part of the page for some classes."""
     own = [name for name in names if name in SECTIONS[title]]
-    tried = [row for row in section.rows.values() if row.runs]
+    tried = [row for row in section.rows.values() if sum(row.runs.values())]
     clean, count = sum(row.is_clean for row in tried), sum(sum(row.runs.values()) for row in tried)
     lines = [
         f"## {title}",
         "",
-        f"{count} runs: {clean} of {len(tried)} faults left nothing and named their cause in every run.",
+        f"{count} runs with seed {seed} in {section.seconds:.0f} s: {clean} of {len(tried)} faults left nothing and named",
+        "their cause in every run.",
     ]
     if section.delays:
         lines.append("From a signal to a worker to the error in the parent, with all workers gone:\n")
@@ -440,10 +461,10 @@ def main() -> None:
     given = parser.parse_args()
     chosen = {name for one in given.only for name in GROUPS.get(one, [one])}
     names = [name for name in KINDS if name in chosen]
-    started = time.monotonic()
     with ray_for_all() if chosen & RAY.keys() else contextlib.nullcontext():
         sections = campaign(given.runs, given.seed, names)
-    given.table.write_text(page(sections, given.runs, given.seed, time.monotonic() - started, names))
+    before = given.table.read_text() if given.table.exists() else ""
+    given.table.write_text(page(before, sections, given.seed, names))
     print(given.table)
     rows = [one for section in sections.values() for one in section.rows.items()]
     for key, row in rows:

@@ -236,6 +236,14 @@ class CollectorCalls:
         """Increment the policy version without sending weights."""
         self._weights.increment()
 
+    def count_versions_from(self, version: int) -> None:
+        """Give the policy's weights this version, which the next update increments.
+
+        Args:
+            version: for example that of another collector, whose weights this one passes on.
+        """
+        self._weights.version = version
+
     def get_policy_version(self) -> int:
         """Number of weight updates so far; the same as `policy_version`."""
         return self._weights.version

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
 from reap.errors import OptionError
-from reap.weights.base import WeightUpdaterBase, breaking_off
+from reap.weights.base import WeightUpdaterBase, breaking_off, listed
 from reap.weights.pending import PendingWeightUpdater
 
 
@@ -27,7 +28,9 @@ class PolicyWeights:
         self.version = 0
         self.updater = updater
         self._owner, self._interval = owner, int(refreshes)
-        self._batches = self._interval
+        self._batches = 0
+        self._sent: dict[Any, int] = {}
+        """By worker, the number of batches before its last update."""
         # Weights and their version change together.
         self._lock = Lock()
         self._pending: PendingWeightUpdater | None = None
@@ -44,7 +47,8 @@ class PolicyWeights:
             if self.updater is not None:
                 self.updater.push_weights(policy_or_weights, worker_ids)
             self.version += 1
-            self._batches = 0
+            updated = self._workers() if worker_ids is None else listed(worker_ids)
+            self._sent.update(dict.fromkeys(updated, self._batches))
 
     def increment(self) -> None:
         """Increment the version without sending weights."""
@@ -52,14 +56,25 @@ class PolicyWeights:
             self.version += 1
 
     def refresh_after(self, batches: int) -> None:
-        """Send the policy's weights before every batch that follows this number of batches without an update; 0 for never."""
-        self._interval = self._batches = batches
+        """Send a worker the policy's weights before the first batch, and when it got none for this number of batches.
+
+        Args:
+            batches: of the collector, whoever recorded them; 0 for never.
+        """
+        self._interval = batches
 
     def refresh(self) -> None:
-        """Called before a batch: send the policy's weights if they are due."""
-        if self._interval and self._batches >= self._interval:
-            self.push(None, None)
+        """Called before a batch: send the policy's weights to the workers for which they are due."""
+        if self._interval:
+            known = self._workers()
+            due = [worker for worker in known if self._batches - self._sent.get(worker, -self._interval) >= self._interval]
+            if due:
+                self.push(None, None if len(due) == len(known) else due)
         self._batches += 1
+
+    def _workers(self) -> Sequence[Any]:
+        """The workers that are updated; one, for the version alone, where no weights are sent."""
+        return [None] if self.updater is None else self.updater.all_worker_ids()
 
     def current(self) -> int:
         """The weights version that a rollout in this process now uses."""

@@ -148,11 +148,16 @@ def chosen_workers(worker_ids: Any, known: Sequence[Worker]) -> Sequence[Worker]
     Raises:
         OptionError: a worker that does not exist.
     """
-    chosen = known if worker_ids is None else worker_ids if isinstance(worker_ids, list | tuple | range) else [worker_ids]
+    chosen = known if worker_ids is None else listed(worker_ids)
     unknown = [worker for worker in chosen if isinstance(worker, bool) or worker not in known]
     if unknown:
         raise OptionError(f"worker_ids: expected some of {list(known)}, got {unknown}")
     return chosen
+
+
+def listed(worker_ids: Any) -> Sequence[Worker]:
+    """One worker, or several, as a sequence."""
+    return worker_ids if isinstance(worker_ids, list | tuple | range) else [worker_ids]
 
 
 class VanillaWeightUpdater(WeightUpdaterBase):

@@ -20,6 +20,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from reap.system.interrupts import deferring_interrupts
 from reap.workers.messages import Message, Outgoing
 from reap.workers.progress import Progress
 
@@ -140,6 +141,12 @@ class Carrier(Protocol[Out]):
     def close(self) -> None:
         """Free the carrier's own resources; its workers have ended."""
         ...
+
+
+def launch(carrier: Carrier[Any], worker: int, spec: bytes) -> None:
+    """Launch a worker. Ctrl-C comes before or after it: nobody would end a process that is not known yet."""
+    with deferring_interrupts():
+        carrier.launch(worker, spec)
 
 
 def end(carrier: Carrier[Any], timeout: float) -> None:

@@ -22,7 +22,7 @@ from reap.errors import ClosedError, OptionError, WorkerDied, WorkerError
 from reap.system.interrupts import interrupts_allowed
 from reap.workers import reports
 from reap.workers.base import Command, MakeHandler, Reply
-from reap.workers.carrier import Carrier, drop, end
+from reap.workers.carrier import Carrier, drop, end, launch
 from reap.workers.conversation import Conversation, Request
 from reap.workers.failures import Failures
 from reap.workers.handler_spec import HandlerSpecs
@@ -91,7 +91,7 @@ class Group:
         self._dropped = weakref.finalize(self, drop, self.carrier, self._owner)
         try:
             for worker, spec in enumerate(written):
-                self.carrier.launch(worker, spec)
+                launch(self.carrier, worker, spec)
         except BaseException:
             self._kill_all()
             raise
@@ -213,7 +213,7 @@ class Group:
         [spec] = self._specs.written([make_handler], worker)
         with self._lock:
             self._vacate(worker)
-            self.carrier.launch(worker, spec)
+            launch(self.carrier, worker, spec)
             self._failures.replaced(worker)
 
     def _vacate(self, worker: int) -> None:

@@ -78,6 +78,30 @@ def test_workers_with_workers(inner: str, outer: Any, shape: tuple[int, ...], le
             assert {number >> 40 for number in batches[0]["collector", "traj_ids"].flatten().tolist()} == leaves
 
 
+@pytest.mark.parametrize("inner", [Derived, "sync"])
+def test_the_versions_of_frames_are_those_of_the_outer_collector(inner: Any) -> None:
+    envs: list[Any] = [ENV if inner is Derived else [ENV]] * 2
+    options: Any = {"frames_per_batch": 8, "collector_class": inner, "track_policy_version": True}
+    with MultiSyncDataCollector(envs, nn.Linear(3, 1), **options) as collector:
+        found = []
+        for worker in (0, 0, 1, 0, None):
+            collector.update_policy_weights_(worker_ids=worker)
+            versions = collector.next()["collector", "policy_version"].reshape(2, 4)
+            assert (versions == versions[:, :1]).all()
+            found.append(versions[:, 0].tolist())
+    assert found == [[1, 0], [2, 0], [2, 3], [4, 3], [5, 5]]
+
+
+def test_a_policy_without_weights_has_versions_too() -> None:
+    options: Any = {"frames_per_batch": 8, "collector_class": Derived, "track_policy_version": True}
+    with MultiSyncDataCollector([ENV] * 2, lambda observation: observation[..., :1], **options) as collector:
+        found = []
+        for _ in range(3):
+            collector.update_policy_weights_()
+            found.append(collector.next()["collector", "policy_version"].unique().tolist())
+    assert found == [[1], [2], [3]]
+
+
 class Failing:
     """A postproc that raises in its second call."""
 

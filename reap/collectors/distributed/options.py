@@ -31,8 +31,8 @@ class EngineOptions:
         collector_kwargs: more options, as a dict; or a list of dicts with one for each worker, where values that differ
             must be of options that may be lists: `frames_per_batch`, `create_env_kwargs`, `policy_factory` and devices.
         update_after_each_batch: send the policy's weights to the workers before each batch.
-        max_weight_update_interval: batches after which the policy's weights are sent, if they were not sent in between; -1
-            for never.
+        max_weight_update_interval: batches after which the policy's weights are sent to a worker that got none in between,
+            whichever workers recorded these batches; -1 for never.
         update_interval: the same, under the name that synchronous collectors have for it.
         min_workers: number of workers that have to be there before the first batch; the others join while these deliver. None
             waits for all. For collectors whose batches are those of one worker each.

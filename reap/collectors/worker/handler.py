@@ -50,8 +50,8 @@ class Recorder(Protocol):
         """Record a rollout in a slot, with this version of the weights."""
         ...
 
-    def weights_changed(self) -> None:
-        """Note that the policy's weights have changed."""
+    def weights_changed(self, version: int) -> None:
+        """Note that the policy's weights have changed, to this version."""
         ...
 
     def reset(self, rows: Sequence[int] | None) -> None:
@@ -155,7 +155,7 @@ class WorkerHandler:
 
     def _read_weights(self) -> None:
         if self._policy is not None and self._policy.read():
-            self.recorder.weights_changed()
+            self.recorder.weights_changed(self._policy.version)
 
     def _collect(self, command: Collect) -> Done:
         self._read_weights()

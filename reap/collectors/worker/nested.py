@@ -4,7 +4,8 @@
                         TensorDict -> slot
     Done          <--
 
-The collector's batch is copied into the slot, and its ids are replaced by ids of this worker.
+The collector's batch is copied into the slot, and its ids are replaced by ids of this worker. Its versions of the weights are
+those of the collector above it.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class NestedRecorder:
 
     def collect(self, command: Collect, slot: Slot, version: int) -> Done:
         """Copy the collector's next rollout into a slot; see `Recorder`."""
+        self._collector.count_versions_from(version)  # a policy without weights is sent none, and has a version all the same
         if command.fresh and not self._collector.reset_at_each_iter:
             self._collector.reset()
         with warnings.catch_warnings():
@@ -103,8 +105,9 @@ class NestedRecorder:
             raise SpecMismatch(f"{type(self._collector).__name__}.rollout: expected a batch with {plain(key)!r}, found none")
         return value
 
-    def weights_changed(self) -> None:
-        """Pass the policy's weights on to policies that are copies; see `Recorder`."""
+    def weights_changed(self, version: int) -> None:
+        """Pass the policy's weights on to policies that are copies, as the same version; see `Recorder`."""
+        self._collector.count_versions_from(version - 1)
         self._collector.update_policy_weights_()
 
     def reset(self, rows: Sequence[int] | None) -> None:

@@ -192,7 +192,7 @@ class RolloutRecorder:
             if detach_inference_tensors(self._policy):
                 self._grad_mode = torch.no_grad
 
-    def weights_changed(self) -> None:
+    def weights_changed(self, version: int) -> None:
         """Nothing to do: the policy that acts is the one whose weights changed."""
 
     def reset(self, rows: Sequence[int] | None) -> None:

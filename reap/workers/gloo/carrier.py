@@ -19,6 +19,7 @@ from reap.workers import progress
 from reap.workers.gloo.kinds import COMMAND, POST, Wish
 from reap.workers.gloo.line import Line, kill_all
 from reap.workers.gloo.member import ENTRY, Membership
+from reap.workers.gloo.memory import Memory
 from reap.workers.gloo.rendezvous import Meeting
 from reap.workers.launchers.base import Launcher, Task, await_ends, described, words_of
 from reap.workers.messages import Encoded
@@ -52,6 +53,7 @@ class GlooCarrier(LineCarrier[Line]):
         self._launcher, self._meeting, self._name = launcher, meeting, name
         self._timeout, self._lost_after = timeout, lost_after
         self._launched = 0
+        self._memory = Memory()
         self._traffic: dict[int, tuple[int, float]] = {}
 
     # Messages
@@ -64,7 +66,7 @@ class GlooCarrier(LineCarrier[Line]):
         name = f"{self._name}-{worker}-{self._launched}"
         membership = Membership(self._meeting.invitation(name), self._timeout, self._lost_after)
         job = self._launcher.launch(Task(ENTRY, pickle.dumps(membership), f"{self._name}-{worker}"))
-        line = Line(job, self._meeting, name, self._timeout, self._lost_after, self._bell.ring, self._why_late)
+        line = Line(job, self._meeting, name, self._timeout, self._lost_after, self._memory, self._bell.ring, self._why_late)
         line.outbox.put(COMMAND, Encoded(spec))
         self._lines[worker] = line
 

@@ -43,6 +43,7 @@ class Line:
         name: the name of the pair.
         timeout: seconds within which it must connect.
         lost_after: seconds of silence after which its machine counts as lost; None if it is this machine.
+        memory: for what arrives.
         ring: called when something has arrived, or the line has ended.
         why_late: returns the error message if the worker does not connect in time.
 
@@ -62,6 +63,7 @@ class Line:
         name: str,
         timeout: float,
         lost_after: float | None,
+        memory: Memory,
         ring: Callable[[], Any],
         why_late: Callable[[], str],
     ) -> None:
@@ -71,7 +73,7 @@ class Line:
         self.is_released = self.has_ended = False
         self.host, self._pid = "", 0
         self._meeting, self._name, self._timeout, self._lost_after = meeting, name, timeout, lost_after
-        self._ring, self._why_late = ring, why_late
+        self._memory, self._ring, self._why_late = memory, ring, why_late
         self._pair: Pair | None = None
         self._is_cut, self._is_settled = threading.Event(), threading.Event()
         self._is_settled.set()
@@ -113,14 +115,17 @@ class Line:
         self.job.kill()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the threads to end after `cut`, and release their resources; return whether they have ended."""
+        """Wait for the threads to end after `cut`, and release their resources; return whether they have ended.
+
+        Nobody waits for them a second time, so the process is released even if they have not; they do not look at it after `cut`.
+        """
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        if is_over := not any(thread.is_alive() for thread in self._threads):
-            if self._pair is not None:
-                self._pair.close()
-            self.job.close()
+        self.job.close()
+        is_over = not any(thread.is_alive() for thread in self._threads)
+        if is_over and self._pair is not None:
+            self._pair.close()
         return is_over
 
     @property
@@ -201,9 +206,8 @@ class Line:
 
     def _receive_all(self) -> None:
         assert self._pair is not None
-        memory = Memory()
         while True:
-            message = self._pair.receive(memory)
+            message = self._pair.receive(self._memory)
             self.arrived.append(ArrivedMessage(MessageKind(message.kind), message.encoded))
             del message
             self._ring()

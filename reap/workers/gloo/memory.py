@@ -7,6 +7,7 @@ Several megabytes of fresh memory cost as much time as the transfer, because the
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import Any
 
@@ -25,7 +26,7 @@ KEPT = 3
 
 
 class Memory:
-    """Memory blocks for one receiving thread.
+    """Memory blocks for threads that receive. They share it, so that it grows with the values that wait, not with the threads.
 
     Example:
         >>> memory = Memory()
@@ -41,6 +42,7 @@ class Memory:
         self._lent: dict[int, Numbered[Any]] = {}
         self._ended: deque[Any] = deque()  # filled wherever an array is dropped
         self._number = 0
+        self._lock = threading.Lock()
 
     def take(self, size: int) -> Bytes:
         """Memory of this size; it is not reused while the array, or anything made from its `data`, is referenced.
@@ -49,11 +51,12 @@ class Memory:
         """
         if size < SMALL:
             return np.empty(size, np.uint8)
-        while self._ended:
-            del self._lent[self._ended.popleft().number]
-        number = self._fitting(size)
-        array = self._pieces[number][:size]
-        self._lent[number] = numbered(array, number, self._ended.append)
+        with self._lock:
+            while self._ended:
+                del self._lent[self._ended.popleft().number]
+            number = self._fitting(size)
+            array = self._pieces[number][:size]
+            self._lent[number] = numbered(array, number, self._ended.append)
         return array
 
     def _fitting(self, size: int) -> int:

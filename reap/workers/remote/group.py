@@ -15,6 +15,7 @@ from typing import Any
 
 from reap.errors import WorkerDied, WorkerError
 from reap.workers.base import Command, MakeHandler
+from reap.workers.carrier import launch
 from reap.workers.conversation import Conversation
 from reap.workers.group import Group
 from reap.workers.remote.carrier import RemoteCarrier, WorkerFacts
@@ -46,7 +47,7 @@ class RemoteGroup(Group):
             for worker, spec in enumerate(self._specs.written(make_handlers, first), first):
                 self._conversations.append(Conversation())
                 self.size += 1
-                self.carrier.launch(worker, spec)
+                launch(self.carrier, worker, spec)
             return list(range(first, self.size))
 
     def replace(self, worker: int, make_handler: MakeHandler, pause: float = 0.0) -> None:
@@ -68,7 +69,7 @@ class RemoteGroup(Group):
         now = time.monotonic()
         for worker, (due, spec) in list(self._paused.items()):
             if due <= now:
-                self.carrier.launch(worker, spec)
+                launch(self.carrier, worker, spec)
                 del self._paused[worker]
 
     def _retire(self, worker: int, failure: WorkerError | None = None) -> None:

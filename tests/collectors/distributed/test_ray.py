@@ -7,9 +7,9 @@ import signal
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -24,6 +24,11 @@ from reap.recording.buffers import IDS, VERSION
 from reap.testing.marked import Drawing, Marked, Told
 from reap.weights.schemes import NoWeightSyncScheme, SharedMemWeightSyncScheme
 from reap.workers.ray.cluster import Cluster
+from tests.collectors.distributed.rollouts import check_landing, check_slots, check_travel, check_waiting
+from tests.collectors.distributed.starts import Point
+from tests.collectors.distributed.updates import ONLY_ONE, Whole, check_leaves, when_only_one_worker_is_updated
+from tests.collectors.worker_kinds import Uniform
+from tests.workers.handlers import have_ended, watch
 from tests.workers.ray.local import _nothing_left_running, local_ray, on_ray  # noqa: F401  fixtures
 from tests.workers.ray.pool import PooledCluster
 
@@ -110,6 +115,27 @@ def test_only_chosen_workers_are_updated() -> None:
         assert offsets.tolist() == [0.0, 4.0]
 
 
+def test_no_worker_goes_without_an_update_for_longer_than_the_interval() -> None:
+    assert when_only_one_worker_is_updated(Pooled) == ONLY_ONE
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_weights_are_put_once_for_all_workers(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    puts: list[int] = []
+    monkeypatch.setattr(ray, "put", lambda value, put=ray.put: puts.append(value.nbytes) or put(value))
+    policy = Uniform()
+    nbytes = sum(part.nbytes for part in policy.parts)
+    with Pooled([partial(env_of, 0)] * workers, policy, sync=True, frames_per_batch=workers * COLUMNS) as collector:
+        for number in range(1, 4):
+            policy.become(float(number))
+            collector.update_policy_weights_()
+            batch = collector.next()
+            assert batch["action"].unique().tolist() == [number]
+            assert not batch["spread"].any()
+            assert len(puts) == number
+            assert nbytes <= puts[-1] < nbytes + 1_000
+
+
 def test_weights_are_sent_before_each_batch_where_that_is_asked_for() -> None:
     policy = Told()
     with single(
@@ -118,21 +144,18 @@ def test_weights_are_sent_before_each_batch_where_that_is_asked_for() -> None:
         assert [int(collector.next()[VERSION].max()) for _ in range(3)] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("options", [{"policy": Told()}, {"policy_factory": Told}], ids=["policy", "factory"])
-def test_weights_reach_the_workers_of_workers(options: dict[str, Any]) -> None:
+LEAVES: dict[str, dict[str, Any]] = {
+    "policy": {"sync": True, "frames_per_batch": 4 * COLUMNS},
+    "factory": {"policy": None, "policy_factory": Whole, "sync": True, "frames_per_batch": 4 * COLUMNS},
+    "class": {"collector_class": MultiSyncDataCollector, "sync": False, "frames_per_batch": 2 * COLUMNS},
+}
+
+
+@pytest.mark.parametrize("case", LEAVES)
+def test_all_of_a_policy_reaches_the_workers_of_workers(case: str) -> None:
     """Ray -> a collector in each actor -> its processes."""
-    nested = {"collector_class": "sync", "num_workers_per_collector": 2, "collector_kwargs": {"max_frames_per_traj": 5}}
-    policy = Told()
-    with single(sync=True, frames_per_batch=4 * COLUMNS, track_policy_version=True, **nested, **options) as collector:
-        assert collector.next().shape == (WORKERS, 2, COLUMNS)
-        for number in range(1, 4):
-            with torch.no_grad():
-                policy.offset.fill_(number)
-            collector.update_policy_weights_(policy)
-            batch = collector.next()
-            assert (batch[VERSION] == number).all()
-            assert torch.equal(batch["action"], batch["observation"][..., 2:3] / 2 + number)
-        assert batch["step_count"].max() < 5
+    batch = check_leaves(Pooled, collector_kwargs={"max_frames_per_traj": 5}, **LEAVES[case])
+    assert batch["step_count"].max() == 4
 
 
 def numbered() -> GymEnv:
@@ -159,41 +182,21 @@ def test_options_of_each_actor() -> None:
             list(collector)
 
 
-class Pixels(Marked):
-    """Observations of 28 kB."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        import gymnasium
-
-        self.observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
-
-    def _image(self, observation: Any) -> Any:
-        return np.full((84, 84, 4), int(observation[2]) % 256, np.uint8)
-
-    def reset(self, **given: Any) -> Any:
-        observation, info = super().reset(**given)
-        return self._image(observation), info
-
-    def step(self, action: Any) -> Any:
-        observation, *rest = super().step(action)
-        return self._image(observation), *rest
+def test_an_observation_travels_once_and_a_rollout_in_one_piece() -> None:
+    check_travel(Pooled)
 
 
-def pixels(worker: int) -> GymEnv:
-    return GymEnv(Pixels(worker))
+def test_a_rollout_lands_by_one_copy() -> None:
+    check_landing(Pooled)
 
 
-def test_observations_travel_once() -> None:
-    columns = 64
-    with Pooled([partial(pixels, worker) for worker in range(2)], frames_per_batch=columns) as collector:
-        batches = [collector.next() for _ in range(4)]
-        sent = sum(one.place.bytes for one in collector.stats().workers)
-    taken = sum(value.nbytes for batch in batches for value in batch.values(True, True))
-    assert sent <= 0.55 * taken * 6 / 4  # as much again as two that are under way
-    for batch in batches:
-        ended = batch["next", "done"][:-1, 0]
-        assert torch.equal(batch["next", "observation"][:-1][~ended], batch["observation"][1:][~ended])
+@pytest.mark.parametrize("is_sync", [True, False], ids=["sync", "async"])
+def test_workers_wait_for_a_trainer_that_takes_nothing(is_sync: bool) -> None:
+    check_waiting(Pooled, is_sync)
+
+
+def test_memory_grows_with_results_that_wait() -> None:
+    check_slots(Pooled)
 
 
 def doubled(batch: TensorDict) -> TensorDict:
@@ -348,6 +351,18 @@ def test_ctrl_c_loses_nothing() -> None:
     for row in steps:
         same = row[1:, 1] == row[:-1, 1]
         assert torch.equal(row[1:, 2][same], row[:-1, 2][same] + 1)
+
+
+def test_ctrl_c_while_actors_start(tmp_path: Path) -> None:
+    point, before = Point(tmp_path), actors_alive()
+    ended = watch([point.interrupts(lambda: RayCollector([partial(env_of, 0), point], frames_per_batch=COLUMNS))])
+    assert have_ended(ended)
+    assert actors_alive() <= before
+
+
+def actors_alive() -> set[str]:
+    """The actors of this Ray that have not ended."""
+    return {one["ActorID"] for one in ray._private.state.actors().values() if one["State"] != "DEAD"}
 
 
 def locked_policy() -> nn.Module:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,8 +19,10 @@ from reap.collectors.distributed import RayCollector
 from reap.errors import WorkerDied
 from reap.recording.trajectories import LEAF_SHIFT
 from reap.testing.marked import Marked
+from reap.workers.ray.cluster import Cluster
+from reap.workers.ray.group import ray_group
 from tests.kept import stop_all
-from tests.workers.handlers import patience
+from tests.workers.handlers import Doer, ask, patience
 from tests.workers.ray.local import ONE_RAY, ROOT, SLOW_STARTS, _nothing_left_running  # noqa: F401  a fixture
 
 ray = pytest.importorskip("ray")
@@ -105,6 +108,41 @@ def make(cluster: Any, env: SlowEnv) -> Iterator[Callable[..., RayCollector]]:
     while len(cluster.worker_nodes) < 2:
         cluster.add_node(num_cpus=2)
     cluster.wait_for_nodes()
+
+
+class Located:
+    """A command that is posted: memory, of which the worker keeps where it is mapped from."""
+
+    def __init__(self) -> None:
+        self.numbers = np.full(3_000_000, 7, np.uint8)
+
+    def __call__(self, doer: Doer) -> None:
+        address = self.numbers.ctypes.data
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            extent, _, offset, device, inode, *_ = line.split()
+            start, end = (int(number, 16) for number in extent.split("-"))
+            if start <= address < end:
+                doer.kept = device, inode, int(offset, 16) + address - start
+
+
+def kept(doer: Doer) -> Any:
+    return doer.kept
+
+
+def test_weights_are_put_once_and_each_node_has_one_copy(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    puts: list[Any] = []
+    monkeypatch.setattr(ray, "put", lambda value, put=ray.put: puts.append(value) or put(value))
+    group = ray_group([Doer] * 3, cluster=Cluster("test"))
+    try:
+        posted = Located()
+        for worker in range(3):
+            group.post(worker, posted)
+        places = [(ask(group, worker, kept), group.facts(worker).node) for worker in range(3)]
+    finally:
+        group.stop()
+    assert len({node for _, node in places}) == 2, "two workers share a node, and the other node has one"
+    assert len(set(places)) == len({place for place, _ in places}) == 2
+    assert len(puts) == 1
 
 
 def node_of(collector: RayCollector, cluster: Any, worker: int = 0) -> Any:

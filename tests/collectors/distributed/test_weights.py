@@ -7,25 +7,14 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
-from reap.collectors.distributed import DistributedDataCollector, DistributedSyncDataCollector
+from reap.collectors import MultiSyncDataCollector
+from reap.collectors.distributed import DistributedDataCollector, DistributedSyncDataCollector, RPCDataCollector
 from reap.testing import Count
-from tests.collectors.worker_kinds import take
+from tests.collectors.distributed.updates import ONLY_ONE, Shows, Whole, check_leaves, when_only_one_worker_is_updated
+from tests.collectors.worker_kinds import VERSION, take
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(180)]
-
-
-class Shows(nn.Module):
-    """A policy whose action is its weight."""
-
-    def __init__(self, size: int = 1) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(size), requires_grad=False)
-
-    def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        return self.weight[:1].expand(*observation.shape[:-1], 1)
 
 
 def acted(make: Any, policy: Shows, **options: Any) -> list[float]:
@@ -59,6 +48,41 @@ CASES: dict[str, tuple[Any, dict[str, Any], list[float]]] = {
 def test_when_weights_are_sent(case: str) -> None:
     make, options, expected = CASES[case]
     assert acted(make, Shows(), **options) == expected
+
+
+ENGINES = pytest.mark.parametrize("kind", [DistributedDataCollector, RPCDataCollector], ids=["gloo", "RPC"])
+
+
+@ENGINES
+def test_no_worker_goes_without_an_update_for_longer_than_the_interval(kind: Any) -> None:
+    assert when_only_one_worker_is_updated(kind) == ONLY_ONE
+
+
+@ENGINES
+def test_the_interval_of_a_worker_that_records_ahead(kind: Any) -> None:
+    """An update before a batch acts in the rollout after it: that of the batch has begun already."""
+    options: Any = {"frames_per_batch": 4, "track_policy_version": True, "max_weight_update_interval": 2}
+    with kind([partial(Count, 50)], Shows(), **options) as collector:
+        assert [batch[VERSION].unique().tolist() for batch in take_one_by_one(collector, 7)] == [
+            [n] for n in (1, 1, 1, 2, 2, 3, 3)
+        ]
+
+
+LEAVES: dict[str, dict[str, Any]] = {
+    "sync": {"sync": True, "frames_per_batch": 32},
+    "async": {"frames_per_batch": 16},
+    "a class": {"sync": True, "frames_per_batch": 32, "collector_class": MultiSyncDataCollector},
+    "a factory": {"sync": True, "frames_per_batch": 32, "policy": None, "policy_factory": Whole},
+}
+
+
+@pytest.mark.parametrize("case", LEAVES)
+def test_all_of_a_policy_reaches_the_workers_of_workers(case: str) -> None:
+    check_leaves(DistributedDataCollector, **LEAVES[case])
+
+
+def test_all_of_a_policy_reaches_the_workers_of_workers_by_rpc() -> None:
+    check_leaves(RPCDataCollector, **LEAVES["sync"])
 
 
 def test_the_latest_of_many_updates_acts_in_the_next_rollout() -> None:

@@ -101,6 +101,13 @@ def test_memory_is_used_again() -> None:
     group.stop()
 
 
+def test_memory_is_that_of_the_replies_that_wait_whatever_the_number_of_workers() -> None:
+    group = group_of([Doer] * 6)
+    addresses = {ask(group, number % 6, sized(2_000_000, number)).ctypes.data for number in range(12)}
+    assert len(addresses) <= 3
+    group.stop()
+
+
 def test_of_posts_to_a_busy_worker_the_latest_is_left_and_comes_before_later_commands() -> None:
     group = group_of([Keeper])
     assert ask(group, 0, Count()) == (0, -1.0)
@@ -252,6 +259,22 @@ def test_stopping_ends_workers_in_any_state_and_leaves_nothing(state: str) -> No
     assert time.monotonic() - begun < patience(5.0)
     assert not any(map(exists, pids))
     assert descriptors() == before
+
+
+def test_a_thread_that_ends_late_keeps_no_descriptors_of_its_process() -> None:
+    fork_client.server()
+    before = [one for one in descriptors() if "pidfd" in one]
+    group = group_of([Doer])
+    assert ask(group, 0, ("add", 1, 1)) == 2
+    ends = threading.Event()
+    thread = threading.Thread(target=ends.wait)
+    thread.start()
+    line = group.carrier._lines[0]
+    line._threads.append(thread)
+    group.stop()
+    assert [one for one in descriptors() if "pidfd" in one] == before
+    ends.set()
+    assert line.join(10.0)
 
 
 def test_handlers_are_closed(tmp_path: Path) -> None:
