@@ -31,6 +31,7 @@ from reap.recording.records import Recipe, ResetLog
 from reap.specs.fits import Check
 from reap.system.machine import usable_cores
 from reap.system.native import require_workers
+from reap.workers.stall import checked_seconds
 
 Factory = Callable[..., Any]
 
@@ -115,7 +116,7 @@ class ParallelEnv(RowsEnv):
         refuse_instances(self._factories, "processes")
         _require_another(self._factories)
         self._num_processes = _number_of_processes(num_processes, num_workers, least=2 if _is_switch(overlap) else 1)
-        self._overlap, self._stall_after = overlap, _checked_seconds(stall_after)
+        self._overlap, self._stall_after = overlap, checked_seconds(stall_after)
         self._build_again = partial(
             type(self),
             num_workers,
@@ -371,10 +372,3 @@ def _is_switch(overlap: Any) -> bool:
     if not isinstance(overlap, bool):
         raise OptionError(f"overlap: expected a bool, got {overlap!r}")
     return overlap
-
-
-def _checked_seconds(stall_after: Any) -> float | None:
-    is_number = isinstance(stall_after, int | float) and not isinstance(stall_after, bool)
-    if stall_after is not None and not (is_number and stall_after > 0):
-        raise OptionError(f"stall_after: expected a positive number of seconds or None, got {stall_after!r}")
-    return stall_after
