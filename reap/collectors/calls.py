@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDictBase
 
 from reap.collectors.options.collector import CollectorOptions
+from reap.collectors.options.weights import are_schemes
 from reap.collectors.policy_weights import PolicyWeights
 from reap.collectors.worker.attribute_paths import resolve
 from reap.collectors.workers.base import Workers
@@ -202,7 +203,12 @@ class CollectorCalls:
         Args:
             weight_recv_schemes: schemes by the name of their model; see `get_model`.
             synchronize_weights: wait for the first weights.
+
+        Raises:
+            OptionError: anything but a dict of schemes.
         """
+        if not are_schemes(weight_recv_schemes):
+            raise OptionError(f'weight_recv_schemes: expected {{"policy": scheme}}, got {weight_recv_schemes!r}')
         for name, scheme in weight_recv_schemes.items():
             if not scheme.initialized_on_receiver:
                 scheme.init_on_receiver(model_id=name, model=self.get_model(name), worker_idx=self._options.worker_idx)

@@ -108,8 +108,9 @@ def disk_full(error: OSError | None, path: Path, nbytes: int, what: str) -> Disk
     """The error for a full disk: how much was needed, how much is free, and what to do."""
     number = error.errno if error and error.errno else errno.ENOSPC
     why = _FULL[number] if error else "too little"
+    needed = readable(nbytes) if nbytes else "more"  # objects are written before their size is known
     return DiskFull(
-        f"{what}: expected room for {readable(nbytes)} at {path}, found {readable(free_space(path))} free: {why}. "
+        f"{what}: expected room for {needed} at {path}, found {readable(free_space(path))} free: {why}. "
         "Remove something there, or choose a folder on another disk",
         number,
     )

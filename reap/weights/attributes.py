@@ -21,7 +21,7 @@ from torch import nn
 
 from reap.errors import callers_level
 from reap.policy.contents.held import Held, joined
-from reap.policy.contents.parts import attributes_of
+from reap.policy.contents.parts import attributes_and_slots
 
 ATTRIBUTES = "_changed_attributes"
 """The name under which changes are sent with extra states: `{name: (number, value)}`."""
@@ -97,7 +97,7 @@ def attributes(held: Held) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for prefix, owner in held.objects().items():
         is_module = isinstance(owner, nn.Module)
-        own = attributes_of(owner)
+        own = attributes_and_slots(owner)
         is_theirs = type(owner).__module__.partition(".")[0] in LIBRARIES
         for name in own.keys() - OF_MODULES if is_module else own:
             value = own[name]
@@ -173,7 +173,7 @@ def _is_same(before: Any, now: Any) -> bool:
 
 
 def _set(owner: Any, name: str, value: Any) -> None:
-    before: Any = attributes_of(owner).get(name)
+    before: Any = attributes_and_slots(owner).get(name)
     if not isinstance(value, torch.Tensor):
         setattr(owner, name, value)
     elif isinstance(before, torch.Tensor) and before.shape == value.shape and before.dtype == value.dtype:

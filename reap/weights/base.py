@@ -224,7 +224,8 @@ def _refuse_both(**given: Any) -> None:
 
 def as_held(weights: Any, held: Held) -> Any:
     """The weights of a policy that was passed as weights for a policy of the same form; other weights unchanged."""
-    if isinstance(weights, Held | TensorDictBase | Mapping):
+    # A policy may be a dict of a class that can be called.
+    if isinstance(weights, Held | TensorDictBase) or (isinstance(weights, Mapping) and not callable(weights)):
         return weights
     return held.of(weights) or weights
 

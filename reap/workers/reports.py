@@ -41,6 +41,16 @@ def write(error: BaseException, progress: Progress, *, is_harmless: bool) -> byt
     return pickle.dumps(tuple(Report(progress, is_harmless, _portable(error), stand_in, trace(error))))
 
 
+def write_bare(error: BaseException, progress: Progress, *, is_harmless: bool) -> bytes:
+    """Write a report of an exception without any of its own code: its type and the places in its traceback."""
+    name = type.__dict__["__name__"].__get__(type(error))
+    text = f"{name}: <code of its class failed while it was reported>"
+    stand_in = pickle.dumps(RuntimeError(text))
+    below = BaseException.__dict__["__traceback__"].__get__(error).tb_next
+    lines = ("Traceback (most recent call last):\n", *traceback.format_tb(below), text)
+    return pickle.dumps(tuple(Report(progress, is_harmless, stand_in, stand_in, "".join(lines))))
+
+
 def read(body: memoryview) -> Report:
     """Read a report that `write` returned."""
     return Report(*pickle.loads(body))

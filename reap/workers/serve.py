@@ -16,7 +16,7 @@ from reap.errors import add_note
 from reap.workers import reports
 from reap.workers.base import Command, Handler, Reply
 from reap.workers.messages import Encoded, MessageKind, Received
-from reap.workers.progress import Control, progress_of
+from reap.workers.progress import Control, Progress, progress_of
 
 Start = Callable[[], tuple[Control, Handler]]
 """Makes a worker's control ints and its handler."""
@@ -75,7 +75,7 @@ def serve(channel: Channel, start: Start, before_close: Callable[[], Any]) -> in
         raise
     except BaseException as error:  # noqa: BLE001  the group is told, whatever it is
         with suppress(OSError):
-            channel.send(MessageKind.RAISED, Encoded(reports.write(error, reports.AT_START, is_harmless=False)))
+            channel.send(MessageKind.RAISED, Encoded(_reported(error, reports.AT_START, is_harmless=False)))
         return 1
     try:
         channel.send(MessageKind.STARTED, Encoded(b""))
@@ -113,6 +113,16 @@ def _answer(channel: Channel, handler: Any, control: Control, received: Received
     except Terminated:
         raise
     except BaseException as error:  # noqa: BLE001  the group is told, whatever it is
-        is_harmless = is_harmless and isinstance(error, Exception)
-        report = reports.write(error, progress_of(control), is_harmless=is_harmless)
+        is_harmless = is_harmless and issubclass(type(error), Exception)
+        report = _reported(error, progress_of(control), is_harmless=is_harmless)
         return MessageKind.RAISED, Encoded(report), is_harmless
+
+
+def _reported(error: BaseException, progress: Progress, *, is_harmless: bool) -> bytes:
+    """The report of an exception, whatever its own code does meanwhile: a KeyboardInterrupt of that code is no Ctrl-C here."""
+    try:
+        return reports.write(error, progress, is_harmless=is_harmless)
+    except Terminated:
+        raise
+    except BaseException:  # noqa: BLE001  as above
+        return reports.write_bare(error, progress, is_harmless=is_harmless)

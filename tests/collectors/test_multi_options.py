@@ -69,6 +69,13 @@ def test_lists_of_another_length(option: str) -> None:
         ([Count], {"frames_per_batch": 0}, "frames_per_batch: expected a positive integer, or one for each worker, got 0"),
         ([Count], {"frames_per_batch": 1.5}, "frames_per_batch: expected a positive integer, or one for each worker, got 1.5"),
         ([Count], {"preemptive_threshold": -1}, "preemptive_threshold: expected a share of the workers from 0 to 1, got -1"),
+        ([Count], {"preemptive_threshold": "1"}, "preemptive_threshold: expected a share of the workers from 0 to 1, got '1'"),
+        ([Count], {"stall_after": -1}, "stall_after: expected a positive number of seconds or None, got -1"),
+        ([Count], {"stall_after": "x"}, "stall_after: expected a positive number of seconds or None, got 'x'"),
+        ([Count], {"update_at_each_batch": 1}, "update_at_each_batch: expected a bool, got 1"),
+        ([Count], {"trajs_per_batch": "x"}, "trajs_per_batch: expected an integer or None, got 'x'"),
+        ([Count], {"weight_recv_schemes": [1]}, 'weight_recv_schemes: expected a dict {"policy": scheme}, got [1]'),
+        (Count, {"num_workers": torch.ones(2)}, "num_workers: expected a positive number of workers, got tensor([1., 1.])"),
         ([Count], {"num_threads": 0}, "num_threads: expected a positive number of threads or None, got 0"),
     ],
 )
@@ -79,7 +86,7 @@ def test_options_that_cannot_work(given: Any, options: dict[str, Any], message: 
 
 
 def test_one_factory_for_all_and_instances_of_reap() -> None:
-    with MultiSyncDataCollector(lambda: Count(3), Const(), num_workers=3, frames_per_batch=np.int64(9)) as collector:
+    with MultiSyncDataCollector(lambda: Count(3), Const(), num_workers=np.int64(3), frames_per_batch=np.int64(9)) as collector:
         assert collector.num_workers == 3
         assert steps(collector.next()) == [[0, 1, 2]] * 3
     env = GymEnv("CartPole-v1")

@@ -233,6 +233,52 @@ def test_observations_that_are_no_numbers(observation: Any) -> None:
         collector(GymEnv(Bad(3)), None).next()
 
 
+FITTING: list[tuple[str, Any, bool]] = [
+    # the dtype of the Box, a value, whether it fits
+    ("int16", np.full(3, 40_000), False),
+    ("int8", [-129], False),
+    ("uint8", [[0, 255]], True),
+    ("uint8", np.full(2, 256), False),
+    ("uint8", [-1, 0], False),
+    ("int64", np.ones(2), False),
+    ("float32", np.full(3, 1e39), False),
+    ("float16", [1e6], False),
+    ("float32", np.full(2, np.inf), True),
+    ("float32", np.ones(2, np.int64), True),
+    ("float32", np.full(2, np.nan), False),
+    ("float32", np.ma.array([1.0, 2.0], mask=[True, False]), False),
+    ("float32", torch.ones(2), True),
+    ("float32", [1.0, [2.0]], False),
+    ("float32", "ab", False),
+    ("float32", None, False),
+]
+
+
+@pytest.mark.parametrize(("dtype", "value", "fits"), FITTING)
+@pytest.mark.parametrize("at", [0, 2])
+def test_numbers_of_any_shape_fit_by_the_same_rule(dtype: str, value: Any, fits: bool, at: int) -> None:
+    is_float = dtype.startswith("float")
+    least, most = (-np.inf, np.inf) if is_float else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+
+    class Late(Count):
+        observation_space = spaces.Box(least, most, (4,), dtype)  # type: ignore[arg-type]
+
+        def observe(self) -> Any:
+            return value if self.steps >= at else np.ones(4, dtype)
+
+    def found() -> Any:
+        options: Any = {"frames_per_batch": 4, "use_buffers": False}
+        with SyncDataCollector(lambda: GymEnv(Late(9)), lambda observation: torch.zeros(1), **options) as collector:
+            return collector.next()["next", "observation"][-1]
+
+    if fits:
+        assert found().dtype == getattr(torch, dtype)
+        assert found().tolist() == np.asarray(value).tolist()
+    else:
+        with pytest.raises(SpecMismatch, match=f"expected numbers of dtype {dtype} in an array of any shape, found"):
+            found()
+
+
 # ---------------------------------------------------------------------- without use_buffers=False
 
 

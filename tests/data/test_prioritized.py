@@ -556,7 +556,7 @@ def test_indices_of_priorities_are_whole_numbers(index: Any, text: str, ndim: in
     assert str(buffer.sampler.state_dict()) == str(before)
 
 
-@pytest.mark.parametrize("priority", ["a", None, [1.0, "b"], {}])
+@pytest.mark.parametrize("priority", ["a", None, [1.0, "b"], {}, 1j, torch.tensor([1j, 1.0]), np.complex64(1)])
 def test_priorities_are_numbers(priority: Any) -> None:
     buffer = made(8)
     buffer.extend(torch.arange(4.0))

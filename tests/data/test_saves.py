@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -368,6 +369,27 @@ def test_files_longer_than_a_limit_are_an_error(tmp_path: Path, limit: int) -> N
     said, left = out.splitlines()
     assert said.startswith("27 replay buffer: a save: expected room for 400.0 kB at ")
     assert left == "[]"
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO])
+@pytest.mark.parametrize("name", ["x.memmap", "ck"])
+def test_files_that_cannot_be_opened_are_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
+) -> None:
+    buffer = made(9)
+    buffer.dumps(tmp_path / "ck")
+    opened = os.open
+
+    def failing(path: Any, *rest: Any, **options: Any) -> int:
+        if Path(path).name == name:
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, *rest, **options)
+
+    monkeypatch.setattr("reap.data.saving.reading.os.open", failing)
+    with pytest.raises(OSError, match=name) as caught:
+        buffer.loads(tmp_path / "ck")
+    assert caught.value.errno == number
+    assert len(buffer) == 9
 
 
 # Loads beside writers, and states that somebody altered

@@ -115,6 +115,34 @@ def test_the_first_write_to_a_disk_that_is_too_small_makes_no_file() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+LIMITED = """
+import os, resource, sys
+import torch
+from tensordict import TensorDict
+from reap import LazyMemmapStorage, ReplayBuffer
+from reap.errors import DiskFull
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+once = sys.argv[2] == "once"
+buffer = ReplayBuffer(storage=LazyMemmapStorage(1000, scratch_dir=sys.argv[1], observations_once=once))
+x = torch.ones(10, 100)
+try:
+    buffer.extend(TensorDict({"x": x, "next": {"x": x}}, [10]))
+except DiskFull as error:
+    print(error.errno, error)
+print(os.listdir(sys.argv[1]), len(buffer))
+"""
+
+
+@pytest.mark.parametrize("kind", ["all", "once"])
+def test_files_longer_than_a_limit_are_an_error(tmp_path: Path, kind: str) -> None:
+    code, out, errors = warm.run(LIMITED, str(tmp_path), kind, timeout=180)
+    assert (code, errors) == (0, "")
+    said, left = out.splitlines()
+    assert said.startswith("27 replay buffer: its files: expected room for ")
+    assert "the file would exceed the largest size allowed there (see ulimit -f)" in said
+    assert left == "['reap.lock'] 0"
+
+
 def test_a_storage_larger_than_a_piece_stays_sparse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "PIECE", 1 << 20)
     buffer = buffer_in(tmp_path / "frames", 1_000_000)

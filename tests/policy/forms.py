@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
@@ -57,6 +58,20 @@ class WithSlots:
 
     def __call__(self, observation: Tensor) -> Tensor:
         return self.net(observation)
+
+
+class Items(dict[str, Any]):
+    """A dict that acts: as a policy it is no dict of weights."""
+
+    def __call__(self, observation: Tensor) -> Tensor:
+        return self["net"](observation)
+
+
+class PythonItems(UserDict[str, Any]):
+    """The same, with its items in an attribute."""
+
+    def __call__(self, observation: Tensor) -> Tensor:
+        return self["net"](observation)
 
 
 class Hiding(nn.Module):
@@ -164,6 +179,8 @@ FORMS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "method of a player": (lambda net: Player(net).act, "net.w"),
     "callable object": (Player, "net.w"),
     "slots": (WithSlots, "net.w"),
+    "a dict that acts": (lambda net: Items(net=net), "net.w"),
+    "a mapping in Python that acts": (lambda net: PythonItems(net=net), "data.net.w"),
     "closure": (a_closure, "net.w"),
     "closure around a closure": (lambda net: a_closure(a_closure(net)), "net.net.w"),
     "default": (a_default, "keywords.net.w"),

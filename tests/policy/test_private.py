@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -152,3 +154,39 @@ def test_a_function_that_torch_has_compiled() -> None:
     nn.init.constant_(net.w, 2.0)
     assert (act(policy), act(own)) == (2.0, 1.0)
     assert held_by(own).tensors().keys() == held_by(policy).tensors().keys()
+
+
+class Locked(Const):
+    """A module that cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.lock = Lock()
+
+
+class Thinning(nn.Module):
+    """A module whose copies are of another form, as those of traced modules are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nets = [Const(1.0)]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> object:
+        return object()
+
+
+UNCOPIED: dict[str, tuple[Any, str]] = {
+    "a lock in a module": (Locked(), "policy Locked: expected one that can be copied.*TypeError: cannot pickle '_thread.lock'"),
+    "a view of a dict": (
+        a_closure(MappingProxyType({"net": Const(1.0)})),
+        "policy a_closure.*act: expected one that can be copied.*cannot pickle 'mappingproxy'",
+    ),
+    "one that a copy lacks": (Thinning(), "policy Thinning: .*: copy.deepcopy makes an object of another form"),
+}
+
+
+@pytest.mark.parametrize("case", UNCOPIED)
+def test_what_cannot_be_copied_is_refused(case: str) -> None:
+    policy, text = UNCOPIED[case]
+    with pytest.raises(OptionError, match=text):
+        private_copy(policy)

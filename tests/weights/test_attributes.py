@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from reap.policy.contents.held import held_by
+from reap.testing import Const
 from reap.weights.attributes import Changes, attributes, set_attributes
 from reap.weights.base import VanillaWeightUpdater, load_weights
 from reap.weights.mailbox import WeightMailbox, describe
-from tests.policy.forms import Agent, Player, in_tensordict
+from tests.policy.forms import Agent, Player, WithSlots, in_tensordict
 
 
 class Full(Agent):
@@ -69,6 +70,18 @@ def test_attributes_of_parts() -> None:
         "module.eps": 2.0,
         "module.net.eps": 0.0,
     }
+
+
+def test_attributes_in_slots() -> None:
+    class Slots(WithSlots):
+        __slots__ = ("eps",)
+
+    policy = Slots(Const(1.0))
+    policy.eps = 1.0
+    assert changes_of(policy, lambda policy: setattr(policy, "eps", 2.0)) == {"eps": 2.0}
+    held = held_by(policy)
+    set_attributes(held, {"eps": (1, 3.0)})
+    assert policy.eps == 3.0
 
 
 def test_each_change_has_a_number() -> None:

@@ -54,6 +54,25 @@ class LockedError(Exception):
         return str(self.args[0])
 
 
+class InterruptingError(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+class InterruptingLoadError(Exception):
+    def __reduce__(self) -> Any:
+        return interrupt, ()
+
+
+class ClosedError(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 class TwoWordsError(Exception):
     def __init__(self, one: str, two: str = "") -> None:
         super().__init__(one + two)
@@ -120,9 +139,22 @@ ERRORS: dict[str, tuple[Callable[[], Exception], str, type[BaseException]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ERRORS)
+BARE = {
+    f"{kind.__name__} fails": (
+        kind,
+        f"RuntimeError: {kind.__name__}: <code of its class failed while it was reported>",
+        RuntimeError,
+    )
+    for kind in (InterruptingError, InterruptingLoadError, ClosedError)
+}
+"""Exceptions of which only the type and the traceback can be reported: their own code raises KeyboardInterrupt, or always fails."""
+
+IN_WORKERS = {**ERRORS, **BARE}
+
+
+@pytest.mark.parametrize("name", IN_WORKERS)
 def test_in_a_command(name: str) -> None:
-    make, expected, kind = ERRORS[name]
+    make, expected, kind = IN_WORKERS[name]
 
     def fail(doer: Doer) -> None:
         raise make()
@@ -137,9 +169,9 @@ def test_in_a_command(name: str) -> None:
     assert str(portable(info.value)) == str(info.value)  # it can travel on
 
 
-@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("name", IN_WORKERS)
 def test_as_a_handler_is_made(name: str) -> None:
-    make, expected, kind = ERRORS[name]
+    make, expected, kind = IN_WORKERS[name]
 
     def fail(worker: int, control: memoryview) -> Doer:
         raise make()
@@ -165,19 +197,19 @@ class Failing(Count):
 
 
 def failing(name: str) -> Callable[[], GymEnv]:
-    return lambda: GymEnv(Failing(ERRORS[name][0]))
+    return lambda: GymEnv(Failing(IN_WORKERS[name][0]))
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("name", IN_WORKERS)
 def test_in_the_env_of_a_worker(name: str) -> None:
     with (
         MultiSyncDataCollector([failing(name)], frames_per_batch=4) as collector,
         pytest.raises(WorkerRaised) as info,
     ):
         collector.next()
-    assert str(info.value).startswith(f"{ERRORS[name][1]}\nRaised in worker 0 during step.\n")
-    assert type(info.value.__cause__) is ERRORS[name][2]
+    assert str(info.value).startswith(f"{IN_WORKERS[name][1]}\nRaised in worker 0 during step.\n")
+    assert type(info.value.__cause__) is IN_WORKERS[name][2]
 
 
 @pytest.mark.processes
@@ -188,14 +220,14 @@ def test_in_a_process_of_a_parallel_env(name: str) -> None:
         pytest.raises(WorkerRaised) as info,
     ):
         collector.next()
-    assert str(info.value).startswith(f"{ERRORS[name][1]}\nRaised in worker 0 during step.\n")
-    assert type(info.value.__cause__) is ERRORS[name][2]
+    assert str(info.value).startswith(f"{IN_WORKERS[name][1]}\nRaised in worker 0 during step.\n")
+    assert type(info.value.__cause__) is IN_WORKERS[name][2]
 
 
 @pytest.mark.parametrize("wrap", [lambda make: make, lambda make: lambda: SerialEnv(1, make)])
 @pytest.mark.parametrize("name", ERRORS)
 def test_in_this_process_it_is_raised_itself(name: str, wrap: Any) -> None:
-    error = ERRORS[name][0]()
+    error = IN_WORKERS[name][0]()
     with SyncDataCollector(wrap(lambda: GymEnv(Failing(lambda: error))), frames_per_batch=4) as collector:
         with pytest.raises(type(error)) as info:
             collector.next()
@@ -204,7 +236,7 @@ def test_in_this_process_it_is_raised_itself(name: str, wrap: Any) -> None:
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_in_a_background_thread_it_is_raised_itself(name: str) -> None:
-    error = ERRORS[name][0]()
+    error = IN_WORKERS[name][0]()
     buffer = ReplayBuffer(storage=LazyTensorStorage(20))
     make = lambda: GymEnv(Failing(lambda: error))  # noqa: E731
     with SyncDataCollector(make, frames_per_batch=4, replay_buffer=buffer) as collector:

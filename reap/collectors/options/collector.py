@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 import torch
 
 from reap.collectors.options.generations import todays_options
+from reap.collectors.options.weights import are_schemes
 from reap.errors import OptionError, callers_level, nearest, shown
 from reap.option_values import is_count, range_of, switch, whole_number
 from reap.specs.fits import Check, checked_level
@@ -191,6 +192,7 @@ class CollectorOptions:
         for name in ("compile_policy", "cudagraph_policy"):
             self._expect(name, "a bool or a dict of arguments", lambda value: isinstance(value, bool | Mapping))
         self._expect("create_env_kwargs", "a dict", lambda value: value is None or isinstance(value, Mapping))
+        self._expect("weight_recv_schemes", 'a dict {"policy": scheme}', lambda value: value is None or are_schemes(value))
         self._expect("use_buffers", "a bool or None", lambda value: value is None or isinstance(value, bool))
         for name in SWITCHES:
             switch(getattr(self, name), name)
@@ -251,6 +253,8 @@ NUMBERS = (
     "max_frames_ahead",
     "seed",
     "worker_idx",
+    "trajs_per_batch",
+    "max_pending_frames",
 )
 DEVICES = ("device", "policy_device", "env_device", "storing_device")
 SWITCHES = (

@@ -83,7 +83,7 @@ def todays_options(given: Mapping[str, Any], interaction: Any) -> dict[str, Any]
             options.update(dict.fromkeys(new, device))
     if (mode := options.pop("exploration_mode", None)) is not None:
         _deprecated("exploration_mode", "exploration_type")
-        if mode not in EXPLORATION:
+        if not isinstance(mode, str) or mode not in EXPLORATION:
             raise OptionError(f"exploration_mode: expected one of {sorted(EXPLORATION)}, got {mode!r}")
         options["exploration_type"] = interaction[EXPLORATION[mode]]
     if (chunk := options.pop("replay_buffer_chunk", None)) is not None:

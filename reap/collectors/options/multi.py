@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import isclass
+from numbers import Real
 from typing import Any
 
 from reap.collectors.options.collector import (
@@ -21,6 +22,7 @@ from reap.errors import OptionError, nearest
 from reap.option_values import is_count, switch, whole_number
 from reap.weights.scheme import WeightSyncScheme
 from reap.weights.schemes import SharedMemWeightSyncScheme
+from reap.workers.stall import checked_seconds
 
 STACK = "stack"
 
@@ -75,7 +77,7 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         share = self.preemptive_threshold
-        if share is not None and not 0 <= share <= 1:
+        if share is not None and not (isinstance(share, Real) and 0 <= share <= 1):
             raise OptionError(f"preemptive_threshold: expected a share of the workers from 0 to 1, got {share!r}")
         is_index = isinstance(self.cat_results, int) and not isinstance(self.cat_results, bool)
         if self.cat_results != STACK and not is_index:
@@ -88,6 +90,7 @@ class WorkerOptions:
             value = getattr(self, name)
             if value is not None and not is_count(value):
                 raise OptionError(f"{name}: expected a positive number of threads or None, got {value!r}")
+        checked_seconds(self.stall_after)
 
     def _check_class(self) -> None:
         kind = self.collector_class
@@ -196,14 +199,15 @@ def _factories(create_env_fn: Any, num_workers: Any) -> list[Any]:
         given: list[Any] = list(create_env_fn)
         if not given:
             raise OptionError("create_env_fn: expected at least one env factory, got an empty list")
-        if num_workers not in (None, len(given)):
+        if num_workers is not None and whole_number(num_workers) != len(given):
             raise OptionError(f"num_workers={num_workers} and {len(given)} entries in create_env_fn: give one of them")
         return given
     if num_workers is None:
         raise OptionError("create_env_fn: expected a list with one entry for each worker, or one entry and num_workers=...")
-    if not is_count(num_workers):
+    count = whole_number(num_workers)
+    if count is None or count < 1:
         raise OptionError(f"num_workers: expected a positive number of workers, got {num_workers!r}")
-    return [create_env_fn] * num_workers
+    return [create_env_fn] * count
 
 
 def _each(name: str, value: Any, count: int, kinds: tuple[type, ...]) -> list[Any]:
@@ -222,7 +226,7 @@ def _frames(value: Any, count: int, is_shared: bool) -> list[dict[str, int]]:
     if isinstance(value, list | tuple):
         return [{"frames_per_batch": frames} for frames in _each("frames_per_batch", value, count, (list, tuple))]
     frames = whole_number(value)
-    if frames is None or frames <= 0:
+    if frames is None or frames < 1:
         raise OptionError(f"frames_per_batch: expected a positive integer, or one for each worker, got {value!r}")
     return [{"frames_per_batch": math.ceil(frames / count) if is_shared else frames}] * count
 

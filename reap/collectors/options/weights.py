@@ -34,6 +34,11 @@ def made_scheme(schemes: Any, updater: Any) -> WeightSyncScheme | None:
     return made.get("policy")
 
 
+def are_schemes(value: Any) -> bool:
+    """Whether this is a dict of schemes."""
+    return isinstance(value, Mapping) and all(isinstance(one, WeightSyncScheme) for one in value.values())  # pyright: ignore[reportUnknownVariableType]
+
+
 def made_updater(given: Any) -> WeightUpdaterBase:
     """The updater, given as such or by its constructor.
 

@@ -40,6 +40,8 @@ def as_priorities(priority: Any) -> Tensor:
         OptionError: they are no numbers.
     """
     try:
+        if priority.is_complex() if isinstance(priority, Tensor) else np.iscomplexobj(priority):
+            raise TypeError
         return torch.as_tensor(priority, dtype=torch.float64).reshape(-1)
     except (TypeError, ValueError, RuntimeError):
         kind = type(priority).__name__

@@ -8,6 +8,7 @@ An open file stays readable when its folder is removed.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import zlib
@@ -25,6 +26,9 @@ T = TypeVar("T")
 _FOLDER = folder_flags()
 _INSIDE = _FOLDER & ~getattr(os, "O_DIRECTORY", 0)
 """Flags that open a file in a folder: links are not followed, FIFOs do not block."""
+
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG})
+"""Errors of a place where nothing of the wanted kind is: links and sockets among them."""
 
 PIECE = 1 << 20
 """Number of bytes read at a time for a checksum."""
@@ -51,13 +55,11 @@ class SavedFolder:
 
         Raises:
             SpecMismatch: there is none.
+            OSError: it cannot be opened.
         """
         if name in self._folders:
             return self._folders[name]
-        try:
-            fd = os.open(name, _FOLDER, dir_fd=self._fd)
-        except OSError as error:
-            raise SpecMismatch(f"{self.path / name}: expected a folder, found none; nothing was changed") from error
+        fd = self._open(name, _FOLDER, "a folder")
         self._files.callback(os.close, fd)
         made = self._folders[name] = SavedFolder(self.path / name, fd, self._files)
         return made
@@ -73,6 +75,7 @@ class SavedFolder:
 
         Raises:
             SpecMismatch: it is missing, not a regular file, or outside the folder.
+            OSError: it cannot be opened.
         """
         if name in self._opened:
             return self._opened[name]
@@ -81,15 +84,21 @@ class SavedFolder:
             raise SpecMismatch(f"{self.path / name}: expected a file in the folder; nothing was changed")
         if folders:
             return self.folder(folders[0]).file(str(Path(*folders[1:], last)))
-        try:
-            fd = os.open(name, _INSIDE, dir_fd=self._fd)
-        except OSError as error:
-            raise SpecMismatch(f"{self.path / name}: expected a file, found none; nothing was changed") from error
+        fd = self._open(name, _INSIDE, "a file")
         self._files.callback(os.close, fd)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise SpecMismatch(f"{self.path / name}: expected a file, found something else; nothing was changed")
         self._opened[name] = fd
         return fd
+
+    def _open(self, name: str, flags: int, what: str) -> int:
+        try:
+            return os.open(name, flags, dir_fd=self._fd)
+        except OSError as error:
+            path = self.path / name
+            if error.errno not in _ABSENT:  # no permission, no descriptors left
+                raise type(error)(error.errno, error.strerror, str(path)) from None
+            raise SpecMismatch(f"{path}: expected {what}, found none; nothing was changed") from error
 
     def size(self, name: str) -> int:
         """The size of a file in it, in bytes; see `file`."""
@@ -152,7 +161,9 @@ def _opened(path: Path, mark: str) -> Generator[SavedFolder]:
         for place in places(path):
             try:
                 fd = os.open(place, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))  # a link to a save will do
-            except OSError:
+            except OSError as error:
+                if error.errno not in _ABSENT:
+                    raise
                 continue
             files.callback(os.close, fd)
             folder = SavedFolder(place, fd, files)

@@ -28,7 +28,7 @@ from reap.errors import DiskFull, OptionError, SpecMismatch
 from reap.keys import Key, nested, plain
 from reap.option_values import switch
 from reap.recording.layout import Block, Layout, sizes_of
-from reap.system.disk import free_space, give_back, reserve, room
+from reap.system.disk import free_space, give_back, require_length, reserve, room
 from reap.system.endings import at_end
 from reap.system.forks import Forked
 from reap.system.handles import Handle
@@ -245,6 +245,7 @@ class LazyMemmapStorage(TensorStorage):
         blanks = {key: torch.zeros((), dtype=field.dtype).expand(field.shape) for key, field in layout.items()}
         try:
             with room(self.folder, layout.nbytes, "replay buffer: its files"):
+                require_length(self.folder, max(field.nbytes for field in layout.values()))
                 tree = nested(blanks, sizes_of(layout, len(lead)))
                 make_tensordict(tree, torch.Size(lead)).memmap_like(str(self.folder))
         except BaseException:

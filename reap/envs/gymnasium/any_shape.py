@@ -12,6 +12,7 @@ from gymnasium import spaces
 from reap.errors import OptionError
 from reap.recording.layout import Array
 from reap.recording.objects import tensor_of
+from reap.specs.fits import as_array, as_dtype
 
 MASK_NAME = "action_mask"
 """The observation of this name has the shape of the action, which is fixed."""
@@ -34,14 +35,10 @@ class AnyShape(gym.Space[Any]):
         self.torch_dtype = dtype if dtype is not None and own.is_floating_point else own
 
     def contains(self, x: Any) -> bool:
-        """Whether the value is an array of such numbers."""
-        try:
-            array = np.asarray(x)
-        except ValueError:  # parts of different shapes
-            return False
-        if array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, self._number, "same_kind"):
-            return False
-        return not (array.dtype.kind == "f" and bool(np.isnan(array).any()))
+        """Whether the value is an array of numbers that fit the dtype, by the rule for arrays of one shape."""
+        array = as_array(x)
+        fitting = None if array is None or array.dtype.kind not in "biuf" else as_dtype(array, self._number)
+        return fitting is not None and not (fitting.dtype.kind == "f" and bool(np.isnan(fitting).any()))
 
     def cell(self, value: Any) -> Array:
         """The value as a new tensor, for an array of objects."""

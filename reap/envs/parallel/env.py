@@ -33,6 +33,7 @@ from reap.specs.fits import Check
 from reap.system.machine import usable_cores
 from reap.system.native import require_workers
 from reap.words import counted
+from reap.workers.stall import checked_seconds
 
 Factory = Callable[..., Any]
 
@@ -117,7 +118,7 @@ class ParallelEnv(RowsEnv):
         refuse_instances(self._factories, "processes")
         _require_another(self._factories)
         self._num_processes = _number_of_processes(num_processes, num_workers, least=2 if switch(overlap, "overlap") else 1)
-        self._overlap, self._stall_after = overlap, _checked_seconds(stall_after)
+        self._overlap, self._stall_after = overlap, checked_seconds(stall_after)
         self._build_again = partial(
             type(self),
             num_workers,
@@ -367,10 +368,3 @@ def _number_of_processes(asked: int | None, envs: int, *, least: int) -> int:
             f"num_processes={asked}"
         )
     return number
-
-
-def _checked_seconds(stall_after: Any) -> float | None:
-    is_number = isinstance(stall_after, int | float) and not isinstance(stall_after, bool)
-    if stall_after is not None and not (is_number and stall_after > 0):
-        raise OptionError(f"stall_after: expected a positive number of seconds or None, got {stall_after!r}")
-    return stall_after

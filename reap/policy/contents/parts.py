@@ -71,7 +71,7 @@ def parts_of(value: Any, visited: Visited) -> Iterator[tuple[Step, Any]]:
         yield from ((Step("item", i, str(i)), part) for i, part in enumerate(items) if not is_inert(part))
     elif isinstance(value, TensorDictBase):
         yield from ((Step("item", name, name), value.get(name)) for name in value.keys())
-    elif isinstance(value, Mapping):
+    elif isinstance(value, Mapping) and not is_plain_object(value):  # such an object keeps its items in an attribute
         pairs: Any = value.items()
         named = ((key, part) for key, part in pairs if type(key) in (str, int))
         yield from ((Step("item", key, str(key)), part) for key, part in named if not is_inert(part))
@@ -144,6 +144,13 @@ def is_plain_object(value: Any) -> bool:
 def attributes_of(value: Any) -> dict[str, Any]:
     """The attributes of an object, by name, as they are kept."""
     return getattr(value, "__dict__", {})
+
+
+def attributes_and_slots(value: Any) -> dict[str, Any]:
+    """The attributes of an object, by name, those in its `__slots__` among them."""
+    kinds = type(value).__mro__
+    slots = {name: getattr(value, name) for kind in kinds for name in _slots(kind) if hasattr(value, name)}
+    return {**slots, **attributes_of(value)}
 
 
 def _member(value: Any, name: str) -> Any:

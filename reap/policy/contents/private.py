@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from reap.errors import OptionError
+from reap.errors import OptionError, headline
 from reap.policy.actors.plain import name_of
 from reap.policy.contents.held import Held, Search
 from reap.policy.contents.parts import HIDDEN, Step, fixed_with, is_fixed, put, twin
@@ -39,14 +39,25 @@ def private_copy(policy: Any, device: torch.device | None = None) -> Held:
             f"policy {name_of(held.policy)}: expected weights that a copy of the policy can have for itself, found {hidden}, "
             "which belong to the class and not to the policy; keep them in attributes: self.net = ..."
         )
-    own = held.of(Copies(search).of_policy(held.policy))
-    assert own is not None, "a copy has the parts of its original"
+    try:
+        own = held.of(Copies(search).of_policy(held.policy))
+    except Exception as error:
+        raise OptionError(_uncopied(held, headline(error))) from error
+    if own is None:  # as of a module that torch.jit.trace made
+        raise OptionError(_uncopied(held, "copy.deepcopy makes an object of another form"))
     if device is not None:
         for _, root in own.roots():
             root.to(device)
         for tensor in own.loose().values():
             tensor.data = tensor.data.to(device)
     return own
+
+
+def _uncopied(held: Held, reason: str) -> str:
+    return (
+        f"policy {name_of(held.policy)}: expected one that can be copied, with weights of its own, for another thread or device: "
+        f"{reason}; keep what cannot be copied outside of its modules, or give their class a __deepcopy__"
+    )
 
 
 class Copies(dict[int, Any]):
