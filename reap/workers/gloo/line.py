@@ -117,7 +117,7 @@ class Line:
     def join(self, timeout: float) -> bool:
         """Wait for the threads to end after `cut`, and release their resources; return whether they have ended.
 
-        Nobody waits for them a second time, so the process is released even if they have not; they do not look at it after `cut`.
+        The process is released even if they have not, because nobody waits again; they do not look at it after `cut`.
         """
         deadline = time.monotonic() + timeout
         for thread in self._threads:
