@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from gymnasium.error import DependencyNotInstalled
+from rich.console import Console
 
 import reap
 from reap.cli.main import main
@@ -163,6 +165,28 @@ def test_an_env_that_cannot_be_made(capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setattr("reap.cli.tune.build_env", missing)
     assert main(["tune", "LunarLander-v3"]) == 2
     assert "the env LunarLander-v3 cannot be made: DependencyNotInstalled: Box2D" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_on_a_terminal(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+    shown: list[str] = []
+
+    def race(*_arguments: object) -> Iterator[list[Trial]]:
+        yield [TUNING.trials[1]]
+        shown.append(console.file.getvalue())  # pyright: ignore[reportAttributeAccessIssue]
+        yield list(TUNING.trials)
+        shown.append(console.file.getvalue())  # pyright: ignore[reportAttributeAccessIssue]
+
+    monkeypatch.setattr("reap.tuning.search.measure", lambda *_: PARTS)
+    monkeypatch.setattr("reap.tuning.search.race", race)
+    assert tune(count_env, seconds=1.0, cores=2, console=console).best == TUNING.best
+    if not terminal:
+        assert shown == ["", ""]
+        return
+    assert "Measuring the parts ..." in shown[0]
+    assert "SyncDataCollector" in shown[0]
+    assert "MultiaSyncDataCollector" in shown[1].removeprefix(shown[0])
 
 
 def test_the_plot(tmp_path: Path) -> None:

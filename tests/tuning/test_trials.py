@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +47,23 @@ def test_the_best_comes_first_and_is_run_most() -> None:
     assert [trial.setup.envs for trial in trials] == [4, 16, 8, 2, 1]
     assert runs.count(SETUPS[2]) == runs.count(SETUPS[4]) == 3
     assert runs.count(SETUPS[0]) == runs.count(SETUPS[1]) == 1
+
+
+@pytest.mark.parametrize("start", [0.0, 0.3])
+def test_the_time_that_was_given_is_spent_about(start: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run takes what it was told to, and its collector some time to start."""
+    now = [0.0]
+    monkeypatch.setattr("reap.tuning.trials.time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    class Clocked(Told):
+        def run(self, trial: Trial, seconds: float) -> None:
+            super().run(trial, seconds)
+            now[0] += start + seconds
+
+    track: Any = Clocked(dict(zip(SETUPS, [10, 20, 50, 30, 40], strict=True)))
+    for _ in race(track, SETUPS, PARTS, seconds=9.0):
+        pass
+    assert 0.5 * 9.0 < now[0] < 1.1 * 9.0
 
 
 def test_what_cannot_win_is_not_tried() -> None:
