@@ -18,6 +18,9 @@ KEPT = 3
 """One of this many goes on to the next round."""
 
 ROUNDS = 3
+PATIENCE = 4
+"""Times the seconds that were given, until which set-ups are tried that were not yet: processes may start slowly."""
+
 BATCH_SECONDS = 0.1
 """One rollout of each worker takes about this long at most, so that a slow env has several."""
 
@@ -94,13 +97,15 @@ def race(track: Track, setups: Sequence[Setup], parts: Parts, seconds: float) ->
         track: what to collect.
         setups: who competes.
         parts: what they are made of.
-        seconds: to spend, about, the start of processes included.
+        seconds: to spend, about, the start of processes included; up to four times as much where that is slow, so that
+            all set-ups that could win are tried once.
 
     Yields:
         All trials, best first, whenever one has been run.
     """
     trials = sorted((Trial(setup, parts.bound(setup)) for setup in setups), key=lambda trial: -trial.bound)
-    running, deadline = list(trials), time.perf_counter() + seconds
+    start = time.perf_counter()
+    running, deadline = list(trials), start + seconds
     for left in range(ROUNDS, 0, -1):
         began = time.perf_counter()
         share = (deadline - began) / left
@@ -108,11 +113,16 @@ def race(track: Track, setups: Sequence[Setup], parts: Parts, seconds: float) ->
             if trial.error or (not trial.rates and trial.bound < HOPELESS * _best_bound(trials)):
                 continue
             rest = (began + share - time.perf_counter()) / (len(running) - number)
-            if rest <= 0 and trial.rates:
+            if rest <= 0 and (trial.rates or _is_enough(trials, start + PATIENCE * seconds)):
                 break
             track.run(trial, max(0.1, 0.6 * rest))
             yield ranked(trials)
         running = [trial for trial in ranked(running) if trial.rates][: max(2, len(running) // KEPT)]
+
+
+def _is_enough(trials: Sequence[Trial], latest: float) -> bool:
+    """Whether it is late, and a synchronous set-up is among those that were tried."""
+    return time.perf_counter() > latest and any(one.rates and one.setup.is_synchronous for one in trials)
 
 
 def _best_bound(trials: Sequence[Trial]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -165,6 +166,29 @@ def test_an_env_that_cannot_be_made(capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setattr("reap.cli.tune.build_env", missing)
     assert main(["tune", "LunarLander-v3"]) == 2
     assert "the env LunarLander-v3 cannot be made: DependencyNotInstalled: Box2D" in capsys.readouterr().err
+
+
+class Warned(DeprecationWarning):
+    """Of an env, when it is made."""
+
+
+def test_warnings_of_an_env_are_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> reap.GymEnv:
+        warnings.warn("out of date. (v1)", Warned, stacklevel=1)
+        return count_env()
+
+    def race(*_arguments: object) -> Iterator[list[Trial]]:
+        make().close()
+        warnings.warn("of something else", Warned, stacklevel=1)
+        yield list(TUNING.trials)
+
+    monkeypatch.setattr("reap.tuning.search.measure", lambda *_: PARTS)
+    monkeypatch.setattr("reap.tuning.search.race", race)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        tune(make, seconds=1.0, cores=2)
+        warnings.warn("out of date. (v1)", Warned, stacklevel=1)
+    assert [str(one.message) for one in told] == ["out of date. (v1)", "of something else", "out of date. (v1)"]
 
 
 @pytest.mark.parametrize("terminal", [True, False])
