@@ -50,7 +50,7 @@ DOORS = (
 )
 """Where names of reap are documented, the first place first."""
 
-_ABOVE = tuple(f"torchrl.{name}" for name in ("data", "envs", "collectors", "modules", "objectives", "trainers"))
+_PACKAGES = tuple(f"torchrl.{name}" for name in ("data", "envs", "collectors", "modules", "objectives", "trainers"))
 
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 
@@ -89,7 +89,9 @@ def _advice(module: str, name: str, known: Iterable[str]) -> str:
 
 
 def torchrl_home(module: str, name: str) -> str | None:
-    """The module of torchrl that exports a name: the counterpart of a module of reap, or one above it; torchrl is not imported.
+    """The module of torchrl that exports a name; torchrl is not imported.
+
+    The counterpart of the module of reap comes first, then those above it, then torchrl's other packages.
 
     Args:
         module: the module of reap.
@@ -100,8 +102,7 @@ def torchrl_home(module: str, name: str) -> str | None:
     """
     parts = ["torchrl", *module.split(".")[1:]]
     homes = (".".join(parts[:length]) for length in range(len(parts), 1, -1))
-    above = _ABOVE if len(parts) == 1 else ()
-    return next((home for home in (*homes, *above) if name in _exported(home)), None)
+    return next((home for home in (*homes, *_PACKAGES) if name in _exported(home)), None)
 
 
 @cache

@@ -71,6 +71,9 @@ def test_a_name_of_torchrl() -> None:
     with pytest.raises(ImportError, match=r"from torchrl.objectives import PPOLoss$|from torchrl.objectives import PPOLoss\.$"):
         imported("reap", "PPOLoss")
     assert torchrl_home("reap.data.replay_buffers.samplers", "SamplerEnsemble") == "torchrl.data.replay_buffers.samplers"
+    with pytest.raises(ImportError, match=r"that reap does not have: from torchrl.modules import MLP\.$"):
+        imported("reap.data", "MLP")
+    assert torchrl_home("reap.collectors.utils", "StepCounter") == "torchrl.envs"
     assert torchrl_home("reap.data", "qwertz") is None
 
 

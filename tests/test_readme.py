@@ -110,6 +110,8 @@ def test_the_first_screen_has_code_figures_and_links() -> None:
     assert len(code) <= 10
     assert len(re.findall(r"^\| .* \|$", screen, re.MULTILINE)) == 4, "the head of the table and three figures"
     assert "**Documentation:**" in screen
+    beside = screen.partition("\nBeside speed: ")[2].partition("\n\n")[0]
+    assert re.findall(r"\(docs/(\w+)\.md\)", beside) == ["episodes", "tools", "failure", "page", "dropin"]
 
 
 def test_the_index_lists_all_pages() -> None:

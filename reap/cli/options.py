@@ -157,7 +157,7 @@ class Tune:
     frames_per_batch: Count = 1000
     """Frames of a batch of the collector that you will use."""
     seconds: float = 60.0
-    """Approximate time to spend, in seconds."""
+    """Approximate time to spend, in seconds; up to four times as much where processes start slowly."""
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE.png")] = None
     """Draw the table (needs matplotlib)."""
     traceback: bool = False

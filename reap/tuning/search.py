@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
+import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -137,7 +139,7 @@ def tune(
         policy_factory: builds the policy, instead of `policy`.
         hidden: widths of an `MLP`, instead of `policy`: a network for the env, for tuning before there is a policy.
         frames_per_batch: frames of a batch of the collector that you will use.
-        seconds: approximate time to spend.
+        seconds: approximate time to spend; up to four times as much where processes start slowly.
         cores: number of cores to plan for; None for those that this process may use, within the container's limits.
         console: where progress is shown; by default rich's, and only on a terminal.
 
@@ -157,9 +159,10 @@ def tune(
             f"expected positive numbers, got seconds={seconds!r}, frames_per_batch={frames_per_batch!r}, cores={cores!r}"
         )
     make_env, shown_env = _env(create_env_fn, create_env_kwargs)
-    make_policy, shown = _policy(make_env, policy, policy_factory, hidden)
+    with warnings.catch_warnings(record=True) as told:
+        make_policy, shown = _policy(make_env, policy, policy_factory, hidden)
     usable = max(1, int(min(usable_cores(), core_quota()))) if cores is None else cores
-    with _display(console) as show:
+    with _once(told), _display(console) as show:
         show(Text("Measuring the parts ..."))
         parts = measure(make_env, make_policy, usable, PARTS_SHARE * seconds)
         setups = list(candidates(usable, waits=parts.step_cpu < WAITING * parts.step, threads=parts.threads))
@@ -208,6 +211,17 @@ def _name(factory: Any, otherwise: str) -> str:
 
 def _quoted(given: Any) -> str:
     return repr(given).replace("'", '"')
+
+
+@contextlib.contextmanager
+def _once(told: Sequence[warnings.WarningMessage]) -> Generator[None]:
+    """Show the warnings of an env that was made, and not again where envs of set-ups are made, in workers as here."""
+    for one in told:
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno, source=one.source)
+    with warnings.catch_warnings():
+        for one in told:
+            warnings.filterwarnings("ignore", re.escape(str(one.message)), one.category)
+        yield
 
 
 @contextlib.contextmanager

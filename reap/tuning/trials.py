@@ -18,6 +18,9 @@ KEPT = 3
 """One in this number reaches the next round."""
 
 ROUNDS = 3
+PATIENCE = 4
+"""Untried set-ups are tried for up to this many times the seconds given: processes may start slowly."""
+
 BATCH_SECONDS = 0.1
 """Approximate maximum duration of a worker's rollout, in seconds, so that a slow env has several."""
 
@@ -94,13 +97,15 @@ def race(track: Track, setups: Sequence[Setup], parts: Parts, seconds: float) ->
         track: what to collect.
         setups: the competitors.
         parts: their measured parts.
-        seconds: approximate time to spend, including the start of processes.
+        seconds: approximate time to spend, including the start of processes; up to four times as much where that is slow, so
+            that every set-up that could win is tried once.
 
     Yields:
         All trials, best first, whenever one has been run.
     """
     trials = sorted((Trial(setup, parts.bound(setup)) for setup in setups), key=lambda trial: -trial.bound)
-    running, deadline = list(trials), time.perf_counter() + seconds
+    start = time.perf_counter()
+    running, deadline = list(trials), start + seconds
     for left in range(ROUNDS, 0, -1):
         began = time.perf_counter()
         share = (deadline - began) / left
@@ -108,11 +113,16 @@ def race(track: Track, setups: Sequence[Setup], parts: Parts, seconds: float) ->
             if trial.error or (not trial.rates and trial.bound < HOPELESS * _best_bound(trials)):
                 continue
             rest = (began + share - time.perf_counter()) / (len(running) - number)
-            if rest <= 0 and trial.rates:
+            if rest <= 0 and (trial.rates or _is_enough(trials, start + PATIENCE * seconds)):
                 break
             track.run(trial, max(0.1, 0.6 * rest))
             yield ranked(trials)
         running = [trial for trial in ranked(running) if trial.rates][: max(2, len(running) // KEPT)]
+
+
+def _is_enough(trials: Sequence[Trial], latest: float) -> bool:
+    """Whether it is late, and a synchronous set-up is among those that were tried."""
+    return time.perf_counter() > latest and any(one.rates and one.setup.is_synchronous for one in trials)
 
 
 def _best_bound(trials: Sequence[Trial]) -> float:

@@ -259,8 +259,10 @@ def test_another_process_is_writing(here: Path, words: str, capsys: pytest.Captu
 
 def test_there_is_nothing_to_resume(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(10, " --resume")) == 2
-    assert "expected a folder of reap collect, found no manifest.json" in " ".join(capsys.readouterr().err.split())
+    assert "expected a folder of reap collect, there is no such folder" in " ".join(capsys.readouterr().err.split())
     (here / "data").mkdir()
+    assert main(command(10, " --resume")) == 2
+    assert "expected a folder of reap collect, found no manifest.json in it" in " ".join(capsys.readouterr().err.split())
     (here / "data" / "manifest.json").write_text("{}")
     assert main(command(10, " --resume")) == 2
     assert "found something else" in " ".join(capsys.readouterr().err.split())

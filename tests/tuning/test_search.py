@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import gymnasium as gym
 import pytest
 import torch
 from gymnasium.error import DependencyNotInstalled
+from rich.console import Console
 
 import reap
 from reap.cli.main import main
@@ -167,6 +170,51 @@ def test_an_env_that_cannot_be_made(capsys: pytest.CaptureFixture[str]) -> None:
     finally:
         del gym.registry["Lander-v0"]
     assert "the env Lander-v0 cannot be made: DependencyNotInstalled: Box2D" in capsys.readouterr().err
+
+
+class Warned(DeprecationWarning):
+    """Of an env, when it is made."""
+
+
+def test_warnings_of_an_env_are_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> reap.GymEnv:
+        warnings.warn("out of date. (v1)", Warned, stacklevel=1)
+        return count_env()
+
+    def race(*_arguments: object) -> Iterator[list[Trial]]:
+        make().close()
+        warnings.warn("of something else", Warned, stacklevel=1)
+        yield list(TUNING.trials)
+
+    monkeypatch.setattr("reap.tuning.search.measure", lambda *_: PARTS)
+    monkeypatch.setattr("reap.tuning.search.race", race)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        tune(make, seconds=1.0, cores=2)
+        warnings.warn("out of date. (v1)", Warned, stacklevel=1)
+    assert [str(one.message) for one in told] == ["out of date. (v1)", "of something else", "out of date. (v1)"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_on_a_terminal(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+    shown: list[str] = []
+
+    def race(*_arguments: object) -> Iterator[list[Trial]]:
+        yield [TUNING.trials[1]]
+        shown.append(console.file.getvalue())  # pyright: ignore[reportAttributeAccessIssue]
+        yield list(TUNING.trials)
+        shown.append(console.file.getvalue())  # pyright: ignore[reportAttributeAccessIssue]
+
+    monkeypatch.setattr("reap.tuning.search.measure", lambda *_: PARTS)
+    monkeypatch.setattr("reap.tuning.search.race", race)
+    assert tune(count_env, seconds=1.0, cores=2, console=console).best == TUNING.best
+    if not terminal:
+        assert shown == ["", ""]
+        return
+    assert "Measuring the parts ..." in shown[0]
+    assert "SyncDataCollector" in shown[0]
+    assert "MultiaSyncDataCollector" in shown[1].removeprefix(shown[0])
 
 
 def test_the_plot(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +47,44 @@ def test_the_best_comes_first_and_is_run_most() -> None:
     assert [trial.setup.envs for trial in trials] == [4, 16, 8, 2, 1]
     assert runs.count(SETUPS[2]) == runs.count(SETUPS[4]) == 3
     assert runs.count(SETUPS[0]) == runs.count(SETUPS[1]) == 1
+
+
+SLOW = 25.0
+
+
+@pytest.mark.parametrize(("start", "least", "most"), [(0.0, 4.5, 9.9), (0.3, 4.5, 9.9), (SLOW, 4 * 9.0, 4 * 9.0 + SLOW)])
+def test_the_time_that_was_given_is_spent_about(
+    start: float, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run takes what it was told to, and its collector some time to start."""
+    now = [0.0]
+    monkeypatch.setattr("reap.tuning.trials.time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    class Clocked(Told):
+        def run(self, trial: Trial, seconds: float) -> None:
+            super().run(trial, seconds)
+            now[0] += start + seconds
+
+    track: Any = Clocked(dict(zip(SETUPS, [10, 20, 50, 30, 40], strict=True)))
+    for _ in race(track, SETUPS, PARTS, seconds=9.0):
+        pass
+    assert least < now[0] < most
+
+
+def test_a_synchronous_setup_is_tried_however_late_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("reap.tuning.trials.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    setups = [Setup(Kind.MULTI_ASYNC, 2, 2), Setup(Kind.MULTI_ASYNC, 1, 2), Setup(Kind.SYNC, 2), Setup(Kind.SYNC, 1)]
+
+    class Clocked(Told):
+        def run(self, trial: Trial, seconds: float) -> None:
+            super().run(trial, seconds)
+            now[0] += 100.0
+
+    track: Any = Clocked(dict.fromkeys(setups, 1e-9))
+    *_, last = race(track, setups, Parts(1e-3, 1e-3, 0.0, (1e-3,) * 4, 0.0, cores=2), seconds=1.0)
+    assert [one.setup for one in last if one.rates][-1].is_synchronous
+    assert len(track.runs) == 3
 
 
 def test_what_cannot_win_is_not_tried() -> None:

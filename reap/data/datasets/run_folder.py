@@ -84,7 +84,8 @@ def read_run_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         version = manifest["manifest_version"]
     except FileNotFoundError as error:
-        raise OptionError(f"{folder}: expected a folder of reap collect, found no {MANIFEST} in it") from error
+        found = f"found no {MANIFEST} in it" if folder.is_dir() else "there is no such folder"
+        raise OptionError(f"{folder}: expected a folder of reap collect, {found}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise SpecMismatch(f"{path}: expected a manifest of reap collect, found something else") from error
     if version != VERSION:
