@@ -40,7 +40,7 @@ TOO_LARGE = (OverflowError, struct.error)
 """The errors of `struct` for a number that would become infinite; the latter for whole numbers beyond the greatest float."""
 
 PLAIN_NUMBERS = frozenset({float, int, bool, np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64})
-"""Types of rewards that `struct` packs as they are: their values are real, and too large a one is an error, one of `TOO_LARGE`."""
+"""Types of rewards that `struct` packs as they are: their values are real; one that is too large is an error of `TOO_LARGE`."""
 
 GREATEST_SQUARES = {np.dtype(np.float16): 6.5504e4**2, np.dtype(np.float32): 3.4028e38**2}
 """Squares below which a number is finite in a dtype."""

@@ -177,7 +177,10 @@ class Thinning(nn.Module):
 
 UNCOPIED: dict[str, tuple[Any, str]] = {
     "a lock in a module": (Locked(), "policy Locked: expected one that can be copied.*TypeError: cannot pickle '_thread.lock'"),
-    "a view of a dict": (a_closure(MappingProxyType({"net": Const(1.0)})), "policy a_closure.*act: expected one that can be copied.*cannot pickle 'mappingproxy'"),
+    "a view of a dict": (
+        a_closure(MappingProxyType({"net": Const(1.0)})),
+        "policy a_closure.*act: expected one that can be copied.*cannot pickle 'mappingproxy'",
+    ),
     "one that a copy lacks": (Thinning(), "policy Thinning: .*: copy.deepcopy makes an object of another form"),
 }
 

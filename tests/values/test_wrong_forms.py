@@ -316,7 +316,9 @@ class Shy:
         raise AttributeError("name")
 
 
-@pytest.mark.parametrize("reward", [2**2000, -(2**2000), pytest.param(10**5000, id="of many digits"), 1e39, Shy(), torch.ones((), device="meta")])
+@pytest.mark.parametrize(
+    "reward", [2**2000, -(2**2000), pytest.param(10**5000, id="of many digits"), 1e39, Shy(), torch.ones((), device="meta")]
+)
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("at", [1, LATE])
 def test_rewards_that_are_no_numbers_for_float32(reward: Any, rows: int, at: int) -> None:

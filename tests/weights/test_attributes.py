@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from reap.policy.contents.held import held_by
-from reap.weights.attributes import Changes, attributes, set_attributes
 from reap.testing import Const
+from reap.weights.attributes import Changes, attributes, set_attributes
 from reap.weights.base import VanillaWeightUpdater, load_weights
 from reap.weights.mailbox import WeightMailbox, describe
 from tests.policy.forms import Agent, Player, WithSlots, in_tensordict

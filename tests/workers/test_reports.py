@@ -140,10 +140,14 @@ ERRORS: dict[str, tuple[Callable[[], Exception], str, type[BaseException]]] = {
 
 
 BARE = {
-    f"{kind.__name__} fails": (kind, f"RuntimeError: {kind.__name__}: <code of its class failed while it was reported>", RuntimeError)
+    f"{kind.__name__} fails": (
+        kind,
+        f"RuntimeError: {kind.__name__}: <code of its class failed while it was reported>",
+        RuntimeError,
+    )
     for kind in (InterruptingError, InterruptingLoadError, ClosedError)
 }
-"""Exceptions of which only the type and the traceback can be reported: their own code raises KeyboardInterrupt, or always fails."""
+"""Exceptions of which only type and traceback can be reported: their own code raises KeyboardInterrupt, or always fails."""
 
 IN_WORKERS = {**ERRORS, **BARE}
 
