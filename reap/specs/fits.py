@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reap.errors import OptionError, SpecMismatch
+from reap.errors import OptionError, SpecMismatch, shown
 from reap.keys import Key, plain
 
 Array = NDArray[Any]
@@ -36,15 +36,18 @@ NOT_REAL: tuple[type, ...] = (str, bytes, complex, np.complexfloating, np.dateti
 NUMBERS = "biuf"
 INTEGERS = "iu"
 
+TOO_LARGE = (OverflowError, struct.error)
+"""The errors of `struct` for a number that would become infinite; the latter for whole numbers beyond the greatest float."""
+
 PLAIN_NUMBERS = frozenset({float, int, bool, np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64})
-"""Types of rewards that `struct` packs as they are: their values are real, and one that is too large raises OverflowError."""
+"""Types of rewards that `struct` packs as they are: their values are real, and one that is too large raises `TOO_LARGE`."""
 
 GREATEST_SQUARES = {np.dtype(np.float16): 6.5504e4**2, np.dtype(np.float32): 3.4028e38**2}
 """Squares below which a number is finite in a dtype."""
 
 
 def float32_format(count: int) -> struct.Struct:
-    """The format of `count` float32 numbers; packing raises OverflowError for one that would become infinite."""
+    """The format of `count` float32 numbers; packing raises one of `TOO_LARGE` for one that would become infinite."""
     return struct.Struct(f"{'<' if sys.byteorder == 'little' else '>'}{count}f")
 
 
@@ -239,7 +242,7 @@ def one_number(value: Any, name: str = "reward") -> float:
 
 def too_large(value: Any, name: str = "reward") -> SpecMismatch:
     """The error for a finite number that would become infinite as float32."""
-    return SpecMismatch(f"env.step: {name}: expected a number that float32 holds, found {value!r}")
+    return SpecMismatch(f"env.step: {name}: expected a number that float32 holds, found {shown(value)}")
 
 
 def _float_of(value: Any) -> float:
@@ -296,7 +299,7 @@ def one_choice(value: Any, start: int, count: int, key: Key) -> int:
     """
     try:
         place = operator.index(value) - start
-    except TypeError:
+    except (TypeError, ValueError, RuntimeError):  # the latter two for tensors
         place = -1
     if not 0 <= place < count or getattr(value, "shape", ()) != ():
         raise SpecMismatch(
@@ -313,10 +316,10 @@ def describe(value: Any) -> str:
         if np.ma.is_masked(value):
             return f"an array of shape {array.shape}, dtype {array.dtype}, with masked elements"
         return f"an array of shape {array.shape}, dtype {array.dtype}"
-    return f"{value!r} ({type(value).__name__})"
+    return f"{shown(value)} ({type(value).__name__})"
 
 
 def describe_choices(value: Any) -> str:
     """The same, with the numbers of a small array."""
-    shown = f": {value.tolist()}" if isinstance(value, np.ndarray) and value.size <= 32 else ""
-    return f"{describe(value)}{shown}"
+    numbers = f": {value.tolist()}" if isinstance(value, np.ndarray) and value.size <= 32 else ""
+    return f"{describe(value)}{numbers}"

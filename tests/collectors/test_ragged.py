@@ -248,6 +248,9 @@ FITTING: list[tuple[str, Any, bool]] = [
     ("float32", np.full(2, np.nan), False),
     ("float32", np.ma.array([1.0, 2.0], mask=[True, False]), False),
     ("float32", torch.ones(2), True),
+    ("float32", torch.ones(2, dtype=torch.bfloat16), True),
+    ("float32", torch.ones(2, requires_grad=True), True),
+    ("float32", torch.ones(2, device="meta"), False),
     ("float32", [1.0, [2.0]], False),
     ("float32", "ab", False),
     ("float32", None, False),
@@ -273,7 +276,7 @@ def test_numbers_of_any_shape_fit_by_the_same_rule(dtype: str, value: Any, fits:
 
     if fits:
         assert found().dtype == getattr(torch, dtype)
-        assert found().tolist() == np.asarray(value).tolist()
+        assert found().tolist() == (value if isinstance(value, torch.Tensor) else np.asarray(value)).tolist()
     else:
         with pytest.raises(SpecMismatch, match=f"expected numbers of dtype {dtype} in an array of any shape, found"):
             found()

@@ -207,6 +207,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"p": [1, 1], "sample_from_all": True}, "either p or sample_from_all=True, got both"),
     ({"p": [1]}, "p: expected 2 numbers from 0 on"),
     ({"p": [0, 0]}, "p: expected 2 numbers from 0 on"),
+    ({"p": "ab"}, "p: expected 2 numbers from 0 on"),
     ({"p": [1, -1]}, "p: expected 2 numbers from 0 on"),
     ({"p": [1, float("nan")]}, "p: expected 2 numbers from 0 on"),
     ({"p": [1, float("inf")]}, "p: expected 2 numbers from 0 on"),

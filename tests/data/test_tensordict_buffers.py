@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict, tensorclass
+from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
 
 from reap.data.buffers.replay import ReplayBuffer
 from reap.data.buffers.tensordict_buffers import (
@@ -19,7 +19,7 @@ from reap.data.buffers.tensordict_buffers import (
 from reap.data.max_value import TensorDictMaxValueWriter
 from reap.data.samplers.prioritized import PrioritizedSampler
 from reap.data.samplers.uniform import RandomSampler, SamplerWithoutReplacement
-from reap.data.storages import LazyMemmapStorage, LazyTensorStorage, ListStorage
+from reap.data.storages import LazyMemmapStorage, LazyStackStorage, LazyTensorStorage, ListStorage
 from reap.data.writers import RoundRobinWriter, TensorDictRoundRobinWriter
 from reap.errors import OptionError, SpecMismatch
 from tests.warm import Program
@@ -399,6 +399,27 @@ def test_trajectories_of_several_lengths_come_in_a_list() -> None:
     assert "index" not in buffer.storage[1].keys()
     buffer.update_tensordict_priority([item.set("td_error", item["n"].double()) for item in sample])
     assert powers(buffer)[:2] == [1, 4]
+
+
+@pytest.mark.parametrize("stack_dim", [0, -1])
+def test_trajectories_of_several_lengths_come_in_a_lazy_stack(stack_dim: int) -> None:
+    storage = LazyStackStorage(5, stack_dim=stack_dim)
+    buffer = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, eps=0.0, storage=storage, batch_size=20)
+    for length in (2, 5):
+        buffer.add(frames(length))
+    sample = buffer.sample()
+    assert isinstance(sample, LazyStackedTensorDict)
+    assert {(len(item), int(item["index"].unique()), item["priority_weight"].shape) for item in sample.tensordicts} == {
+        (2, 0, (2,)),
+        (5, 1, (5,)),
+    }
+    for item in sample.tensordicts:
+        item["td_error"] = item["n"].double()
+    buffer.update_tensordict_priority(sample)
+    assert powers(buffer)[:2] == [1, 4]
+    plain = TensorDictReplayBuffer(storage=LazyStackStorage(5, stack_dim=stack_dim), batch_size=20)
+    plain.extend([frames(2), frames(5)])
+    assert {(len(item), int(item["index"].unique())) for item in plain.sample().tensordicts} == {(2, 0), (5, 1)}
 
 
 def test_trajectories_in_a_list_after_a_write_that_was_broken_off() -> None:

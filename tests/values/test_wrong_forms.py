@@ -307,3 +307,69 @@ def test_rewards_that_are_numbers_fit_at_the_first_step_and_at_each_later_one(re
 
     batch = collected(lambda: GymEnv(Answers(BOX, VALUE, change=change, at=at)), rows)
     assert batch["next", "reward"].reshape(-1)[-1].item() == np.float32(float(reward))
+
+
+class Shy:
+    """A value that cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise AttributeError("name")
+
+
+@pytest.mark.parametrize(
+    "reward", [2**2000, -(2**2000), pytest.param(10**5000, id="of many digits"), 1e39, Shy(), torch.ones((), device="meta")]
+)
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("at", [1, LATE])
+def test_rewards_that_are_no_numbers_for_float32(reward: Any, rows: int, at: int) -> None:
+    def change(answer: Any) -> Any:
+        return answer if len(answer) == 2 else (answer[0], reward, *answer[2:])
+
+    with pytest.raises(SpecMismatch, match="reward: expected (a number that float32 holds|one number), found"):
+        collected(lambda: GymEnv(Answers(BOX, VALUE, change=change, at=at)), rows)
+
+
+# ---------------------------------------------------------------------- choices of other types
+
+
+class One:
+    def __index__(self) -> int:
+        return 1
+
+
+OTHER_TYPES: list[Any] = [
+    # a space, a value that it contains, another, what is recorded of that; None: it does not fit
+    (spaces.Discrete(3), 0, torch.tensor(1), 1),
+    (spaces.Discrete(3), 0, torch.tensor(True), 1),
+    (spaces.Discrete(3), 0, One(), 1),
+    (spaces.Discrete(3), 0, np.array(1, np.uint64), 1),
+    (spaces.Discrete(3), 0, torch.tensor(1.0), None),
+    (spaces.Discrete(3), 0, torch.tensor(3), None),
+    (spaces.Discrete(3), 0, torch.tensor(1, device="meta"), None),
+    pytest.param(spaces.Discrete(3), 0, 10**5000, None, id="of many digits"),
+    (spaces.Discrete(3), 0, Shy(), None),
+    (spaces.MultiDiscrete([3, 3]), np.array([0, 0]), np.array([1, 2], np.uint64), [1, 2]),
+    (spaces.MultiDiscrete([3, 3]), np.array([0, 0]), np.array([1, 3], np.uint64), None),
+    (spaces.MultiDiscrete([3, 3]), np.array([0, 0]), [True, False], [1, 0]),
+    (spaces.MultiBinary(2), np.array([0, 0], np.int8), np.array([1, 0], np.uint64), [1, 0]),
+    (spaces.MultiBinary(2), np.array([0, 0], np.int8), np.array([1, 2], np.uint64), None),
+]
+
+
+@pytest.mark.parametrize(("space", "usual", "other", "recorded"), OTHER_TYPES)
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("at", [0, LATE])
+def test_choices_of_other_types_fit_at_the_first_reset_and_later(
+    space: Any, usual: Any, other: Any, recorded: Any, rows: int, at: int
+) -> None:
+    def make() -> GymEnv:
+        def change(answer: Any) -> Any:
+            return (other, *answer[1:])
+
+        return GymEnv(Answers(space, usual, change=change, at=at), categorical_action_encoding=True)
+
+    if recorded is None:
+        with pytest.raises(SpecMismatch, match="observation"):
+            collected(make, rows)
+    else:
+        assert collected(make, rows)["next", "observation"].flatten(0, rows - 1)[-1].tolist() == recorded

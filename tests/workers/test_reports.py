@@ -147,7 +147,7 @@ BARE = {
     )
     for kind in (InterruptingError, InterruptingLoadError, ClosedError)
 }
-"""Exceptions of which only the type and the traceback can be reported: their own code raises KeyboardInterrupt, or always fails."""
+"""Exceptions of which only type and traceback can be reported: their own code raises KeyboardInterrupt, or always fails."""
 
 IN_WORKERS = {**ERRORS, **BARE}
 

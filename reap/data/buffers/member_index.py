@@ -73,7 +73,10 @@ def weights_of(p: Tensor | Sequence[float] | None, count: int) -> Tensor:
     Raises:
         OptionError: not one non-negative number for each buffer.
     """
-    weights = torch.ones(count, dtype=torch.float64) if p is None else torch.as_tensor(p, dtype=torch.float64).reshape(-1)
+    try:
+        weights = torch.as_tensor([1] * count if p is None else p, dtype=torch.float64).reshape(-1)
+    except (TypeError, ValueError, RuntimeError):
+        weights = torch.empty(0)
     if len(weights) != count or not (weights >= 0).all() or not 0 < float(weights.sum()) < math.inf:
         raise OptionError(f"p: expected {count} numbers from 0 on, one for each buffer, got {p!r}")
     return weights / weights.sum()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase, is_tensorclass
+from tensordict import LazyStackedTensorDict, TensorDictBase, is_tensorclass
 from torch import Tensor
 
 from reap.data.buffers.replay import Index, ReplayBuffer
@@ -105,8 +105,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
             SpecMismatch: one of the two keys is missing, or there are not as many priorities as frames.
             OptionError: a priority that is negative or not finite; nothing is changed then.
         """
-        if isinstance(data, list):
-            for item in data:
+        if (items := _items_of_several_shapes(data)) is not None:
+            for item in items:
                 self.update_tensordict_priority(item)
             return
         if not isinstance(self._sampler, PrioritizedSampler):
@@ -170,11 +170,12 @@ class TensorDictReplayBuffer(ReplayBuffer):
                     self.update_priority(place, self._sampler.reduced(priority, 1))
 
     def _noted(self, data: Any, info: Mapping[str, Any]) -> Any:
+        if (items := _items_of_several_shapes(data)) is not None:  # which are the buffer's own
+            noted = [self._noted_alone(item, number, info) for number, item in enumerate(items)]
+            return noted if isinstance(data, list) else LazyStackedTensorDict(*noted, stack_dim=data.stack_dim)
         if isinstance(data, TensorDictBase):
             for key, value in info.items():
                 data.set(key, spread(value, data))
-        elif isinstance(data, list):  # trajectories of several lengths, which are the buffer's own
-            data = [self._noted_alone(item, number, info) for number, item in enumerate(data)]
         return data
 
     def _noted_alone(self, item: Any, number: int, info: Mapping[str, Any]) -> Any:
@@ -182,6 +183,13 @@ class TensorDictReplayBuffer(ReplayBuffer):
             return item
         own = {key: value[number] for key, value in info.items()}
         return item.copy().update({key: value.expand(*item.shape, *value.shape) for key, value in own.items()})
+
+
+def _items_of_several_shapes(data: Any) -> list[Any] | None:
+    """The items of a sample that is a list, or a lazy stack of trajectories of several lengths; None for other samples."""
+    if isinstance(data, LazyStackedTensorDict) and -1 in data.batch_size:
+        return data.tensordicts
+    return data if isinstance(data, list) else None
 
 
 def _tensordicts(items: Any) -> list[TensorDictBase]:

@@ -44,7 +44,7 @@ class AnyShape(gym.Space[Any]):
         """The value as a new tensor, for an array of objects."""
         written = np.empty(1, object)
         with torch.inference_mode(mode=False):
-            written[0] = tensor_of(value, self.torch_dtype)
+            written[0] = tensor_of(as_array(value), self.torch_dtype)  # a tensor with a graph, or of a dtype that numpy lacks
         return written
 
     def __repr__(self) -> str:

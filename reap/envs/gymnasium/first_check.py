@@ -10,10 +10,12 @@ import numpy as np
 from gymnasium import spaces
 
 from reap.envs.checks.rounding import ROUNDING
-from reap.envs.gymnasium.values import contains
+from reap.envs.gymnasium.values import contains, is_choice
 from reap.errors import SpecMismatch
 from reap.specs.fits import as_array, as_dtype, describe, expected_and_found, one_flag, one_number
 from reap.words import counted
+
+CHOICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 RESET_VALUES = "(observation, info)"
 STEP_VALUES = "(observation, reward, terminated, truncated, info)"
@@ -138,7 +140,9 @@ def _entries(value: Any, space: spaces.Dict | spaces.Tuple[Any], where: str, pat
 
 def _check_leaf(value: Any, space: gym.Space[Any], where: str, path: str, bounds: bool) -> None:
     if not isinstance(space, spaces.Box):
-        if not contains(space, value):
+        # As later values are checked; a space of a derived class may say more.
+        fits = is_choice(value, space) if type(space) in CHOICES else contains(space, value)
+        if not fits:
             raise _mismatch(where, path, str(space), describe(value))
         return
     array = as_array(value)

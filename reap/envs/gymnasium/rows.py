@@ -19,7 +19,7 @@ from reap.envs.gymnasium.values import assemble
 from reap.envs.row_stepper import Rows, StepRows
 from reap.errors import SpecMismatch, add_note
 from reap.recording.buffers import Slot, Stage
-from reap.specs.fits import PLAIN_NUMBERS, Check, float32_format, one_flag, one_number, too_large
+from reap.specs.fits import PLAIN_NUMBERS, TOO_LARGE, Check, float32_format, one_flag, one_number, too_large
 
 
 class GymRow:
@@ -69,7 +69,7 @@ class GymRow:
                 self._next[t] = self._take(observation)
             try:
                 pack_reward(self._rewards, 4 * t, reward if type(reward) in PLAIN_NUMBERS else one_number(reward))
-            except OverflowError:
+            except TOO_LARGE:
                 raise too_large(reward) from None
             return None if terminated is False and truncated is False else self._end(t, terminated, truncated)
         except SpecMismatch as error:
@@ -257,7 +257,7 @@ class GymRows:
             self._convert_rewards(t)
         try:
             self._pack(*self._rewards)
-        except OverflowError:
+        except TOO_LARGE:
             self._convert_rewards(t)
         self._reward[t] = self._packed
 

@@ -161,6 +161,15 @@ def contains(space: gym.Space[Any], value: Any) -> bool:
         ) from error
 
 
+def is_choice(value: Any, space: spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary) -> bool:
+    """Whether a value is read as a choice of a space; `contains` refuses other types of the same number."""
+    try:
+        _encoder(space, True, ())(value)
+    except SpecMismatch:
+        return False
+    return True
+
+
 def cell(value: Any) -> Array:
     """A copy for an array of objects, because envs may later change the values that they returned."""
     written = np.empty(1, object)

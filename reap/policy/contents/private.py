@@ -55,8 +55,8 @@ def private_copy(policy: Any, device: torch.device | None = None) -> Held:
 
 def _uncopied(held: Held, reason: str) -> str:
     return (
-        f"policy {name_of(held.policy)}: expected one that can be copied, with weights of its own, for another thread or device: "
-        f"{reason}; keep what cannot be copied outside of its modules, or give their class a __deepcopy__"
+        f"policy {name_of(held.policy)}: expected one that can be copied for another thread or device: {reason}; "
+        "keep what cannot be copied outside of its modules, or give their class a __deepcopy__"
     )
 
 
