@@ -89,8 +89,9 @@ class WorkerOptions:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise OptionError(f"{name}: expected a positive number of threads or None, got {value!r}")
-        if not isinstance(self.update_at_each_batch, bool):
-            raise OptionError(f"update_at_each_batch: expected a bool, got {self.update_at_each_batch!r}")
+        refreshes: Any = self.update_at_each_batch
+        if not isinstance(refreshes, bool):
+            raise OptionError(f"update_at_each_batch: expected a bool, got {refreshes!r}")
         checked_seconds(self.stall_after)
 
     def _check_class(self) -> None:
