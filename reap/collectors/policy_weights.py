@@ -73,8 +73,9 @@ class PolicyWeights:
         self._batches += 1
 
     def _workers(self) -> Sequence[Any]:
-        """The workers that are updated; one, for the version alone, where no weights are sent."""
-        return [None] if self.updater is None else self.updater.all_worker_ids()
+        """The workers that are updated; one without an id where the updater names none, or only the version counts."""
+        known = None if self.updater is None else self.updater.all_worker_ids()
+        return [None] if known is None else known
 
     def current(self) -> int:
         """The weights version that a rollout in this process now uses."""

@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 from reap.errors import OptionError
@@ -21,7 +20,7 @@ def checked_seconds(stall_after: Any) -> float | None:
     Raises:
         OptionError: it is neither a positive number of seconds nor None.
     """
-    is_number = isinstance(stall_after, Real) and not isinstance(stall_after, bool)
+    is_number = isinstance(stall_after, int | float) and not isinstance(stall_after, bool)
     if stall_after is not None and not (is_number and stall_after > 0):
         raise OptionError(f"stall_after: expected a positive number of seconds or None, got {stall_after!r}")
     return stall_after

@@ -161,8 +161,8 @@ def contains(space: gym.Space[Any], value: Any) -> bool:
         ) from error
 
 
-def is_choice(value: Any, space: spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary) -> bool:
-    """Whether a value is read as a choice of a space; `contains` refuses other types of the same number."""
+def is_choice(value: Any, space: gym.Space[Any]) -> bool:
+    """Whether a value is read as a choice of a space of choices; `contains` refuses other types of the same number."""
     try:
         _encoder(space, True, ())(value)
     except SpecMismatch:
