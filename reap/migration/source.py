@@ -1,7 +1,7 @@
 """The text of a program, whose statements are replaced one by one.
 
-Comments inside of a statement that is replaced are put above it, or after it where it does not begin a line; the rest of the file
-stays as it is.
+Comments inside of a statement that is replaced are put above it, or after it where it does not begin a line; the rest of the
+file stays as it is.
 """
 
 from __future__ import annotations
