@@ -81,6 +81,7 @@ def test_what_to_use_instead() -> None:
     torchrl_data = pytest.importorskip("torchrl.data")
     with pytest.raises(ImportError, match=r"reap has ReplayBufferEnsemble\(\*buffers\) instead"):
         imported("reap.data.replay_buffers.samplers", "SamplerEnsemble")
+    pytest.importorskip("torchrl", minversion="0.14")  # some of these names are no older
     packages = ("data.replay_buffers", "collectors", "collectors.distributed", "envs")
     places = [torchrl_data, *(pytest.importorskip(f"torchrl.{package}") for package in packages)]
     assert [name for name in INSTEAD if not any(hasattr(place, name) for place in places)] == []

@@ -1,6 +1,7 @@
 """The text of a program, whose statements are replaced one by one.
 
-Comments inside a replaced statement are moved above it; the rest of the file stays unchanged.
+Comments inside a replaced statement are moved above it, or after it if it does not begin a line; the rest of the file stays
+unchanged.
 """
 
 from __future__ import annotations
@@ -68,10 +69,13 @@ class Source:
         start = self._character(node.lineno, node.col_offset)
         end = self._character(node.end_lineno, node.end_col_offset)
         indent = self.text[self._starts[node.lineno - 1] : start]
+        inside = [comment for at, comment in self._comments if start < at < end]
         if indent.strip():  # `if x: import y`, or something before a semicolon: the statement cannot begin a line
             new = "; ".join(statements)
+            rest = self.text[end : self._starts[node.end_lineno]].strip()
+            if not rest or rest.startswith("#"):
+                new = "  ".join([new, *inside])
         else:
-            inside = [comment for at, comment in self._comments if start < at < end]
             ending = "\r\n" if self._lines[node.lineno - 1].endswith("\r\n") else "\n"
             lines = [*inside, *(line for statement in statements for line in _wrapped(statement, len(indent)))]
             new = f"{ending}{indent}".join(lines)

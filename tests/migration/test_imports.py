@@ -102,6 +102,11 @@ def test_comments_inside_of_a_statement_are_put_above_it() -> None:
     assert moved(before) == textwrap.dedent(expected)
 
 
+def test_comments_of_a_statement_that_does_not_begin_its_line_end_it() -> None:
+    before = "if 1: from torchrl.envs import (  # two\n    GymEnv,\n    SerialEnv,  # the other\n)  # end\ny = 2\n"
+    assert moved(before) == "if 1: from reap.envs import GymEnv, SerialEnv  # two  # the other  # end\ny = 2\n"
+
+
 def test_long_lines_are_wrapped_with_the_line_ends_of_the_file() -> None:
     names = ["LazyMemmapStorage", "LazyTensorStorage", "ListStorage", "PrioritizedSampler", "RandomSampler"]
     before = f"if 1:\r\n  from torchrl.data import {', '.join(names)}\r\n"
