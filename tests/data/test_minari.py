@@ -286,7 +286,7 @@ def test_other_things(root: Path) -> None:
     for source in ([1], None, 3):
         with pytest.raises(OptionError, match="expected a ReplayBuffer, the folder of a run of reap collect, or a TensorDict"):
             to_minari(source, "x-v0")
-    with pytest.raises(OptionError, match="found no manifest.json in it"):
+    with pytest.raises(OptionError, match="nowhere: expected a folder of reap collect, there is no such folder"):
         to_minari("nowhere", "x-v0")
     with pytest.raises(OptionError, match="data_format: expected one of hdf5, arrow, parquet, got 'csv'"):
         to_minari(buffer, "x-v0", data_format="csv")
