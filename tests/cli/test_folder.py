@@ -168,6 +168,7 @@ print(folder.finish(), Path("out").exists())
 """
 
 
+@pytest.mark.processes
 def test_files_longer_than_a_limit_are_an_error(tmp_path: Path) -> None:
     code, out, errors = warm.run(LIMITED, str(tmp_path), timeout=180)
     assert (code, errors) == (0, "")

@@ -55,6 +55,7 @@ def test_pauses_nest() -> None:
         buffer.wait_for_writes(count // 4 + 1)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("line", range(4))
 def test_ctrl_c_in_the_last_lines_of_a_pause_does_not_hold_the_thread_forever(line: int) -> None:
     buffer = Buffer()

@@ -43,7 +43,8 @@ for call in calls:
 """
 
 
-@pytest.mark.parametrize("kind", ["Multi", *(pytest.param(kind, marks=pytest.mark.processes) for kind in OTHERS)])
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", ["Multi", *OTHERS])
 def test_a_fork_is_refused_what_belongs_to_its_parent(kind: str) -> None:
     assert warm.run(PROGRAM, kind, timeout=180) == (0, "", "")
 

@@ -214,6 +214,7 @@ def test_by_tensordicts_after_a_collector() -> None:
     assert [len(one) for one in env.rollout(3)["observation"]] == [1, 3, 1]
 
 
+@pytest.mark.processes
 def test_vector_envs_have_one_shape() -> None:
     env = GymEnv(make_async([lambda: Count(3)] * 2))
     with env, pytest.raises(OptionError, match="use_buffers=False: .* in one array.*use a SerialEnv"):

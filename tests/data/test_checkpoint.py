@@ -665,6 +665,7 @@ buffer.dumps(path)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("where", by_default(["frames", "rest", "fsync", "exchange", "removal"], "exchange"))
 def test_a_save_that_is_killed_leaves_the_one_before(where: str, tmp_path: Path) -> None:
     path = tmp_path / "saved"

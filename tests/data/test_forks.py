@@ -67,6 +67,7 @@ assert len(buffer) == 40
     assert warm.run(SETTING + program, timeout=180) == (0, "", "")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("forks", [8, pytest.param(30, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("buffer", "options"), each_value(product([SLICES, PRIORITIES], ["prefetch=2", "shared=True"])))
 def test_forks_while_threads_write_and_sample(buffer: str, options: str, forks: int) -> None:

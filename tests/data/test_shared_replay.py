@@ -79,6 +79,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return made
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("ndim", [1, 2])
 def test_another_process_makes_the_first_write(make: Any, ndim: int) -> None:
     buffer = make(1000, ndim)
@@ -92,6 +93,7 @@ def test_another_process_makes_the_first_write(make: Any, ndim: int) -> None:
         buffer.extend(block(9, *[2] * (ndim - 1), 10).float())
 
 
+@pytest.mark.processes
 def test_several_writers_and_a_reader(make: Any) -> None:
     buffer = make(700)
     buffer.extend(block(0, 10))

@@ -73,6 +73,7 @@ def test_threads_write_while_slices_are_taken(kind: Any) -> None:
     take_while_written(buffer, [Thread(target=write, args=(end, n, is_over)) for n, end in enumerate(ends)], is_over)
 
 
+@pytest.mark.processes
 def test_processes_write_while_slices_are_taken() -> None:
     context = multiprocessing.get_context("forkserver")
     buffer, is_over = new(shared=True), context.Event()
