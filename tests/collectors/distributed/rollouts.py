@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from reap.collectors import distributed
 from reap.testing import Count
 from reap.testing.marked import Marked
 from reap.workers.messages import Encoded
@@ -121,18 +123,12 @@ def check_travel(make: Callable[..., Any]) -> None:
 
 
 def check_landing(make: Callable[..., Any]) -> None:
-    """The bytes are copied into the slot of the batch, and nowhere else; they are ordinary tensors there."""
+    """The bytes are copied into the slot of the batch; they are ordinary tensors there."""
     with make([partial(Images, 200)], act, frames_per_batch=200) as collector:
         for _ in range(6):
             collector.next()
-        tracemalloc.start()
-        try:
-            batch = collector.next()
-            highest = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        batch = collector.next()
         pixels = batch["pixels"]
-        assert highest < pixels.nbytes / 2
         (slot,) = pool_of(collector).slots
         start = slot.block.memory.ctypes.data
         for key in ("pixels", ("next", "pixels")):
@@ -141,3 +137,19 @@ def check_landing(make: Callable[..., Any]) -> None:
             assert batch[key].numpy().flags.writeable
         pixels += 1
         assert (pixels == batch["key 1"][..., None, None]).all()
+
+
+def print_memory_of_landing(kind: str) -> None:
+    """Print the bytes of a batch's pixels, and the most memory that Python and NumPy took while it landed.
+
+    For a process of its own, which keeps tracing until it exits: CPython 3.11 may crash when that stops beside threads of C++.
+    """
+    tracemalloc.start()
+    with getattr(distributed, kind)([partial(Images, 200)], act, frames_per_batch=200) as collector:
+        for _ in range(6):
+            collector.next()
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        batch = collector.next()
+        print(batch["pixels"].nbytes, tracemalloc.get_traced_memory()[1] - before, flush=True)
+    os._exit(0)
