@@ -34,7 +34,6 @@ class GymRow:
         self.form = form
         self.check: Check = "types"
         self.step_rows: StepRows = self._step_array if form.is_array else self._step_tree
-        self._write_reward = self._convert_reward if form.has_one_reward else self._copy_reward
         self._take_reward = calls.take_reward = form.take_reward()
         self._pending: tuple[Rows | None, int] = (None, 0)
         self._decode = form.actions[0].one
@@ -82,16 +81,10 @@ class GymRow:
             result = self.calls.step(assemble(form.action_space, parts))
             observation, reward, terminated, truncated, info = step_values(result)
             arrays.write((t, ...), form.values(observation, info))
-            self._write_reward(t, reward)
+            self._reward[t] = self._take_reward(reward)
             return self._end(t, terminated, truncated)
         except SpecMismatch as error:
             raise error.at(f"column {t}") from error.__cause__
-
-    def _convert_reward(self, t: int, reward: Any) -> None:
-        self._reward[t] = one_number(reward)
-
-    def _copy_reward(self, t: int, reward: Any) -> None:
-        self._reward[t] = self._take_reward(reward)
 
     def _end(self, t: int, terminated: Any, truncated: Any) -> Rows | None:
         terminated, truncated = one_flag(terminated, "terminated"), one_flag(truncated, "truncated")
@@ -244,13 +237,8 @@ class GymRows:
             ended.append(b)
 
     def _copy_rewards(self, t: int) -> None:
-        b = 0
-        try:
-            for b, reward in enumerate(self._rewards):
-                self._reward[t, b] = self._take_reward(reward)
-        except SpecMismatch as error:
-            self._name_env(error, b, t)
-            raise
+        self._convert_rewards(t)
+        self._reward[t] = self._rewards
 
     def _pack_rewards(self, t: int) -> None:
         if not are_numbers(map(type, self._rewards)):
@@ -265,7 +253,7 @@ class GymRows:
         rewards, b = self._rewards, 0
         try:
             for b, reward in enumerate(rewards):
-                rewards[b] = one_number(reward)
+                rewards[b] = self._take_reward(reward)
         except SpecMismatch as error:
             self._name_env(error, b, t)
             raise
