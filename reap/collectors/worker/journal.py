@@ -47,10 +47,10 @@ class Journal:
     def begin(self, rollout: Rollout) -> None:
         """A rollout begins. What was told before does not lead to it where one failed, or the env was used by hand."""
         is_own = self._env.owner is rollout
+        self._reset = sorted(rollout.waiting) if is_own else list(range(self._env.batch_size.numel()))
         if self._is_open or not is_own:
             self.start_again()
-        self._reset = sorted(rollout.waiting) if is_own else list(range(self._env.batch_size.numel()))
-        if not self._number:
+        elif not self._number:
             self._note_again()
         self._is_open = True
 
@@ -64,6 +64,7 @@ class Journal:
     def start_again(self) -> None:
         """What follows does not continue what was told before."""
         self._env.keep_resets()
+        self._notes = {}
         self._number = 0
 
     def close(self, rollout: Rollout, slot: Slot, episodes: Sequence[Episode]) -> RolloutNotes:
