@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from operator import index as as_integer
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ def whole_number(value: Any) -> int | None:
         return None
 
 
-def is_count(value: Any, least: int = 1) -> bool:
+def is_count(value: Any, least: int = 1) -> TypeGuard[int]:
     """Whether the value is an integer of Python's, not a bool, of at least `least`, and one of torch's integers."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST
 

@@ -205,7 +205,7 @@ def _factories(create_env_fn: Any, num_workers: Any) -> list[Any]:
     if num_workers is None:
         raise OptionError("create_env_fn: expected a list with one entry for each worker, or one entry and num_workers=...")
     count = whole_number(num_workers)
-    if count is None or not is_count(count):
+    if not is_count(count):
         raise OptionError(f"num_workers: expected a positive number of workers, got {num_workers!r}")
     return [create_env_fn] * count
 
