@@ -1,12 +1,12 @@
 """Claims: recording every frame costs at most 5 % of the frames per second, and `record_episodes` at most 2 %.
 
     python benchmarks/recording.py                  # needs pip install "reap[minari]" "minari[create]"
-    python benchmarks/recording.py --repeats 40 --seconds 0.5
+    python benchmarks/recording.py --seconds 10
 
-Recording is measured in turns: the same collector collects for a while with and for a while without writing, and waits for
-what is still being written at the end of each turn. Two collectors take turns where one of them keeps what it takes to run its
-episodes again. The data set is measured apart: seconds to collect and record, seconds to
-make it; and seconds of a loop over the same env in a `DataCollector`, with as many frames and random actions.
+Batches are collected in turns, one with and one without, so that both meet the same moments of a busy machine. The time of a
+recorded batch includes that of writing it, as if the thread that writes had no core of its own. Two collectors take turns where
+one of them keeps what it takes to run its episodes again. The data set is measured apart: seconds to collect and record,
+seconds to make it; and seconds of a loop over the same env in a `DataCollector`, with as many frames and random actions.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import minari
 import torch
 import tyro
 from ceiling import CartPolePolicy
-from pairs import make_rows
+from pairs import make_rows, note
 from pong import PixelPolicy, make_pong
 
 from reap import SyncDataCollector
@@ -37,6 +38,9 @@ from reap.keys import plain
 
 TARGET = 0.95
 EPISODES_TARGET = 0.98
+
+LEAST_PAIRS = 30
+"""Of batches."""
 
 
 @dataclass(frozen=True)
@@ -63,74 +67,59 @@ def recorder(collector: SyncDataCollector, path: Path, envs: int) -> tuple[Recor
     return file, lambda batch: file.append({key: batch.get(plain(key)) for key in fields})
 
 
-def recording(case: Case, folder: Path, seconds: float, repeats: int) -> tuple[float, list[float], float]:
-    """Frames per second with recording (median), their ratios to those without, and the ratio of frames per second of CPU time.
-
-    The last counts the writing thread as if it had no core of its own; on a busy machine it is the steadier one.
-    """
+def recording(case: Case, folder: Path, seconds: float) -> tuple[float, float, float]:
+    """The frames per second with recording, as a ratio to those without; see `in_turns`."""
     frames = case.envs * case.columns
-    ratios: list[float] = []
-    rates: list[float] = []
-    spent = {True: 0.0, False: 0.0}
-    counts = {True: 0, False: 0}
     with SyncDataCollector(make_rows(case.envs, case.make_env), case.make_policy(), frames_per_batch=frames) as collector:
         file, append = recorder(collector, folder / "frames.reap", case.envs)
-        collector.next()
 
-        def turn(write: Callable[[Any], None]) -> float:
-            count, started, cpu = 0, time.perf_counter(), time.process_time()
-            while time.perf_counter() - started < seconds:
-                write(collector.next())
-                count += frames
+        def record() -> None:
+            append(collector.next())
             file.flush()
-            spent[write is append] += time.process_time() - cpu
-            counts[write is append] += count
-            return count / (time.perf_counter() - started)
 
-        for number in range(repeats):
-            # By turns in the other order, so that a machine that slows down does not count for one of them.
-            first, second = (append, _drop) if number % 2 else (_drop, append)
-            found = {first: turn(first), second: turn(second)}
-            rates.append(found[append])
-            ratios.append(found[append] / found[_drop])
+        found = in_turns(record, collector.next, seconds)
         file.close()
-    return statistics.median(rates), ratios, counts[True] / spent[True] * spent[False] / counts[False]
+    return found
 
 
-def _drop(batch: Any) -> None:
-    """Without recording."""
-
-
-def keeping_episodes(case: Case, seconds: float, repeats: int) -> list[float]:
-    """The ratios of the frames per second with `record_episodes` to those without."""
-    frames = case.envs * case.columns
+def keeping_episodes(case: Case, seconds: float) -> tuple[float, float, float]:
+    """The frames per second with `record_episodes`, as a ratio to those without; see `in_turns`."""
 
     def made(records: bool) -> SyncDataCollector:
         rows = make_rows(case.envs, case.make_env)
+        frames = case.envs * case.columns
         return SyncDataCollector(rows, case.make_policy(), frames_per_batch=frames, record_episodes=records)
 
-    def rate(collector: SyncDataCollector) -> float:
-        count, started = 0, time.perf_counter()
-        while time.perf_counter() - started < seconds:
-            count += collector.next().numel()
-        return count / (time.perf_counter() - started)
-
-    ratios = []
     with made(True) as keeping, made(False) as bare:
-        for collector in (keeping, bare):
-            collector.next()
-        for number in range(repeats):
-            order = (keeping, bare) if number % 2 else (bare, keeping)
-            found = {collector is keeping: rate(collector) for collector in order}
-            ratios.append(found[True] / found[False])
-    return ratios
+        return in_turns(keeping.next, bare.next, seconds)
 
 
-def judged(ratios: list[float], target: float) -> str:
-    """The median, how far they lie apart, and whether it reaches the target."""
-    ratio = statistics.median(ratios)
+def in_turns(collect: Callable[[], Any], other: Callable[[], Any], seconds: float) -> tuple[float, float, float]:
+    """How much faster a function is than another: the median and the quartiles over pairs of calls, in either order."""
+    ratios: list[float] = []
+    for function in (collect, other):
+        function()
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline or len(ratios) < LEAST_PAIRS:
+        order = (collect, other) if len(ratios) % 2 else (other, collect)
+        spent = {function: timed(function) for function in order}
+        ratios.append(spent[other] / spent[collect])
+    first, middle, last = statistics.quantiles(ratios)
+    return middle, first, last
+
+
+def timed(function: Callable[[], Any]) -> float:
+    """Seconds of a call."""
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+def judged(found: tuple[float, float, float], target: float) -> str:
+    """The median, the quartiles, and whether it reaches the target."""
+    ratio, first, last = found
     verdict = "PASS" if ratio >= target else "FAIL"
-    return f"{ratio:.3f} of the frames/s without ({min(ratios):.2f} to {max(ratios):.2f}) {verdict}"
+    return f"{ratio:.3f} of the frames/s without ({first:.2f} to {last:.2f}) {verdict}"
 
 
 def data_set(case: Case, folder: Path, frames: int) -> tuple[float, float, float, int]:
@@ -163,25 +152,25 @@ def data_set(case: Case, folder: Path, frames: int) -> tuple[float, float, float
     return collected, making, theirs, made.total_episodes
 
 
-def main(seconds: float = 1.0, repeats: int = 20, frames: int = 4096) -> None:
+def main(seconds: float = 30.0, frames: int = 4096) -> None:
     """Measure and print.
 
     Args:
-        seconds: length of a turn.
-        repeats: turns of each kind.
+        seconds: of each comparison.
         frames: frames of the data sets.
     """
     warnings.simplefilter("ignore", UserWarning)  # minari asks for an author
     for case in CASES:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
+            print(f"{case.name:22} recording: {judged(recording(case, folder, seconds), TARGET)}", flush=True)
+            print(f"{'':22} record_episodes: {judged(keeping_episodes(case, seconds), EPISODES_TARGET)}", flush=True)
+            (folder / "frames.reap").unlink()
+            if find_spec("jax") is None:
+                note(f'{case.name}: no data set, minari\'s own collector needs jax: pip install "minari[create]"')
+                continue
             os.environ["MINARI_DATASETS_PATH"] = str(folder / "sets")
             (folder / "sets").mkdir()
-            rate, ratios, by_cpu = recording(case, folder, seconds, repeats)
-            print(f"{case.name:22} recording: {judged(ratios, TARGET)}; {rate:,.0f}/s; by CPU time {by_cpu:.3f}", flush=True)
-            episodes_kept = judged(keeping_episodes(case, seconds, repeats), EPISODES_TARGET)
-            print(f"{'':22} record_episodes: {episodes_kept}", flush=True)
-            (folder / "frames.reap").unlink()
             collected, making, theirs, episodes = data_set(case, folder, frames)
             print(
                 f"{'':22} {frames:,} frames, {episodes:,} episodes: collected in {collected:.1f} s, data set made in "
