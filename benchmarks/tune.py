@@ -1,7 +1,7 @@
 """Claim: the choice of `reap tune` collects at least 85 % of the frames per second of the best set-up that there is.
 
-    python benchmarks/tune.py                                  # about 11 minutes
-    python benchmarks/tune.py --only "CartPole" --seconds 20
+    python benchmarks/tune.py                                  # about half an hour
+    python benchmarks/tune.py --only "CartPole" --seconds 8
     python benchmarks/tune.py --check                          # exit status 1 if an env fails
 
 For each env: all set-ups that `tune` could try collect once; five tunings run, each of which knows nothing of the others; then
@@ -115,7 +115,7 @@ class Options:
 
     only: tuple[str, ...] = tuple(ENVS)
     """Envs."""
-    seconds: float = 8.0
+    seconds: float = 20.0
     """Of one tuning; all set-ups together collect for five times as long. Processes that start come on top."""
     frames_per_batch: int = 1000
     """As `tune` has it."""

@@ -66,6 +66,7 @@ def edited(name: str, change: Callable[[Any], None]) -> Callable[[Files], None]:
     return edit
 
 
+@pytest.mark.processes
 def test_gives_what_the_module_gives(saved: tuple[Policy, Path]) -> None:
     policy, path = saved
     loaded = load_exported(path)

@@ -41,6 +41,7 @@ def exported(module: nn.Module, inputs: tuple[Any, ...]) -> torch.export.Exporte
 # What policies call
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", by_default(POLICIES, "cells", "discrete"))
 def test_policies_give_what_their_modules_give(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -40,6 +40,7 @@ def test_any_data(tmp_path: Path, kind: str, count: int) -> None:
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
+@pytest.mark.processes
 def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["collect", "FrozenLake-v1", "--frames", "400", "--num-envs", "2", "--out", "data", "--plot", "a.svg"]) == 0

@@ -141,7 +141,8 @@ def assert_nothing_lost(here: Path, seeds: list[int]) -> None:
             assert 0 <= count - len(kept[seed]) <= 1
 
 
-@pytest.mark.parametrize("delays", [[0.0, 0.05], pytest.param(None, marks=pytest.mark.processes)])
+@pytest.mark.processes
+@pytest.mark.parametrize("delays", [[0.0, 0.05], None])
 def test_killed_at_any_moment(here: Path, words: str, delays: list[float] | None) -> None:
     chance = random.Random(0)
     for number, delay in enumerate([chance.uniform(0, 0.3) for _ in range(6)] if delays is None else delays):
@@ -175,6 +176,7 @@ def make():
 """
 
 
+@pytest.mark.processes
 def test_stopped_and_resumed(
     here: Path, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

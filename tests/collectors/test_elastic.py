@@ -179,6 +179,7 @@ def test_frames_that_are_lost_with_a_worker_are_counted(sync: bool, act: Any, ca
     assert [worker.discarded_frames for worker in stats.workers] == [0, 2 * lost]
 
 
+@pytest.mark.processes
 def test_frames_that_a_successor_loses_beside_those_that_its_predecessor_left_are_counted() -> None:
     """The first leaves after five columns, which are delivered; the second dies with one more complete."""
     collectors: list[Threaded] = []

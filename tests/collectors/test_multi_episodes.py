@@ -87,6 +87,7 @@ def test_whole_episodes_until_the_budget_is_used_up() -> None:
     assert sum(int(batch[MASK].sum()) for batch in batches) + stats.discarded_frames == 36
 
 
+@pytest.mark.processes
 def test_a_worker_waits_for_those_whose_episodes_its_own_wait_for(gate: Gate) -> None:
     """Worker 1 stands before a gate in its first step; the other one records three rollouts, and no more until then."""
     factories = [partial(Count, 2), partial(Gated, gate.paths, [1], 2)]

@@ -96,6 +96,7 @@ def test_rollouts_of_unequal_lengths_are_padded() -> None:
         assert collector.stats().frames == 12
 
 
+@pytest.mark.processes
 def test_unequal_numbers_of_rows() -> None:
     factories = [partial(pairs, w, rows) for w, rows in enumerate((1, 2))]
     with MultiSyncDataCollector(factories, Const(), frames_per_batch=[3, 6]) as collector:

@@ -61,6 +61,7 @@ def test_every_leaf_is_a_tensor_of_its_own(form: Any, tmp_path: Path) -> None:
         assert batch.reshape(-1)["observation"].shape == (8, 20, 20)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", by_default(CLASSES, "MultiaSync"))
 def test_nothing_grows(name: str) -> None:
     with CLASSES[name]([partial(Pixels, 7)] * 2, frames_per_batch=4) as collector:

@@ -85,6 +85,7 @@ def test_options_that_cannot_work(given: Any, options: dict[str, Any], message: 
     assert str(caught.value) == message
 
 
+@pytest.mark.processes
 def test_one_factory_for_all_and_instances_of_reap() -> None:
     with MultiSyncDataCollector(lambda: Count(3), Const(), num_workers=np.int64(3), frames_per_batch=np.int64(9)) as collector:
         assert collector.num_workers == 3
@@ -101,6 +102,7 @@ def test_one_factory_for_all_and_instances_of_reap() -> None:
 # ---------------------------------------------------------------------- budgets and warnings
 
 
+@pytest.mark.processes
 def test_budgets_and_their_warnings() -> None:
     factories = [partial(Count, 3)] * 2
     with pytest.warns(UserWarning, match="multiple") as warned:
@@ -165,6 +167,7 @@ def test_random_frames_first(name: str, asked: Any, batches: int) -> None:
     assert len(keys) == 1
 
 
+@pytest.mark.processes
 def test_options_that_each_rollout_obeys() -> None:
     with counts([9, 9], frames_per_batch=14, max_frames_per_traj=3) as collector:
         batch = collector.next()
@@ -185,6 +188,7 @@ def test_rows_that_wait_until_all_are_done() -> None:
         assert steps(collector.next())[0] == [[0, 1, 0, 0], [0, 1, 2, 0]]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("form", "rows"), by_default(product(["stack", 0, -1], [1, 2]), ("stack", 1), (-1, 2)))
 def test_the_last_frames_are_truncated(form: Any, rows: int) -> None:
     def make(worker: int) -> Any:

@@ -83,6 +83,7 @@ def test_a_resume_is_exact(scenario: str) -> None:
         assert_same(one, wanted)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", by_default(["MultiaSync", "aSync"], "MultiaSync"))
 def test_a_resume_with_results_that_wait(name: str) -> None:
     def streams(collector: Any) -> dict[int, list[Any]]:
@@ -137,6 +138,7 @@ def test_the_weights_of_policies_that_factories_made() -> None:
         assert collector.next()["action"][..., 0, 0].tolist() == [9.0, 2.0]
 
 
+@pytest.mark.processes
 def test_a_state_that_does_not_fit_changes_nothing() -> None:
     with resuming("MultiSync") as collector:
         collector.set_seed(SEED)

@@ -163,6 +163,7 @@ def test_no_update_waits_for_a_rollout(name: str, tmp_path: Path) -> None:
     gate.close()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", by_default(CLASSES, "MultiSync"))
 def test_no_rollout_mixes_two_versions(name: str) -> None:
     policy = Uniform()

@@ -59,6 +59,7 @@ def test_the_rollout_of_a_derived_class_is_what_is_delivered() -> None:
         assert derived.getattr_env("max_torque") == [2.0, 2.0]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("inner", "outer", "shape", "leaves"),
     [

@@ -47,6 +47,7 @@ SLICES = "ReplayBuffer(storage=LazyTensorStorage(8_000), sampler=SliceSampler(sl
 PRIORITIES = "TensorDictPrioritizedReplayBuffer(alpha=0.6, beta=0.4, storage=LazyTensorStorage(8_000), batch_size=20, {0})"
 
 
+@pytest.mark.processes
 def test_a_child_samples_from_a_buffer_with_prefetch() -> None:
     program = """
 buffer = ReplayBuffer(storage=LazyTensorStorage(100), sampler=SamplerWithoutReplacement(), batch_size=10, prefetch=2)
@@ -106,6 +107,7 @@ use()
     assert warm.run(SETTING + program, timeout=180) == (0, "", "")
 
 
+@pytest.mark.processes
 def test_a_lock_that_cannot_be_had_is_new_in_the_child() -> None:
     program = """
 begun, go_on = threading.Event(), threading.Event()
@@ -129,6 +131,7 @@ buffer.sample()
     assert warm.run(SETTING + program, timeout=180) == (0, "", "")
 
 
+@pytest.mark.processes
 def test_a_transform_may_fork() -> None:
     program = """
 def fork(sample):
@@ -143,6 +146,7 @@ buffer.sample()
     assert warm.run(SETTING + program, timeout=180) == (0, "", "")
 
 
+@pytest.mark.processes
 def test_a_child_writes_streams_of_its_own() -> None:
     program = """
 buffer = ReplayBuffer(storage=LazyTensorStorage(1_000), sampler=SliceSampler(slice_len=4), batch_size=40, shared=True)
@@ -157,6 +161,7 @@ assert found == {(0, 1, 4, 5)}, "what the child wrote goes on with nothing"
     assert warm.run(SETTING + program, timeout=180) == (0, "", "")
 
 
+@pytest.mark.processes
 def test_a_write_that_was_under_way_is_given_up_in_the_child() -> None:
     program = """
 buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=50)
@@ -200,6 +205,7 @@ def test_slices_of_a_buffer_whose_frames_lie_after_a_write() -> None:
     assert buffer.sample()["id"].tolist() == [0, 0]
 
 
+@pytest.mark.processes
 def test_a_child_leaves_files_that_are_not_shared_alone() -> None:
     program = """
 from reap.data import LazyMemmapStorage

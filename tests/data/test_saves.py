@@ -362,6 +362,7 @@ print(os.listdir())
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("limit", [3_000, 100_000])
 def test_files_longer_than_a_limit_are_an_error(tmp_path: Path, limit: int) -> None:
     code, out, errors = warm.run(LIMITED, str(tmp_path), str(limit), timeout=180)
@@ -421,6 +422,7 @@ def test_a_writer_that_begins_during_a_load_is_noticed(shared: bool) -> None:
     assert frames_of(buffer) == {9.0}
 
 
+@pytest.mark.processes
 def test_writers_and_loads_in_turn(tmp_path: Path) -> None:
     buffer, stop, failures = made(20), threading.Event(), []
     buffer.dumps(tmp_path / "ck")

@@ -78,6 +78,7 @@ print(len(buffers[0]))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", ["time", "rows", "once"])
 def test_several_storages_on_a_disk_that_is_too_small_for_them(kind: str) -> None:
     done = on_small_disk(SEVERAL.replace("sys.argv[1]", repr(kind)), 12)
@@ -107,6 +108,7 @@ print(len(first))
 """
 
 
+@pytest.mark.processes
 def test_the_first_write_to_a_disk_that_is_too_small_makes_no_file() -> None:
     done = on_small_disk(FIRST, 12)
     said, second, first = done.stdout.splitlines()
@@ -133,6 +135,7 @@ print(os.listdir(sys.argv[1]), len(buffer))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", ["all", "once"])
 def test_files_longer_than_a_limit_are_an_error(tmp_path: Path, kind: str) -> None:
     code, out, errors = warm.run(LIMITED, str(tmp_path), kind, timeout=180)
@@ -233,6 +236,7 @@ def test_what_came_into_the_folder_before_the_first_write_is_not_written_over(tm
     assert (tmp_path / "x.memmap").read_text() == "mine"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("folder", ["given", "temporary"])
 def test_processes_that_share_a_storage_use_its_folder_together(folder: str, tmp_path: Path) -> None:
     buffer = buffer_in(tmp_path / "frames" if folder == "given" else None)

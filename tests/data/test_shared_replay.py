@@ -111,6 +111,7 @@ def test_several_writers_and_a_reader(make: Any) -> None:
     assert check(buffer[:]) <= {*range(1000, 1150), *range(2000, 2150)}
 
 
+@pytest.mark.processes
 def test_every_frame_is_written_once(make: Any) -> None:
     buffer = make(10_000)
     with write(buffer, 1000, 50, 30) as first, write(buffer, 2000, 50, 41) as second:

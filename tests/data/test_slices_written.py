@@ -64,6 +64,7 @@ def take_while_written(buffer: ReplayBuffer, writers: Sequence[Any], is_over: An
     check(buffer, 3)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "kind", [lambda: SliceSampler(slice_len=LENGTH), lambda: SliceSamplerWithoutReplacement(slice_len=LENGTH)]
 )

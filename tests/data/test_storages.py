@@ -213,6 +213,7 @@ def test_a_temporary_folder_goes_with_its_storage() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.processes
 def test_a_temporary_folder_goes_with_its_process_and_not_with_a_fork(tmp_path: Path) -> None:
     program = """
 import os, sys, tempfile, warnings
@@ -243,6 +244,7 @@ def test_a_folder_in_which_something_lies_is_refused(tmp_path: Path) -> None:
     LazyMemmapStorage(5, scratch_dir=str(tmp_path / "empty"))
 
 
+@pytest.mark.processes
 def test_no_descriptor_and_no_mapping_is_left_by_writes_and_samples() -> None:
     def open_now() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), len(Path("/proc/self/maps").read_text().splitlines())

@@ -272,6 +272,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.processes
 def test_workers_write_priorities_and_the_learner_has_its_own() -> None:
     """Four writers of 2,500 frames each; the learner samples and changes priorities meanwhile."""
     buffer = prioritized(10_000, shared=True)

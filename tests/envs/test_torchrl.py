@@ -96,6 +96,7 @@ def test_the_stream_does_not_depend_on_the_size_of_batches() -> None:
             assert torch.equal(stream[key], streams[0][key]), key
 
 
+@pytest.mark.processes
 def test_parallel_envs_are_stepped_and_reset_in_their_processes() -> None:
     env = envs.ParallelEnv(2, cartpole, mp_start_method="fork" if sys.platform == "linux" else None)
     serial = envs.SerialEnv(2, cartpole)
@@ -225,6 +226,7 @@ def test_envs_of_torchrl_keep_to_the_facts(has_root: bool) -> None:
     check_env(lambda: Agents(has_root), seeded=False)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["transformed", "stacked frames"])
 def test_transformed_envs_keep_to_the_facts(name: str) -> None:
     check_env(BUILDERS[name])

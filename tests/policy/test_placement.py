@@ -108,6 +108,7 @@ def wrapped(policy: nn.Module) -> Any:
     return TensorDictModule(policy, in_keys=["observation"], out_keys=["action"])
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("form", [plain, wrapped])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_e11_a_compiled_policy_sees_weight_updates(form: Any) -> None:

@@ -373,6 +373,7 @@ def test_checksums_tell_frames_apart() -> None:
     assert compared(frames[:0], 1).shape == (0,)
 
 
+@pytest.mark.processes
 def test_a_video(tmp_path: Path) -> None:
     iio = pytest.importorskip("imageio.v3")
     record = one_record(Noisy)

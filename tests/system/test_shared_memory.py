@@ -35,6 +35,7 @@ def test_two_maps_of_one_memory_hold_the_same_bytes() -> None:
     assert first.memory.ctypes.data % 64 == 0
 
 
+@pytest.mark.processes
 def test_a_descriptor_lives_as_long_as_its_block_and_the_memory_as_long_as_an_array() -> None:
     gc.collect()
     before = descriptors()

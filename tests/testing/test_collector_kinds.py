@@ -160,6 +160,7 @@ def test_async_vectors() -> None:
     check_collector(maker(lambda factory: GymEnv(make_async(made(factory, 2)))), STATELESS)
 
 
+@pytest.mark.processes
 @needs_torchrl
 @pytest.mark.parametrize("kind", by_default(TORCHRL, "one"))
 def test_torchrl(kind: str) -> None:

@@ -343,6 +343,7 @@ def test_a_closed_mailbox() -> None:
     assert reader.read_into(policy, 0) == 0, "the other end is another's"
 
 
+@pytest.mark.processes
 def test_descriptors_do_not_grow_in_number() -> None:
     policy = nn.Linear(1, 1)
     gc.collect()

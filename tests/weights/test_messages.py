@@ -73,6 +73,7 @@ def test_a_writer_never_waits_and_the_latest_wins(large: Ends, monkeypatch: pyte
     assert (reader.read_into(policy, 8), reader.read_into(policy, 3)) == (8, 3)
 
 
+@pytest.mark.processes
 def test_small_messages_in_the_pipe_are_drained(small: Ends) -> None:
     writer, reader = small
     policy = net(0.0, 3)
@@ -163,6 +164,7 @@ def test_a_closed_mailbox(small: Ends) -> None:
             call()
 
 
+@pytest.mark.processes
 def test_a_mailbox_that_is_dropped_leaves_no_thread_and_no_descriptor() -> None:
     gc.collect()
     before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()

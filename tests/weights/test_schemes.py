@@ -146,6 +146,7 @@ scheme.shutdown()
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", SENDING)
 def test_a_forked_child_becomes_a_receiver(kind: type) -> None:
     assert warm.run(FORK, kind.__name__, timeout=180) == (0, "(True, [3.0])\n0\n" * 2, "")
