@@ -87,8 +87,13 @@ test-dropin: $(STAMP)
 # In a virtual environment of its own. torchrl's own GymEnv refuses gymnasium 1.0, so that its tests get 1.1. Left out:
 # the documentation's examples, written for today's ids of gymnasium, and what tensordict 0.10 cannot: hold a kind of tensor,
 # write files of keys with a slash, load those of no bytes.
-WITH_TORCHRL := tests/testing/test_env_checks.py::test_torchrl tests/testing/test_collector_kinds.py::test_torchrl
-BEYOND_TENSORDICT := tests/test_split.py::test_tensors_without_batch_dims_stay \
+WITH_TORCHRL := tests/testing/test_env_checks.py::test_torchrl tests/testing/test_collector_kinds.py::test_torchrl \
+  tests/collectors/test_own_draws.py::test_a_torchrl_env_draws_itself tests/collectors/test_calls.py::test_a_model_of_a_torchrl_env \
+  tests/collectors/test_devices.py::test_a_torchrl_env_is_moved_as_a_whole \
+  tests/collectors/test_devices.py::test_a_torchrl_env_elsewhere_is_moved tests/collectors/test_torchrl_trainer.py \
+  tests/envs/test_torchrl_envs.py tests/envs/test_own_policy.py::test_random_actions \
+  tests/envs/test_pettingzoo.py::test_keys_shapes_and_dtypes_are_those_of_torchrl
+BEYOND_TENSORDICT := tests/recording/test_split.py::test_tensors_without_batch_dims_stay \
   tests/data/test_storages.py::test_nested_keys_and_names_that_files_do_not_like[files] \
   tests/data/test_checkpoint.py::test_frames_are_files_that_tensordict_reads
 OLDEST := .venv-oldest

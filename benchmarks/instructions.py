@@ -4,7 +4,7 @@
     python benchmarks/instructions.py --sizes 8
 
 Instructions are counted by callgrind, while batches are collected and at no other time. Unlike seconds, they are the same on a
-busy machine, and differ by less than 1 % from one run to the next. They say nothing of the time that a processor waits for
+busy machine, and differ by 1 to 3 % from one run to the next, with the episodes that happen to end. They say nothing of the time that a processor waits for
 memory: `make bench` measures that.
 
 One process for each number of envs, run by valgrind, holds all loops of `cartpole.py`:
@@ -62,7 +62,7 @@ def loops(envs: int, columns: int) -> Iterator[dict[str, Loop]]:
             env = make_rows(envs, partial(gym.make, ENV))
             collector = SyncDataCollector(env, CartPolePolicy(), frames_per_batch=envs * columns, check=check)
             stack.enter_context(collector)
-            found[f'check="{check}"'] = lambda collector=collector: collector.next().numel()
+            found[f"reap, check={check}"] = lambda collector=collector: collector.next().numel()
         yield found
 
 
@@ -102,7 +102,7 @@ def measured(envs: int, columns: int) -> dict[str, float]:
         result = subprocess.run([*valgrind, *child], env=fixed, capture_output=True, text=True, check=False)
         if result.returncode:
             sys.exit(result.stderr)
-        totals = dict(dump for path in Path(folder).iterdir() for dump in read(path.read_text()))
+        totals = dict(dump for path in sorted(Path(folder).iterdir()) for dump in read(path.read_text()))
     around = totals.pop("nothing")
     steps = columns * -(-COLUMNS // columns)
     return {name: (total - around) / steps for name, total in totals.items()}

@@ -52,7 +52,7 @@ def by_default(values: Iterable[Any], *quick: Any) -> list[Any]:
 def each_value(combinations: Iterable[tuple[Any, ...]]) -> list[Any]:
     """Combinations, of which `make test` runs a few, so that each value of each option is in one; the others as above."""
     rows = list(combinations)
-    places = range(len(rows[0]))
+    places = range(len(rows[0]) if rows else 0)
     missing = [(place, value) for place in places for value in _apart(row[place] for row in rows)]
     quick: list[int] = []
     while missing:

@@ -17,6 +17,7 @@ from reap.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, Syn
 from reap.data import LazyTensorStorage, TensorDictReplayBuffer
 from reap.errors import OptionError
 from reap.weight_update import SharedMemWeightSyncScheme
+from tests.neighbours import since_torchrl_013
 
 envs = pytest.importorskip("torchrl.envs")
 trainers = pytest.importorskip("torchrl.trainers")
@@ -93,6 +94,7 @@ def test_reaps_buffer_in_a_trainer(tmp_path: Path) -> None:
     assert len(buffer) == FRAMES
 
 
+@since_torchrl_013
 @pytest.mark.parametrize("kind", SOME[:2])
 @pytest.mark.parametrize("scheme", [None, {"policy": SharedMemWeightSyncScheme}], ids=["default", "shared"])
 def test_weights_by_a_map_of_models(kind: str, scheme: Any, tmp_path: Path) -> None:
@@ -104,6 +106,7 @@ def test_weights_by_a_map_of_models(kind: str, scheme: Any, tmp_path: Path) -> N
     assert collector.policy_version == FRAMES // 30
 
 
+@since_torchrl_013
 def test_it_samples_what_is_collected_in_the_background(tmp_path: Path) -> None:
     policy = value_network()
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(200), batch_size=16)

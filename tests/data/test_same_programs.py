@@ -14,16 +14,24 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, lazy_s
 
 import reap.data
 from tests.data import torchrl_trees
+from tests.neighbours import since_torchrl_013
 
 torchrl_data = pytest.importorskip("torchrl.data")
 storages = pytest.importorskip("torchrl.data.replay_buffers.storages")
 
 Program = Callable[[Any], Any]
 PROGRAMS: dict[str, Program] = {}
+LATER: set[str] = set()
 
 
 def program(function: Program) -> Program:
     PROGRAMS[function.__name__] = function
+    return function
+
+
+def later(function: Program) -> Program:
+    """A program that needs a torchrl that is not the oldest."""
+    LATER.add(function.__name__)
     return function
 
 
@@ -146,6 +154,7 @@ def keys_as_indices(data: Any) -> Any:
 
 
 @program
+@later
 def indices_of_all_kinds(data: Any) -> Any:
     buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(9), batch_size=3)
     buffer.extend(frames(6))
@@ -210,6 +219,7 @@ def emptied(data: Any) -> Any:
 
 
 @program
+@later
 def all_of_it_at_once(data: Any) -> Any:
     buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(4))
     buffer.extend(frames(4))
@@ -317,6 +327,7 @@ def saves_of_storages(data: Any) -> Any:
 
 
 @program
+@later
 def hooks_of_saves(data: Any) -> Any:
     buffers = [data.ReplayBuffer(storage=data.LazyTensorStorage(4)) for _ in range(2)]
     buffers[0].extend(frames(4))
@@ -352,6 +363,7 @@ def max_size_that_rows_do_not_divide(data: Any) -> Any:
 
 
 @program
+@later
 def epochs(data: Any) -> Any:
     storage = data.LazyTensorStorage(10)
     storage.set(range(10), frames(10))
@@ -408,6 +420,7 @@ def drawn(buffer: Any) -> Any:
 
 
 @program
+@later
 def priorities_that_are_set(data: Any) -> Any:
     sampler = data.PrioritizedSampler(5, alpha=2.0, beta=0.5)
     buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(5), sampler=sampler, batch_size=DRAWS)
@@ -421,6 +434,7 @@ def priorities_that_are_set(data: Any) -> Any:
 
 
 @program
+@later
 def new_frames_have_the_largest_priority(data: Any) -> Any:
     sampler = data.PrioritizedSampler(4, alpha=1.0, beta=1.0)
     buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(4), sampler=sampler, batch_size=DRAWS)
@@ -437,6 +451,7 @@ def new_frames_have_the_largest_priority(data: Any) -> Any:
 
 
 @program
+@later
 def priorities_of_samples(data: Any) -> Any:
     buffer = data.TensorDictPrioritizedReplayBuffer(
         alpha=1.0, beta=0.4, storage=data.LazyTensorStorage(4), batch_size=DRAWS, priority_key="loss"
@@ -450,6 +465,7 @@ def priorities_of_samples(data: Any) -> Any:
 
 
 @program
+@later
 def priorities_that_come_with_the_data(data: Any) -> Any:
     sampler = data.PrioritizedSampler(4, alpha=1.0, beta=1.0)
     buffer = data.TensorDictReplayBuffer(
@@ -464,6 +480,7 @@ def priorities_that_come_with_the_data(data: Any) -> Any:
 
 
 @program
+@later
 def priorities_of_trajectories(data: Any) -> Any:
     found = []
     for reduction in ("max", "min", "mean"):
@@ -482,6 +499,7 @@ def priorities_of_trajectories(data: Any) -> Any:
 
 
 @program
+@later
 def priorities_of_several_rows(data: Any) -> Any:
     sampler = data.PrioritizedSampler(6, alpha=1.0, beta=1.0)
     buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(6, ndim=2), sampler=sampler, batch_size=DRAWS)
@@ -494,6 +512,7 @@ def priorities_of_several_rows(data: Any) -> Any:
 
 
 @program
+@later
 def exponents_that_change(data: Any) -> Any:
     sampler = data.PrioritizedSampler(3, alpha=1.0, beta=1.0)
     buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(3), sampler=sampler, batch_size=DRAWS)
@@ -504,6 +523,7 @@ def exponents_that_change(data: Any) -> Any:
 
 
 @program
+@later
 def without_an_exponent_all_are_alike(data: Any) -> Any:
     sampler = data.PrioritizedSampler(5, alpha=0.0, beta=1.0)
     buffer = data.ReplayBuffer(storage=data.LazyTensorStorage(5), sampler=sampler, batch_size=DRAWS)
@@ -538,6 +558,7 @@ def wrong_priorities(data: Any) -> Any:
 
 
 @program
+@later
 def slices_by_priority(data: Any) -> Any:
     sampler = data.PrioritizedSliceSampler(10, alpha=1.0, beta=1.0, num_slices=DRAWS // 4, traj_key="episode")
     buffer = data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(10), sampler=sampler, batch_size=DRAWS // 2)
@@ -563,6 +584,7 @@ def slices_by_priority(data: Any) -> Any:
 
 
 @program
+@later
 def transforms_in_order(data: Any) -> Any:
     buffer = data.ReplayBuffer(
         storage=data.LazyTensorStorage(4), batch_size=4, sampler=data.SamplerWithoutReplacement(shuffle=False)
@@ -609,6 +631,7 @@ def parts_that_are_replaced(data: Any) -> Any:
 
 
 @program
+@later
 def made_at_first_use(data: Any) -> Any:
     calls: list[str] = []
 
@@ -638,7 +661,7 @@ def wrong_arguments(data: Any) -> Any:
     ]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[since_torchrl_013] * (name in LATER)) for name in PROGRAMS])
 def test_the_same_comes_out(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RL_WARNINGS", "0")

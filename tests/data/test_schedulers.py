@@ -19,10 +19,17 @@ from reap.data import (
 )
 from reap.data.replay_buffers import scheduler as ours
 from reap.errors import OptionError
+from tests.neighbours import since_torchrl_013
 
 
 @pytest.fixture(params=["reap", "torchrl"])
 def schedulers(request: pytest.FixtureRequest) -> ModuleType:
+    return ours if request.param == "reap" else pytest.importorskip("torchrl.data.replay_buffers.scheduler")
+
+
+@pytest.fixture(params=["reap", pytest.param("torchrl", marks=since_torchrl_013)])
+def of_buffers(request: pytest.FixtureRequest) -> ModuleType:
+    """Schedulers that take a buffer in place of its sampler; torchrl's took its own buffers only."""
     return ours if request.param == "reap" else pytest.importorskip("torchrl.data.replay_buffers.scheduler")
 
 
@@ -68,25 +75,25 @@ def test_several(schedulers: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("cls", [PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer])
-def test_buffers(schedulers: ModuleType, cls: Any) -> None:
+def test_buffers(of_buffers: ModuleType, cls: Any) -> None:
     buffer = cls(alpha=0.5, beta=0.4, batch_size=2)
-    made = schedulers.LinearScheduler(buffer, "beta", final_value=1.0, num_steps=2)
+    made = of_buffers.LinearScheduler(buffer, "beta", final_value=1.0, num_steps=2)
     assert values(made, buffer.sampler, "beta", 2) == [0.7, 1.0]
 
 
-def test_slices_by_priority(schedulers: ModuleType) -> None:
+def test_slices_by_priority(of_buffers: ModuleType) -> None:
     of = PrioritizedSliceSampler(10, 0.5, 0.4, slice_len=2)
     buffer = ReplayBuffer(sampler=of)
-    made = schedulers.LinearScheduler(buffer, "beta", final_value=1.0, num_steps=1)
+    made = of_buffers.LinearScheduler(buffer, "beta", final_value=1.0, num_steps=1)
     assert values(made, of, "beta", 1) == [1.0]
     assert isinstance(of, SliceSampler)
 
 
-def test_weights_follow(schedulers: ModuleType) -> None:
+def test_weights_follow(of_buffers: ModuleType) -> None:
     buffer = PrioritizedReplayBuffer(alpha=1.0, beta=0.0, eps=0.0, storage=LazyTensorStorage(4), batch_size=100)
     index = buffer.extend(torch.arange(2))
     buffer.update_priority(index, torch.tensor([1.0, 4.0]))
-    made = schedulers.LinearScheduler(buffer, "beta", final_value=1.0, num_steps=2)
+    made = of_buffers.LinearScheduler(buffer, "beta", final_value=1.0, num_steps=2)
     found = []
     for _ in range(3):
         weights = buffer.sample(return_info=True)[1]["priority_weight"]

@@ -24,6 +24,7 @@ with warnings.catch_warnings():
     pytest.importorskip("torchrl.modules")
     from torchrl import data as torchrl_data
     from torchrl import modules, objectives
+    from torchrl.envs.utils import RandomPolicy as TorchrlsPolicy
     from torchrl.modules.tensordict_module import SafeModule
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -177,7 +178,7 @@ def test_losses(name: str, pendulum: EnvBase, cartpole: EnvBase) -> None:
 
 
 def test_random_policies_take_specs_of_either_library(cartpole: EnvBase) -> None:
-    for policy in (modules.RandomPolicy(cartpole.action_spec), modules.RandomPolicy(cartpole.full_action_spec)):
+    for policy in (TorchrlsPolicy(cartpole.action_spec), TorchrlsPolicy(cartpole.full_action_spec)):
         assert cartpole.action_spec.is_in(policy(cartpole.reset())["action"])
     theirs = torchrl_data.Composite(a=torchrl_data.Bounded(-1, 1, (2,)), b=torchrl_data.Categorical(3))
     policy = RandomPolicy(theirs)

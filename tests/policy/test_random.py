@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from torchrl import modules as torchrl_modules
+from torchrl.envs.utils import RandomPolicy as TorchrlsPolicy
 
 from reap.collectors import MultiSyncDataCollector, RandomPolicy, SyncDataCollector
 from reap.data import Binary, Bounded, Categorical, Composite, MultiOneHot, OneHot
@@ -19,6 +19,7 @@ from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Field
 from reap.testing import Count, DiscreteCount, Masked
 from tests.envs.agents import Team, Walkers
+from tests.neighbours import since_torchrl_013
 
 SPEC = Bounded(-1, 1, (2,))
 
@@ -85,7 +86,7 @@ AGENTS = [
 
 
 @pytest.mark.parametrize("make", AGENTS)
-@pytest.mark.parametrize("kind", [RandomPolicy, torchrl_modules.RandomPolicy])
+@pytest.mark.parametrize("kind", [RandomPolicy, pytest.param(TorchrlsPolicy, marks=since_torchrl_013)])
 def test_without_a_spec_it_takes_that_of_the_env(make: Any, kind: Any) -> None:
     policy, env = kind(), make()
     with pytest.raises(RuntimeError, match="RandomPolicy"):
@@ -105,7 +106,7 @@ def test_a_spec_that_it_has_stays() -> None:
     assert policy.action_spec is SPEC
 
 
-@pytest.mark.parametrize("kind", [RandomPolicy, torchrl_modules.RandomPolicy])
+@pytest.mark.parametrize("kind", [RandomPolicy, pytest.param(TorchrlsPolicy, marks=since_torchrl_013)])
 def test_without_a_spec_in_workers(kind: Any) -> None:
     with MultiSyncDataCollector([lambda: GymEnv(DiscreteCount(4))] * 2, kind(), frames_per_batch=8) as collector:
         assert collector.next()["action"].sum(-1).eq(1).all()

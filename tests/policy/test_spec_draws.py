@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
-from torchrl.modules import RandomPolicy
+from torchrl.envs.utils import RandomPolicy
 
+from tests.neighbours import since_torchrl_013
 from tests.policy.recording import Recording, check, check_rollout
+
+pytestmark = since_torchrl_013
 
 SPECS: dict[str, Callable[[], Any]] = {
     "a box": lambda: Bounded(-1.0, 2.0, (3, 2)),

@@ -267,7 +267,7 @@ def test_sync_vectors(is_wrapped: bool, kind: str, mode: Any) -> None:
     check_env(make)
 
 
-@pytest.mark.parametrize("mode", by_default(MODES, MODES[-1]), ids=lambda mode: mode.name)
+@pytest.mark.parametrize("mode", by_default(MODES, *MODES[-1:]), ids=lambda mode: mode.name)
 def test_async_vectors(mode: Any) -> None:
     check_env(GymEnv(make_async(repeating(2), autoreset_mode=mode)))
 

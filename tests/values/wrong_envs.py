@@ -15,6 +15,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from reap.envs import EnvBase
 from reap.specs import Categorical, Composite, OneHot, Unbounded
+from tests.envs.vector_envs import AutoresetMode
 
 FIELDS = ("box", "image", "place", "parts", "switches", "text", "reward", "terminated", "truncated", "info")
 SPACE = spaces.Dict(
@@ -199,7 +200,7 @@ class OneWrongVector(VectorEnv[Any, Any, Any]):
     """A vector env of a class of its own, of boxes."""
 
     def __init__(self, field: str, value: Any, at: int, num_envs: int = 3) -> None:
-        self.metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.num_envs = num_envs
         self.single_observation_space, self.single_action_space = SPACE["box"], spaces.Discrete(2)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
