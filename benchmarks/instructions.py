@@ -4,8 +4,9 @@
     python benchmarks/instructions.py --sizes 8
 
 Instructions are counted by callgrind, while batches are collected and at no other time. Unlike seconds, they are the same on a
-busy machine, and differ by 1 to 3 % from one run to the next, with the episodes that happen to end. They say nothing of the time that a processor waits for
-memory: `make bench` measures that.
+busy machine and in each run. Collectors get one seed, so that their counts differ by what their checks cost; the hand-written
+loop has other episodes, and how many of these end is worth up to 2 %. Instructions say nothing of the time that a processor
+waits for memory: `make bench` measures that.
 
 One process for each number of envs, run by valgrind, holds all loops of `cartpole.py`:
 
@@ -61,7 +62,7 @@ def loops(envs: int, columns: int) -> Iterator[dict[str, Loop]]:
         for check in get_args(Check):
             env = make_rows(envs, partial(gym.make, ENV))
             collector = SyncDataCollector(env, CartPolePolicy(), frames_per_batch=envs * columns, check=check)
-            stack.enter_context(collector)
+            stack.enter_context(collector).set_seed(0)
             found[f"reap, check={check}"] = lambda collector=collector: collector.next().numel()
         yield found
 
@@ -77,6 +78,7 @@ def count(envs: int, columns: int) -> None:
     repeats = -(-COLUMNS // columns)
     with loops(envs, columns) as found:
         for collect in found.values():
+            torch.manual_seed(0)
             collect()
             collect()
         for name, collect in {"nothing": lambda: 0, **found}.items():
