@@ -6,8 +6,7 @@
 Instructions are counted by callgrind, while batches are collected and at no other time. Unlike seconds, they are the same on a
 busy machine and in each run. Collectors get one seed, so that their counts differ by what their checks cost; the hand-written
 loop has other episodes, and how many of these end is worth up to 2 %. Python's garbage collector is off: a full pass, which may
-fall to any loop, is worth 5 %. Instructions say nothing of the time that a processor
-waits for memory: `make bench` measures that.
+fall to any loop, is worth 5 %. Instructions say nothing of the time that a processor waits for memory: `make bench` measures that.
 
 One process for each number of envs, run by valgrind, holds all loops of `cartpole.py`:
 
@@ -24,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -57,7 +56,7 @@ class Options:
 
 
 @contextmanager
-def loops(envs: int, columns: int) -> Iterator[dict[str, Loop]]:
+def loops(envs: int, columns: int) -> Generator[dict[str, Loop]]:
     """The hand-written loop, and a collector for each kind of check."""
     with ExitStack() as stack:
         found: dict[str, Loop] = {HAND: hand_loop(envs, columns, CartPolePolicy())}
