@@ -6,7 +6,8 @@
 Instructions are counted by callgrind, while batches are collected and at no other time. Unlike seconds, they are the same on a
 busy machine and in each run. Collectors get one seed, so that their counts differ by what their checks cost; the hand-written
 loop has other episodes, and how many of these end is worth up to 2 %. Python's garbage collector is off: a full pass, which may
-fall to any loop, is worth 5 %. Instructions say nothing of the time that a processor waits for memory: `make bench` measures that.
+fall to any loop, is worth 5 %. Instructions say nothing of the time that a processor waits for
+memory: `make bench` measures that.
 
 One process for each number of envs, run by valgrind, holds all loops of `cartpole.py`:
 
