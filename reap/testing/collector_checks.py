@@ -27,6 +27,7 @@ from reap.testing.streams import (
     frames_of,
     layout_of,
     raised,
+    reaching,
     require_complete,
     require_equal,
     require_same,
@@ -147,9 +148,9 @@ def reset_starts_new_episodes(make: MakeCollector) -> None:
     with collecting(make, Marked, Told()) as collector:
         before = by_env(take(collector, BATCHES))
         collector.reset()
-        after = by_env(take(collector, BATCHES))
-    for number, frames in after.items():
-        last, first = before[number][-1], frames[0]
+        after = reaching(collector, take(collector, BATCHES), before)
+    for number in sorted(before.keys() & after.keys()):
+        last, first = before[number][-1], after[number][0]
         require_same(f"env {number} after reset()", "step", 0, int(first["observation"][2]))
         require_same(
             f"env {number} after reset()", "another episode", True, bool(first["observation"][1] > last["observation"][1])
@@ -165,7 +166,7 @@ def seeds_decide(make: MakeCollector) -> None:
         with collecting(make, Marked, Drawing()) as collector:
             following.append(collector.set_seed(seed))
             torch.rand(draws)
-            streams.append(by_env(take(collector, BATCHES)))
+            streams.append(reaching(collector, take(collector, BATCHES), streams[0] if streams else None))
     require_same("set_seed with the same seed", "next seed", following[0], following[1])
     require_same("set_seed with another seed", "another next seed", True, following[2] != following[0])
     for key in ("observation", "action"):
@@ -276,8 +277,9 @@ def state_goes_on(make: MakeCollector) -> None:
         frames = collector.stats().frames
     with collecting(make, Marked, Drawing()) as collector:
         collector.load_state_dict(torch.load(file, weights_only=True))
-        found = by_env(take(collector, BATCHES))
+        batches = take(collector, BATCHES)
         require_same("stats after a resume", "frames", frames, collector.stats().frames)
+        found = reaching(collector, batches, expected)
     for key in next(iter(expected.values()))[0]:
         require_equal("after a resume", key, *together(expected, found, key))
 
@@ -294,7 +296,8 @@ def foreign_states_are_refused(make: MakeCollector) -> None:
                 require_same(
                     "load_state_dict of another collector's state", "a ValueError", True, isinstance(error, ValueError)
                 )
-            streams.append(by_env([*first, *take(collector, BATCHES)]))
+            batches = [*first, *take(collector, BATCHES)]
+            streams.append(reaching(collector, batches, streams[0] if streams else None))
     for key in ("observation", "action", IDS):
         require_equal("after a state was refused", key, *together(streams[0], streams[1], key))
 

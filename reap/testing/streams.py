@@ -71,6 +71,20 @@ def by_env(batches: Iterable[TensorDictBase]) -> dict[int, list[Frame]]:
     return found
 
 
+def reaching(
+    collector: DataCollectorBase, batches: Sequence[TensorDictBase], other: Mapping[int, Sequence[Frame]] | None
+) -> dict[int, list[Frame]]:
+    """The frames of each env in these batches, and in further ones until they share an env with another stream.
+
+    Without another stream these batches are enough. Workers that deliver as they come need not all be in the first ones.
+    """
+    found = by_env(batches)
+    while other is not None and not found.keys() & other.keys():
+        batches = [*batches, *take(collector, 1)]
+        found = by_env(batches)
+    return found
+
+
 def together(
     one: Mapping[int, Sequence[Frame]], other: Mapping[int, Sequence[Frame]], key: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -17,6 +18,7 @@ from reap.testing.collector_checks import FACTS
 from reap.testing.streams import MakeCollector
 from tests.collectors.kinds import KINDS, maker
 from tests.pairwise import each_value
+from tests.testing.makers import build_row
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,43 @@ def test_every_kind_of_env(kind: str, fact: Any) -> None:
 def test_facts_are_told_by_name_and_docstring() -> None:
     assert len(FACTS) == len({fact.__name__ for fact in FACTS}) == 17
     assert all(fact.__doc__ for fact in FACTS)
+
+
+# ---------------------------------------------------------------------- a worker that comes late
+
+
+class Starved:
+    """Two workers, the second of which delivers nothing until the fifth batch, and the first nothing from then to the tenth.
+
+    Args:
+        is_reset: whether `reset` does anything.
+    """
+
+    def __init__(self, workers: list[SyncDataCollector], is_reset: bool = True) -> None:
+        self.workers, self.is_reset = workers, is_reset
+        self.batches = 0
+
+    def next(self) -> Any:
+        self.batches += 1
+        return self.workers[4 < self.batches <= 10].next()
+
+    def reset(self) -> None:
+        for worker in self.workers if self.is_reset else ():
+            worker.reset()
+
+    def shutdown(self) -> None:
+        for worker in self.workers:
+            worker.shutdown()
+
+
+def starving(env_factory: Any, policy: Any, is_reset: bool = True, **options: Any) -> Any:
+    return Starved([SyncDataCollector(build_row(env_factory, number), policy, **options) for number in (0, 1)], is_reset)
+
+
+def test_a_worker_may_deliver_nothing_for_a_while() -> None:
+    check_collector(starving, [facts.reset_starts_new_episodes])
+    with pytest.raises(AssertionError, match=r"env 0 after reset\(\)"):
+        check_collector(partial(starving, is_reset=False), [facts.reset_starts_new_episodes])
 
 
 # ---------------------------------------------------------------------- collectors that break a fact
