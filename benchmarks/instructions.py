@@ -6,8 +6,8 @@
 Instructions are counted by callgrind, while batches are collected and at no other time. Unlike seconds, they are the same on a
 busy machine and in each run. Collectors get one seed, so that their counts differ by what their checks cost; the hand-written
 loop has other episodes, and how many of these end is worth up to 2 %. Python's garbage collector is off: a full pass, which may
-fall to any loop, is worth 5 %. Instructions say nothing of the time that a processor waits for
-memory: `make bench` measures that.
+fall to any loop, is worth 5 %. Instructions say nothing of the time that a processor waits for memory: `make bench` measures
+that.
 
 One process for each number of envs, run by valgrind, holds all loops of `cartpole.py`:
 
@@ -78,14 +78,18 @@ def count(envs: int, columns: int) -> None:
     """Collect with each loop; the main function of a process that valgrind runs."""
     torch.set_num_threads(1)
     gc.disable()
-    repeats = -(-COLUMNS // columns)
     with loops(envs, columns) as found:
         for collect in found.values():
             torch.manual_seed(0)
             collect()
             collect()
         for name, collect in {"nothing": lambda: 0, **found}.items():
-            counted(name, collect, repeats)
+            counted(name, collect, repeats_of(columns))
+
+
+def repeats_of(columns: int) -> int:
+    """The number of batches that are counted."""
+    return -(-COLUMNS // columns)
 
 
 def counted(name: str, collect: Callable[[], int], repeats: int) -> None:
@@ -109,7 +113,7 @@ def measured(envs: int, columns: int) -> dict[str, float]:
             sys.exit(result.stderr)
         totals = dict(dump for path in sorted(Path(folder).iterdir()) for dump in read(path.read_text()))
     around = totals.pop("nothing")
-    steps = columns * -(-COLUMNS // columns)
+    steps = columns * repeats_of(columns)
     return {name: (total - around) / steps for name, total in totals.items()}
 
 

@@ -18,7 +18,6 @@ from reap.cli.exported import load_exported
 from reap.cli.operators import ADMITTED, CHECKED
 from reap.errors import OptionError
 from tests.cli.exported_policies import policies
-from tests.pairwise import by_default
 
 pytestmark = [  # of torch's own export
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
@@ -42,7 +41,7 @@ def exported(module: nn.Module, inputs: tuple[Any, ...]) -> torch.export.Exporte
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", by_default(POLICIES, "cells", "discrete"))
+@pytest.mark.parametrize("name", POLICIES)
 def test_policies_give_what_their_modules_give(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, inputs = POLICIES[name]()

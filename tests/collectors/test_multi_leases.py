@@ -62,7 +62,7 @@ def test_every_leaf_is_a_tensor_of_its_own(form: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", by_default(CLASSES, "MultiaSync"))
+@pytest.mark.parametrize("name", CLASSES)
 def test_nothing_grows(name: str) -> None:
     with CLASSES[name]([partial(Pixels, 7)] * 2, frames_per_batch=4) as collector:
         take(collector, 20)

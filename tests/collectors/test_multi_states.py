@@ -84,7 +84,7 @@ def test_a_resume_is_exact(scenario: str) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", by_default(["MultiaSync", "aSync"], "MultiaSync"))
+@pytest.mark.parametrize("name", ["MultiaSync", "aSync"])
 def test_a_resume_with_results_that_wait(name: str) -> None:
     def streams(collector: Any) -> dict[int, list[Any]]:
         return {worker: batches[:3] for worker, batches in workers_of(take(collector, 10)).items()}

@@ -164,7 +164,7 @@ def test_no_update_waits_for_a_rollout(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", by_default(CLASSES, "MultiSync"))
+@pytest.mark.parametrize("name", CLASSES)
 def test_no_rollout_mixes_two_versions(name: str) -> None:
     policy = Uniform()
     collector = CLASSES[name]([partial(Count, 9)] * 2, policy, frames_per_batch=8, track_policy_version=True)

@@ -164,7 +164,7 @@ def counting(total: int = 240, capacity: int = 240, ndim: int = 1, **options: An
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("ndim", by_default([1, 2], 2))
+@pytest.mark.parametrize("ndim", [1, 2])
 def test_episodes_of_several_envs(ndim: int) -> None:
     dataset = to_minari(counting(ndim=ndim), "count-v0")
     lengths = [len(episode) for episode in dataset]

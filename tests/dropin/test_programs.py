@@ -21,16 +21,14 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.version import Version
 
 from reap.migration.imports import migrate
 from reap.migration.source import Source
-from tests.neighbours import since_torchrl_013
+from tests.neighbours import TORCHRL, since_torchrl_013
 
 pytest.importorskip("torchrl")
 pytest.importorskip("pettingzoo")
@@ -95,7 +93,7 @@ ALL = (
 
 def of_this_torchrl(text: str) -> str:
     """The program with the names that the installed torchrl has."""
-    if Version(version("torchrl")) >= Version("0.13"):
+    if TORCHRL >= (0, 13):
         return text
     source = Source(text)
     imports = [

@@ -162,7 +162,7 @@ def test_async_vectors() -> None:
 
 @pytest.mark.processes
 @needs_torchrl
-@pytest.mark.parametrize("kind", by_default(TORCHRL, "one"))
+@pytest.mark.parametrize("kind", TORCHRL)
 def test_torchrl(kind: str) -> None:
     check_collector(maker(lambda factory: torchrl_env(factory, kind)), STATELESS)
 
