@@ -91,7 +91,7 @@ def env(tmp_path: Path) -> SlowEnv:
 
 @pytest.fixture
 def make(cluster: Any, env: SlowEnv) -> Iterator[Callable[..., RayCollector]]:
-    """Makes collectors; nodes that went are replaced afterwards."""
+    """Makes collectors; afterwards there are two nodes again."""
     made: list[RayCollector] = []
 
     def collector(factory: Any = env, **options: Any) -> RayCollector:
@@ -102,8 +102,8 @@ def make(cluster: Any, env: SlowEnv) -> Iterator[Callable[..., RayCollector]]:
     for one in made:
         one.shutdown()
     staying = {one["NodeID"] for one in ray.nodes() if one["Alive"]} - set(ray._private.state.state.get_draining_nodes())
-    for node in list(cluster.worker_nodes):
-        if node.node_id not in staying:  # one that was drained ends by itself when nothing runs there
+    for number, node in enumerate(list(cluster.worker_nodes)):
+        if node.node_id not in staying or number >= 2:  # one that was drained ends by itself when nothing runs there
             cluster.remove_node(node)
     while len(cluster.worker_nodes) < 2:
         cluster.add_node(num_cpus=2)
@@ -188,6 +188,16 @@ def deliver_from(collector: RayCollector, worker: int) -> None:
         assert time.monotonic() < deadline
 
 
+def on_two_nodes(cluster: Any, make: Callable[..., RayCollector], **options: Any) -> RayCollector:
+    """A collector whose workers have a node each, in a cluster where a third is free: by default Ray may use one for both."""
+    cluster.add_node(num_cpus=2)
+    cluster.wait_for_nodes()
+    collector = make(remote_configs={"num_cpus": 2}, **options)
+    batches_until(collector, lambda: all(one.frames for one in collector.stats().workers))
+    assert len(set(nodes_of(collector))) == 2
+    return collector
+
+
 def has_no_gaps(batch: Any) -> bool:
     """Whether each step of a batch follows the one before, where the episode is the same."""
     ids, steps = batch["collector", "traj_ids"], batch["observation"][..., 2]
@@ -197,7 +207,7 @@ def has_no_gaps(batch: Any) -> bool:
 
 @pytest.mark.parametrize("graceful", [True, False], ids=["terminated", "killed"])
 def test_a_node_is_removed_in_a_rollout(cluster: Any, make: Callable[..., RayCollector], env: SlowEnv, graceful: bool) -> None:
-    collector = make(on_worker_failure="restart")
+    collector = on_two_nodes(cluster, make, on_worker_failure="restart")
     deliver_from(collector, 0)
     victim, pid = node_of(collector, cluster), pid_of(collector, 0)
     env.wait_for(pid)
@@ -211,8 +221,7 @@ def test_a_node_is_removed_in_a_rollout(cluster: Any, make: Callable[..., RayCol
 
 
 def test_the_error_names_node_and_reason(cluster: Any, make: Callable[..., RayCollector], env: SlowEnv) -> None:
-    collector = make()
-    collector.next()
+    collector = on_two_nodes(cluster, make)
     victim, pid = node_of(collector, cluster), pid_of(collector, 0)
     cluster.remove_node(victim)
     with pytest.raises(
@@ -222,8 +231,7 @@ def test_the_error_names_node_and_reason(cluster: Any, make: Callable[..., RayCo
 
 
 def test_a_node_is_removed_while_its_worker_is_idle(cluster: Any, make: Callable[..., RayCollector]) -> None:
-    collector = make(sync=True, on_worker_failure="restart")
-    collector.next()
+    collector = on_two_nodes(cluster, make, sync=True, on_worker_failure="restart")
     victim = node_of(collector, cluster)
     cluster.remove_node(victim)
     with pytest.warns(RuntimeWarning, match="worker . is replaced"):
@@ -261,7 +269,7 @@ def test_a_node_is_removed_while_a_successor_starts(cluster: Any, make: Callable
 
 
 def test_a_drained_node_is_left(cluster: Any, make: Callable[..., RayCollector], env: SlowEnv) -> None:
-    collector = make(on_worker_failure="restart")
+    collector = on_two_nodes(cluster, make, on_worker_failure="restart")
     deliver_from(collector, 0)
     victim, pid = node_of(collector, cluster), pid_of(collector, 0)
     env.wait_for(pid)
