@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -69,6 +69,10 @@ class Threaded(RemoteCollector):
             create_env_fn, policy, options, schedule, is_shared=sync, make_workers=make, joins=joins, retries=GrowingPauses()
         )
         self.threads: ThreadCarrier = groups[0].carrier
+
+    def add(self, factories: Sequence[Any]) -> None:
+        """Add a worker for each of these envs."""
+        self._add_workers(factories)
 
 
 @pytest.fixture(autouse=True)
@@ -363,7 +367,7 @@ def test_workers_that_are_added_join_while_others_deliver(count: int) -> None:
     with Threaded(False, [Marked] * count, Weighted(1.0)) as collector:
         collector.update_policy_weights_(Weighted(3.0))
         collector.next()
-        collector._add_workers([Marked, Marked])
+        collector.add([Marked, Marked])
         assert collector.num_workers == count + 2
         found: dict[int, Any] = {}
         while len(found) < count + 2:

@@ -128,7 +128,7 @@ class ThreadCarrier(LineCarrier[Line]):
         self._interaction = interaction_type()
 
     def launch(self, worker: int, spec: bytes) -> None:
-        self._lines[worker] = line = Line(self._bell.ring)
+        self.lines[worker] = line = Line(self._bell.ring)
         channel = ThreadChannel(line)
         name = f"worker-{worker}"
         line.threads = (
@@ -143,14 +143,14 @@ class ThreadCarrier(LineCarrier[Line]):
         return WholeCommand(encode_apart(command, "the command"))
 
     def send(self, worker: int, outgoing: WholeCommand) -> bool:
-        if not self._lines[worker].is_released:
-            self._lines[worker].posted.put(Received(copied(outgoing.encoded)))
+        if not self.lines[worker].is_released:
+            self.lines[worker].posted.put(Received(copied(outgoing.encoded)))
             outgoing.is_sent = True
         return outgoing.is_sent
 
     def post(self, worker: int, command: Any) -> None:
-        if not self._lines[worker].is_released:
-            self._lines[worker].posted.put(Received(copied(encode_apart(command, "the command")), wants_reply=False))
+        if not self.lines[worker].is_released:
+            self.lines[worker].posted.put(Received(copied(encode_apart(command, "the command")), wants_reply=False))
 
     def ending(self, worker: int) -> str:
         """A thread says nothing."""
@@ -169,15 +169,15 @@ class ThreadCarrier(LineCarrier[Line]):
         """It cannot be seen from here."""
 
     def stop_early(self, worker: int) -> None:
-        self._lines[worker].posted.put(STOP_WISH)
+        self.lines[worker].posted.put(STOP_WISH)
 
     def leave(self, worker: int) -> None:
         """Have a worker leave, as SIGTERM does with processes; returns once it knows."""
-        self._lines[worker].posted.put(LEAVE_WISH)
-        assert self._lines[worker].left.wait(100)
+        self.lines[worker].posted.put(LEAVE_WISH)
+        assert self.lines[worker].left.wait(100)
 
     def clear(self, worker: int) -> None:
-        self._lines[worker].posted.put(CLEAR)
+        self.lines[worker].posted.put(CLEAR)
 
     def clear_published(self, worker: int) -> None:
         """Nobody could read it."""
@@ -185,13 +185,13 @@ class ThreadCarrier(LineCarrier[Line]):
     def kill(self, workers: Iterable[int]) -> None:
         """A thread cannot be killed: its line is cut, and it ends with its command."""
         for worker in workers:
-            if worker in self._lines:
-                self._lines[worker].hang_up()
+            if worker in self.lines:
+                self.lines[worker].hang_up()
 
     def end_all(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        self.kill(self._lines)
-        for line in self._lines.values():
+        self.kill(self.lines)
+        for line in self.lines.values():
             for thread in line.threads:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -204,7 +204,7 @@ class WatchedThreadCarrier(ThreadCarrier):
     """Threads whose ints are seen, as those of processes on the trainer's machine are."""
 
     def progress(self, worker: int) -> Progress:
-        return progress_of(self._lines[worker].control)
+        return progress_of(self.lines[worker].control)
 
 
 def thread_group(

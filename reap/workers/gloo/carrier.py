@@ -68,10 +68,10 @@ class GlooCarrier(LineCarrier[Line]):
         job = self._launcher.launch(Task(ENTRY, pickle.dumps(membership), f"{self._name}-{worker}"))
         line = Line(job, self._meeting, name, self._timeout, self._lost_after, self._memory, self._bell.ring, self._why_late)
         line.outbox.put(COMMAND, Encoded(spec))
-        self._lines[worker] = line
+        self.lines[worker] = line
 
     def _why_late(self) -> str:
-        missing = [(worker, line) for worker, line in list(self._lines.items()) if not (line.is_connected or line.has_ended)]
+        missing = [(worker, line) for worker, line in list(self.lines.items()) if not (line.is_connected or line.has_ended)]
         states = "; ".join(f"worker {worker} ({described(line.job)})" for worker, line in missing)
         return (
             f"these workers did not connect to {self._meeting.place} within {self._timeout:g} s: {states}. If their processes "
@@ -85,37 +85,37 @@ class GlooCarrier(LineCarrier[Line]):
 
     def send(self, worker: int, outgoing: WholeCommand) -> bool:
         """Send a command in the background."""
-        if not self._lines[worker].is_released:
-            self._lines[worker].outbox.put(COMMAND, outgoing.encoded)
+        if not self.lines[worker].is_released:
+            self.lines[worker].outbox.put(COMMAND, outgoing.encoded)
             outgoing.is_sent = True
         return outgoing.is_sent
 
     def post(self, worker: int, command: Any) -> None:
         """Send a command in the background; it replaces a waiting one of the same type."""
-        self._lines[worker].outbox.put(POST, encode_apart(command, "the command"), type(command).__qualname__.encode())
+        self.lines[worker].outbox.put(POST, encode_apart(command, "the command"), type(command).__qualname__.encode())
 
     # What is known of a worker
 
     def exit_code(self, worker: int) -> int | None:
         """The exit code from the launcher; None for a job that is not known to have ended."""
-        return self._lines[worker].exit_code()
+        return self.lines[worker].exit_code()
 
     def ending(self, worker: int) -> str:
         """The launcher's description, if it says more than the exit code."""
-        return words_of(self._lines[worker].job)
+        return words_of(self.lines[worker].job)
 
     def place(self, worker: int) -> str:
         """Process, job and machine, as far as known."""
-        return self._lines[worker].place
+        return self.lines[worker].place
 
     def progress(self, worker: int) -> Progress | None:
         """The worker's progress, if its ints are visible from here."""
-        control = self._lines[worker].job.control
+        control = self.lines[worker].job.control
         return None if control is None else progress_of(control)
 
     def facts(self, worker: int) -> WorkerFacts:
         """Machine, job, and the data received from this worker and its predecessors."""
-        line, before = self._lines.get(worker), self._traffic.get(worker, (0, 0.0))
+        line, before = self.lines.get(worker), self._traffic.get(worker, (0, 0.0))
         if line is None:
             return WorkerFacts()
         (received, seconds), is_elsewhere = line.traffic, self._lost_after is not None
@@ -123,7 +123,7 @@ class GlooCarrier(LineCarrier[Line]):
 
     def stop_early(self, worker: int) -> None:
         """Ask a worker to end its current command with the current column."""
-        line = self._lines[worker]
+        line = self.lines[worker]
         if line.job.control is None:
             line.outbox.put(Wish.STOP_EARLY, NOTHING)
         else:
@@ -131,7 +131,7 @@ class GlooCarrier(LineCarrier[Line]):
 
     def clear(self, worker: int) -> None:
         """Reset a worker's column, and cancel a pending `stop_early`."""
-        line = self._lines[worker]
+        line = self.lines[worker]
         if line.job.control is None:
             line.outbox.put(Wish.CLEAR, NOTHING)
         else:
@@ -139,7 +139,7 @@ class GlooCarrier(LineCarrier[Line]):
 
     def clear_published(self, worker: int) -> None:
         """Reset the count of items that a worker has published."""
-        control = self._lines[worker].job.control
+        control = self.lines[worker].job.control
         if control is not None:
             control[PUBLISHED] = 0
 
@@ -147,7 +147,7 @@ class GlooCarrier(LineCarrier[Line]):
 
     def kill(self, workers: Iterable[int]) -> None:
         """Kill these processes, and wait until they are gone if the launcher supports that."""
-        lines = [self._lines[worker] for worker in workers if worker in self._lines]
+        lines = [self.lines[worker] for worker in workers if worker in self.lines]
         kill_all(lines)
         for line in lines:
             line.cut()
@@ -159,7 +159,7 @@ class GlooCarrier(LineCarrier[Line]):
     def end_all(self, timeout: float) -> None:
         """Hang up, ask remaining processes to end, and kill those still running at the deadline."""
         deadline = time.monotonic() + timeout
-        lines = list(self._lines.values())
+        lines = list(self.lines.values())
         try:
             # They have made nothing that would have to be closed, and cannot be told.
             kill_all([line for line in lines if not line.is_connected])
@@ -170,7 +170,7 @@ class GlooCarrier(LineCarrier[Line]):
                 job.terminate()
             await_ends(left, max(0.0, deadline - time.monotonic()))
         finally:
-            self.kill(self._lines)
+            self.kill(self.lines)
 
     def close(self) -> None:
         """Stop listening."""

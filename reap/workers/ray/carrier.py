@@ -91,18 +91,18 @@ class RayCarrier(LineCarrier[Line]):
         own = self._options[-1] if options is None else actor_options(options)
         self._check([own])
         self._cluster.refuse_impossible([own])
-        self._options = [*(self._options_of(worker) for worker in range(len(self._lines))), own]
+        self._options = [*(self._options_of(worker) for worker in range(len(self.lines))), own]
 
     @property
     def actors(self) -> list[Any]:
         """The handles of the workers' actors."""
-        return [self._lines[worker].actor for worker in sorted(self._lines)]
+        return [self.lines[worker].actor for worker in sorted(self.lines)]
 
     # ------------------------------------------------------------------ messages
 
     def launch(self, worker: int, spec: bytes) -> None:
         """Make Ray start an actor; the successor of an ended one goes to another node if there is room."""
-        options, before = self._options_of(worker), self._lines.get(worker)
+        options, before = self._options_of(worker), self.lines.get(worker)
         if before is not None and before.whereabouts is not None:
             options = {**options, **self._cluster.place_other_than(before.whereabouts.node, options)}
         hides_gpus = not options.get("num_gpus")
@@ -111,7 +111,7 @@ class RayCarrier(LineCarrier[Line]):
         line = Line(actor, spec, self._queue.put, self._bell.ring)
         if before is not None:
             line.bytes, line.seconds_before = before.bytes, before.seconds_before + before.seconds
-        self._lines[worker] = line
+        self.lines[worker] = line
         line.thread.start()
 
     def outgoing(self, command: Any, fds: Sequence[int]) -> WholeCommand:
@@ -121,7 +121,7 @@ class RayCarrier(LineCarrier[Line]):
 
     def send(self, worker: int, outgoing: WholeCommand) -> bool:
         """Pass a command to the sender thread."""
-        line = self._lines[worker]
+        line = self.lines[worker]
         if not line.is_released:
             with deferring_interrupts():
                 self._queue.put(Item(line, MessageKind.COMMAND, outgoing.encoded))
@@ -130,7 +130,7 @@ class RayCarrier(LineCarrier[Line]):
 
     def post(self, worker: int, command: Any) -> None:
         """Send a command in the background; see `RemoteCarrier.post`."""
-        line = self._lines.get(worker)
+        line = self.lines.get(worker)
         if line is not None and not line.is_released:
             kind = type(command)
             line.post(Post(f"{kind.__module__}.{kind.__qualname__}", encode_apart(command, "the command")))
@@ -139,22 +139,22 @@ class RayCarrier(LineCarrier[Line]):
 
     def exit_code(self, worker: int) -> int | None:
         """The exit code of a worker that ended by itself; Ray reports no others."""
-        return self._lines[worker].exit_code
+        return self.lines[worker].exit_code
 
     def ending(self, worker: int) -> str:
         """Why a worker has ended, in Ray's words."""
-        return self._lines[worker].ending or ""
+        return self.lines[worker].ending or ""
 
     def place(self, worker: int) -> str:
         """The actor's process, machine and node, or what it is waiting for."""
-        found = self._lines[worker].whereabouts
+        found = self.lines[worker].whereabouts
         if found is None:
             return f"Ray has no place for it yet, or is starting it: {shown_resources(resources_of(self._options_of(worker)))}"
         return f"pid {found.pid} on {found.host}, Ray node {found.node[:12]}"
 
     def facts(self, worker: int) -> WorkerFacts:
         """Machine, node, and the data received from there."""
-        line = self._lines[worker]
+        line = self.lines[worker]
         host, node = ("", "") if line.whereabouts is None else line.whereabouts[:2]
         return WorkerFacts(host, node, line.bytes, line.seconds_before + line.seconds)
 
@@ -173,7 +173,7 @@ class RayCarrier(LineCarrier[Line]):
         """Do nothing: the count cannot be read from here."""
 
     def _wish(self, worker: int, wish: Wish) -> None:
-        self._queue.put(Item(self._lines[worker], wish))
+        self._queue.put(Item(self.lines[worker], wish))
 
     def _watch(self) -> None:
         """Make workers on drained nodes leave."""
@@ -181,7 +181,7 @@ class RayCarrier(LineCarrier[Line]):
         with contextlib.suppress(Exception):  # Ray was shut down, or does not tell
             while not self._closing.wait(LOOK_EVERY):
                 new = self._cluster.draining() - told
-                for line in list(self._lines.values()):
+                for line in list(self.lines.values()):
                     if line.whereabouts is not None and line.whereabouts.node in new:
                         self._queue.put(Item(line, Wish.LEAVE))
                 told |= new
@@ -190,7 +190,7 @@ class RayCarrier(LineCarrier[Line]):
 
     def kill(self, workers: Iterable[int]) -> None:
         """Make Ray end these actors, and wait until it reports their ends."""
-        lines = [line for worker in workers if (line := self._lines.get(worker)) is not None]
+        lines = [line for worker in workers if (line := self.lines.get(worker)) is not None]
         for line in lines:
             line.is_released = True
             self._cluster.kill(line.actor)
@@ -200,11 +200,11 @@ class RayCarrier(LineCarrier[Line]):
 
     def end_all(self, timeout: float) -> None:
         """Ask all workers to close their handlers, then end the actors."""
-        for worker, line in self._lines.items():
+        for worker, line in self.lines.items():
             if not line.is_released:
                 self._wish(worker, Wish.HANG_UP)
-        join_all([line.thread for line in self._lines.values() if not line.is_released], timeout)
-        self.kill(list(self._lines))
+        join_all([line.thread for line in self.lines.values() if not line.is_released], timeout)
+        self.kill(list(self.lines))
 
     def close(self) -> None:
         """End the threads."""

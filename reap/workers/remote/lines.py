@@ -64,25 +64,29 @@ L = TypeVar("L", bound=Line)
 
 
 class LineCarrier(Generic[L]):
-    """The part of a `reap.workers.remote.carrier.RemoteCarrier` that does not depend on the engine."""
+    """The part of a `reap.workers.remote.carrier.RemoteCarrier` that does not depend on the engine.
+
+    Attributes:
+        lines: the line to each worker that has been launched.
+    """
 
     def __init__(self) -> None:
-        self._lines: dict[int, L] = {}
+        self.lines: dict[int, L] = {}
         self._bell = Bell()
         self._is_woken = False
 
     def receive(self, worker: int) -> ArrivedMessage | None:
         """The next message of a worker, if one has arrived."""
-        line = self._lines[worker]
+        line = self.lines[worker]
         return line.arrived[0] if line.arrived and not line.is_released else None
 
     def accept(self, worker: int) -> None:
         """Move on to the next message."""
-        self._lines[worker].arrived.popleft()
+        self.lines[worker].arrived.popleft()
 
     def release(self, worker: int) -> None:
         """Stop reporting events of a worker."""
-        self._lines[worker].is_released = True
+        self.lines[worker].is_released = True
 
     def wait(self, timeout: float) -> Events:
         """Wait for events: workers that have sent something, and workers that have ended; see `Carrier`."""
@@ -90,7 +94,7 @@ class LineCarrier(Generic[L]):
         poll.register(self.fileno(), select.POLLIN)
         poll.poll(None if timeout < 0 else 1000 * timeout)
         self._bell.clear()
-        watched = {worker: line for worker, line in self._lines.items() if not line.is_released}
+        watched = {worker: line for worker, line in self.lines.items() if not line.is_released}
         ended = [worker for worker, line in watched.items() if line.has_ended]  # first: its messages came before
         arrived = [worker for worker, line in watched.items() if line.arrived]
         if ended or arrived or self._is_woken:

@@ -67,7 +67,7 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
         self._own = agent.shared.take(options.agent, is_local=launcher.is_local, address=options.address)
         self._epoll = select.epoll()
         self._epoll.register(self._bell, select.EPOLLIN)
-        self._watch = None if launcher.is_local else Watch(self._lines, options.lost_after, self._bell.ring)
+        self._watch = None if launcher.is_local else Watch(self.lines, options.lost_after, self._bell.ring)
 
     # Messages
 
@@ -88,8 +88,8 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
             spec,
         )
         job = self._launcher.launch(Task(ENTRY, pickle.dumps(membership), f"{self._name}-{worker}"))
-        before = self._lines.get(worker)
-        self._lines[worker] = RemoteWorker(
+        before = self.lines.get(worker)
+        self.lines[worker] = RemoteWorker(
             job, line, self._own, self._options.timeout, before.facts if before else WorkerFacts()
         )
         if job.fileno() >= 0:
@@ -102,13 +102,13 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
 
     def send(self, worker: int, outgoing: Waiting) -> bool:
         """Leave a command for a worker to fetch; see `Carrier`."""
-        if not self._lines[worker].is_released:
-            self._lines[worker].line.put(outgoing)
+        if not self.lines[worker].is_released:
+            self.lines[worker].line.put(outgoing)
         return outgoing.is_sent
 
     def post(self, worker: int, command: Any) -> None:
         """Leave a command without a reply for a worker to fetch; see `RemoteCarrier`."""
-        if (found := self._lines.get(worker)) and not found.is_released:
+        if (found := self.lines.get(worker)) and not found.is_released:
             found.line.post(Waiting(wrapped(encode_apart(command, "the command")), type(command)))
 
     def fileno(self) -> int:
@@ -119,29 +119,29 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
 
     def exit_code(self, worker: int) -> int | None:
         """A worker's exit code, as in multiprocessing."""
-        return self._lines[worker].job.exit_code
+        return self.lines[worker].job.exit_code
 
     def ending(self, worker: int) -> str:
         """Torch's message if it cannot be reached, or the launcher's if that says more than the exit code."""
-        found = self._lines[worker]
+        found = self.lines[worker]
         return found.ending or words_of(found.job)
 
     def place(self, worker: int) -> str:
         """Its process, and its machine if different."""
-        return self._lines[worker].place
+        return self.lines[worker].place
 
     def facts(self, worker: int) -> WorkerFacts:
         """Its machine, and the data received from it."""
-        found = self._lines.get(worker)
+        found = self.lines.get(worker)
         return WorkerFacts() if found is None else found.facts
 
     def progress(self, worker: int) -> Progress | None:
         """The progress of a worker on this machine; None for others."""
-        return self._lines[worker].progress
+        return self.lines[worker].progress
 
     def stop_early(self, worker: int) -> None:
         """Ask a worker to end its current command with the current column."""
-        found = self._lines[worker]
+        found = self.lines[worker]
         if found.job.control is None:
             found.line.stop_early()
         else:
@@ -149,7 +149,7 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
 
     def clear(self, worker: int) -> None:
         """Reset a worker's column, and cancel a pending `stop_early`."""
-        found = self._lines[worker]
+        found = self.lines[worker]
         if found.job.control is None:
             found.line.clear()
         else:
@@ -157,21 +157,21 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
 
     def clear_published(self, worker: int) -> None:
         """Reset the count of items that a worker has published, if visible."""
-        if (control := self._lines[worker].job.control) is not None:
+        if (control := self.lines[worker].job.control) is not None:
             control[PUBLISHED] = 0
 
     # Ends
 
     def release(self, worker: int) -> None:
         """Stop reporting events of a worker."""
-        found = self._lines[worker]
+        found = self.lines[worker]
         if not found.is_released and found.job.fileno() >= 0:
             self._epoll.unregister(found.job.fileno())
         super().release(worker)
 
     def kill(self, workers: Iterable[int]) -> None:
         """End these workers at once, and wait until they are gone."""
-        found = [self._lines[worker] for worker in workers if worker in self._lines]
+        found = [self.lines[worker] for worker in workers if worker in self.lines]
         for one in found:
             if one.job.fileno() < 0:
                 one.line.hang_up()  # its scheduler may take a while
@@ -181,10 +181,10 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
 
     def end_all(self, timeout: float) -> None:
         """Tell all workers that no more commands will come, and kill those still running after `timeout` seconds."""
-        for one in self._lines.values():
+        for one in self.lines.values():
             one.line.hang_up()
-        await_ends([one.job for one in self._lines.values()], timeout)
-        self.kill(self._lines)
+        await_ends([one.job for one in self.lines.values()], timeout)
+        self.kill(self.lines)
 
     def _close(self, workers: Iterable[RemoteWorker]) -> None:
         for one in workers:

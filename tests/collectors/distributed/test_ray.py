@@ -27,6 +27,7 @@ from reap.workers.ray.cluster import Cluster
 from tests.collectors.distributed.rollouts import check_landing, check_slots, check_travel, check_waiting
 from tests.collectors.distributed.starts import Point
 from tests.collectors.distributed.updates import ONLY_ONE, Whole, check_leaves, when_only_one_worker_is_updated
+from tests.collectors.seams import pids_of
 from tests.collectors.worker_kinds import Uniform
 from tests.workers.handlers import have_ended, watch
 from tests.workers.ray.local import _nothing_left_running, local_ray, on_ray  # noqa: F401  fixtures
@@ -176,7 +177,7 @@ def test_options_of_each_actor() -> None:
     with RayCollector(numbered, remote_configs=configs, **options) as collector:
         assert collector.next()["observation"][:, 0, 0].tolist() == [5, 7]
         assert collector.use_env_creator
-        pid = collector._group.carrier._lines[0].whereabouts.pid
+        pid = pids_of(collector)[0]
         ray.util.remove_placement_group(group)  # its workers end with it
         with pytest.raises(WorkerDied, match=f"pid {pid} "):
             list(collector)

@@ -21,6 +21,7 @@ from reap.recording.trajectories import LEAF_SHIFT
 from reap.testing.marked import Marked
 from reap.workers.ray.cluster import Cluster
 from reap.workers.ray.group import ray_group
+from tests.collectors.seams import pids_of
 from tests.kept import stop_all
 from tests.workers.handlers import Doer, ask, patience
 from tests.workers.ray.local import ONE_RAY, ROOT, SLOW_STARTS, _nothing_left_running  # noqa: F401  a fixture
@@ -155,12 +156,6 @@ def nodes_of(collector: RayCollector) -> list[str]:
     return [one.place.node for one in collector.stats().workers if one.place is not None]
 
 
-def pid_of(collector: RayCollector, worker: int) -> int:
-    whereabouts = collector._group.carrier._lines[worker].whereabouts
-    assert whereabouts is not None
-    return whereabouts.pid
-
-
 def drain(node: Any) -> None:
     """As `ray drain-node` does; the node has two minutes left."""
     from ray._raylet import GcsClient
@@ -209,7 +204,7 @@ def has_no_gaps(batch: Any) -> bool:
 def test_a_node_is_removed_in_a_rollout(cluster: Any, make: Callable[..., RayCollector], env: SlowEnv, graceful: bool) -> None:
     collector = on_two_nodes(cluster, make, on_worker_failure="restart")
     deliver_from(collector, 0)
-    victim, pid = node_of(collector, cluster), pid_of(collector, 0)
+    victim, pid = node_of(collector, cluster), pids_of(collector)[0]
     env.wait_for(pid)
     cluster.remove_node(victim, allow_graceful=graceful)
     with pytest.warns(RuntimeWarning, match=r"worker 0 is replaced now.*pid \d+ on .*Ray node \w+: Actor"):
@@ -222,7 +217,7 @@ def test_a_node_is_removed_in_a_rollout(cluster: Any, make: Callable[..., RayCol
 
 def test_the_error_names_node_and_reason(cluster: Any, make: Callable[..., RayCollector], env: SlowEnv) -> None:
     collector = on_two_nodes(cluster, make)
-    victim, pid = node_of(collector, cluster), pid_of(collector, 0)
+    victim, pid = node_of(collector, cluster), pids_of(collector)[0]
     cluster.remove_node(victim)
     with pytest.raises(
         WorkerDied, match=rf"(?s)Worker 0 was lost.*pid {pid} on .*Ray node {victim.node_id[:12]}.*node has died"
@@ -257,7 +252,7 @@ def test_a_node_is_removed_while_a_successor_starts(cluster: Any, make: Callable
     collector = make(ThirdIsSlow(tmp_path), on_worker_failure="restart")
     collector.next()
     left = nodes_of(collector)[0]
-    os.kill(pid_of(collector, 0), signal.SIGKILL)
+    os.kill(pids_of(collector)[0], signal.SIGKILL)
     batches_until(collector, lambda: len(list(tmp_path.glob("made.*"))) == 3)  # the other delivers
     victim = node_of(collector, cluster)
     assert victim.node_id != left, "a successor is put on another node"
@@ -271,7 +266,7 @@ def test_a_node_is_removed_while_a_successor_starts(cluster: Any, make: Callable
 def test_a_drained_node_is_left(cluster: Any, make: Callable[..., RayCollector], env: SlowEnv) -> None:
     collector = on_two_nodes(cluster, make, on_worker_failure="restart")
     deliver_from(collector, 0)
-    victim, pid = node_of(collector, cluster), pid_of(collector, 0)
+    victim, pid = node_of(collector, cluster), pids_of(collector)[0]
     env.wait_for(pid)
     drain(victim)
     with pytest.warns(RuntimeWarning, match="worker 0 is replaced now.*told to leave.*drained"):

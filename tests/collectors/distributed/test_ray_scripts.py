@@ -28,7 +28,7 @@ from reap.collectors.distributed import RayCollector
 options = {"frames_per_batch": 20, "stall_after": None, "ray_init_config": {"log_to_driver": False}}
 collector = RayCollector("CartPole-v1", num_collectors=2, **options)
 collector.next()
-print(*(line.whereabouts.pid for line in collector._group.carrier._lines.values()), flush=True)
+print(*(line.whereabouts.pid for line in collector._group.carrier.lines.values()), flush=True)
 """
 
 

@@ -121,7 +121,7 @@ def test_of_posts_to_a_busy_worker_the_latest_is_left_and_comes_before_later_com
     group.request(0, wait)
     for number in range(50):
         group.post(0, Put(np.full(1_000_000, number, np.float32)))
-    group.carrier._lines[0].outbox.flush()
+    group.carrier.lines[0].outbox.flush()
     group.request(0, Count())
     os.write(writer, b"x")
     assert group.ready([0])[1] == 1
@@ -269,7 +269,7 @@ def test_a_thread_that_ends_late_keeps_no_descriptors_of_its_process() -> None:
     ends = threading.Event()
     thread = threading.Thread(target=ends.wait)
     thread.start()
-    line = group.carrier._lines[0]
+    line = group.carrier.lines[0]
     line._threads.append(thread)
     group.stop()
     assert [one for one in descriptors() if "pidfd" in one] == before
@@ -393,7 +393,7 @@ def test_a_worker_that_dies_with_a_command_half_sent_is_noticed_and_nothing_is_l
     ask(group, 0, ("add", 1, 1))
     pid = pid_of(group, 0)
     group.post(0, Put(np.ones(100_000_000, np.float32)))
-    while group.carrier._lines[0].outbox._waiting:
+    while group.carrier.lines[0].outbox._waiting:
         time.sleep(0.0001)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerDied):

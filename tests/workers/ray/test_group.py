@@ -145,7 +145,7 @@ def test_posts_of_the_same_memory_are_put_once(group: RayGroup) -> None:
     for worker in range(2):
         group.post(worker, post)
         ask(group, worker, kept)
-    objects = {one.reference for line in group.carrier._lines.values() for own in line._latest.values() for one in own.objects}
+    objects = {one.reference for line in group.carrier.lines.values() for own in line._latest.values() for one in own.objects}
     assert len(objects) == 1
 
 
