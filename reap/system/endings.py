@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from operator import methodcaller
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
 K = TypeVar("K")
 T = TypeVar("T")
+R = TypeVar("R", bound=ref[Any])
+
+FEWEST = 64
+"""Number of references among which freed objects are not looked for."""
 
 
 class Numbered(ref[T]):
@@ -44,14 +49,36 @@ def numbered(one: T, number: int, ended: Callable[[Any], Any] | None = None) -> 
     return made
 
 
+class KeptReferences(dict[Any, R]):
+    """References by key; from time to time those to freed objects are dropped.
+
+    That takes out one entry after the other, so nothing is lost that another thread adds meanwhile, and a pass that Ctrl-C ends
+    leaves less to the next one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._room = FEWEST
+
+    def keep(self, key: Any, reference: R) -> None:
+        """Store a reference. Where several threads do so without a lock, no key may come twice."""
+        self[key] = reference
+        if len(self) > self._room:
+            for known in list(self):
+                found = self.get(known)
+                if found is not None and found() is None:
+                    self.pop(known, None)
+            self._room = 2 * len(self) + FEWEST
+
+
 class _Ending(ref[Any]):
     __slots__ = ("run",)
     run: Callable[[], Any]
 
 
 _run = methodcaller("run")
-_endings: dict[int, _Ending] = {}
-_room = [64]
+_endings: KeptReferences[_Ending] = KeptReferences()
+_number = count()
 
 
 def at_end(one: object, function: Callable[..., Any], *arguments: Any) -> None:
@@ -64,20 +91,14 @@ def at_end(one: object, function: Callable[..., Any], *arguments: Any) -> None:
     """
     ending = _Ending(one, _run)
     ending.run = partial(function, *arguments)
-    _endings[id(ending)] = ending
-    if len(_endings) > _room[0]:
-        for number, over in [(number, own) for number, own in list(_endings.items()) if own() is None]:
-            if _endings.get(number) is over:
-                del _endings[number]
-        _room[0] = 2 * len(_endings) + 64
+    _endings.keep(next(_number), ending)
 
 
 class WeakValues(Generic[K, T]):
     """Objects by key; the objects are not kept alive."""
 
     def __init__(self) -> None:
-        self._values: dict[K, ref[T]] = {}
-        self._room = 64
+        self._values: KeptReferences[ref[T]] = KeptReferences()
 
     def get(self, key: K) -> T | None:
         """Return the object under a key, if there is one."""
@@ -89,8 +110,5 @@ class WeakValues(Generic[K, T]):
         known = self.get(key)
         if known is not None:
             return known
-        self._values[key] = ref(one)
-        if len(self._values) > self._room:
-            self._values = {key: own for key, own in self._values.items() if own() is not None}
-            self._room = 2 * len(self._values) + 64
+        self._values.keep(key, ref(one))
         return one

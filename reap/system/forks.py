@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
+from reap.system.endings import KeptReferences
 from reap.system.native import at_fork
 
 T = TypeVar("T")
@@ -24,19 +26,16 @@ class References(Generic[T]):
     """Objects that are not kept alive. No callback runs when one is freed: a signal handler's exception would be lost in it."""
 
     def __init__(self) -> None:
-        self._references: list[ref[T]] = []
-        self._room = 64
+        self._references: KeptReferences[ref[T]] = KeptReferences()
+        self._number = count()
 
     def add(self, one: T) -> None:
         """Add an object."""
-        self._references.append(ref(one))
-        if len(self._references) > self._room:
-            self._references = [reference for reference in self._references if reference() is not None]
-            self._room = 2 * len(self._references) + 64
+        self._references.keep(next(self._number), ref(one))
 
     def alive(self) -> list[T]:
         """The objects that still exist."""
-        return [one for reference in self._references if (one := reference()) is not None]
+        return [one for reference in list(self._references.values()) if (one := reference()) is not None]
 
 
 class ForkedLocks:

@@ -6,7 +6,9 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -16,8 +18,11 @@ from reap.envs import GymEnv, SerialEnv
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Block, Field
 from reap.recording.pool import SlotPool
-from reap.system.endings import WeakValues, at_end, numbered
+from reap.system import endings
+from reap.system.endings import FEWEST, KeptReferences, WeakValues, at_end, numbered
+from reap.system.forks import References
 from reap.testing import Const, Count
+from tests.interruptions import CtrlC, moments_of
 
 
 class Thing:
@@ -116,9 +121,60 @@ def test_values_that_are_gone_make_room() -> None:
     kept = [values.setdefault(number, Thing()) for number in range(10)]
     for number in range(10, 500):
         values.setdefault(number, Thing())
-    assert len(values._values) < 200  # pyright: ignore[reportPrivateUsage]
     for number, one in enumerate(kept):
         assert values.setdefault(number, Thing()) is one
     other = Thing()
     assert values.setdefault(300, other) is other
     assert values.setdefault(300, Thing()) is other
+
+
+def test_references_to_freed_objects_are_dropped() -> None:
+    references: KeptReferences[ref[Thing]] = KeptReferences()
+    things = [Thing() for _ in range(10)]
+    for number in range(500):
+        references.keep(number, ref(things[number] if number < 10 else Thing()))
+        assert len(references) <= 2 * len(things) + FEWEST
+    assert [references[number]() for number in range(10)] == things
+
+
+def full() -> References[Thing]:
+    """References of which the next to be added makes it drop those to freed objects."""
+    references: References[Thing] = References()
+    for _ in range(FEWEST):
+        references.add(Thing())
+    return references
+
+
+def test_a_pass_that_ctrl_c_ends_leaves_less_to_the_next_one() -> None:
+    thing = Thing()
+    whole = moments_of(lambda: full().add(thing)) - moments_of(full)
+    references = full()
+    _, is_broken_off = CtrlC(whole // 2).call(lambda: references.add(thing))
+    assert is_broken_off
+    assert moments_of(lambda: references.add(thing)) < 0.6 * whole
+    assert references.alive() == [thing, thing]
+
+
+def test_what_another_thread_adds_while_freed_objects_are_dropped_is_kept() -> None:
+    references = full()
+    added: list[Thing] = []
+
+    def add() -> None:
+        added.append(Thing())
+        references.add(added[-1])
+
+    def at_each_moment(frame: FrameType, _event: str, _argument: Any) -> Any:
+        if frame.f_code.co_filename == endings.__file__:
+            frame.f_trace_opcodes = True
+            sys.settrace(None)
+            add()
+            sys.settrace(at_each_moment)
+        return at_each_moment
+
+    first = Thing()
+    earlier = sys.gettrace()
+    sys.settrace(at_each_moment)
+    references.add(first)
+    sys.settrace(earlier)
+    assert len(added) > 10, "there were moments for others to add"
+    assert {id(one) for one in references.alive()} == {id(one) for one in (first, *added)}
