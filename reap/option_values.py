@@ -1,4 +1,4 @@
-"""Values of options: positive integers, finite numbers from 0 on, and bools."""
+"""Values of options: positive integers, finite numbers from 0 on, bools, and seeds."""
 
 from __future__ import annotations
 
@@ -83,3 +83,14 @@ def switch(value: Any, name: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise OptionError(f"{name}: expected a bool, got {shown(value):.100}")
     return bool(value)
+
+
+def checked_seeding(seed: Any, static_seed: Any) -> tuple[int, bool]:
+    """The arguments of a `set_seed`, as an int and a bool of Python's.
+
+    Raises:
+        OptionError: the seed is not an integer from 0 to 2**63 - 1, or `static_seed` not a bool.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise OptionError(f"seed: expected an integer from 0 to 2**63 - 1, got {shown(seed):.100}")
+    return int(seed), switch(static_seed, "static_seed")

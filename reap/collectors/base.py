@@ -35,12 +35,13 @@ from reap.collectors.options.collector import CollectorOptions, warn_of_rounding
 from reap.collectors.parts import Parts
 from reap.collectors.policy_weights import PolicyWeights
 from reap.collectors.schedules.base import Schedule, finish_writes
-from reap.collectors.state import STATE_FORMAT, check_state, checked_seed, policy_state, shares_of_workers
+from reap.collectors.state import STATE_FORMAT, check_state, policy_state, shares_of_workers
 from reap.collectors.stats import CollectorStats, Meter
 from reap.collectors.worker.commands import GetState, Reset
 from reap.collectors.workers.base import Workers
 from reap.collectors.workers.requests import ask_one, scatter
 from reap.errors import CallOrderError, ClosedError, OptionError, ReapError, in_own_words
+from reap.option_values import checked_seeding
 from reap.system.interrupts import deferring_interrupts
 from reap.weights.base import load_weights
 
@@ -257,13 +258,13 @@ class DataCollectorBase(CollectorCalls, CollectorAttributes, IterableDataset[Any
             The seed that follows in the chain.
 
         Raises:
-            OptionError: not a valid seed.
+            OptionError: not a valid seed, or not a bool.
         """
         self._ensure_open()
-        checked = checked_seed(seed)
+        checked, is_static = checked_seeding(seed, static_seed)
         with self._between_rollouts():
             self._handover.drop_recorded()
-            following = self._workers.seed(checked, static_seed)
+            following = self._workers.seed(checked, is_static)
             break_trajectories(self._options.replay_buffer)
         return following
 

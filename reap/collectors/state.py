@@ -73,13 +73,6 @@ def as_state_dict_gave() -> Generator[None]:
         ) from error
 
 
-def checked_seed(seed: Any) -> int:
-    """The seed as an int; raises OptionError for anything else."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
-        raise OptionError(f"seed: expected an integer from 0 to 2**63 - 1, got {seed!r}")
-    return int(seed)
-
-
 def checked_rows(index: Any) -> list[int]:
     """The rows that an index selects: a row, a list of rows or a mask; raises OptionError for anything else."""
     given = np.atleast_1d(np.asarray(index))

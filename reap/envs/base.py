@@ -31,7 +31,7 @@ from reap.envs.faces.tensordict_as_rows import OwnCalls, TensorDictAsRows, Tenso
 from reap.envs.row_stepper import Rows, RowStepper, StepperHalf
 from reap.errors import ClosedError, OptionError
 from reap.keys import Key
-from reap.option_values import switch
+from reap.option_values import checked_seeding, switch
 from reap.recording.buffers import Slot, Stage
 from reap.recording.layout import Block, Layout
 from reap.recording.records import Note, Recipe, ResetLog
@@ -257,8 +257,13 @@ class EnvBase(Stepping, ModuleCalls):
     # ------------------------------------------------------------------ life
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Seed the env; return the seed for the env after it in the chain (the same one if `static_seed`)."""
+        """Seed the env; return the seed for the env after it in the chain (the same one if `static_seed`).
+
+        Raises:
+            OptionError: the seed is not an integer from 0 to 2**63 - 1, or `static_seed` not a bool.
+        """
         self.ensure_open()
+        seed, static_seed = checked_seeding(seed, static_seed)
         self._set_seed(seed)
         return seed if static_seed else next_seed(seed)
 

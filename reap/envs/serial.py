@@ -16,7 +16,7 @@ from reap.envs.row_stepper import Rows, RowStepper, StepRows
 from reap.envs.rows import RowsEnv
 from reap.envs.transport import merged_kwargs, warn_of
 from reap.errors import CallOrderError, OptionError, SpecMismatch, add_note
-from reap.option_values import is_count
+from reap.option_values import checked_seeding, is_count
 from reap.recording.buffers import Slot, Stage
 from reap.recording.records import Recipe, ResetLog
 from reap.specs.fits import Check
@@ -120,8 +120,13 @@ class SerialEnv(RowsEnv):
         self.row = self._merged()
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Give each env the next seed of the chain; return the one after the last."""
+        """Give each env the next seed of the chain; return the one after the last.
+
+        Raises:
+            OptionError: the seed is not an integer from 0 to 2**63 - 1, or `static_seed` not a bool.
+        """
         self.ensure_open()
+        seed, static_seed = checked_seeding(seed, static_seed)
         for env in self.envs:
             seed = env.set_seed(seed, static_seed)
         return seed

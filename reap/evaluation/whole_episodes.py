@@ -26,6 +26,7 @@ from reap.envs.make_env import build_env, is_env
 from reap.errors import OptionError
 from reap.evaluation.episodes import Ended, EpisodeLog, Evaluation
 from reap.evaluation.evaluator import Evaluator
+from reap.option_values import switch
 from reap.policy.contents.held import Held, held_by
 from reap.recording.trajectories import TrajectoryTracker
 from reap.specs.fits import Check
@@ -97,7 +98,7 @@ def evaluate(
         Returns and lengths; with `start`, an `Evaluator`.
 
     Raises:
-        OptionError: `episodes` is not positive, or a collector does not accept the env or the policy.
+        OptionError: `episodes` is not positive, `start` not a bool, or a collector does not accept the env or the policy.
         SpecMismatch: a policy that does not fit the env, or an env without one reward per frame.
 
     Example:
@@ -117,7 +118,7 @@ def evaluate(
         max_frames_per_traj=max_frames_per_traj,
         check=check,
     )
-    if start:
+    if switch(start, "start"):
         return Evaluator(env, policy, run)
     built = build_env(env)
     try:

@@ -205,7 +205,7 @@ def test_rollouts(cartpole: EnvBase) -> None:
         cartpole.rollout(2, lambda td: td, auto_cast_to_device=True)
     with pytest.raises(OptionError, match="a policy or actions, got both"):
         cartpole.rollout(2, policy, actions=actions)
-    with pytest.raises(OptionError, match="expected one step or more, got 0"):
+    with pytest.raises(OptionError, match="rollout: max_steps: expected a positive integer, got 0"):
         cartpole.rollout(0)
 
 

@@ -22,6 +22,7 @@ from reap.data.storages.lazy import LazyTensorStorage
 from reap.data.storages.lists import ListStorage
 from reap.data.transforms import Transforms
 from reap.data.writers import Writer
+from reap.option_values import switch
 from reap.system.forks import ForkedLocks
 from reap.system.sending import SharedWhenSent
 
@@ -197,8 +198,9 @@ class Assembly(Checkpointed, SharedWhenSent):
             invert: its `forward` changes data that are written, and its `inv` samples.
 
         Raises:
-            OptionError: not a transform.
+            OptionError: not a transform, or `invert` is not a bool.
         """
+        switch(invert, "invert")
         with self._without_prefetched():
             self._transforms.insert(index, transform, invert=invert)
         return self

@@ -124,6 +124,7 @@ class ReplayBufferEnsemble(SavedTogether, OneByOne):
             OptionError: no size is given, here or before, or it is not a multiple of the number of buffers chosen.
             CallOrderError: a buffer holds too few frames.
         """
+        gives_info = switch(return_info, "return_info")
         size = batch_size if batch_size is not None else self.batch_size
         if size is None:
             raise OptionError("sample: expected a batch_size, here or where the ensemble is made, got none")
@@ -133,7 +134,7 @@ class ReplayBufferEnsemble(SavedTogether, OneByOne):
             buffer.feeders.check()
         sample = self._sample(size) if self._prefetcher is None else self._prefetcher.next(size)
         self.sampled.note(sample)
-        return (sample.data, sample.info) if return_info else sample.data
+        return (sample.data, sample.info) if gives_info else sample.data
 
     def _sample(self, size: int) -> Sample:
         chosen = self._chosen()
@@ -286,7 +287,8 @@ class ReplayBufferEnsemble(SavedTogether, OneByOne):
     add = extend
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Remove all frames from all buffers."""
+        """Remove all frames from all buffers; see `ReplayBuffer.empty`."""
+        switch(empty_write_count, "empty_write_count")
         self._drop_prefetched()
         for buffer in self.buffers:
             buffer.empty(empty_write_count)

@@ -13,6 +13,7 @@ from reap.data.buffers.one_by_one import OneByOne
 from reap.data.buffers.sample_notes import UNKNOWN, age_stats
 from reap.data.storages.edits.fitting import under_key
 from reap.errors import OptionError
+from reap.option_values import switch
 
 
 class BufferFace(OneByOne, Assembly):
@@ -23,9 +24,13 @@ class BufferFace(OneByOne, Assembly):
 
         Args:
             empty_write_count: also reset `write_count` to 0.
+
+        Raises:
+            OptionError: not a bool.
         """
+        forgets = switch(empty_write_count, "empty_write_count")
         with self._without_prefetched():
-            self._storage.ring.empty(forget_written=empty_write_count)
+            self._storage.ring.empty(forget_written=forgets)
             self._sampler.empty()
             self._writer.empty()
 

@@ -194,11 +194,12 @@ class ReplayBuffer(BufferFace):
                 dimensions the index is a tuple, with a tensor for each of them.
 
         Raises:
-            OptionError: no size is given, here or at construction.
+            OptionError: no size is given, here or at construction; or an argument of another type.
             CallOrderError: the buffer holds too few frames.
         """
+        gives_info = switch(return_info, "return_info")
         sample = self._next(batch_size)
-        return (sample.data, sample.info) if return_info else sample.data
+        return (sample.data, sample.info) if gives_info else sample.data
 
     def _next(self, batch_size: int | None = None) -> Sample:
         self.feeders.check()

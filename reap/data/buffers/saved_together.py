@@ -24,6 +24,7 @@ from reap.data.saving.plain import decoded, encoded
 from reap.data.saving.reading import SavedFolder, whole
 from reap.data.saving.rest import REST, read_rest, read_state, write_rest
 from reap.errors import SpecMismatch
+from reap.option_values import switch
 from reap.words import counted
 
 
@@ -65,6 +66,7 @@ class SavedTogether:
 
     def loads(self, path: str | Path, verify: bool = True) -> None:
         """Load a save of `dumps`; see `ReplayBuffer.loads`."""
+        switch(verify, "verify")
         states, rest = whole(real(path), REST, partial(self._read, verify=verify))
         self._load([lambda buffer, one=one: buffer.load_state_dict(one) for one in states], rest)
 

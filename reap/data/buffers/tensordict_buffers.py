@@ -25,6 +25,7 @@ from reap.data.storages.trees import Tree, holds_tensors_only, tree_of
 from reap.data.writers import TensorDictRoundRobinWriter
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import NestedKey, as_key, plain
+from reap.option_values import switch
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
@@ -75,7 +76,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
             data: TensorDicts, or dicts that make such.
             update_priority: False gives them the largest priority so far, whatever is under `priority_key`.
         """
-        if update_priority is False and isinstance(self._sampler, PrioritizedSampler):
+        is_alike = update_priority is not None and not switch(update_priority, "update_priority")
+        if is_alike and isinstance(self._sampler, PrioritizedSampler):
             with self._lock:
                 return self._sampler.begin_alike(self._storage, lambda: self._extend(data))
         return self._extend(data)
@@ -88,10 +90,12 @@ class TensorDictReplayBuffer(ReplayBuffer):
             return_info: also return a dictionary of the information.
             include_info: False omits the information from the sample.
         """
+        gives_info = switch(return_info, "return_info")
+        leaves_out = include_info is not None and not switch(include_info, "include_info")
         data, info = super().sample(batch_size, return_info=True)
-        if include_info is False and isinstance(data, TensorDictBase):
+        if leaves_out and isinstance(data, TensorDictBase):
             data = data.exclude(*info)
-        return (data, info) if return_info else data
+        return (data, info) if gives_info else data
 
     def update_tensordict_priority(self, data: TensorDictBase | list[TensorDictBase]) -> None:
         """Set the priorities of frames to the values under `priority_key`; only samplers with priorities use them.

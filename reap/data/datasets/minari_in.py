@@ -17,6 +17,7 @@ from reap.data.datasets.spaces import ACTION, OBSERVATION, root_of, taken_apart
 from reap.data.storages.lazy import LazyTensorStorage
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, nested
+from reap.option_values import switch
 from reap.optional import load
 
 
@@ -36,7 +37,7 @@ def from_minari(dataset: Any, buffer: ReplayBuffer | None = None, *, categorical
 
     Raises:
         ImportError: Minari, or the package for the format of the data set, is not installed.
-        OptionError: the data set does not exist here, or has no episodes.
+        OptionError: the data set does not exist here, or has no episodes; or an argument of another type.
         SpecMismatch: a space that cannot be used: Text, for example.
 
     Example (reads from Minari's folder)::
@@ -45,6 +46,7 @@ def from_minari(dataset: Any, buffer: ReplayBuffer | None = None, *, categorical
         buffer.sample(256)
     """
     minari = load("minari", "from_minari")
+    switch(categorical_action_encoding, "categorical_action_encoding")
     if isinstance(dataset, str):
         try:
             dataset = minari.load_dataset(dataset)

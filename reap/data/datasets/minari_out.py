@@ -25,6 +25,7 @@ from reap.data.datasets.spaces import ACTION, OBSERVATION, assembled, leaves, re
 from reap.data.datasets.versions import versions
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, nested, plain
+from reap.option_values import switch
 from reap.optional import load
 from reap.recording.layout import Array
 
@@ -87,6 +88,7 @@ def to_minari(
         dataset = reap.data.to_minari(buffer, "cartpole/mine-v0", env="CartPole-v1")
     """
     minari = load("minari", "to_minari")
+    switch(complete_only, "complete_only")
     if data_format not in FORMATS:
         raise OptionError(f"data_format: expected one of {', '.join(FORMATS)}, got {data_format!r}")
     load("h5py" if data_format == "hdf5" else "pyarrow", f"to_minari with data_format={data_format!r}")

@@ -25,6 +25,7 @@ from reap.data.dtypes import dtype_named
 from reap.data.saving.manifest import checksum, hexadecimal
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, nested
+from reap.option_values import switch
 from reap.system.disk import replaced
 from reap.tensordicts import make_tensordict
 
@@ -129,16 +130,16 @@ def load_run(folder: str | Path, *, verify: bool = False) -> TensorDictBase:
         verify: compare checksums, which reads all files.
 
     Raises:
-        OptionError: not a folder of `reap collect`.
+        OptionError: not a folder of `reap collect`, or `verify` is not a bool.
         SpecMismatch: a file is damaged, or has another checksum.
 
     Example (after `reap collect CartPole-v1 --frames 1000 --num-envs 4 --out data`)::
 
         load_run("data").shape  # torch.Size([4, 250])
     """
-    path = Path(folder)
+    path, compares = Path(folder), switch(verify, "verify")
     manifest = read_run_manifest(path)
-    if verify:
+    if compares:
         _verify(path, manifest)
     if manifest["options"]["format"] == "memmap":
         return _mapped(path, manifest["options"]["num_envs"])

@@ -37,6 +37,7 @@ from reap.data.storages.schema import sizes_from
 from reap.data.writers import Writer
 from reap.errors import OptionError, SpecMismatch, text_of
 from reap.keys import Key
+from reap.option_values import switch
 from reap.system.disk import room
 from reap.system.interrupts import deferring_interrupts
 
@@ -123,11 +124,12 @@ class Checkpointed:
             verify: compare the checksum of each file first, which takes a second for each GB or so, and reads all of it.
 
         Raises:
-            OptionError: no buffer was saved there.
+            OptionError: no buffer was saved there, or `verify` is not a bool.
             SpecMismatch: the save is damaged, or from another kind of buffer; nothing is changed.
             CallOrderError: a process is writing.
         """
         folder = real(path)
+        switch(verify, "verify")
         with refused(str(folder)):
             state = whole(folder, REST, partial(read_state, verify=verify))
         with deferring_interrupts(), self._at_rest() as parts, refused(str(folder)):

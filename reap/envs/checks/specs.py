@@ -13,6 +13,7 @@ from reap.envs.checks.rounding import without_rounding
 from reap.envs.make_env import build_env
 from reap.errors import BoundsWarning, SpecMismatch, nearest
 from reap.keys import Key, as_key, plain
+from reap.option_values import positive, switch
 from reap.specs import Composite, Spec
 
 if TYPE_CHECKING:
@@ -32,17 +33,20 @@ def check_env_specs(env: Any, *, check_dtype: bool = True, seed: int | None = No
 
     Raises:
         SpecMismatch: a value differs from its spec; the message names the key, both, and the call.
+        OptionError: an argument of another type, or not a seed.
 
     Example:
         >>> from reap.envs import GymEnv
         >>> check_env_specs(GymEnv("CartPole-v1"))
     """
+    switch(check_dtype, "check_dtype")
+    positive(steps, "steps")
     checked = build_env(env)
     with torch.random.fork_rng([]), warnings.catch_warnings():
         warnings.simplefilter("ignore", BoundsWarning)  # they are errors here
         if seed is not None:
-            torch.manual_seed(seed)
             checked.set_seed(seed)
+            torch.manual_seed(seed)
         _check_run(checked, check_dtype, steps)
 
 

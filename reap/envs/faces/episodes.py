@@ -12,6 +12,7 @@ from reap.envs.faces.done_flags import DoneFlags, complete_flags, require_not_do
 from reap.envs.faces.results import check_result, clear_flags, merge_rows
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import NestedKey
+from reap.option_values import switch
 from reap.optional import tensordict as load_tensordict
 from reap.recording.buffers import after
 
@@ -49,11 +50,18 @@ def step_mdp(
         reward_keys: a key or a list of keys; a tuple of names is one nested key.
         done_keys: likewise; by default the three flags at the root.
         action_keys: likewise.
+
+    Raises:
+        OptionError: not a bool where one is expected.
     """
     gone: list[NestedKey] = []
-    for is_gone, keys in ((exclude_reward, reward_keys), (exclude_done, done_keys), (exclude_action, action_keys)):
-        gone.extend(_key_list(keys) if is_gone else ())
-    result = tensordict.exclude("next").copy() if keep_other else tensordict.select()
+    for name, is_gone, keys in (
+        ("exclude_reward", exclude_reward, reward_keys),
+        ("exclude_done", exclude_done, done_keys),
+        ("exclude_action", exclude_action, action_keys),
+    ):
+        gone.extend(_key_list(keys) if switch(is_gone, name) else ())
+    result = tensordict.exclude("next").copy() if switch(keep_other, "keep_other") else tensordict.select()
     result.update(tensordict.get("next").copy())
     result = result.exclude(*gone)
     return result if next_tensordict is None else next_tensordict.update(result)

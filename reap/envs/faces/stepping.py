@@ -16,6 +16,7 @@ from reap.envs.faces.episodes import rollout, step_mdp
 from reap.envs.own_policy import as_policy, own_draw
 from reap.envs.specs import EnvSpecs
 from reap.errors import OptionError
+from reap.option_values import positive, switch
 from reap.specs import random_actions
 
 if TYPE_CHECKING:
@@ -124,17 +125,28 @@ class Stepping(EnvSpecs):
             storing_device: the device of the result; None leaves steps where the env made them.
 
         Raises:
-            OptionError: both a policy and actions, or `auto_cast_to_device` with a policy without a single device.
+            OptionError: both a policy and actions, `auto_cast_to_device` with a policy without a single device, or an argument
+                of another type.
         """
         self.ensure_open()
+        positive(max_steps, "rollout: max_steps")
+        switches = {
+            "auto_reset": auto_reset,
+            "auto_cast_to_device": auto_cast_to_device,
+            "break_when_any_done": True if break_when_any_done is None else break_when_any_done,
+            "return_contiguous": return_contiguous,
+            "set_truncated": set_truncated,
+        }
+        for name, value in switches.items():
+            switches[name] = switch(value, f"rollout: {name}")
         if policy is not None and actions is not None:
             raise OptionError("rollout: expected a policy or actions, got both")
-        start = self.reset(tensordict) if auto_reset else tensordict
+        start = self.reset(tensordict) if switches["auto_reset"] else tensordict
         act: Any = as_policy(policy) or self.rand_action
         if actions is not None:
             given = list(islice(actions, max_steps))
             act, max_steps = _Replay(self, given), len(given)
-        elif auto_cast_to_device and policy is not None:
+        elif switches["auto_cast_to_device"] and policy is not None:
             act = _OnItsDevice(policy, self.device)
         return rollout(
             self,
@@ -144,9 +156,9 @@ class Stepping(EnvSpecs):
             start,
             max_steps,
             callback=callback,
-            break_when_any_done=break_when_any_done is not False,
-            set_truncated=set_truncated,
-            is_lazy=not return_contiguous,
+            break_when_any_done=switches["break_when_any_done"],
+            set_truncated=switches["set_truncated"],
+            is_lazy=not switches["return_contiguous"],
             device=storing_device,
         )
 

@@ -27,7 +27,7 @@ from reap.envs.recipes import factory_recipe
 from reap.envs.row_stepper import RowStepper
 from reap.envs.rows import RowsEnv
 from reap.errors import OptionError
-from reap.option_values import switch
+from reap.option_values import checked_seeding, switch
 from reap.recording.records import Note, Recipe, ResetLog
 from reap.seeds import seed_chain
 from reap.specs import Spec
@@ -213,9 +213,10 @@ class GymEnv(RowsEnv, GymFacts):
         A vector env with one generator for all rows gets the first seed.
 
         Raises:
-            OptionError: an EnvPool, which accepts seeds only at construction.
+            OptionError: an EnvPool, which accepts seeds only at construction; or not a seed, or not a bool.
         """
         self.ensure_open()
+        seed, static_seed = checked_seeding(seed, static_seed)
         *seeds, following = seed_chain(seed, max(1, self.batch_size.numel()), static=static_seed)
         self.row.seed(seeds)
         return following

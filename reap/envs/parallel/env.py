@@ -26,7 +26,7 @@ from reap.envs.rows import RowsEnv
 from reap.envs.serial import SerialEnv, each_of, require_equal
 from reap.envs.transport import merged_kwargs, warn_of
 from reap.errors import CallOrderError, OptionError, SpecMismatch
-from reap.option_values import is_count, switch
+from reap.option_values import checked_seeding, is_count, switch
 from reap.recording.buffers import Slot, Stage
 from reap.recording.records import Recipe, ResetLog
 from reap.specs.fits import Check
@@ -270,8 +270,13 @@ class ParallelEnv(RowsEnv):
         self._build_again = partial(self._build_again, create_env_kwargs=self._kwargs)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Give each env the next seed of the chain; return the one after the last."""
+        """Give each env the next seed of the chain; return the one after the last.
+
+        Raises:
+            OptionError: the seed is not an integer from 0 to 2**63 - 1, or `static_seed` not a bool.
+        """
         self.ensure_open()
+        seed, static_seed = checked_seeding(seed, static_seed)
         return self._started().ask_along("set_seed", seed, static_seed)
 
     def get_attribute(self, name: str) -> list[Any]:

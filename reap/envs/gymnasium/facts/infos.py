@@ -12,6 +12,7 @@ import torch
 from reap.envs.checks.looks import Look, choice_look
 from reap.envs.gymnasium.values import ObservationLeaf, cell
 from reap.errors import OptionError, SpecMismatch
+from reap.option_values import switch
 from reap.recording.layout import Array
 from reap.specs import Composite, NonTensor, Spec, Unbounded
 from reap.specs.fits import Fit
@@ -31,7 +32,7 @@ class default_info_dict_reader:  # noqa: N801  torchrl's name
         ignore_private: with `keys=None`, omit names that start with an underscore.
 
     Raises:
-        OptionError: the numbers of specs and names differ.
+        OptionError: the numbers of specs and names differ, or `ignore_private` is not a bool.
 
     Example:
         >>> default_info_dict_reader(["x_position"]).info_keys
@@ -44,7 +45,7 @@ class default_info_dict_reader:  # noqa: N801  torchrl's name
         spec: Sequence[Spec] | Mapping[str, Spec] | Composite | None = None,
         ignore_private: bool = True,
     ) -> None:
-        self.ignore_private = ignore_private
+        self.ignore_private = switch(ignore_private, "ignore_private")
         self.info_keys: dict[str, Spec] | None = None
         if isinstance(spec, Mapping | Composite):
             self.info_keys = dict(spec.items())
