@@ -16,7 +16,7 @@ unique without a lock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,9 +103,8 @@ class TrajectoryTracker:
         self._return = np.zeros(rows, np.float64)
         # Per row: the column with which the present episode reaches the limit.
         self._last = [NO_LIMIT] * rows
-        # In this rollout: places where segments begin, their ids, and places where episodes end.
-        self._starts: list[int] = []
-        self._start_ids: list[int] = []
+        # In this rollout: the ids of segments by the places where they begin, and places where episodes end.
+        self._starts: dict[int, int] = {}
         self._ends: list[int] = []
         self._columns = 0
 
@@ -122,8 +121,7 @@ class TrajectoryTracker:
         """Start a rollout recorded in `slot`; episodes continue from before, or start in column 0."""
         self._slot = slot
         self._columns = slot.columns
-        self._starts = [b * slot.columns for b in self._rows]
-        self._start_ids = list(self._ids)
+        self._starts = dict(zip(self._places(0), self._ids, strict=True))
         self._ends = []
         self._truncated = slot.by_row(after(TRUNCATED))
         # Lost with a rollout that is never closed: the first id of each segment, and the steps before it.
@@ -138,8 +136,7 @@ class TrajectoryTracker:
 
     def skip_to(self, column: int) -> None:
         """Start recording in this column; earlier columns hold another tracker's frames, which the caller restores."""
-        self._starts += [b * self._columns + column for b in self._rows]
-        self._start_ids = [*[NO_ID] * len(self._rows), *self._ids]
+        self._starts = dict.fromkeys(self._places(0), NO_ID) | dict(zip(self._places(column), self._ids, strict=True))
         self._first_ids[:, column] = self._ids
         self._last = [last if last == NO_LIMIT else last + column for last in self._last]
         self.due = min(self._last)
@@ -156,8 +153,7 @@ class TrajectoryTracker:
                 self._begun += 1
             self._last[b] = column + self._limit - 1
             if column:
-                self._starts.append(b * self._columns + column)
-                self._start_ids.append(number)
+                self._starts[b * self._columns + column] = number
                 self._first_ids[b, column] = number
             else:
                 self._count[b] = 0
@@ -183,9 +179,12 @@ class TrajectoryTracker:
             self._ids[b] = NO_ID
             self._last[b] = NO_LIMIT
             if t + 1 < self._columns:
-                self._starts.append(place + 1)
-                self._start_ids.append(NO_ID)
+                self._starts[place + 1] = NO_ID
                 self._first_ids[b, t + 1] = NO_ID
+
+    def _places(self, column: int) -> range:
+        """The places of a column."""
+        return range(column, len(self._rows) * self._columns, self._columns)
 
     @property
     def ended(self) -> int:
@@ -219,25 +218,23 @@ class TrajectoryTracker:
     def close(self, columns: int) -> None:
         """End the rollout before `columns`: write ids, step counts and done flags, and note finished episodes."""
         if columns < self._columns:
-            self._starts.extend(b * self._columns + columns for b in self._rows)
-            self._start_ids.extend([NO_ID] * len(self._rows))
-        slot, size = self._slot, len(self._rows) * self._columns
-        order = np.argsort(np.asarray(self._starts), kind="stable")
-        starts, ids = np.asarray(self._starts)[order], np.asarray(self._start_ids)[order]
-        lengths = np.diff(starts, append=size)
-        slot.by_row(IDS).reshape(-1)[...] = np.repeat(ids, lengths)
+            self._starts |= dict.fromkeys(self._places(columns), NO_ID)
+        slot, places = self._slot, sorted(self._starts)
+        starts, ids = np.array(places, np.int64), np.array([self._starts[place] for place in places], np.int64)
+        stops = _shifted(starts, len(self._rows) * self._columns)
+        lengths = stops - starts
+        slot.by_row(IDS).reshape(-1)[...] = ids.repeat(lengths)
         np.logical_or(slot.by_row(after(TERMINATED)), self._truncated, out=slot.by_row(after(DONE)))
-        counts, returns = lengths.copy(), np.add.reduceat(self._frame_rewards(slot), starts, dtype=np.float64)
-        returns[lengths == 0] = 0.0
+        counts, returns = lengths.copy(), np.add.reduceat(self._frame_rewards(slot), starts)
         # A row's first segment continues the episode that was under way.
-        firsts = np.searchsorted(starts, np.arange(0, size, self._columns))
+        firsts = starts.searchsorted(np.arange(0, len(self._rows) * self._columns, self._columns))
         counts[firsts] += self._count
         returns[firsts] += self._return
         if self._writes_counts and STEP_COUNT in slot.fields:
-            self._write_counts(slot, counts, lengths)
+            self._write_counts(slot, counts - stops, lengths)
         self.segments = Segments(starts, ids, lengths, firsts, self._count)
         self._carry_on(firsts, ids, counts, returns)
-        ended = np.searchsorted(starts, self.ends, side="right") - 1
+        ended = starts.searchsorted(self.ends, side="right") - 1
         self.finished.extend(map(Episode, returns[ended].tolist(), counts[ended].tolist()))
 
     def state(self) -> TrackerState:
@@ -252,25 +249,33 @@ class TrajectoryTracker:
         self._count = np.asarray(state["count"] if going_on else [0] * rows, np.int64)
         self._return = np.asarray(state["return"] if going_on else [0.0] * rows, np.float64)
 
-    def _frame_rewards(self, slot: Slot) -> NDArray[np.floating[Any]]:
+    def _frame_rewards(self, slot: Slot) -> NDArray[np.float64]:
         """The reward of each frame in the slot, row after row."""
         size = slot.rows * slot.columns
         arrays = [slot.by_row(key) for key in self._rewards]
         if len(arrays) == 1 and arrays[0].size == size:
-            return arrays[0].reshape(-1)
+            return arrays[0].reshape(-1).astype(np.float64)
         return sum((array.reshape(size, -1).sum(1, dtype=np.float64) for array in arrays), np.zeros(size))
 
-    def _write_counts(self, slot: Slot, counts: Indices, lengths: Indices) -> None:
-        # A segment's last frame is followed by step `counts`; those before it count down.
-        stops = np.cumsum(lengths)
-        following = np.arange(1, stops[-1] + 1) + np.repeat(counts - stops, lengths)
-        slot.by_row(after(STEP_COUNT)).reshape(-1)[...] = following
-        slot.by_row(STEP_COUNT).reshape(-1)[...] = following - 1
+    def _write_counts(self, slot: Slot, offsets: Indices, lengths: Indices) -> None:
+        # The step that follows a frame is the frame's place in the slot, counted from 1, plus the offset of its segment.
+        steps = offsets.repeat(lengths)
+        steps += np.arange(len(steps))
+        slot.by_row(STEP_COUNT).reshape(-1)[...] = steps
+        np.add(steps, 1, out=slot.by_row(after(STEP_COUNT)).reshape(-1))
 
     def _carry_on(self, firsts: Indices, ids: Indices, counts: Indices, returns: NDArray[np.float64]) -> None:
         """Keep the length and reward of unfinished episodes: those of each row's last valid segment."""
-        lasts = np.append(firsts[1:], len(counts)) - 1
+        lasts = _shifted(firsts, len(counts)) - 1
         lasts -= ids[lasts] == NO_ID
-        going_on = np.asarray(self._ids) != NO_ID
-        self._count = np.where(going_on, counts[lasts], 0)
-        self._return = np.where(going_on, returns[lasts], 0.0)
+        self._count, self._return = counts[lasts], returns[lasts]
+        idle = self.idle
+        self._count[idle], self._return[idle] = 0, 0.0
+
+
+def _shifted(numbers: Indices, last: int) -> Indices:
+    """The number after each one, and `last` after the last."""
+    following = np.empty_like(numbers)
+    following[:-1] = numbers[1:]
+    following[-1] = last
+    return following
