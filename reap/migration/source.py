@@ -1,7 +1,7 @@
 """The text of a program, whose statements are replaced one by one.
 
-Comments inside a replaced statement are moved above it, or after it if it does not begin a line; the rest of the file stays
-unchanged.
+Comments inside a replaced statement are moved above it, or after it if it does not begin a line. Those to a tool, such as
+`# noqa`, end the first line of what replaces it, because they count for their line. The rest of the file stays unchanged.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 _WIDTH = 88
 """Maximum width of a line, unless its statement has only one name."""
+
+_TO_TOOLS = ("noqa", "type:", "pyright:", "mypy:", "pylint:", "ruff:", "isort:", "fmt:", "pragma:")
+"""How comments begin that linters, type checkers and the like read."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,11 @@ class Source:
                 new = "  ".join([new, *inside])
         else:
             ending = "\r\n" if self._lines[node.lineno - 1].endswith("\r\n") else "\n"
-            lines = [*inside, *(line for statement in statements for line in _wrapped(statement, len(indent)))]
+            to_tools = [comment for comment in inside if comment.lstrip("# ").startswith(_TO_TOOLS)]
+            lines = [comment for comment in inside if comment not in to_tools]
+            for statement in statements:
+                first, *rest = _wrapped(statement, len(indent))
+                lines += ["  ".join([first, *dict.fromkeys(to_tools)]), *rest]
             new = f"{ending}{indent}".join(lines)
         return Edit(node.lineno, self.text[start:end], new, start)
 

@@ -102,6 +102,17 @@ def test_comments_inside_of_a_statement_are_put_above_it() -> None:
     assert moved(before) == textwrap.dedent(expected)
 
 
+def test_comments_to_tools_stay_on_the_line_of_the_statement() -> None:
+    names = ["LazyMemmapStorage", "LazyTensorStorage", "ListStorage", "PrioritizedSampler", "RandomSampler"]
+    few = "from {0} import (  # noqa: F401\n    GymEnv,  # noqa: F401\n    SerialEnv,  # the other\n)  # isort: skip\n"
+    assert moved(few.format("torchrl.envs")) == (
+        "# the other\nfrom reap.envs import GymEnv, SerialEnv  # noqa: F401  # isort: skip\n"
+    )
+    lines = "".join(f"    {name},\n" for name in names)
+    many = "from torchrl.data import (\n    # type: ignore\n" + lines + ")\n"
+    assert moved(many) == "from reap.data import (  # type: ignore\n" + lines + ")\n"
+
+
 def test_comments_of_a_statement_that_does_not_begin_its_line_end_it() -> None:
     before = "if 1: from torchrl.envs import (  # two\n    GymEnv,\n    SerialEnv,  # the other\n)  # end\ny = 2\n"
     assert moved(before) == "if 1: from reap.envs import GymEnv, SerialEnv  # two  # the other  # end\ny = 2\n"
