@@ -192,9 +192,14 @@ class CSVFile:
 
     Args:
         path: the file; made if it is not there.
+
+    Raises:
+        OptionError: its folder does not exist.
     """
 
     def __init__(self, path: Path) -> None:
+        if not path.absolute().parent.is_dir():
+            raise OptionError(f"writer: expected a file in a folder that exists, got {path}")
         self._path = path
 
     def append(self, scalars: Scalars, step: int) -> None:

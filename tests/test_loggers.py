@@ -178,6 +178,12 @@ def test_a_csv_file(collector: SyncDataCollector, tmp_path: Path) -> None:
     assert [{name: float(line[name]) for name in scalars[0]} for line in lines] == scalars
 
 
+def test_a_folder_that_is_not_there(collector: SyncDataCollector, tmp_path: Path) -> None:
+    path = tmp_path / "no" / "run.csv"
+    with pytest.raises(OptionError, match=f"writer: expected a file in a folder that exists, got {path}"):
+        log(collector, path)
+
+
 def test_what_is_not_known_yet_is_an_empty_field_and_goes_nowhere_else(tmp_path: Path) -> None:
     collector = SyncDataCollector(env, frames_per_batch=EPISODE - 1)
     collector.next()

@@ -110,7 +110,7 @@ def test_the_first_screen_has_code_figures_and_links() -> None:
     assert len(code) <= 10
     assert len(re.findall(r"^\| .* \|$", screen, re.MULTILINE)) == 4, "the head of the table and three figures"
     assert "**Documentation:**" in screen
-    beside = screen.partition("\nBeside speed: ")[2].partition("\n\n")[0]
+    beside = screen.partition("\nBesides speed: ")[2].partition("\n\n")[0]
     assert re.findall(r"\(docs/(\w+)\.md\)", beside) == ["episodes", "tools", "failure", "page", "dropin"]
 
 

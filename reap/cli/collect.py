@@ -228,14 +228,14 @@ def _tell(outcome: Outcome, folder: Run, stats: CollectorStats | None, data: Sto
         console.print(Text(f"Nothing is kept: no batch was complete. {folder.path} is as it was."), soft_wrap=True)
         return
     if stats is not None:
-        console.print(summary(data, folder.path, outcome.episodes, stats))
+        console.print(summary(data, folder.path, outcome.episodes, stats, is_resumed=folder.is_resumed))
     if folder.written < folder.columns:
         asked = folder.columns * data.envs
         why = "The run failed" if outcome.error else "Interrupted"
         console.print(
             Text(
                 f"{why}: {data.frames:,} of {asked:,} frames were complete; they are kept, the rest is not. "
-                "--resume continues.",
+                "--resume continues with the same options and policy.",
                 style="yellow",
             ),
             soft_wrap=True,

@@ -10,13 +10,14 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Any
 
 import rich
 import tyro
 from rich.console import Console
 from rich.text import Text
 
-from reap.cli.options import Collect, Doctor, Migrate, Replay, Tune
+from reap.cli.options import FLAGS, Collect, Doctor, Migrate, Replay, Tune
 from reap.errors import ReapError
 
 COMMANDS = Collect, Replay, Tune, Doctor, Migrate
@@ -57,16 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ReapError, ImportError) as error:
         if options.traceback:
             raise
-        text = " ".join(str(error).split())
+        name, colon, rest = " ".join(str(error).split()).partition(":")
+        text = f"{FLAGS.get(name, name)}{colon}{rest}"
         Console(stderr=True).print(Text.assemble(("reap: error: ", "bold red"), text), soft_wrap=True, highlight=False)
         return USAGE
 
 
 def _parsed(words: list[str]) -> Collect | Replay | Tune | Doctor | Migrate:
-    return tyro.extras.subcommand_cli_from_dict(
-        {command.__name__.lower(): command for command in COMMANDS},
-        prog="reap",
-        description=DESCRIPTION,
-        args=words,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
-    )
+    commands: dict[str, Any] = {command.__name__.lower(): command for command in COMMANDS}
+    config = tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff
+    command = commands.get(words[0])
+    if command is not None:  # so that errors name the help of the command
+        return tyro.cli(command, prog=f"reap {words[0]}", args=words[1:], config=config)
+    return tyro.extras.subcommand_cli_from_dict(commands, prog="reap", description=DESCRIPTION, args=words, config=config)

@@ -150,7 +150,7 @@ class Tune:
     env_id: EnvId
     """A gymnasium id, such as CartPole-v1; MODULE:ID imports a module first."""
     policy: Annotated[str, tyro.conf.arg(metavar="random|FILE.py:FACTORY|FILE.pt2", help=POLICY)] = "random"
-    hidden: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = ()
+    hidden: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="N ...")] = None
     """Instead of --policy: a network with hidden layers of these widths."""
     indices: bool = False
     """Discrete actions and observations are indices, not one-hot."""
@@ -175,3 +175,14 @@ class Doctor:
     """Print JSON: a list of objects with name, found, remedy and status, "ok" or "warning"."""
     traceback: bool = False
     """Show the full traceback of an error."""
+
+
+FLAGS = {
+    "dataset_id": "--dataset",
+    "frames_per_batch": "--frames-per-batch",
+    "hidden": "--hidden",
+    "page": "--port",
+    "seconds": "--seconds",
+    "video": "--video",
+}
+"""Options of the command line whose values are checked by functions under other names."""

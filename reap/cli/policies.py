@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Generator
+import sysconfig
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
@@ -16,9 +18,13 @@ from torch import nn
 
 from reap.cli.exported import load_exported
 from reap.envs.base import EnvBase
-from reap.errors import OptionError, ReapError, nearest, text_of
+from reap.errors import OptionError, ReapError, nearest, notes_of, text_of
 
 FORMS = "random, module.py:factory or file.pt2"
+REAP = Path(__file__).parent.parent
+PACKAGES = [Path(folder) for folder in {*sysconfig.get_paths().values()}]
+"""Folders of Python's own code and of installed packages."""
+
 PICKLES = frozenset({".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin", ".joblib"})
 
 Policy = Callable[..., Any]
@@ -129,7 +135,9 @@ def explained(policy: str) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        text = " ".join(str(error).split()) if isinstance(error, ReapError) else told(error)
+        if str(error).startswith("--policy"):
+            raise
+        text = " ".join(str(error).split()) if isinstance(error, ReapError) else "; ".join([told(error), *notes_of(error)])
         hint = ""
         if policy.endswith(".pt2") and "dynamic_shapes" in text:
             hint = " Export the program for any number of envs: dynamic_shapes={...: {0: torch.export.Dim('envs')}}."
@@ -139,14 +147,24 @@ def explained(policy: str) -> Generator[None]:
 
 
 def told(error: BaseException, path: Path | None = None) -> str:
-    """Type and text of an exception, and the last line of `path` (of any file, if None) in its traceback."""
-    lines: list[str] = []
-    trace = error.__traceback__
-    while trace is not None:
-        file = Path(trace.tb_frame.f_code.co_filename)
-        if path is None or file == path or file == path.resolve():
-            lines.append(f"{file.name}, line {trace.tb_lineno}")
-        trace = trace.tb_next
+    """Type and text of an exception, and the last line of `path` in its traceback.
+
+    Without a path it is the last line of the user's own code, or of another package if there is none.
+    """
+    lines = [(Path(frame.f_code.co_filename), line) for frame, line in walk_tb(error.__traceback__)]
+    if path is not None:
+        lines = [(file, line) for file, line in lines if file in (path, path.resolve())]
+    else:
+        lines = [(file, line) for file, line in lines if not (_is_own(file) or str(file).startswith("<"))]
+        lines = [(file, line) for file, line in lines if not _is_in(file, PACKAGES)] or lines
     text = " ".join(text_of(error).split())
-    where = f" ({lines[-1]})" if lines else ""
+    where = f" ({lines[-1][0].name}, line {lines[-1][1]})" if lines else ""
     return f"{type(error).__name__}{f': {text}' if text else ''}{where}"
+
+
+def _is_own(file: Path) -> bool:
+    return _is_in(file, [REAP]) and not _is_in(file, [REAP / "testing"])
+
+
+def _is_in(file: Path, folders: Iterable[Path]) -> bool:
+    return any(file.is_relative_to(folder) for folder in folders)

@@ -47,7 +47,8 @@ def run(options: Replay, console: Console) -> int:
     if options.to is not None and not 0 <= options.to <= record.length:
         raise OptionError(f"--to: expected a number from 0 to {record.length}, the length of the episode, got {options.to}")
     result = replay(None, record, video=options.video, to_step=options.to)
-    console.print(Text(f"{result}; return {record.reward:,.6g}", style="" if result.equal else "red"), soft_wrap=True)
+    whose = "return" if result.steps == record.length else "return of the whole episode"
+    console.print(Text(f"{result}; {whose} {record.reward:,.6g}", style="" if result.equal else "red"), soft_wrap=True)
     if result.video is not None:
         console.print(Text(f"Video: {result.video}"), soft_wrap=True)
     return COMPLETE if result.equal else FAILED

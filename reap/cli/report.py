@@ -64,7 +64,7 @@ class Stored:
         return self.envs * self.columns
 
 
-def summary(data: Stored, path: Path, episodes: Episodes, stats: CollectorStats) -> RenderableType:
+def summary(data: Stored, path: Path, episodes: Episodes, stats: CollectorStats, *, is_resumed: bool) -> RenderableType:
     """The closing table.
 
     Args:
@@ -72,15 +72,18 @@ def summary(data: Stored, path: Path, episodes: Episodes, stats: CollectorStats)
         path: where they are stored.
         episodes: the finished episodes.
         stats: the collector's counts.
+        is_resumed: the episodes and the counts are those since the run was resumed.
     """
+    since = " since the run was resumed" if is_resumed else ""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim")
     facts.add_column()
     facts.add_row("frames", f"{data.frames:,}  ({counted(data.envs, 'env')} × {data.columns:,})")
     facts.add_row("speed", f"{stats.frames_per_second:,.0f} frames/s")
-    facts.add_row("episodes", f"{len(episodes.returns):,} finished")
+    facts.add_row("episodes", f"{len(episodes.returns):,} finished{since}")
     facts.add_row("data", Text(f"{path}  ({size(data.nbytes)}, {data.keys} keys)", overflow="fold"))
-    return Group(Text(), facts, Text(), *([_quantiles(episodes), Text()] if episodes.returns else []))
+    quantiles = [_quantiles(episodes), Text()] if episodes.returns else []
+    return Group(Text(), facts, Text(), *quantiles)
 
 
 def _quantiles(episodes: Episodes) -> Table:

@@ -34,6 +34,8 @@ def run(options: Tune, console: Console) -> int:
     Raises:
         OptionError: an option cannot work.
     """
+    if options.hidden == ():
+        raise OptionError("--hidden: expected the widths of the hidden layers, such as --hidden 64 64, got none")
     if options.hidden and options.policy != "random":
         raise OptionError("--hidden: expected it alone, got --policy too")
     plot = None if options.plot is None else target("reap tune --plot", options.plot)
@@ -46,7 +48,7 @@ def run(options: Tune, console: Console) -> int:
             options.env_id,
             create_env_kwargs=env_kwargs,
             policy_factory=None if is_random else partial(_load, options.policy, options.env_id, env_kwargs),
-            hidden=options.hidden or None,
+            hidden=options.hidden,
             frames_per_batch=options.frames_per_batch,
             seconds=options.seconds,
             console=console,

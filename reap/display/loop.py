@@ -22,7 +22,7 @@ from rich.text import Text
 from reap.collectors.base import DataCollectorBase
 from reap.display.console import Display, Lines, Panel
 from reap.display.counts import Count
-from reap.errors import OptionError
+from reap.errors import OptionError, shown
 from reap.optional import load
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -63,8 +63,8 @@ def progress(
         An iterator over the collector's batches.
 
     Raises:
-        OptionError: `total` or `refresh_per_second` is not positive, or `page` is neither a bool nor a free port from 1 to
-            65535.
+        OptionError: not a collector, `total` or `refresh_per_second` is not positive, or `page` is neither a bool nor a free
+            port from 1 to 65535.
         ImportError: a page is wanted, and its packages are not installed.
 
     Example:
@@ -74,11 +74,13 @@ def progress(
         demo: 100/100 frames (100%), ... frames/s, ...
         100
     """
+    meter = getattr(collector, "_meter", None)
+    if meter is None:
+        raise OptionError(f"progress: expected a collector, got {shown(collector):.100}")
     if refresh_per_second <= 0:
         raise OptionError(f"refresh_per_second: expected a positive number, got {refresh_per_second!r}")
     if total is not None and total <= 0:
         raise OptionError(f"total: expected a positive number of frames, or None for the collector's; got {total!r}")
-    meter = collector._meter  # pyright: ignore[reportPrivateUsage]
     console, title = console or rich.get_console(), title or type(collector).__name__
     is_live = console.is_terminal and not console.is_dumb_terminal
     interval = 1.0 / refresh_per_second if is_live else SECONDS_BETWEEN_LINES

@@ -203,7 +203,11 @@ def checked_action(action: torch.Tensor, spec: Spec, key: Key, where: str) -> to
         action = action.to(spec.dtype)
     elif spec.dtype is not None and not (spec.dtype.is_floating_point and action.is_floating_point()):
         action = as_spec(action, spec.shape, spec.dtype)
-    spec.validate(action, key=str(plain(key)), where=where)
+    try:
+        spec.validate(action, key=str(plain(key)), where=where)
+    except SpecMismatch as error:
+        add_note(error, "reap: env.rand_action() shows an action that fits")
+        raise
     return action
 
 

@@ -100,8 +100,8 @@ def replay(
         on_step: called with a step number and the env: 0 after the reset, k after the k-th step.
 
     Raises:
-        OptionError: not a single gymnasium env; no env is given and the record names none; the env does not render to arrays;
-            a step beyond the end; a video that cannot be written.
+        OptionError: not a record; not a single gymnasium env; no env is given and the record names none; the env does not
+            render to arrays; a step beyond the end; a video that cannot be written.
         ImportError: a video is requested but imageio, PyAV or the env's rendering package is missing.
         SpecMismatch: an env with other actions or observations.
 
@@ -113,6 +113,12 @@ def replay(
         >>> replay("CartPole-v1", record).equal
         True
     """
+    given: Any = record
+    if not isinstance(given, EpisodeRecord):
+        raise OptionError(
+            "record: expected an EpisodeRecord, from collector.episodes[id] or EpisodeFolder(folder)[id], "
+            f"got {shown(given):.100}"
+        )
     steps = record.length if to_step is None else to_step
     if type(steps) is not int or not 0 <= steps <= record.length:
         raise OptionError(f"to_step: expected a number from 0 to {record.length}, the length of the episode, got {to_step!r}")

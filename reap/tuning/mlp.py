@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from reap.envs.base import EnvBase
 from reap.errors import OptionError
+from reap.option_values import is_count
 from reap.specs import Bounded, Categorical, OneHot
 
 
@@ -30,8 +31,8 @@ class MLP(nn.Module):
 
     def __init__(self, env: EnvBase, hidden: Sequence[int]) -> None:
         super().__init__()
-        if any(width < 1 for width in hidden):
-            raise OptionError(f"hidden: expected positive widths, got {list(hidden)}")
+        if not isinstance(hidden, list | tuple) or not all(map(is_count, hidden)):
+            raise OptionError(f"hidden: expected a list of positive widths, such as [64, 64], got {hidden!r}")
         given = env.action_spec
         spec: Any = given  # its kind decides what it has
         observations = list(env.observation_spec.keys())

@@ -11,12 +11,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from reap.collectors.local import SyncDataCollector
 from reap.collectors.stats import CollectorStats
+from reap.envs.base import EnvBase
 from reap.envs.make_env import build_env
 from reap.envs.serial import SerialEnv
 from reap.system.machine import waited_for_core
@@ -30,6 +32,9 @@ COPIED = 1 << 24
 
 WORTH = 0.8
 """More threads are used if the policy then takes less than this fraction of the time, since they take cores from the envs."""
+
+RESET_SHARE = 0.02
+"""Fraction of the time that resets are measured for."""
 
 LEAST_SECONDS = 1e-7
 """Least duration of a step in seconds: shorter ones measure mostly the clock."""
@@ -96,9 +101,7 @@ def measure(create_env_fn: Any, make_policy: Callable[[], Any], cores: int, seco
     """
     env = build_env(create_env_fn)
     try:
-        began = time.perf_counter()
-        env.reset()
-        reset = time.perf_counter() - began
+        reset = _reset(env, RESET_SHARE * seconds)
         frame = sum(field.nbytes for field in env.slot_fields().values())
     finally:
         env.close()
@@ -133,6 +136,17 @@ def _run(create_env_fn: Any, policy: Any, rows: int, seconds: float) -> tuple[fl
     in_policy = _total(after, after.policy_share) - _total(before, before.policy_share)
     step, call = in_env / calls / rows, in_policy / calls
     return max(step, LEAST_SECONDS), max(call, LEAST_SECONDS), cpu / lasted
+
+
+def _reset(env: EnvBase, seconds: float) -> float:
+    """Seconds of a reset of an env: the median of several, without the first, which is slower."""
+    env.reset()
+    began = time.perf_counter()
+    ends = [began]
+    while ends[-1] - began < seconds:
+        env.reset()
+        ends.append(time.perf_counter())
+    return statistics.median(after - before for before, after in pairwise(ends))
 
 
 def _needed_core() -> float:

@@ -21,6 +21,7 @@ from rich.text import Text
 from reap.envs.base import EnvBase
 from reap.envs.make_env import build_env, is_env
 from reap.errors import OptionError
+from reap.option_values import not_negative, positive
 from reap.optional import load
 from reap.system.machine import core_quota, usable_cores
 from reap.tuning.mlp import MLP
@@ -154,10 +155,11 @@ def tune(
         >>> print(tuning.best)  # doctest: +SKIP
         MultiSyncDataCollector, 2 workers × 16 envs
     """
-    if seconds <= 0 or frames_per_batch < 1 or (cores is not None and cores < 1):
-        raise OptionError(
-            f"expected positive numbers, got seconds={seconds!r}, frames_per_batch={frames_per_batch!r}, cores={cores!r}"
-        )
+    if not not_negative(seconds, "seconds"):
+        raise OptionError(f"seconds: expected a positive number, got {seconds!r}")
+    positive(frames_per_batch, "frames_per_batch")
+    if cores is not None:
+        positive(cores, "cores")
     make_env, shown_env = _env(create_env_fn, create_env_kwargs)
     with warnings.catch_warnings(record=True) as told:
         make_policy, shown = _policy(make_env, policy, policy_factory, hidden)

@@ -73,6 +73,9 @@ def index(observation):
 
 def make_index():
     return index
+
+def make_wide():
+    return torch.nn.Linear(7, 1)
 """
 
 
@@ -276,7 +279,12 @@ def test_an_env_that_fails_keeps_what_is_complete(here: Path, capsys: pytest.Cap
         ("ReapTest/Broken-v0 --frames 10 --out data", "the env ReapTest/Broken-v0 cannot be made: ZeroDivisionError"),
         ("CartPole-v1 --frames 0 --out data", "--frames 0: expected a positive number"),
         ("CartPole-v1 --frames 10 --num-envs -1 --out data", "--num-envs -1: expected a positive number"),
-        ("CartPole-v1 --frames 10 --out data --port 0", "page: expected True, False or a port from 1 to 65535, got 0"),
+        ("CartPole-v1 --frames 10 --out data --port 0", "--port: expected True, False or a port from 1 to 65535, got 0"),
+        ("CartPole-v1 --frames 10 --out data --format minari --dataset 1", "--dataset: expected 'namespace/name-v0'"),
+        (
+            "CartPole-v1 --frames 10 --out data --policy agent.py:make_wide",
+            r"--policy agent.py:make_wide: RuntimeError: mat1 and .* \(linear.py, line \d+\); reap: raised by the first call",
+        ),
         ("CartPole-v1 --frames 10 --seed -1 --out data", "--seed -1: expected a number from 0"),
         ("CartPole-v1 --frames 10 --out .", "--out .: expected a new or empty folder, found 'agent.py' in it"),
         ("CartPole-v1 --frames 10 --out agent.py", "--out agent.py: expected a new or empty folder, found a file"),
@@ -308,7 +316,7 @@ def test_a_port_serves_a_page(here: Path, capsys: pytest.CaptureFixture[str]) ->
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert reap(f"CartPole-v1 --frames 10 --out data --port {port}") == 2
-        assert f"page: port {port} of 127.0.0.1 cannot be bound" in capsys.readouterr().err
+        assert f"--port: port {port} of 127.0.0.1 cannot be bound" in capsys.readouterr().err
     assert not (here / "data").exists()
     assert reap(f"CartPole-v1 --frames 10 --out data --port {port}") == 0
     assert f"Page: http://127.0.0.1:{port}/?token=" in capsys.readouterr().out

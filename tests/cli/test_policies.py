@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from reap.cli.policies import load_policy
+from reap.cli.policies import explained, load_policy
+from reap.collectors import SyncDataCollector
 from reap.envs import GymEnv
 from reap.errors import OptionError
 from reap.testing import Const, Count
@@ -51,6 +53,20 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 ENV = GymEnv(Count(3))
+
+
+def test_the_line_that_is_named_is_the_users(source: Path) -> None:
+    (source / "late.py").write_text("import torch\n\ndef act(observation):\n    return torch.ones(2) @ torch.ones(3)\n")
+    sys.path.insert(0, str(source))
+    act = importlib.import_module("late").act
+    named = r"^--policy late: RuntimeError: .* \(late.py, line 4\); reap: raised by the first"
+    with pytest.raises(OptionError, match=named), explained("late"):
+        SyncDataCollector(GymEnv(Count(3)), act, frames_per_batch=4)
+
+
+def test_an_error_that_names_the_option_is_left_as_it_is(source: Path) -> None:
+    with pytest.raises(OptionError, match=r"^--policy: importing broken.py failed: Zero"), explained("broken.py:make"):
+        load_policy("broken.py:make", ENV)
 
 
 def test_random_is_no_policy() -> None:

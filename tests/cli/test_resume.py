@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import sys
 from collections import Counter
@@ -185,7 +186,8 @@ def test_stopped_and_resumed(
     monkeypatch.setenv("STOP_AT", "31")
     assert main(command(frames, words)) == 130
     out = capsys.readouterr().out
-    assert "--resume continues" in out
+    assert "--resume continues with the same options and policy." in " ".join(out.split())
+    assert "since the run was resumed" not in out
     before: Any = load_run(here / "data", verify=True).clone()
     first = before.shape[1]
     assert 20 < first < 40
@@ -198,15 +200,20 @@ def test_stopped_and_resumed(
         " --seed 7 --indices": "--indices was False and is True; the checksum of the file of --policy was",
     }.items():
         assert main(command(frames, f"{words}{change} --resume")) == 2
-        assert said in " ".join(capsys.readouterr().err.split())
+        err = " ".join(capsys.readouterr().err.split())
+        assert said in err
+        assert "A run has one set of options and one policy: begin another with --out" in err
     (here / "stopping.py").write_text(STOPPING)
     assert main(command(frames, f"{words} --resume")) == 0
-    assert f"data: {ROWS * first:,} frames are there" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"data: {ROWS * first:,} frames are there" in out
     data: Any = load_run(here / "data", verify=True)
     assert data.shape == (ROWS, 100)
     assert all((data[:, :first].get(key) == before.get(key)).all() for key in before.keys(True, True))
     assert data["collector", "traj_ids"][:, first:].min() > data["collector", "traj_ids"][:, :first].max()
     assert_whole(episodes(here / "data"))
+    ended = int(data["next", "done"][:, first:].sum())
+    assert re.search(rf"^episodes +{ended:,} finished since the run was resumed$", out, re.MULTILINE)
     assert not (here / "data" / "progress").exists()
     assert main(command(frames, f"{words} --resume")) == 0
     assert "the run is complete" in capsys.readouterr().out

@@ -61,7 +61,11 @@ def test_lists_of_another_length(option: str) -> None:
     ("given", "options", "message"),
     [
         ([], {}, "create_env_fn: expected at least one env factory, got an empty list"),
-        (Count, {}, "create_env_fn: expected a list with one entry for each worker, or one entry and num_workers=..."),
+        (
+            Count,
+            {},
+            f"create_env_fn: expected a list with one entry for each worker, or one entry and num_workers=..., got one entry: {Count}",
+        ),
         (Count, {"num_workers": 0}, "num_workers: expected a positive number of workers, got 0"),
         ([Count], {"num_workers": 2}, "num_workers=2 and 1 entries in create_env_fn: give one of them"),
         ([Count], {"frame_per_batch": 8}, "unknown option 'frame_per_batch'. Did you mean 'frames_per_batch'?"),

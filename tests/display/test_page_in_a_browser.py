@@ -25,7 +25,7 @@ SECONDS_TO_WAIT = 20
 
 
 class Run:
-    """A meter with two workers, one of them joining and mended, and its page.
+    """A meter with two workers, one of them joining and restarted, and its page.
 
     Args:
         monkeypatch: makes the readings frequent.
@@ -105,7 +105,7 @@ def test_shows_what_is_collected_and_that_it_has_ended(driver: Any, run: Run) ->
     ]
     headings = "[...document.querySelectorAll('figure:not([hidden]) h2')].map((one) => one.firstChild.textContent.trim())"
     assert driver.execute_script(f"return {headings}") == FIGURES, "there is no buffer"
-    assert driver.execute_script(f"return {text('#workers small')}") == "1 up, 1 joining, 1 mended"
+    assert driver.execute_script(f"return {text('#workers small')}") == "1 up, 1 joining, 1 restarted"
     rows = driver.execute_script("return [...document.querySelectorAll('tbody tr')].map((one) => one.innerText.split('\\t'))")
     assert [(row[:4], row[-1]) for row in rows] == [(["0", "up", "a", "3,000"], "0"), (["1", "joining", "b", "0"], "1")]
     run.work()

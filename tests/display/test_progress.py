@@ -266,6 +266,11 @@ def test_nothing_is_drawn_before_the_first_batch_is_asked_for(clock: Clock) -> N
     assert "200/200 frames   100 frames/s   after 0:02" in panels(console)[-1][1]
 
 
+def test_not_a_collector() -> None:
+    with pytest.raises(OptionError, match=r"progress: expected a collector, got \[1, 2\]"):
+        progress([1, 2])  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"refresh_per_second": 0}, "refresh_per_second"), ({"total": 0}, "total"), ({"total": -1}, "total")],

@@ -328,3 +328,11 @@ def test_the_next_frame_holds_the_true_last_observation() -> None:
     assert batch["next", "place"][:, 0].tolist() == [1, 2, 3, 1, 2, 3]
     assert batch["next", "agent", "level"].argmax(-1).tolist() == [1, 2, 3, 1, 2, 3]
     assert batch["next", "image"][:, 5, 5, 1].tolist() == [1, 2, 3, 1, 2, 3]
+
+
+def test_a_misspelt_option_that_went_to_gymnasium_is_named() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'categorical_encoding'") as info:
+        GymEnv("CartPole-v1", categorical_encoding=True)
+    (hint,) = info.value.__notes__
+    assert hint.startswith("reap: 'categorical_encoding' is no option of GymEnv and went to gymnasium.make. ")
+    assert hint.endswith("Did you mean 'categorical_action_encoding'?")

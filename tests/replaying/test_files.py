@@ -147,8 +147,9 @@ def test_an_episode(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == f"{whole}; return {longest.reward:,.6g}\n"
     video = tmp_path / "a.mp4"
     assert main(["replay", str(run), "--episode", str(longest.id), "--to", "2", "--video", str(video)]) == 0
+    part = f"episode {longest.id}: 2 of {longest.length} steps, equal to the record, bit for bit"
     assert capsys.readouterr().out.splitlines() == [
-        f"episode {longest.id}: 2 of {longest.length} steps, equal to the record, bit for bit; return {longest.reward:,.6g}",
+        f"{part}; return of the whole episode {longest.reward:,.6g}",
         f"Video: {video}",
     ]
     assert video.stat().st_size > 0

@@ -189,6 +189,12 @@ def test_workers(kind: Any) -> None:
     assert departures(records) == []
 
 
+@pytest.mark.parametrize("given", ["best", {"id": 3}, None])
+def test_not_a_record(given: Any) -> None:
+    with pytest.raises(OptionError, match="record: expected an EpisodeRecord, from collector.episodes.* got "):
+        reap.replay("CartPole-v1", given)
+
+
 def test_a_record_is_the_episode_of_the_batch() -> None:
     collector = SyncDataCollector(SerialEnv(2, Noisy), frames_per_batch=80, total_frames=80, record_episodes=True, seed=2)
     (batch,) = collector

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -248,11 +249,17 @@ def test_a_network_for_an_env(env_id: str, rows: int) -> None:
             lambda: tune(lambda: reap.SerialEnv(2, count_env), seconds=1),
             r"expected a factory of one env, found a batch of \[2\]",
         ),
-        (lambda: tune(count_env, seconds=0), "expected positive numbers, got seconds=0"),
-        (lambda: tune(count_env, cores=0), "cores=0"),
-        (lambda: tune(count_env, frames_per_batch=0), "frames_per_batch=0"),
+        (lambda: tune(count_env, seconds=0), "seconds: expected a positive number, got 0"),
+        (lambda: tune(count_env, cores=0), "cores: expected a positive integer, got 0"),
+        (lambda: tune(count_env, frames_per_batch=0), "frames_per_batch: expected a positive integer, got 0"),
         (lambda: tune(count_env, lambda x: x, hidden=[4]), "one of policy, policy_factory and hidden, got policy and hidden"),
-        (lambda: tune("FrozenLake-v1", hidden=[0]), r"expected positive widths, got \[0\]"),
+        (lambda: tune("FrozenLake-v1", hidden=64), r"hidden: expected a list of positive widths, such as \[64, 64\], got 64"),
+        (lambda: tune("FrozenLake-v1", hidden=["a"]), r"hidden: expected a list of positive widths, .* got \['a'\]"),
+        (lambda: tune(count_env, seconds="a"), "seconds: expected a finite number from 0 on, got 'a'"),
+        (
+            lambda: tune("FrozenLake-v1", hidden=[0]),
+            r"hidden: expected a list of positive widths, such as \[64, 64\], got \[0\]",
+        ),
     ],
 )
 def test_mistakes(call: Callable[[], Any], message: str) -> None:
@@ -272,3 +279,25 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "nothing is overwritten" in " ".join(capsys.readouterr().err.split())
     assert main(["tune", "CartPole-v1", "--policy", "a.py:f", "--hidden", "8"]) == 2
     assert "--hidden: expected it alone" in " ".join(capsys.readouterr().err.split())
+    assert main(["tune", "CartPole-v1", "--hidden"]) == 2
+    assert "--hidden: expected the widths of the hidden layers, such as --hidden 64 64, got none" in capsys.readouterr().err
+    assert main(["tune", "CartPole-v1", "--hidden", "8,8"]) == 2
+    assert "For full helptext, see reap tune --help" in capsys.readouterr().err
+
+
+class SlowAtFirst(Count):
+    """Takes its time for the first reset."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
+        self._is_new = True
+
+    def reset(self, **options: Any) -> Any:
+        if self._is_new:
+            time.sleep(0.5)
+        self._is_new = False
+        return super().reset(**options)
+
+
+def test_the_first_reset_is_not_counted() -> None:
+    assert measure(lambda: reap.GymEnv(SlowAtFirst()), lambda: None, 1, 0.1).reset < 0.25

@@ -158,6 +158,11 @@ class Run:
         write_run_manifest(self._place, self._manifest)
 
     @property
+    def is_resumed(self) -> bool:
+        """Whether a part of the run is from before."""
+        return self._options.output.resume and len(self._manifest["sessions"]) > 1
+
+    @property
     def first_id(self) -> int:
         """The id in the files of the collector's trajectory 0: above 0 in a resumed run."""
         return self._first_id
@@ -268,7 +273,10 @@ def _compare(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> Non
             f"{shown.get(name, '--' + name.replace('_', '-'))} was {then.get(name)!r} and is {now.get(name)!r}"
             for name in sorted(names)
         ]
-        raise OptionError(f"--resume: expected the options of the run in {path}; {'; '.join(told)}")
+        raise OptionError(
+            f"--resume: expected the options of the run in {path}; {'; '.join(told)}. A run has one set of options and one "
+            "policy: begin another with --out"
+        )
 
 
 def _locked(place: Path, path: Path) -> int:

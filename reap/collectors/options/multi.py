@@ -18,7 +18,7 @@ from reap.collectors.options.collector import (
 )
 from reap.collectors.options.generations import todays_options
 from reap.collectors.options.weights import made_scheme
-from reap.errors import OptionError, nearest
+from reap.errors import OptionError, nearest, shown
 from reap.option_values import is_count, switch, whole_number
 from reap.weights.scheme import WeightSyncScheme
 from reap.weights.schemes import SharedMemWeightSyncScheme
@@ -203,7 +203,10 @@ def _factories(create_env_fn: Any, num_workers: Any) -> list[Any]:
             raise OptionError(f"num_workers={num_workers} and {len(given)} entries in create_env_fn: give one of them")
         return given
     if num_workers is None:
-        raise OptionError("create_env_fn: expected a list with one entry for each worker, or one entry and num_workers=...")
+        raise OptionError(
+            "create_env_fn: expected a list with one entry for each worker, or one entry and num_workers=..., got one entry: "
+            f"{shown(create_env_fn):.100}"
+        )
     count = whole_number(num_workers)
     if not is_count(count):
         raise OptionError(f"num_workers: expected a positive number of workers, got {num_workers!r}")

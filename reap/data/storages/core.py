@@ -314,5 +314,6 @@ def require_dims(data: Any, dims: int) -> None:
     """Raise SpecMismatch for data with fewer batch dimensions than the storage."""
     if getattr(data, "ndim", dims) < dims:  # values that are not data are refused elsewhere
         raise SpecMismatch(
-            f"replay buffer: expected at least {dims} batch dimensions, as the storage's ndim says, got {list(data.shape)}"
+            f"replay buffer: expected at least {dims} batch dimensions, as the storage's ndim says, got {list(data.shape)}; "
+            "`extend` takes several items, `add` a single one"
         )

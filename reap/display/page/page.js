@@ -87,9 +87,9 @@ function workers() {
   find("#workers").hidden = !now.workers.length;
   if (!now.workers.length) return;
   const joining = now.workers.filter((one) => one.state === "joining").length;
-  const mended = now.workers.reduce((sum, one) => sum + one.restarts, 0);
+  const restarted = now.workers.reduce((sum, one) => sum + one.restarts, 0);
   find("#workers small").textContent =
-    `${now.workers.length - joining} up${joining ? `, ${joining} joining` : ""}${mended ? `, ${mended} mended` : ""}`;
+    `${now.workers.length - joining} up${joining ? `, ${joining} joining` : ""}${restarted ? `, ${restarted} restarted` : ""}`;
   find("#workers tbody").replaceChildren(...now.workers.map((one, index) => element("tr", {},
     element("th", { scope: "row", textContent: index }),
     element("td", { className: one.state, textContent: one.state }),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -26,7 +28,7 @@ from reap.envs.gymnasium.vector_values import batched_format
 from reap.envs.recipes import factory_recipe
 from reap.envs.row_stepper import RowStepper
 from reap.envs.rows import RowsEnv
-from reap.errors import OptionError
+from reap.errors import OptionError, add_note, nearest
 from reap.option_values import checked_seeding, switch
 from reap.recording.records import Note, Recipe, ResetLog
 from reap.seeds import seed_chain
@@ -113,7 +115,8 @@ class GymEnv(RowsEnv, GymFacts):
         }
         self._recipe = (env_name, {**options, **kwargs})
         wrapping = Wrapping(from_pixels, pixels_only, frame_skip, convert_actions_to_numpy)
-        self.wrapped: Any = build(env_name, num_envs, wrapping, kwargs)
+        with _hints_at_options(kwargs):
+            self.wrapped: Any = build(env_name, num_envs, wrapping, kwargs)
         self._is_vector = is_vector_env(self.wrapped)
         kind = kind_of(self.wrapped) if self._is_vector and type(self.wrapped) is not SyncVectorEnv else None
         size = (count_rows(self.wrapped),) if self._is_vector else ()
@@ -334,3 +337,16 @@ OF_ONE_ROW = ("categorical_action_encoding", "dtype", "info_keys")
 
 def _of_one_row(make: Callable[[], Env], options: Mapping[str, Any]) -> GymEnv:
     return GymEnv(make(), **options)
+
+
+@contextmanager
+def _hints_at_options(kwargs: Mapping[str, Any]) -> Generator[None]:
+    """Add to a TypeError about keywords that went to gymnasium the names of similar options."""
+    try:
+        yield
+    except TypeError as error:
+        known = list(inspect.signature(GymEnv.__init__).parameters)
+        for name in kwargs:
+            if name in str(error) and (hint := nearest(name, known)):
+                add_note(error, f"reap: {name!r} is no option of GymEnv and went to gymnasium.make.{hint}")
+        raise
