@@ -64,7 +64,7 @@ def test_lists_of_another_length(option: str) -> None:
         (
             Count,
             {},
-            f"create_env_fn: expected a list with one entry for each worker, or one entry and num_workers=..., got one {Count!r}",
+            f"create_env_fn: expected a list with one entry for each worker, or num_workers=... with one entry; got {Count}",
         ),
         (Count, {"num_workers": 0}, "num_workers: expected a positive number of workers, got 0"),
         ([Count], {"num_workers": 2}, "num_workers=2 and 1 entries in create_env_fn: give one of them"),

@@ -204,7 +204,7 @@ def _factories(create_env_fn: Any, num_workers: Any) -> list[Any]:
         return given
     if num_workers is None:
         raise OptionError(
-            "create_env_fn: expected a list with one entry for each worker, or one entry and num_workers=..., got one "
+            "create_env_fn: expected a list with one entry for each worker, or num_workers=... with one entry; got "
             f"{shown(create_env_fn):.100}"
         )
     count = whole_number(num_workers)
