@@ -54,6 +54,7 @@ class Line:
         is_released: whether the carrier has released the worker.
         has_ended: whether no more messages will arrive.
         host: the worker's machine; empty until it has connected.
+        threads: those that serve the line.
     """
 
     def __init__(
@@ -77,8 +78,8 @@ class Line:
         self._pair: Pair | None = None
         self._is_cut, self._is_settled = threading.Event(), threading.Event()
         self._is_settled.set()
-        self._threads = [threading.Thread(target=self._live, name=f"reap-{name}", daemon=True)]
-        self._threads[0].start()
+        self.threads = [threading.Thread(target=self._live, name=f"reap-{name}", daemon=True)]
+        self.threads[0].start()
 
     @property
     def is_connected(self) -> bool:
@@ -120,10 +121,10 @@ class Line:
         The process is released even if they have not, because nobody waits again; they do not look at it after `cut`.
         """
         deadline = time.monotonic() + timeout
-        for thread in self._threads:
+        for thread in self.threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         self.job.close()
-        is_over = not any(thread.is_alive() for thread in self._threads)
+        is_over = not any(thread.is_alive() for thread in self.threads)
         if is_over and self._pair is not None:
             self._pair.close()
         return is_over
@@ -183,10 +184,8 @@ class Line:
         self._pair = pair
         if self._is_cut.is_set():
             pair.hang_up()
-        self._threads.append(
-            threading.Thread(target=self.outbox.run, args=(pair,), name=f"reap-{self._name}-send", daemon=True)
-        )
-        self._threads[1].start()
+        self.threads.append(threading.Thread(target=self.outbox.run, args=(pair,), name=f"reap-{self._name}-send", daemon=True))
+        self.threads[1].start()
 
     @contextmanager
     def _settling(self) -> Generator[None]:

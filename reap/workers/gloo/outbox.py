@@ -30,10 +30,14 @@ class Waiting:
 
 
 class Outbox:
-    """Messages to be sent to the other side of a pair; usable from any thread."""
+    """Messages to be sent to the other side of a pair; usable from any thread.
+
+    Attributes:
+        waiting: those of which nothing has been sent.
+    """
 
     def __init__(self) -> None:
-        self._waiting: deque[Waiting] = deque()
+        self.waiting: deque[Waiting] = deque()
         self._changed = threading.Condition()
         self._is_closed = self._is_sending = False
 
@@ -42,9 +46,9 @@ class Outbox:
         with self._changed:
             if self._is_closed:
                 return
-            before = next((one for one in self._waiting if topic and one.topic == topic), None)
+            before = next((one for one in self.waiting if topic and one.topic == topic), None)
             if before is None:
-                self._waiting.append(Waiting(kind, encoded, topic))
+                self.waiting.append(Waiting(kind, encoded, topic))
             else:
                 before.encoded = encoded
             self._changed.notify_all()
@@ -56,7 +60,7 @@ class Outbox:
             ConnectionError: they can no longer be sent.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or not (self._waiting or self._is_sending))
+            self._changed.wait_for(lambda: self._is_closed or not (self.waiting or self._is_sending))
             if self._is_closed:
                 raise ConnectionError("the connection has ended")
 
@@ -73,15 +77,15 @@ class Outbox:
         with self._changed:
             self._is_sending = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._is_closed or self._waiting)
+            self._changed.wait_for(lambda: self._is_closed or self.waiting)
             if self._is_closed:
                 return None
             self._is_sending = True
-            return self._waiting.popleft()
+            return self.waiting.popleft()
 
     def close(self) -> None:
         """Drop waiting messages, and release waiting threads."""
         with self._changed:
             self._is_closed = True
-            self._waiting.clear()
+            self.waiting.clear()
             self._changed.notify_all()

@@ -59,12 +59,15 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
         launcher: starts the workers' processes.
         options: how they are reached.
         name: the name of the processes.
+
+    Attributes:
+        own: the address of the agent of this process.
     """
 
     def __init__(self, launcher: Launcher, options: RpcOptions, name: str) -> None:
         super().__init__()
         self._launcher, self._options, self._name = launcher, options, name or "reap"
-        self._own = agent.shared.take(options.agent, is_local=launcher.is_local, address=options.address)
+        self.own = agent.shared.take(options.agent, is_local=launcher.is_local, address=options.address)
         self._epoll = select.epoll()
         self._epoll.register(self._bell, select.EPOLLIN)
         self._watch = None if launcher.is_local else Watch(self.lines, options.lost_after, self._bell.ring)
@@ -77,8 +80,8 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
         options = {**self._options.agent, **(self._options.each[worker] if worker < len(self._options.each) else {})}
         line = Line(key, self._bell.ring)
         membership = Membership(
-            self._own,
-            f"{self._own.name}-{number}",
+            self.own,
+            f"{self.own.name}-{number}",
             number,
             key,
             options,
@@ -89,9 +92,7 @@ class RpcCarrier(LineCarrier[RemoteWorker]):
         )
         job = self._launcher.launch(Task(ENTRY, pickle.dumps(membership), f"{self._name}-{worker}"))
         before = self.lines.get(worker)
-        self.lines[worker] = RemoteWorker(
-            job, line, self._own, self._options.timeout, before.facts if before else WorkerFacts()
-        )
+        self.lines[worker] = RemoteWorker(job, line, self.own, self._options.timeout, before.facts if before else WorkerFacts())
         if job.fileno() >= 0:
             self._epoll.register(job.fileno(), select.EPOLLIN)
 

@@ -105,6 +105,7 @@ class Line:
         visitor: the identity of the worker; None before it has called.
         received_bytes: number of bytes received.
         received_seconds: time the worker spent sending them.
+        waiting: commands that the worker has not fetched.
     """
 
     def __init__(self, key: str, ring: Callable[[], Any]) -> None:
@@ -115,7 +116,7 @@ class Line:
         self._lock = threading.RLock()
         self._call: torch.futures.Future[Any] | None = None
         self._wishes: deque[Item] = deque()
-        self._waiting: deque[Waiting] = deque()
+        self.waiting: deque[Waiting] = deque()
         self._round = 0
         self._has_post = self._hangs_up = False
         _lines[key] = self
@@ -127,18 +128,18 @@ class Line:
         with deferring_interrupts():
             with self._lock:
                 command.is_sent, command.round = True, self._round
-                self._waiting.append(command)
+                self.waiting.append(command)
             self._answer()
 
     def post(self, post: Waiting) -> None:
         """Send the worker a post, which replaces a waiting one of its type; callable from any thread."""
         with deferring_interrupts():
             with self._lock:
-                places = [place for place, waiting in enumerate(self._waiting) if waiting.topic is post.topic]
+                places = [place for place, waiting in enumerate(self.waiting) if waiting.topic is post.topic]
                 if places:
-                    self._waiting[places[0]] = post
+                    self.waiting[places[0]] = post
                 else:
-                    self._waiting.append(post)
+                    self.waiting.append(post)
             self._answer()
 
     def stop_early(self) -> None:
@@ -159,7 +160,7 @@ class Line:
     def cut(self) -> None:
         """Forget the worker; all its later calls are answered with the end of commands."""
         _lines.pop(self._key, None)
-        self._waiting.clear()
+        self.waiting.clear()
 
     # The worker's, in threads of RPC
 
@@ -220,8 +221,8 @@ class Line:
     def _next(self) -> list[tuple[Any, ...]]:
         items: list[Item] = list(self._wishes)
         self._wishes.clear()
-        while self._waiting and not (self._has_post and self._waiting[0].topic):
-            waiting = self._waiting.popleft()
+        while self.waiting and not (self._has_post and self.waiting[0].topic):
+            waiting = self.waiting.popleft()
             self._has_post = self._has_post or waiting.topic is not None
             items.append(Item(Told.POST if waiting.topic else Told.COMMAND, waiting.round, waiting.parts))
         return [tuple(item) for item in items]

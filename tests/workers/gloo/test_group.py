@@ -270,7 +270,7 @@ def test_a_thread_that_ends_late_keeps_no_descriptors_of_its_process() -> None:
     thread = threading.Thread(target=ends.wait)
     thread.start()
     line = group.carrier.lines[0]
-    line._threads.append(thread)
+    line.threads.append(thread)
     group.stop()
     assert [one for one in descriptors() if "pidfd" in one] == before
     ends.set()
@@ -393,7 +393,7 @@ def test_a_worker_that_dies_with_a_command_half_sent_is_noticed_and_nothing_is_l
     ask(group, 0, ("add", 1, 1))
     pid = pid_of(group, 0)
     group.post(0, Put(np.ones(100_000_000, np.float32)))
-    while group.carrier.lines[0].outbox._waiting:
+    while group.carrier.lines[0].outbox.waiting:
         time.sleep(0.0001)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerDied):

@@ -226,7 +226,7 @@ def test_a_worker_that_does_not_call() -> None:
 
 def test_the_address_that_is_listened_on() -> None:
     group = far_group(address="127.0.0.1")
-    assert group.carrier._own.host == "127.0.0.1"
+    assert group.carrier.own.host == "127.0.0.1"
     assert ask(group, 0, ("add", 1, 2)) == 3
     group.stop()
     with pytest.raises(

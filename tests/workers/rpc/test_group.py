@@ -148,7 +148,7 @@ def test_a_posted_command_is_replaced_by_a_newer_one_of_its_type_while_the_worke
         group.post(0, Keep(number))
         group.post(0, KeepToo(100 + number))
     carrier: Any = group.carrier
-    assert len(carrier.lines[0].line._waiting) <= 3  # perhaps the command, and one of each type
+    assert len(carrier.lines[0].line.waiting) <= 3  # perhaps the command, and one of each type
     group.request(0, kept)
     gate.open()
     group.ready({0})
