@@ -24,6 +24,9 @@ DOORS = (
     "reap.data.replay_buffers.scheduler",
     "reap.data.replay_buffers.storages",
     "reap.data.replay_buffers.writers",
+    "reap.data.tensor_specs",
+    "reap.testing",
+    "reap.weight_update",
 )
 
 

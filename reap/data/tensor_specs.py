@@ -1,5 +1,8 @@
 """The import path of specs that torchrl users know, with their names of before torchrl 0.6 too."""
 
+from typing import Any
+
+from reap.names import missing_name
 from reap.specs import (
     Binary,
     Bounded,
@@ -57,6 +60,10 @@ __all__ = [
     "UnboundedDiscrete",
     "UnboundedDiscreteTensorSpec",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

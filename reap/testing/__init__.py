@@ -1,5 +1,8 @@
 """Small envs and policies with predictable data, and checks of envs and collectors, for tests of code built on them."""
 
+from typing import Any
+
+from reap.names import missing_name
 from reap.testing.checks import check_env
 from reap.testing.collector_checks import check_collector
 from reap.testing.envs import Count, CountTL, Crash, DictCount, DiscreteCount, Id, KeepActions, Masked, Noise, Reuse
@@ -26,6 +29,10 @@ __all__ = [
     "check_collector",
     "check_env",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

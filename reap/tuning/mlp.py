@@ -61,6 +61,6 @@ class MLP(nn.Module):
         outputs = self.layers(observation.reshape(*rows, -1).float())
         if self._is_box:
             middle, half = (self.high + self.low) / 2, (self.high - self.low) / 2
-            return middle + half * outputs.tanh().reshape(*rows, *self.low.shape)
+            return middle + half * outputs.tanh().reshape((*rows, *self.low.shape))
         choice = outputs.argmax(-1)
         return nn.functional.one_hot(choice, outputs.shape[-1]) if self._is_one_hot else choice

@@ -125,8 +125,8 @@ def test_chunks_are_released() -> None:
     [
         ({"trajs_per_batch": 0}, "trajs_per_batch: expected a positive number of episodes, got 0"),
         ({"trajs_per_batch": 2, "traj_format": "list"}, "traj_format: expected one of .*, got 'list'"),
-        ({"trajs_per_batch": 2, "split_trajs": True}, "excludes split_trajs and set_truncated"),
-        ({"trajs_per_batch": 2, "set_truncated": True}, "excludes split_trajs and set_truncated"),
+        ({"trajs_per_batch": 2, "split_trajs": True}, "excludes split_trajs, set_truncated and reset_at_each_iter"),
+        ({"trajs_per_batch": 2, "set_truncated": True}, "excludes split_trajs, set_truncated and reset_at_each_iter"),
     ],
 )
 def test_options_that_cannot_work(options: dict[str, Any], message: str) -> None:
@@ -165,3 +165,9 @@ def test_rows_that_are_ahead() -> None:
         assert queue.is_ahead(range(1, 2), 8) is is_ahead
         assert queue.is_ahead(range(1, 2), 4) is (frames >= 4)
         assert not queue.is_ahead(range(1, 3), 4)
+
+
+@pytest.mark.parametrize("option", ["split_trajs", "set_truncated", "reset_at_each_iter"])
+def test_options_that_would_cut_episodes(option: str) -> None:
+    with pytest.raises(OptionError, match="trajs_per_batch delivers whole episodes: it excludes .*reset_at_each_iter"):
+        SyncDataCollector(Count, trajs_per_batch=2, **{option: True})  # pyright: ignore[reportArgumentType]

@@ -267,6 +267,25 @@ def test_ids(name: str) -> None:
         to_minari(counting(60), name)
 
 
+@pytest.mark.parametrize(
+    ("of", "env", "message"),
+    [
+        ("CartPole-v1", "Pendulum-v1", r"'observation'.*: expected values of shape \(3,\), .* found \(4,\); is it another env"),
+        ("CartPole-v1", "Acrobot-v1", r"'observation'.*: expected values of shape \(6,\), .* found \(4,\); is it another env"),
+        (
+            "FrozenLake-v1",
+            "FrozenLake8x8-v1",
+            r"'observation'.*: expected a choice of Discrete\(64\), found values of shape \(16,\)",
+        ),
+    ],
+)
+def test_frames_of_another_env(of: str, env: str, message: str) -> None:
+    with SyncDataCollector(of, None, frames_per_batch=40, seed=0) as collector:
+        batch = collector.next()
+    with pytest.raises(SpecMismatch, match=message):
+        to_minari(batch, "other-v0", env=env)
+
+
 def test_frames_that_are_no_episodes() -> None:
     with SyncDataCollector(GymEnv(CountTL(7, 99)), None, frames_per_batch=20, total_frames=20) as collector:
         batch = collector.next()

@@ -414,7 +414,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "text": ({"a": x(5), "b": ["word"]}, r"\('b', '0'\): expected dense tensors, arrays or numbers, found str: 'word'"),
     "array of text": ({"a": np.array(["word"])}, r"'a': expected an array of numbers, found <U4 \[1\]"),
     "a TensorDict inside": ((TensorDict({}, [5]),), r"'0': expected dense tensors, arrays or numbers, found TensorDict"),
-    "sparse": ({"a": (torch.zeros(5).to_sparse(),)}, r"\('a', '0'\): expected dense tensors, arrays or numbers, found Tensor"),
+    "sparse": ({"a": (torch.zeros(5).to_sparse(),)}, r"\(.a., .0.\): expected a dense tensor with values, found one of layout"),
     "TensorDicts": ((TensorDict({}), TensorDict({})), r"'0': expected dense tensors, arrays or numbers, found TensorDict"),
     "nothing": ({"a": []}, "expected one tensor at least in a dict, found none"),
     "empty": ((), "expected one tensor at least in a tuple, found none"),

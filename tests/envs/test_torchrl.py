@@ -502,3 +502,22 @@ def test_a_later_one_hot_of_another_dtype_is_stored_in_that_of_the_first() -> No
         batch = collector.next()
     assert batch["action"].dtype == torch.int64
     assert batch["action"].argmax(-1).tolist() == [2] * 5
+
+
+class WithMore(GymEnv):
+    """An env with a method and an attribute of its own."""
+
+    gain = 3
+
+    def doubled(self, number: int) -> int:
+        return 2 * number
+
+
+def test_what_an_env_has_of_its_own_is_reached_through_torchrl() -> None:
+    env = envs.TransformedEnv(WithMore("CartPole-v1").as_torchrl(), envs.StepCounter())
+    assert (env.gain, env.doubled(4)) == (3, 8)
+    assert env.base_env.doubled(5) == 10
+    assert not hasattr(env, "tripled")
+    with pytest.raises(AttributeError, match="no attribute '_hidden'"):
+        _ = env.base_env._hidden
+    assert "step_count" in env.rollout(3).keys()

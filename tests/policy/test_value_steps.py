@@ -12,6 +12,7 @@ from torch import nn
 from torchrl.data import Bounded, Categorical, Composite, OneHot
 from torchrl.modules import Actor, EGreedyModule, QValueActor, QValueModule
 
+from reap import GymEnv, SyncDataCollector
 from tests.policy.recording import Recording, check, check_rollout
 
 ONE_HOT = OneHot(2, (3, 2), dtype=torch.int64)
@@ -110,3 +111,14 @@ def test_what_may_do_something_else_is_called_as_it_is(make: Callable[[], Any]) 
             Recording(policy)
     else:
         check(policy, "tensordict")
+
+
+def test_draws_of_indices_in_an_env_without_a_batch() -> None:
+    env = GymEnv("CartPole-v1", categorical_action_encoding=True)
+    spec = Categorical(2)
+    policy = TensorDictSequential(values(spec), greedy(spec))
+    with SyncDataCollector(env, policy, frames_per_batch=200, seed=0) as collector:
+        assert "(unwrapped)" in repr(collector)
+        actions = collector.next()["action"]
+    assert actions.shape == (200,)
+    assert set(actions.tolist()) == {0, 1}

@@ -183,8 +183,10 @@ class CollectorOptions:
     def __post_init__(self) -> None:
         if self.frames_per_batch <= 0:
             raise OptionError(f"frames_per_batch: expected a positive integer, got {self.frames_per_batch}")
-        if self.trajs_per_batch is not None and (self.split_trajs or self.set_truncated):
-            raise OptionError("trajs_per_batch delivers whole episodes: it excludes split_trajs and set_truncated")
+        if self.trajs_per_batch is not None and (self.split_trajs or self.set_truncated or self.reset_at_each_iter):
+            raise OptionError(
+                "trajs_per_batch delivers whole episodes: it excludes split_trajs, set_truncated and reset_at_each_iter"
+            )
         if self.total_frames == 0:
             raise OptionError("total_frames: expected a positive number, or -1 for no end; got 0")
         for name in ("policy_factory", "postproc"):

@@ -84,6 +84,8 @@ class Prefetcher:
         Raises:
             Exception: an error that occurred while it was made; no sample is being made then.
         """
+        if is_ahead():  # a transform of the sample that is made here samples too: this thread cannot wait for itself
+            return _alive(self._make)(size)
         with self._lock:
             if size != self._size:
                 self._drop()

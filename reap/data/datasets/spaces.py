@@ -6,6 +6,7 @@ data sets     the env's own: nested dicts and tuples; Discrete from its start on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -72,6 +73,10 @@ def assembled(space: Space[Any], key: Key, read: Callable[[Key], Array]) -> Any:
 def _decoded(space: Space[Any], key: Key, values: Array) -> Array:
     item = values.shape[1:]
     if isinstance(space, spaces.Discrete):
+        if item not in ((int(space.n),), (1,), ()):
+            raise SpecMismatch(
+                f"{plain(key)!r}: expected a choice of {space}, found values of shape {item}; is it another env?"
+            )
         places = values.argmax(-1) if item == (int(space.n),) else values.reshape(len(values))
         return places.astype(space.dtype) + space.start
     if isinstance(space, spaces.MultiDiscrete):
@@ -83,6 +88,10 @@ def _decoded(space: Space[Any], key: Key, values: Array) -> Array:
     if not isinstance(space, spaces.Box | spaces.MultiBinary):
         raise SpecMismatch(
             f"{plain(key)!r}: expected Box, Discrete, MultiDiscrete, MultiBinary, or Dicts and Tuples, got {space}"
+        )
+    if values.size != len(values) * math.prod(space.shape):
+        raise SpecMismatch(
+            f"{plain(key)!r}: expected values of shape {space.shape}, as in {space}, found {item}; is it another env?"
         )
     cast = values.reshape(len(values), *space.shape).astype(space.dtype, copy=False)
     if cast.dtype != values.dtype and not np.array_equal(cast.reshape(values.shape), values, equal_nan=cast.dtype.kind == "f"):

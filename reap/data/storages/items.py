@@ -16,7 +16,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor, is_tensorclass, lazy_stack
 from torch import Tensor
 
-from reap.data.storages.trees import Form, Tree, as_leaf, is_container, is_same_class, tree_of
+from reap.data.storages.trees import Form, Tree, as_leaf, dense, is_container, is_same_class, tree_of
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.recording.layout import OBJECT, Field
@@ -149,10 +149,10 @@ def leaves_of(data: Any) -> Leaves:
     """The leaves of data, by key, detached from autograd.
 
     Raises:
-        SpecMismatch: entries whose shapes differ, which no tensor can hold.
+        SpecMismatch: entries whose shapes differ, which no tensor can hold; tensors that are not dense, or without values.
     """
     if isinstance(data, Tensor):
-        return {WHOLE: data.detach()}
+        return {WHOLE: dense(data)}
     if isinstance(data, Tree):
         return data.leaves
     node = data if isinstance(data, TensorDictBase) else data._tensordict  # pyright: ignore[reportPrivateUsage]
@@ -165,7 +165,7 @@ def _walk(node: Any, path: Key) -> Iterator[tuple[Key, Any]]:
         for name, value in entries.items():
             key = (*path, name)
             if isinstance(value, Tensor):
-                yield key, value.detach() if value.requires_grad else value
+                yield key, dense(value, key)
             elif is_non_tensor(value):
                 yield key, value
             elif is_tensorclass(value):

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from reap.errors import SpecMismatch
 from reap.keys import Key, nested, plain
+from reap.specs.tensor_fits import NUMBERS, unreadable_kind
 from reap.tensordicts import make_tensordict
 
 ONE_BATCH = (
@@ -149,11 +150,11 @@ class Tree:
 
     def reshape(self, *shape: int) -> Tree:
         """Reshape the batch dimensions."""
-        return self.each(lambda leaf: leaf.reshape(*shape, *leaf.shape[self.ndim :]), len(shape))
+        return self.each(lambda leaf: leaf.reshape((*shape, *leaf.shape[self.ndim :])), len(shape))
 
     def permute(self, order: Sequence[int]) -> Tree:
         """Permute the batch dimensions."""
-        return self.each(lambda leaf: leaf.permute(*order, *range(self.ndim, leaf.ndim)), self.ndim)
+        return self.each(lambda leaf: leaf.permute((*order, *range(self.ndim, leaf.ndim))), self.ndim)
 
     def __getitem__(self, index: Any) -> Tree:
         """The tree at any batch index that a TensorDict accepts."""
@@ -243,6 +244,18 @@ def _check_names(parts: Mapping[Any, Any], path: Key) -> None:
         raise SpecMismatch(f"replay buffer: the names {where}: expected no two that are written alike, found {list(parts)}")
 
 
+def dense(value: Tensor, path: Key = ()) -> Tensor:
+    """The tensor, detached from autograd.
+
+    Raises:
+        SpecMismatch: its numbers cannot be copied into a dense tensor.
+    """
+    if value.layout is not torch.strided or value.is_nested or value.is_quantized:
+        where = f"{plain(path)!r}: " if path else ""
+        raise SpecMismatch(f"replay buffer: {where}expected {NUMBERS}, found {unreadable_kind(value)}; nothing was written")
+    return value.detach() if value.requires_grad else value
+
+
 def as_leaf(value: Any, path: Key = ()) -> Tensor:
     """A tensor, array or number as a tensor, detached from autograd.
 
@@ -250,8 +263,8 @@ def as_leaf(value: Any, path: Key = ()) -> Tensor:
         SpecMismatch: anything else, or an array of a dtype that torch lacks.
     """
     where = f"{plain(path)!r}: " if path else ""
-    if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested:
-        return value.detach() if value.requires_grad else value
+    if isinstance(value, Tensor):
+        return dense(value, path)
     if not isinstance(value, np.ndarray | Numbers):
         hint = ""
         if isinstance(value, TensorDictBase) or is_tensorclass(value):

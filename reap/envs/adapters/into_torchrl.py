@@ -98,6 +98,14 @@ def _wrapper_class() -> Any:
             self.is_closed = True
             self.wrapped.close()
 
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                if name.startswith("_") or "wrapped" not in self.__dict__:
+                    raise
+            return getattr(self.wrapped, name)  # what the user's own class has beside torchrl's
+
         def __reduce__(self) -> tuple[Any, ...]:
             return as_torchrl, (self.wrapped,)
 

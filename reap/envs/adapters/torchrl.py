@@ -190,7 +190,7 @@ class TorchRLCalls:
         request = current.copy()
         for key in self._done:
             shape = self._shapes[key]
-            spread = mask.reshape(*mask.shape[:-1], *(1,) * (len(shape) - mask.ndim + 1)).expand(shape).clone()
+            spread = mask.reshape((*mask.shape[:-1], *(1,) * (len(shape) - mask.ndim + 1))).expand(shape).clone()
             request.set(plain(key), spread)
         return self._env.maybe_reset(request)
 

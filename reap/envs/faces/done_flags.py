@@ -182,7 +182,9 @@ def require_not_done(env: EnvSpecs, begun: TensorDictBase, mask: torch.Tensor | 
         if flag is not None and bool(flag.any()):
             flags = flag.reshape(spec.shape)
             chosen = (
-                flags if mask is None else flags & mask.reshape(*mask.shape, *(1,) * (flags.ndim - mask.ndim)).to(flags.device)
+                flags
+                if mask is None
+                else flags & mask.reshape((*mask.shape, *(1,) * (flags.ndim - mask.ndim))).to(flags.device)
             )
             if bool(chosen.any()):
                 raise SpecMismatch(

@@ -44,7 +44,7 @@ def _is_leaf(cls: type) -> bool:
 def _merged(old: Any, new: Any, mask: torch.Tensor) -> Any:
     shape = mask.shape[:-1]
     if isinstance(new, torch.Tensor):
-        return torch.where(mask.reshape(*shape, *(1,) * (new.ndim - len(shape))).to(new.device), new, old)
+        return torch.where(mask.reshape((*shape, *(1,) * (new.ndim - len(shape)))).to(new.device), new, old)
     return stacked(np.where(mask[..., 0].cpu().numpy(), unstacked(new, shape), unstacked(old, shape)))
 
 

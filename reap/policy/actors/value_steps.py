@@ -58,7 +58,7 @@ def _greedy_step(module: Any, inputs: Inputs, batch_shape: tuple[int, ...]) -> S
             spec = given[key] if has_keys else given
             if spec.shape != action.shape:
                 spec = spec.expand(action.shape)
-            draws = draws.reshape(*batch_shape, *[1] * (action.ndim - len(batch_shape)))
+            draws = draws.reshape((*batch_shape, *[1] * (action.ndim - len(batch_shape))))
             action = torch.where(draws, spec.rand(), action)
         registers.append(action)
 

@@ -100,7 +100,7 @@ class Reshaping(ABC):
 
         def derived() -> Self:
             shape = change(torch.empty(self.shape, device="meta")).shape
-            return self._mapped(lambda t: t.reshape(*shape, *t.shape[lead:]))
+            return self._mapped(lambda t: t.reshape((*shape, *t.shape[lead:])))
 
         return self._tried(name, derived)
 

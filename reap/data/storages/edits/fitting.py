@@ -19,6 +19,7 @@ from reap.errors import SpecMismatch
 from reap.keys import Key, NestedKey, plain
 from reap.recording.layout import Field
 from reap.recording.objects import stacked
+from reap.specs.tensor_fits import NUMBERS, tensor_as_dtype, unreadable_kind
 
 
 class EditedStore(Protocol):
@@ -110,13 +111,17 @@ def _spread(key: Key, value: Any, shape: Any, dims: int, places: Tensor, field: 
     lead, own = _without_ones(lead, len(batch)), _without_ones(own, len(item))
     if not _fits(lead, batch):
         raise _misfit(batch, shape)
+    if value.is_meta:
+        raise SpecMismatch(f"replay buffer: {plain(key)!r}: expected {NUMBERS}, found {unreadable_kind(value)}")
     dtype = value.dtype if field is None else field.dtype
-    if not _fits(own, item) or not torch.can_cast(value.dtype, dtype):
+    fitting = tensor_as_dtype(value, dtype) if _fits(own, item) else None
+    if fitting is None:
+        lost = ", with values that it does not hold" if _fits(own, item) and torch.can_cast(value.dtype, dtype) else ""
         raise SpecMismatch(
             f"replay buffer: {plain(key)!r}: expected {words_of(Field(item, dtype))} for each item, as in the first write, got "
-            f"{words_of(Field(own, value.dtype))}; nothing was changed"
+            f"{words_of(Field(own, value.dtype))}{lost}; nothing was changed"
         )
-    spread = value.reshape((*lead, *[1] * (len(item) - len(own)), *own)).expand((*batch, *item))
+    spread = fitting.reshape((*lead, *[1] * (len(item) - len(own)), *own)).expand((*batch, *item))
     return spread.reshape((places.numel(), *item)).to(dtype)
 
 
