@@ -10,10 +10,11 @@ loop; without a page nothing runs in the background.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from time import perf_counter
 from typing import Any
+from weakref import finalize, ref
 
 import rich
 from rich.console import Console
@@ -45,8 +46,8 @@ def progress(
 ) -> Iterator[Any]:
     """The batches of a collector, with a live view of it: frames, rate, finished episodes, where the time goes.
 
-    The view ends with the loop, whether at the last batch, by `break`, an exception or Ctrl-C. It does not affect the values
-    that you read with `collector.stats()`.
+    The view ends with the loop, whether at the last batch, by `break`, an exception or Ctrl-C, or with the interpreter. It does
+    not affect the values that you read with `collector.stats()`.
 
     Args:
         collector: any collector.
@@ -86,7 +87,9 @@ def progress(
     interval = 1.0 / refresh_per_second if is_live else SECONDS_BETWEEN_LINES
     total = _whole_batches(collector) if total is None else total
     display = (Panel if is_live else Lines)(Count(meter, total), title, console)
-    return _watch(collector, display, interval, _page(page, collector, Count(meter, total, PAGE_WINDOW), title), console)
+    batches = _watch(collector, display, interval, _page(page, collector, Count(meter, total, PAGE_WINDOW), title), console)
+    finalize(batches, _end, ref(batches))
+    return batches
 
 
 def _whole_batches(collector: DataCollectorBase) -> int | None:
@@ -108,7 +111,7 @@ def _page(page: Any, collector: DataCollectorBase, count: Count, title: str) -> 
 
 def _watch(
     collector: DataCollectorBase, display: Display, interval: float, page: AbstractContextManager[str], console: Console
-) -> Iterator[Any]:
+) -> Generator[Any]:
     with page as address:
         if address:
             console.print(Text(f"Page: {address}"), soft_wrap=True)
@@ -123,3 +126,10 @@ def _watch(
                 yield batch
         finally:
             display.end()
+
+
+def _end(batches: ref[Generator[Any]]) -> None:
+    """End an unfinished view at the exit of the interpreter: once its modules are gone, nothing can be drawn."""
+    if (unfinished := batches()) is not None:
+        with suppress(ValueError):  # another thread is in it
+            unfinished.close()

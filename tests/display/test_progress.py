@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from io import StringIO
@@ -318,3 +319,18 @@ def test_workers_on_other_machines_are_counted(clock: Clock, places: list[Place]
     for _ in progress(FakeCollector(clock, 1, meter=meter), console=Console(file=output, width=200)):
         pass
     assert expected in output.getvalue()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("page", [False, True])
+def test_an_unfinished_view_ends_with_the_interpreter(page: bool) -> None:
+    program = f"""
+from reap import SyncDataCollector, progress
+def train():  # refers to the globals, which live until the modules are gone
+    next(batches)
+batches = progress(SyncDataCollector("CartPole-v1", frames_per_batch=20), title="run", page={page})
+train()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines()[-1].startswith("run: 20 frames")
