@@ -30,7 +30,7 @@ from tests.collectors.worker_kinds import (
     fail,
     nothing_left,
     steps,
-    take,
+    take_until_it_fails,
 )
 
 pytestmark = pytest.mark.processes
@@ -79,7 +79,7 @@ def test_a_failure_in_a_rollout(name: str, how: str, phase: str) -> None:
         pids.extend(pids_of(collector))
         worker = collector.num_workers - 1
         with pytest.raises((WorkerRaised, WorkerDied)) as caught:
-            take(collector, 20)
+            take_until_it_fails(collector)
         check_cause(caught.value, how, phase, worker)
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids), "they are gone when the error arrives"
         with pytest.raises(ClosedError, match="these workers were ended when one failed") as closed:

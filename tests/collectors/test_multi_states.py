@@ -29,7 +29,7 @@ from tests.collectors.worker_kinds import (
     serial,
     steps,
     take,
-    workers_of,
+    take_of_each,
 )
 from tests.pairwise import by_default
 
@@ -87,7 +87,7 @@ def test_a_resume_is_exact(scenario: str) -> None:
 @pytest.mark.parametrize("name", ["MultiaSync", "aSync"])
 def test_a_resume_with_results_that_wait(name: str) -> None:
     def streams(collector: Any) -> dict[int, list[Any]]:
-        return {worker: batches[:3] for worker, batches in workers_of(take(collector, 10)).items()}
+        return {worker: batches[:3] for worker, batches in take_of_each(collector, 3).items()}
 
     with resuming(name) as collector:
         collector.set_seed(SEED)
@@ -103,7 +103,7 @@ def test_a_resume_with_results_that_wait(name: str) -> None:
         found = streams(other)
     assert found.keys() == expected.keys()
     for worker, batches in expected.items():
-        for one, wanted in zip(found[worker], batches, strict=False):
+        for one, wanted in zip(found[worker], batches, strict=True):
             assert_same(one, wanted)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from functools import partial
+from itertools import count
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from reap.collectors import (
 )
 from reap.errors import OptionError, SpecMismatch
 from reap.testing import BN, Const, Count
-from tests.collectors.worker_kinds import CLASSES, Gate, Gated, Uniform, take, workers_of
+from tests.collectors.worker_kinds import CLASSES, Gate, Gated, Uniform, take, take_of_each, workers_of
 from tests.pairwise import by_default
 
 VERSION = ("collector", "policy_version")
@@ -168,22 +169,34 @@ def test_no_update_waits_for_a_rollout(name: str, tmp_path: Path) -> None:
 def test_no_rollout_mixes_two_versions(name: str) -> None:
     policy = Uniform()
     collector = CLASSES[name]([partial(Count, 9)] * 2, policy, frames_per_batch=8, track_policy_version=True)
-    sent = Uniform()
+    sent, several = Uniform(), Event()
+
+    def update() -> None:
+        """Update 300 times, and until several versions have acted."""
+        numbers = count(1)
+        while (n := next(numbers)) <= 300 or not several.is_set():
+            sent.become(n)
+            collector.update_policy_weights_(sent)
+
     with collector:
-        updates = Thread(target=lambda: [(sent.become(n), collector.update_policy_weights_(sent)) for n in range(1, 301)])
+        updates = Thread(target=update)
         updates.start()
         seen: set[float] = set()
-        while updates.is_alive():
-            batch = collector.next()
-            assert not batch["spread"].any(), "torn"
-            rows = batch["action"].reshape(-1, 4 if name == "MultiSync" else 8)
-            assert (rows == rows[:, :1]).all(), "two versions in one rollout"
-            assert torch.equal(batch[VERSION].reshape(rows.shape).float(), rows)
-            seen.update(rows[:, 0].tolist())
-        updates.join()
-        last = workers_of(b for batch in take(collector, 6) for b in (batch if name == "MultiSync" else [batch]))
-        assert {batches[-1]["action"].unique().item() for batches in last.values()} == {300.0}
-    assert len(seen) > 1
+        try:
+            while updates.is_alive():
+                batch = collector.next()
+                assert not batch["spread"].any(), "torn"
+                rows = batch["action"].reshape(-1, 4 if name == "MultiSync" else 8)
+                assert (rows == rows[:, :1]).all(), "two versions in one rollout"
+                assert torch.equal(batch[VERSION].reshape(rows.shape).float(), rows)
+                seen.update(rows[:, 0].tolist())
+                if len(seen) > 1:
+                    several.set()
+        finally:
+            several.set()
+            updates.join()
+        last = [collector.next()] if name == "MultiSync" else [batches[1] for batches in take_of_each(collector, 2).values()]
+        assert {batch["action"].unique().item() for batch in last} == {float(collector.policy_version)}
 
 
 def test_a_policy_for_each_worker() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -52,6 +52,12 @@ def take(collector: Any, count: int) -> list[Any]:
     return [collector.next() for _ in range(count)]
 
 
+def take_until_it_fails(collector: Any) -> NoReturn:
+    """Take batches for ever: before one worker fails, others that deliver as they come may deliver any number."""
+    while True:
+        collector.next()
+
+
 def leaves(batch: Any) -> list[Any]:
     return sorted(batch.keys(include_nested=True, leaves_only=True), key=str)
 
@@ -80,6 +86,15 @@ def workers_of(batches: Iterable[Any]) -> dict[int, list[Any]]:
     found: dict[int, list[Any]] = {}
     for batch in batches:
         found.setdefault(int(batch["collector", "traj_ids"].max()) >> 40, []).append(batch)
+    return found
+
+
+def take_of_each(collector: Any, count: int = 1) -> dict[int, list[Any]]:
+    """Batches of each worker of those that deliver as they come, until there are so many of the slowest."""
+    found: dict[int, list[Any]] = {}
+    while len(found) < collector.num_workers or min(map(len, found.values())) < count:
+        for worker, batches in workers_of([collector.next()]).items():
+            found.setdefault(worker, []).extend(batches)
     return found
 
 

@@ -22,7 +22,7 @@ from reap.errors import ClosedError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count
 from reap.workers.processes import fork_client
 from tests.collectors.seams import group_of
-from tests.collectors.worker_kinds import Failing, Gate, Gated, assert_same, fail, steps, take
+from tests.collectors.worker_kinds import Failing, Gate, Gated, assert_same, fail, steps, take, take_until_it_fails
 from tests.warm import Program
 from tests.workers.gloo.groups import pid_of, pids_of
 from tests.workers.handlers import descriptors, exists, have_ended, patience, watch
@@ -70,7 +70,7 @@ def test_a_failure_in_every_phase(kind: str, how: str, phase: str) -> None:
     with nothing_left():
         last: Any = (lambda: fail(how)) if phase == "start" else partial(Failing, how, phase)
         with pytest.raises((WorkerDied, WorkerRaised)) as info:
-            take(KINDS[kind]([partial(Count, 5), last], Const(), frames_per_batch=8), 50)
+            take_until_it_fails(KINDS[kind]([partial(Count, 5), last], Const(), frames_per_batch=8))
         failure: Any = info.value
         assert failure.worker == 1
         assert failure.phase == ("making" if phase == "start" else phase) or phase == "start"
