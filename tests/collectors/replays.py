@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -108,15 +109,41 @@ class GatedWrite:
         return batch
 
 
-class KilledInTheWrite:
-    """A postproc whose process is killed between claim and publication of what env `number` recorded, in its second write."""
+class Following(Marked):
+    """`Marked` that waits, before its `at`-th step, for a file: where workers deliver as they come, another comes as far too.
 
-    def __init__(self, number: int) -> None:
-        self.number, self.calls = number, 0
+    Args:
+        number: the env.
+        at: the step, counted over all episodes from 1.
+        file: the file.
+    """
+
+    def __init__(self, number: int, at: int, file: Path) -> None:
+        super().__init__(number)
+        self.at, self.file = at, file
+
+    def step(self, action: Any) -> Any:
+        if self.all_steps + 1 == self.at:
+            wait_until(self.file.exists, "the other did not come as far")
+        return super().step(action)
+
+
+class KilledInTheWrite:
+    """A postproc whose process is killed between claim and publication of what env `number` recorded, in its second write.
+
+    Args:
+        number: the env.
+        file: is made before; None makes none.
+    """
+
+    def __init__(self, number: int, file: Path | None = None) -> None:
+        self.number, self.calls, self.file = number, 0, file
 
     def __call__(self, batch: Any) -> Any:
         self.calls += 1
         if self.calls == 2 and int(batch["observation"].reshape(-1, 4)[0, 0]) == self.number:
+            if self.file is not None:
+                self.file.touch()
             Ring.publish = die  # in this process alone
         return batch
 
@@ -127,14 +154,16 @@ class KilledBehindTheWrite:
     Args:
         number: the env.
         publications: how many of its second write there are before that.
+        file: is made before.
     """
 
-    def __init__(self, number: int, publications: int) -> None:
-        self.number, self.calls, self.left = number, 0, publications
+    def __init__(self, number: int, publications: int, file: Path) -> None:
+        self.number, self.calls, self.left, self.file = number, 0, publications, file
 
     def __call__(self, batch: Any) -> Any:
         self.calls += 1
         if self.calls == 2 and int(batch["observation"].reshape(-1, 4)[0, 0]) == self.number:
+            self.file.touch()
             publish = Ring.publish
 
             def last(ring: Ring, *arguments: Any, **options: Any) -> None:

@@ -20,6 +20,7 @@ from reap.collectors.exchange.shared import SharedExchange
 from reap.errors import OptionError, WorkerDied, WorkerRaised
 from reap.testing import Const, Count
 from reap.weights.schemes import MultiProcessWeightSyncScheme, SharedMemWeightSyncScheme
+from tests.collectors.replays import wait_until
 from tests.collectors.seams import group_of, pids_of
 from tests.collectors.worker_kinds import Gate, nothing_left
 from tests.pairwise import by_default
@@ -184,8 +185,11 @@ def test_a_worker_killed_between_two_batches_is_replaced() -> None:
 
 @pytest.mark.parametrize("kind", [MultiaSyncDataCollector, aSyncDataCollector])
 def test_in_the_background_the_budget_is_kept(tmp_path: Path, kind: Any) -> None:
-    fragile = partial(Fragile, tmp_path / "failed", kill, steps=18)
-    envs = [Fragile, fragile] if kind is MultiaSyncDataCollector else [fragile]
+    failed = tmp_path / "failed"
+    fragile = partial(Fragile, failed, kill, steps=18)
+    waits = partial(wait_until, failed.exists, "the other did not fail")  # in its second rollout too
+    following = partial(Fragile, tmp_path / "waited", waits, steps=13)
+    envs = [following, fragile] if kind is MultiaSyncDataCollector else [fragile]
     with kind(envs, frames_per_batch=12, total_frames=96, on_worker_failure="restart") as collector:
         batches = [batch.clone() for batch in collector]
         assert (len(batches), collector.stats().restarts) == (8, 1)

@@ -20,6 +20,7 @@ from reap.testing.marked import Marked, Told
 from tests.collectors.replays import (
     EVERY,
     Failing,
+    Following,
     GatedWrite,
     KilledBehindTheWrite,
     KilledInTheWrite,
@@ -233,12 +234,15 @@ def test_a_worker_killed_in_the_write_leaves_the_buffer_usable(name: str) -> Non
 
 @pytest.mark.parametrize("name", ["MultiSync", "MultiaSync"])
 @pytest.mark.parametrize(("by_column", "publications"), [(False, 1), (True, 2), (True, 6)])
-def test_what_the_buffer_has_of_a_killed_worker_is_not_discarded(name: str, by_column: bool, publications: int) -> None:
+def test_what_the_buffer_has_of_a_killed_worker_is_not_discarded(
+    name: str, by_column: bool, publications: int, tmp_path: Path
+) -> None:
     """Killed between the publication and the reply; column by column, only what lies behind is lost, and recorded by others."""
-    buffer = memory()
-    killed = KilledBehindTheWrite(1, publications)
+    buffer, file = memory(), tmp_path / "killed"
+    killed = KilledBehindTheWrite(1, publications, file)
     options: Any = {"frames_per_batch": 12, "on_worker_failure": "restart", "extend_buffer": not by_column}
-    with CLASSES[name](singles(), Told(), postproc=killed, total_frames=48, replay_buffer=buffer, **options) as collector:
+    envs = [partial(Following, 0, 13, file), partial(Marked, 1)]
+    with CLASSES[name](envs, Told(), postproc=killed, total_frames=48, replay_buffer=buffer, **options) as collector:
         collector.start()
         wait_until(lambda: not collector.is_running(), "it did not end")
         stats = collector.stats()
@@ -248,11 +252,12 @@ def test_what_the_buffer_has_of_a_killed_worker_is_not_discarded(name: str, by_c
 
 
 @pytest.mark.parametrize("name", ["MultiSync", "MultiaSync"])
-def test_a_worker_killed_in_the_write_is_replaced(name: str) -> None:
+def test_a_worker_killed_in_the_write_is_replaced(name: str, tmp_path: Path) -> None:
     """What it was writing is lost, and counts as discarded; the budget is filled by others."""
-    buffer = memory()
+    buffer, file = memory(), tmp_path / "killed"
     options: Any = {"frames_per_batch": 12, "total_frames": 120, "on_worker_failure": "restart", "replay_buffer": buffer}
-    with CLASSES[name](singles(), Told(), postproc=KilledInTheWrite(1), **options) as collector:
+    envs = [partial(Following, 0, 13, file), partial(Marked, 1)]
+    with CLASSES[name](envs, Told(), postproc=KilledInTheWrite(1, file), **options) as collector:
         collector.start()
         wait_until(lambda: not collector.is_running(), "it did not end")
         stats = collector.stats()
