@@ -34,15 +34,16 @@ print("done", flush=True)
 """
 
 STOPPED_WRITER = """
-import os, pickle, signal, sys
+import os, pickle, signal, sys, time
 import torch
 from tensordict import TensorDict
 buffer = pickle.loads(bytes.fromhex(sys.argv[1]))
-real = buffer.storage._copy
-signal.signal(signal.SIGCONT, lambda *_: None)
+real, continued = buffer.storage._copy, []
+signal.signal(signal.SIGCONT, lambda *_: continued.append(1))
 def copy(*arguments):
     print("claimed", flush=True)
-    signal.pause()
+    while not continued:  # not pause(): the signal may have come before it
+        time.sleep(0.01)
     real(*arguments)
 buffer.storage._copy = copy
 buffer.extend(TensorDict({"a": torch.full((30, 40), -1), "b": torch.full((30, 40), -1)}, [30]))
