@@ -425,7 +425,7 @@ def test_a_writer_that_begins_during_a_load_is_noticed(shared: bool) -> None:
 
 @pytest.mark.processes
 def test_writers_and_loads_in_turn(tmp_path: Path) -> None:
-    buffer, stop, failures = made(20), threading.Event(), []
+    buffer, stop = made(20), threading.Event()
     buffer.dumps(tmp_path / "ck")
 
     def write() -> None:
@@ -436,17 +436,19 @@ def test_writers_and_loads_in_turn(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(200):
+        tries = loads = 0
+        while tries < 200 or not loads:
+            tries += 1
             try:
                 buffer.loads(tmp_path / "ck", verify=False)
-            except CallOrderError as error:
-                failures.append(error)
+                loads += 1
+            except CallOrderError:
+                pass
             assert 0 <= buffer.storage.control.words[4] <= 2
     finally:
         stop.set()
         for thread in threads:
             thread.join()
-    assert len(failures) < 200
     buffer.loads(tmp_path / "ck")
     assert frames_of(buffer) == {20.0}
 

@@ -413,6 +413,8 @@ while version < LAST:
     if got > version:
         reads += 1
         assert values(policy) == [got % 1000], (got, values(policy))
+        if reads == 1:
+            print("read", flush=True)
     version = got
 print(reads, flush=True)
 """
@@ -425,6 +427,8 @@ def test_no_read_is_torn(versions: int) -> None:
         assert line_of(process) == "ready"
         for version in range(1, versions + 1):
             writer.write(filled(source, float(version % 1000)), version)
+            if version == versions // 2:  # it has begun by then, however slow it is
+                assert line_of(process) == "read"
         assert int(line_of(process)) > 1
         assert process.wait(LIMIT) == 0
 
