@@ -292,7 +292,7 @@ def test_a_step_that_does_not_end_is_reported(tmp_path: Path, kind: Any, overlap
     texts: list[str] = []
 
     def show(message: str, kind: type[Warning]) -> None:
-        if "in step" in message:  # and not in the start of its process
+        if message.startswith("worker 1 has been in step "):  # not in its start; on a busy machine others may be slow too
             texts.append(message)
             os.write(opened, b"x")
 
