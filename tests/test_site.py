@@ -119,5 +119,5 @@ class TestInABrowser:
 
         look(driver, f"{site}/index.html")
         driver.find_element(By.CSS_SELECTOR, "input.md-search__input").send_keys("split_trajectories")
-        found = WebDriverWait(driver, 30).until(lambda shown: shown.find_elements(By.CSS_SELECTOR, ".md-search-result__link"))
+        found = WebDriverWait(driver, 100).until(lambda shown: shown.find_elements(By.CSS_SELECTOR, ".md-search-result__link"))
         assert any("trajectories.html" in one.get_attribute("href") for one in found)

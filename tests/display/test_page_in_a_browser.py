@@ -21,7 +21,7 @@ from tests.warm import Program
 pytestmark = [needs_chromium, pytest.mark.processes]
 
 FIGURES = ["Return", "Frames per second", "Length of episodes", "Where the time goes"]
-SECONDS_TO_WAIT = 20
+SECONDS_TO_WAIT = 100
 
 
 class Run:
