@@ -125,9 +125,9 @@ def patience(seconds: float) -> float:
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def have_ended(pidfds: list[int], timeout: float = 10.0) -> bool:
-    """Whether these processes end in time, or in `patience` of it; closes the descriptors."""
-    deadline = time.monotonic() + patience(timeout)
+def have_ended(pidfds: list[int], timeout: float = 100.0) -> bool:
+    """Whether these processes end in time, which is far more than they need; closes the descriptors."""
+    deadline = time.monotonic() + timeout
     ended = [bool(select.select([one], [], [], max(0.0, deadline - time.monotonic()))[0]) for one in pidfds]
     for one in pidfds:
         os.close(one)

@@ -92,7 +92,7 @@ def test_workers_end_with_a_trainer_that_is_killed(run: Any) -> None:
     program = run(text="for batch in collector: pass")
     workers = workers_of(program)
     program.send_signal(signal.SIGKILL)
-    assert have_ended(workers, 5.0)
+    assert have_ended(workers)
 
 
 def test_ctrl_c_ends_a_program(run: Any) -> None:

@@ -270,9 +270,9 @@ if __name__ == "__main__":
     group = rpc_group([Doer] * 2)
     print(*[ask(group, worker, lambda doer: os.getpid()) for worker in range(2)], flush=True)
     if sys.stdin.readline() == "leave\\n":
-        group.request(0, lambda doer: time.sleep(60))
+        group.request(0, lambda doer: time.sleep(600))
         sys.exit(0)
-    group.request(0, lambda doer: time.sleep(60))
+    group.request(0, lambda doer: time.sleep(600))
     group.ready({0})
 """
 
