@@ -20,7 +20,7 @@ from reap.workers.launchers.delayed import VARIABLE
 from tests.collectors.distributed.policies import Locked
 from tests.collectors.worker_kinds import steps, take
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.distributed
 
 
 def test_jobs_of_submitit(tmp_path: Path) -> None:
@@ -32,6 +32,7 @@ def test_jobs_of_submitit(tmp_path: Path) -> None:
         launcher="submitit",
         slurm_kwargs=conf,
         address="127.0.0.1",
+        timeout=100,
     ) as collector:
         batches = take(collector, 2)
     assert [steps(batch) for batch in batches] == [[[0, 1, 2, 3]] * 2, [[4, 5, 6, 7]] * 2]
@@ -42,7 +43,7 @@ def test_an_executor_of_the_users(tmp_path: Path) -> None:
 
     executor = submitit.LocalExecutor(folder=tmp_path)
     with DistributedDataCollector(
-        [partial(Count, 50)], Const(), frames_per_batch=4, launcher=executor, address="127.0.0.1"
+        [partial(Count, 50)], Const(), frames_per_batch=4, launcher=executor, address="127.0.0.1", timeout=100
     ) as collector:
         assert steps(collector.next()) == [0, 1, 2, 3]
 

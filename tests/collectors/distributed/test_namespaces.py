@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300), needs_root]
 TRAINER = "tests.collectors.distributed.far_trainer"
 MACHINE = "tests.collectors.distributed.far_machine"
 LOST_AFTER = 3.0
-SLACK = 10.0
-"""Seconds that processes may take beside."""
+SLACK = 60.0
+"""Seconds that processes may take beside; a connection that nobody watches would be there for many minutes."""
 
 
 def cable_number(worker_id: str) -> int:
