@@ -27,6 +27,7 @@ from reap.workers.ray.cluster import Cluster
 from tests.collectors.distributed.rollouts import check_landing, check_slots, check_travel, check_waiting
 from tests.collectors.distributed.starts import Point
 from tests.collectors.distributed.updates import ONLY_ONE, Whole, check_leaves, when_only_one_worker_is_updated
+from tests.collectors.replays import wait_until
 from tests.collectors.seams import pids_of
 from tests.collectors.worker_kinds import Uniform
 from tests.workers.handlers import have_ended, watch
@@ -339,8 +340,9 @@ def test_failures_are_raised(how: str, kind: type[Exception], tmp_path: Any) -> 
 
 def test_ctrl_c_loses_nothing() -> None:
     with single(sync=True, frames_per_batch=2 * COLUMNS, policy=Told()) as collector:
-        batches = []
-        for _ in range(20):
+        batches, tries = [], 0
+        while tries < 20 or len(batches) < 3:  # on a busy machine each try may be too short
+            tries += 1
             timer = threading.Timer(0.005, os.kill, [os.getpid(), signal.SIGINT])
             try:
                 timer.start()  # here: on a busy machine it may ring before this returns
@@ -358,7 +360,7 @@ def test_ctrl_c_while_actors_start(tmp_path: Path) -> None:
     point, before = Point(tmp_path), actors_alive()
     ended = watch([point.interrupts(lambda: RayCollector([partial(env_of, 0), point], frames_per_batch=COLUMNS))])
     assert have_ended(ended)
-    assert actors_alive() <= before
+    wait_until(lambda: actors_alive() <= before, "there are more actors")  # Ray is told of their ends later
 
 
 def actors_alive() -> set[str]:
