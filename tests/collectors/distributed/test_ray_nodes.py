@@ -200,16 +200,42 @@ def has_no_gaps(batch: Any) -> bool:
     return torch.equal(steps[1:][same], steps[:-1][same] + 1)
 
 
+class ThirdIsSlow(SlowEnv):
+    """Of three workers in turn the last is not made before the test lets it go on."""
+
+    @property
+    def made(self) -> int:
+        """How many have begun to be made."""
+        return len(list(self.folder.glob("made.*")))
+
+    @property
+    def go(self) -> Path:
+        """Lets the last go on when it is there."""
+        return self.folder / "go"
+
+    def __call__(self) -> GymEnv:
+        is_third = self.made == 2
+        (self.folder / f"made.{os.getpid()}").touch()
+        while is_third and not self.go.exists():
+            time.sleep(0.01)
+        return super().__call__()
+
+
 @pytest.mark.parametrize("graceful", [True, False], ids=["terminated", "killed"])
-def test_a_node_is_removed_in_a_rollout(cluster: Any, make: Callable[..., RayCollector], env: SlowEnv, graceful: bool) -> None:
-    collector = on_two_nodes(cluster, make, on_worker_failure="restart")
+def test_a_node_is_removed_in_a_rollout(
+    cluster: Any, make: Callable[..., RayCollector], tmp_path: Path, graceful: bool
+) -> None:
+    env = ThirdIsSlow(tmp_path)
+    collector = on_two_nodes(cluster, make, factory=env, on_worker_failure="restart")
     deliver_from(collector, 0)
     victim, pid = node_of(collector, cluster), pids_of(collector)[0]
     env.wait_for(pid)
     cluster.remove_node(victim, allow_graceful=graceful)
     with pytest.warns(RuntimeWarning, match=r"worker 0 is replaced now.*pid \d+ on .*Ray node \w+: Actor"):
-        batches = batches_until(collector, lambda: collector.stats().restarts == 1)
-    assert len(batches) >= 2  # the other worker delivered while the successor started
+        batches = batches_until(collector, lambda: env.made == 3)
+    batches += [collector.next() for _ in range(2)]  # the other worker delivers while the successor starts
+    env.go.touch()
+    batches += batches_until(collector, lambda: collector.stats().restarts == 1)
     batches += [collector.next() for _ in range(4)]
     assert all(has_no_gaps(batch) for batch in batches)
     assert victim.node_id not in nodes_of(collector)
@@ -235,29 +261,18 @@ def test_a_node_is_removed_while_its_worker_is_idle(cluster: Any, make: Callable
     assert victim.node_id not in nodes_of(collector)
 
 
-class ThirdIsSlow(SlowEnv):
-    """Of three workers in turn the last is not made before the test lets it go on."""
-
-    def __call__(self) -> GymEnv:
-        made = self.folder / f"made.{os.getpid()}"
-        is_third = len(list(self.folder.glob("made.*"))) == 2
-        made.touch()
-        while is_third and not (self.folder / "go").exists():
-            time.sleep(0.01)
-        return super().__call__()
-
-
 @pytest.mark.filterwarnings("ignore:worker . is replaced:RuntimeWarning")
 def test_a_node_is_removed_while_a_successor_starts(cluster: Any, make: Callable[..., RayCollector], tmp_path: Path) -> None:
-    collector = make(ThirdIsSlow(tmp_path), on_worker_failure="restart")
+    env = ThirdIsSlow(tmp_path)
+    collector = make(env, on_worker_failure="restart")
     collector.next()
     left = nodes_of(collector)[0]
     os.kill(pids_of(collector)[0], signal.SIGKILL)
-    batches_until(collector, lambda: len(list(tmp_path.glob("made.*"))) == 3)  # the other delivers
+    batches_until(collector, lambda: env.made == 3)  # the other delivers
     victim = node_of(collector, cluster)
     assert victim.node_id != left, "a successor is put on another node"
     cluster.remove_node(victim)
-    (tmp_path / "go").touch()
+    env.go.touch()
     batches = batches_until(collector, lambda: nodes_of(collector) == [left, left])
     batches += [collector.next() for _ in range(4)]
     assert all(has_no_gaps(batch) for batch in batches)
