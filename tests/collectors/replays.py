@@ -133,17 +133,16 @@ class KilledInTheWrite:
 
     Args:
         number: the env.
-        file: is made before; None makes none.
+        file: is made before.
     """
 
-    def __init__(self, number: int, file: Path | None = None) -> None:
+    def __init__(self, number: int, file: Path) -> None:
         self.number, self.calls, self.file = number, 0, file
 
     def __call__(self, batch: Any) -> Any:
         self.calls += 1
         if self.calls == 2 and int(batch["observation"].reshape(-1, 4)[0, 0]) == self.number:
-            if self.file is not None:
-                self.file.touch()
+            self.file.touch()
             Ring.publish = die  # in this process alone
         return batch
 

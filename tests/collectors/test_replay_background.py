@@ -212,11 +212,13 @@ def test_no_episode_has_a_gap_where_a_write_failed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_worker_killed_in_the_write_leaves_the_buffer_usable(name: str) -> None:
-    buffer = memory(batch_size=8)
+def test_a_worker_killed_in_the_write_leaves_the_buffer_usable(name: str, tmp_path: Path) -> None:
+    buffer, file = memory(batch_size=8), tmp_path / "killed"
     last = 0 if name == "aSync" else 1
-    options: Any = {"frames_per_batch": 12, "postproc": KilledInTheWrite(last), "replay_buffer": buffer}
-    with CLASSES[name](singles(1) if name == "aSync" else singles(), Told(), **options) as collector:
+    options: Any = {"frames_per_batch": 12, "postproc": KilledInTheWrite(last, file), "replay_buffer": buffer}
+    # The other would go round the buffer while this one is slow.
+    envs = singles(1) if name == "aSync" else [partial(Following, 0, 13, file), partial(Marked, 1)]
+    with CLASSES[name](envs, Told(), **options) as collector:
         pids = pids_of(collector)
         collector.start()
         wait_for_end(collector)
