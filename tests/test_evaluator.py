@@ -160,6 +160,33 @@ def test_all_of_the_state_travels() -> None:
         assert evaluator.wait().returns.tolist() == here.returns.tolist()
 
 
+class Shifted(nn.Module):
+    """Acts with the sum of its attributes, and has no weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eps, self.shift = 0.0, torch.zeros(1)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return (self.eps + self.shift).expand(*observation.shape[:-1], 1)
+
+
+@pytest.mark.parametrize("make", [Shifted, lambda: nn.Sequential(Scale(1.0), Shifted())])
+def test_plain_attributes_travel(make: Callable[[], Any]) -> None:
+    policy = make()
+    own = policy if isinstance(policy, Shifted) else policy[1]
+    with reap.evaluate(echo, policy, episodes=1, start=True) as evaluator:
+        own.eps, own.shift = 0.25, torch.full((1,), 0.5)
+        evaluator.submit()
+        own.eps = 1.0
+        assert evaluator.wait().mean == pytest.approx(0.75 * LENGTH)
+        evaluator.submit(policy)
+        assert evaluator.wait().mean == pytest.approx(1.5 * LENGTH)
+        own.eps = 2.0
+        evaluator.submit(policy.state_dict())  # has no attributes
+        assert evaluator.wait().mean == pytest.approx(1.5 * LENGTH)
+
+
 @pytest.mark.parametrize("make", [lambda policy: policy.forward, lambda policy: lambda observation: 1 * policy(observation)])
 def test_functions_that_hold_weights(make: Callable[[Scale], Any]) -> None:
     policy = Scale()

@@ -23,10 +23,12 @@ import torch
 from reap.envs.make_env import build_env, refuse_instances
 from reap.errors import OptionError
 from reap.evaluation.episodes import Evaluation
-from reap.policy.contents.held import held_by
+from reap.policy.contents.held import Held, held_by
 from reap.system.native import require_workers
+from reap.weights.attributes import ATTRIBUTES, Changes
+from reap.weights.base import as_held
 from reap.weights.copied_mailbox import CopiedMailbox, Parcel
-from reap.weights.weight_layout import WeightLayout, describe
+from reap.weights.weight_layout import WeightLayout, describe, extra_states
 from reap.workers.base import Command
 from reap.workers.pickling import dumps
 from reap.workers.processes.group import ProcessGroup
@@ -74,8 +76,9 @@ class Evaluator:
         require_workers("evaluate(..., start=True)", "evaluate(...) between two batches")
         refuse_instances([env], "an evaluator's worker")
         self._held = held_by(policy)
+        self._changes = Changes(self._held)
         described = describe(self._held)
-        self._box = CopiedMailbox.for_weights(described) if described or described.extras else None
+        self._box = CopiedMailbox.for_weights(described) if self._held else None
         self._latest: deque[Parcel] = deque(maxlen=1)  # not a method: the box would keep an evaluator that is dropped alive
         if self._box is not None:
             self._box.deliver(self._latest.append)
@@ -87,7 +90,7 @@ class Evaluator:
         self._results: deque[Evaluation] = deque()
 
     def submit(self, weights: Any = None, *, version: int | None = None) -> int:
-        """Submit weights for evaluation. They are copied; this does not wait.
+        """Submit weights for evaluation, and plain attributes that changed. They are copied; this does not wait.
 
         Args:
             weights: a module, a TensorDict of parameters or a state dict; None for the policy's current weights.
@@ -107,7 +110,9 @@ class Evaluator:
         if self._box is None and weights is not None:
             raise OptionError("weights: expected None, since the policy has no weights")
         if self._box is not None:
-            self._box.write(self._held if weights is None else weights, self._submitted)
+            given = self._held if weights is None else as_held(weights, self._held)
+            changes = self._changes.found(given if isinstance(given, Held) else None)
+            self._box.write(given, self._submitted, {**extra_states(given), ATTRIBUTES: changes})
         self._waiting = Order(number, self._latest[0] if self._latest else None)
         self._go_on()
         return number
