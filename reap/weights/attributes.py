@@ -1,4 +1,4 @@
-"""Plain attributes of a policy, such as `policy.eps = 0.1`: changed ones are sent with the weights.
+"""Plain attributes of a policy, such as `policy.eps = 0.1`: changed ones are sent with the weights, others are warned of.
 
     trainer's policy     Changes: last seen value, by name
       eps 1.0 -> 0.1  -> {"eps": (number of the change, 0.1)}, and all earlier changes  --(with extra states)--> acting policy
@@ -49,6 +49,7 @@ class Changes:
         )
         # Another policy of this form has other lists and objects: nothing was changed by that.
         self._owner: Any = None if held is None else held.policy
+        self._kinds: dict[str, type] | None = None if held is None else _kinds(held)
         self._found: dict[str, tuple[int, Any]] = {}
         self._warned: set[str] = set()
         self._number = LOADED
@@ -64,6 +65,8 @@ class Changes:
             is_own = self._owner is None or _is_one(held.policy, self._owner)
             for name, value in attributes(held).items():
                 self._look_at(name, value, is_own)
+            if is_own:
+                self._look_at_modules(_kinds(held))
             self._owner = held.policy if self._owner is None else self._owner
         return dict(self._found)
 
@@ -85,6 +88,23 @@ class Changes:
                 "get_extra_state(), or build a new collector",
                 stacklevel=callers_level(),
             )
+
+    def _look_at_modules(self, now: dict[str, type]) -> None:
+        before, self._kinds = self._kinds, now
+        if before is None or before == now:
+            return
+        name = next(name for name in {**before, **now} if before.get(name) is not now.get(name))
+        was, is_now = (kinds[name].__name__ if name in kinds else "nothing" for kinds in (before, now))
+        warnings.warn(
+            f"policy: the module {name!r} was {was} and is {is_now} now, which does not reach the policies that act elsewhere: "
+            "only values of weights and attributes do; build a new collector",
+            stacklevel=callers_level(),
+        )
+
+
+def _kinds(held: Held) -> dict[str, type]:
+    """The classes of a policy's modules, by name; of lazy ones those that they become."""
+    return {name: getattr(type(module), "cls_to_become", None) or type(module) for name, module in held.modules().items()}
 
 
 def _is_one(policy: Any, other: Any) -> bool:

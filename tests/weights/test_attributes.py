@@ -136,6 +136,45 @@ def test_another_object_is_warned_of_once() -> None:
         changes.found(held)
 
 
+def set_item(policy: Any, index: int, module: nn.Module) -> None:
+    policy[index] = module
+
+
+REPLACED: dict[str, tuple[Any, str]] = {
+    "another class": (lambda policy: set_item(policy, 1, nn.Hardtanh()), "the module '1' was Tanh and is Hardtanh now"),
+    "added": (lambda policy: policy.append(nn.ReLU()), "the module '2' was nothing and is ReLU now"),
+    "removed": (lambda policy: policy.pop(1), "the module '1' was Tanh and is nothing now"),
+}
+
+
+@pytest.mark.parametrize("case", REPLACED)
+def test_another_module_is_warned_of_once(case: str) -> None:
+    policy = nn.Sequential(nn.Linear(1, 1), nn.Tanh())
+    changes, (change, text) = Changes(held_by(policy)), REPLACED[case]
+    change(policy)
+    with pytest.warns(UserWarning, match="policy: the module") as caught:
+        changes.found(held_by(policy))
+    assert str(caught[0].message) == (
+        f"policy: {text}, which does not reach the policies that act elsewhere: only values of weights and attributes do; "
+        "build a new collector"
+    )
+    assert (len(caught), caught[0].filename) == (1, __file__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        changes.found(held_by(policy))
+
+
+def test_modules_that_are_no_others() -> None:
+    policy = nn.Sequential(nn.LazyLinear(1), nn.Tanh())
+    changes = Changes(held_by(policy))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy(torch.ones(1, 2))  # makes a Linear of the lazy one
+        set_item(policy, 1, nn.Tanh())
+        changes.found(held_by(policy))
+        changes.found(held_by(nn.Sequential(nn.Linear(2, 1), nn.ReLU())))  # another policy: it was not changed
+
+
 def test_what_those_made_who_act() -> None:
     """Nothing is known of attributes that are not the same in all of them."""
     policy = Full()
