@@ -67,7 +67,7 @@ class WeightLayout(Mapping[str, Field]):
 
         Raises:
             OptionError: not weights.
-            SpecMismatch: names or shapes differ.
+            SpecMismatch: names or shapes differ, or the names of one weight come with different values.
         """
         given = weights_by_name(weights)
         # A parameter that several layers share has several names; one of them will do.
@@ -77,10 +77,24 @@ class WeightLayout(Mapping[str, Field]):
         if unknown or missing:
             raise SpecMismatch(f"weights: expected the names of the policy; missing {missing}, unknown {unknown}")
         for name, value in given.items():
-            expected = self.fields[self.aliases.get(name, name)].shape
-            if expected != value.shape:
-                raise SpecMismatch(f"weights: {name}: expected shape {expected}, found {tuple(value.shape)}")
+            own = self.aliases.get(name, name)
+            if self.fields[own].shape != value.shape:
+                raise SpecMismatch(f"weights: {name}: expected shape {self.fields[own].shape}, found {tuple(value.shape)}")
+        for name, value in given.items():
+            if not _is_equal(value, found[self.aliases.get(name, name)]):
+                raise SpecMismatch(
+                    f"weights: {name}: expected the values of the other names that this weight has in the policy that acts, "
+                    "found others; share the parameter here too, or build a new collector"
+                )
         return found
+
+
+def _is_equal(value: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape are the same memory, or have the same values."""
+    if value is other or (value.data_ptr() == other.data_ptr() and value.stride() == other.stride()):
+        return True
+    a, b = value.detach().cpu(), other.detach().cpu()
+    return bool(((a == b) | ((a != a) & (b != b))).all())  # noqa: PLR0124  NaN is NaN still
 
 
 def describe(weights: Any) -> WeightLayout:
@@ -91,8 +105,14 @@ def describe(weights: Any) -> WeightLayout:
             update must contain all of them.
 
     Raises:
-        OptionError: not weights, or weights without fixed shape: an uncalled lazy layer, a sparse tensor.
+        OptionError: not weights, or weights without fixed shape or place: an uncalled lazy layer, a sparse tensor, those of a
+            quantized layer.
     """
+    if isinstance(weights, Held) and weights.packs_weights:
+        raise OptionError(
+            "weights: the policy has weights in a form of torch's own (as quantized layers have), which cannot be copied into "
+            "another policy; collect with it in this process, or give workers the policy that it was made from"
+        )
     tensors = weights_by_name(weights)
     for name, value in tensors.items():
         if is_lazy(value):

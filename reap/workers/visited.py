@@ -32,11 +32,13 @@ class Visited:
         objects: all objects but numbers and strings, by `id`; they live as long as this does.
         weights: the modules and parameters among them.
         by_value: the `id` of each function and class that would be sent by value.
+        packed: objects of torch's C++ code, such as the weights of quantized layers; their parts are not listed.
     """
 
     objects: dict[int, Any]
     weights: list[Any]
     by_value: frozenset[int]
+    packed: list[Any]
 
 
 def visit(value: Any) -> Visited:
@@ -50,7 +52,7 @@ def visit(value: Any) -> Visited:
     pickler = _VisitingPickler()
     with suppress(Exception):  # pickling runs the user's code, which may raise anything
         pickler.dump(value)
-    return Visited(pickler.objects, pickler.weights, frozenset(pickler.by_value))
+    return Visited(pickler.objects, pickler.weights, frozenset(pickler.by_value), pickler.packed)
 
 
 def is_weight(value: Any) -> bool:
@@ -73,6 +75,7 @@ class _VisitingPickler(ByValuePickler):
         self.objects: dict[int, Any] = {}
         self.weights: list[Any] = []
         self.by_value: set[int] = set()
+        self.packed: list[Any] = []
 
     def persistent_id(self, obj: Any) -> str | None:
         if type(obj) in ATOMS:
@@ -80,6 +83,9 @@ class _VisitingPickler(ByValuePickler):
         self.objects[id(obj)] = obj
         if is_weight(obj):
             self.weights.append(obj)
+        if type(obj) is torch.ScriptObject:
+            self.packed.append(obj)
+            return "values"
         has_no_parts = isinstance(obj, torch.Tensor) or (isinstance(obj, np.ndarray) and not obj.dtype.hasobject)
         return "values" if has_no_parts else None
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from reap.errors import OptionError
 from reap.policy.contents.held import held_by
 from reap.testing import BN, Const
+from reap.weights.weight_layout import describe
 from reap.workers.pickling import dumps
 from tests.policy.forms import FORMS, Agent, Hiding, Player, a_closure, first
 
@@ -130,6 +131,21 @@ def test_a_place_without_a_name(case: str) -> None:
     assert str(caught.value) == (
         f"{message} that has no name there, by which its weights could be sent to workers and saved; keep it in an attribute, "
         "a variable, a list or a dict with strings as keys"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*quantiz:DeprecationWarning", "ignore:torch.quantize_per_tensor:UserWarning")
+def test_weights_that_torch_has_packed() -> None:
+    layer = nn.Sequential(nn.Linear(3, 1))
+    quantized = torch.ao.quantization.quantize_dynamic(layer, {nn.Linear}, dtype=torch.qint8)
+    assert held_by(quantized).packs_weights
+    assert not held_by(layer).packs_weights
+    assert held_by(quantized).tensors() == {}
+    with pytest.raises(OptionError) as caught:
+        describe(held_by(quantized))
+    assert str(caught.value) == (
+        "weights: the policy has weights in a form of torch's own (as quantized layers have), which cannot be copied into "
+        "another policy; collect with it in this process, or give workers the policy that it was made from"
     )
 
 

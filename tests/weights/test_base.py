@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import math
+import re
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict
-from torch import nn
+from torch import Tensor, nn
 
 from reap.collectors import SyncDataCollector, VanillaWeightUpdater, WeightUpdaterBase
 from reap.errors import OptionError, SpecMismatch
@@ -107,6 +110,50 @@ def test_wrong_names_and_shapes_change_nothing(wrong: str) -> None:
     assert str(caught.value) == message
     assert values(policy) == [1.0]
     assert collector.policy_version == 0
+
+
+class Tied(nn.Module):
+    """Two layers that share their weight: the output is 0."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.body, self.head = (nn.Linear(1, 1, bias=False) for _ in range(2))
+        nn.init.constant_(self.body.weight, value)
+        self.head.weight = self.body.weight
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return self.body(observation) - self.head(observation)
+
+
+def untied(first: float, second: float) -> Any:
+    return {"body.weight": torch.full((1, 1), first), "head.weight": torch.full((1, 1), second)}
+
+
+def with_weights(weights: Any) -> Tied:
+    policy = Tied(0.0)
+    policy.load_state_dict(weights, assign=True)
+    return policy
+
+
+@pytest.mark.parametrize("form", [lambda weights: weights, with_weights, TensorDict])
+def test_names_of_one_weight_with_different_values(form: Callable[[Any], Any]) -> None:
+    policy = Tied(1.0)
+    with pytest.raises(SpecMismatch) as caught:
+        load_weights(policy, form(untied(2.0, 3.0)))
+    assert re.fullmatch(
+        r"weights: (body|head)\.weight: expected the values of the other names that this weight has in the policy that acts, "
+        r"found others; share the parameter here too, or build a new collector",
+        str(caught.value),
+    )
+    assert values(policy) == [1.0]
+    load_weights(policy, form(untied(4.0, 4.0)))
+    assert values(policy) == [4.0]
+    load_weights(policy, form(untied(float("nan"), float("nan"))))
+    assert math.isnan(values(policy)[0])
+    load_weights(policy, {"head.weight": torch.full((1, 1), 5.0)})  # one of them is enough
+    assert values(policy) == [5.0]
+    load_weights(policy, Tied(6.0).state_dict())
+    assert values(policy) == [6.0]
 
 
 @pytest.mark.parametrize("given", [3, "weights", [torch.zeros(1)]])

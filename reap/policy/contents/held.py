@@ -54,9 +54,11 @@ class Held:
         roots: modules that are not part of another one.
         loose: parameters outside modules.
         objects: objects with attributes that hold them.
+        packs_weights: whether there may be more of them in objects of torch's C++ code.
 
     Attributes:
         policy: the policy.
+        packs_weights: as given.
         applied: the number of the last applied change of each attribute.
 
     Example:
@@ -67,8 +69,16 @@ class Held:
         False
     """
 
-    def __init__(self, policy: Any, roots: Iterable[Place], loose: Iterable[Place], objects: Iterable[Place]) -> None:
-        self.policy = policy
+    def __init__(
+        self,
+        policy: Any,
+        roots: Iterable[Place],
+        loose: Iterable[Place],
+        objects: Iterable[Place],
+        *,
+        packs_weights: bool = False,
+    ) -> None:
+        self.policy, self.packs_weights = policy, packs_weights
         self.applied: dict[str, int] = {}
         self._roots, self._loose, self._objects = tuple(roots), tuple(loose), tuple(objects)
 
@@ -148,7 +158,8 @@ class Held:
         if other is self.policy:
             return self
         for skipped in ((), *([self.main.steps] if self.main else [])):
-            found = Held(other, *(_behind(skipped, places) for places in (self._roots, self._loose, self._objects)))
+            places = (_behind(skipped, own) for own in (self._roots, self._loose, self._objects))
+            found = Held(other, *places, packs_weights=self.packs_weights)
             try:
                 found.tensors()
             except NOT_THERE:
@@ -222,7 +233,8 @@ class Search:
             name = twice.pop()
             raise OptionError(f"policy {name_of(self._policy)}: two of its modules have the name {name!r}; rename a variable")
         leading = self.leading() if self._objects else {}
-        return Held(self._policy, self._roots, self._loose, [place for one, place in self._objects if id(one) in leading])
+        objects = [place for one, place in self._objects if id(one) in leading]
+        return Held(self._policy, self._roots, self._loose, objects, packs_weights=bool(self._visited.packed))
 
     def leading(self) -> dict[int, list[tuple[Step, Any]]]:
         """By `id`, the objects other than modules that lead to weights: the steps on the way, and where they lead."""
