@@ -67,7 +67,8 @@ class WeightLayout(Mapping[str, Field]):
 
         Raises:
             OptionError: not weights.
-            SpecMismatch: names or shapes differ, or the names of one weight come with different values.
+            SpecMismatch: names or shapes differ, a dtype cannot hold a number, or the names of one weight come with different
+                values.
         """
         given = weights_by_name(weights)
         # A parameter that several layers share has several names; one of them will do.
@@ -78,8 +79,13 @@ class WeightLayout(Mapping[str, Field]):
             raise SpecMismatch(f"weights: expected the names of the policy; missing {missing}, unknown {unknown}")
         for name, value in given.items():
             own = self.aliases.get(name, name)
-            if self.fields[own].shape != value.shape:
-                raise SpecMismatch(f"weights: {name}: expected shape {self.fields[own].shape}, found {tuple(value.shape)}")
+            field = self.fields[own]
+            if field.shape != value.shape:
+                raise SpecMismatch(f"weights: {name}: expected shape {field.shape}, found {tuple(value.shape)}")
+            if field.dtype != value.dtype and (lost := _lost(value, field.dtype)) is not None:
+                raise SpecMismatch(
+                    f"weights: {name}: expected numbers that {field.dtype} can hold, found {lost} ({value.dtype})"
+                )
         for name, value in given.items():
             if not _is_equal(value, found[self.aliases.get(name, name)]):
                 raise SpecMismatch(
@@ -87,6 +93,21 @@ class WeightLayout(Mapping[str, Field]):
                     "found others; share the parameter here too, or build a new collector"
                 )
         return found
+
+
+def _lost(value: torch.Tensor, dtype: torch.dtype) -> Any:
+    """The first number that another dtype cannot hold, as none but complex ones hold complex numbers; None if there is none.
+
+    A float that is rounded is held.
+    """
+    given = value.detach()
+    if given.is_complex() and not dtype.is_complex:
+        lost = torch.ones_like(given, dtype=torch.bool)
+    elif dtype.is_floating_point or dtype.is_complex:
+        lost = given.to(dtype).isinf() & ~given.isinf()
+    else:
+        lost = given.to(dtype).to(given.dtype) != given
+    return given[lost][0].item() if bool(lost.any()) else None
 
 
 def _is_equal(value: torch.Tensor, other: torch.Tensor) -> bool:

@@ -112,6 +112,42 @@ def test_wrong_names_and_shapes_change_nothing(wrong: str) -> None:
     assert collector.policy_version == 0
 
 
+@pytest.mark.parametrize(
+    ("dtype", "given", "found"),
+    [
+        (torch.float16, [1.0, 1e6], "1000000.0 (torch.float32)"),
+        (torch.float32, [2 + 1j, 1.0], "(2+1j) (torch.complex64)"),
+        (torch.int64, [1.0, 2.5], "2.5 (torch.float32)"),
+        (torch.int64, [float("nan"), 2.0], "nan (torch.float32)"),
+        (torch.uint8, [1, 256], "256 (torch.int64)"),
+        (torch.bool, [1, 2], "2 (torch.int64)"),
+    ],
+)
+def test_numbers_that_a_dtype_cannot_hold(dtype: torch.dtype, given: list[Any], found: str) -> None:
+    target = {"weight": torch.zeros(2, dtype=dtype)}
+    with pytest.raises(SpecMismatch) as caught:
+        load_weights(target, {"weight": torch.tensor(given)})
+    assert str(caught.value) == f"weights: weight: expected numbers that {dtype} can hold, found {found}"
+    assert target["weight"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given"),
+    [
+        (torch.float16, [0.1, float("inf")]),
+        (torch.float32, torch.tensor([2.0, 1.0], dtype=torch.float64)),
+        (torch.complex64, [1.5, 2.0]),
+        (torch.int64, [1.0, 7.0]),
+        (torch.float32, [True, False]),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_another_dtype_can_hold(dtype: torch.dtype, given: Any) -> None:
+    target, value = {"weight": torch.zeros(2, dtype=dtype)}, torch.as_tensor(given)
+    load_weights(target, {"weight": value})
+    assert target["weight"].tolist() == value.to(dtype).tolist()
+
+
 class Tied(nn.Module):
     """Two layers that share their weight: the output is 0."""
 
