@@ -72,13 +72,17 @@ class Walkers(ParallelEnv):
     Args:
         lives: steps after which each agent has terminated; 0: when it is cut at `length`.
         length: steps after which all are cut.
+        births: steps after which each agent is there.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"name": "walkers"}
     possible_agents: ClassVar[list[str]] = ["red_0", "red_1", "blue"]
 
-    def __init__(self, lives: tuple[int, int, int] = (0, 0, 0), length: int = 5) -> None:
+    def __init__(
+        self, lives: tuple[int, int, int] = (0, 0, 0), length: int = 5, births: tuple[int, int, int] = (0, 0, 0)
+    ) -> None:
         self.lives, self.length = dict(zip(self.possible_agents, lives, strict=True)), length
+        self.births = dict(zip(self.possible_agents, births, strict=True))
         self.steps, self.seeds = 0, list[int | None]()
         self.taken: list[dict[str, Any]] = []
 
@@ -96,13 +100,15 @@ class Walkers(ParallelEnv):
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
         self.seeds.append(seed)
-        self.agents, self.steps = list(self.possible_agents), 0
+        self.agents, self.steps = [agent for agent in self.possible_agents if not self.births[agent]], 0
         return {agent: self._observe(agent) for agent in self.agents}, {agent: {"steps": 0} for agent in self.agents}
 
     def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
         self.taken.append(dict(actions))
         self.steps += 1
-        there = list(self.agents)
+        born = [agent for agent in self.possible_agents if self.births[agent] == self.steps]
+        actions = {**actions, **dict.fromkeys(born, 0)}
+        there = [*self.agents, *born]
         terminated = {agent: self.steps == self.lives[agent] for agent in there}
         truncated = dict.fromkeys(there, self.steps >= self.length)
         self.agents = [agent for agent in there if not (terminated[agent] or truncated[agent])]

@@ -86,6 +86,61 @@ def test_agents_that_left_are_masked() -> None:
     assert env.wrapped.taken[2:] == [{"red_1": 1, "blue": 2}, {"red_1": 1}]
 
 
+@pytest.mark.parametrize("cut", [2, 3], ids=["before_the_birth", "after_it"])
+def test_agents_that_come_later_have_not_ended(cut: int) -> None:
+    """`red_1` comes after two steps; the slots of the rollouts change before that, or after."""
+    env = PettingZooWrapper(Walkers(length=4, births=(0, 2, 0)), use_mask=True)
+    with SyncDataCollector(env, number_of_agent, frames_per_batch=cut) as collector:
+        batch = torch.cat([collector.next() for _ in range(4)])[:6]
+    assert batch["red", "mask"].tolist() == [[True, False], [True, False], [True, True], [True, True], [True, False], [True, False]]
+    assert batch["red", "observation"][:, 1].tolist() == [[0, 0], [0, 0], [1, 2], [1, 3], [0, 0], [0, 0]]
+    following = batch["next"]
+    for flag, last in (("done", True), ("terminated", False), ("truncated", True)):
+        assert following["red", flag][:, 1, 0].tolist() == [False, False, False, last, False, False]
+        assert following[flag].flatten().tolist() == [False, False, False, last, False, False]
+    assert batch["collector", "traj_ids"].tolist() == [0, 0, 0, 0, 1, 1]
+    assert following["red", "reward"][:, 1, 0].tolist() == [0, 0, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("done_on_any", [True, False])
+@pytest.mark.parametrize(
+    ("lives", "births", "first", "last"),
+    [
+        ((3, 0, 0), (0, 4, 0), 3, 5),  # red_0 ends before red_1 comes
+        ((2, 0, 3), (0, 4, 0), 2, 3),  # all that have come end, and red_1 never comes
+        ((2, 4, 4), (0, 2, 0), 2, 4),  # red_1 comes as red_0 ends
+        ((3, 4, 0), (0, 0, 9), 3, 4),  # a group of its own that never comes
+    ],
+)
+def test_an_episode_ends_with_agents_that_have_come(
+    done_on_any: bool, lives: Any, births: Any, first: int, last: int
+) -> None:
+    env = PettingZooWrapper(Walkers(lives, births=births), use_mask=True, done_on_any=done_on_any)
+    with SyncDataCollector(env, number_of_agent, frames_per_batch=12) as collector:
+        done = collector.next()["next", "done"].flatten().tolist()
+    length = first if done_on_any else last
+    assert done == [step % length == 0 for step in range(1, 13)]
+
+
+def test_flags_that_an_env_gives_for_agents_that_have_not_come() -> None:
+    class Sloppy(Walkers):
+        def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+            observations, rewards, _, truncated, infos = super().step(actions)
+            return observations, rewards, {agent: agent not in self.agents for agent in self.possible_agents}, truncated, infos
+
+    env = PettingZooWrapper(Sloppy(length=9, births=(0, 2, 0)), use_mask=True)
+    with SyncDataCollector(env, number_of_agent, frames_per_batch=4) as collector:
+        batch = collector.next()
+    assert not batch["next", "red", "done"].any()
+    assert not batch["next", "done"].any()
+
+
+def test_agents_that_come_later_need_the_mask() -> None:
+    env = PettingZooWrapper(Walkers(births=(0, 2, 0)))
+    with pytest.raises(SpecMismatch, match=r"found none of \['red_1'\]; where agents leave .*, or come later, .*use_mask=True"):
+        env.reset()
+
+
 def test_done_is_terminated_or_truncated_where_agents_end_differently() -> None:
     env = PettingZooWrapper(Walkers((4, 0, 0), 4), done_on_any=False)
     with SyncDataCollector(env, number_of_agent, frames_per_batch=4) as collector:

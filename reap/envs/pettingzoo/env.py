@@ -40,12 +40,12 @@ class PettingZooWrapper(EnvBase):
         return_state: put the env's `state()` under `"state"`.
         group_map: names of groups, each with its agents, or a `MarlGroupMapType`.
         use_mask: put `(group, "mask")`, bool `[n]`, next to the observations: which agents act next. Necessary where agents act
-            in turns, and where some leave before the episode ends: those have zeros as observations and rewards, and all
-            flags set.
+            in turns, and where some leave before the episode ends, or come later: the observations and rewards of absent
+            agents are zero, and their flags are set if they have left, and not if they have not come yet.
         categorical_actions: discrete actions are indices, otherwise one-hot.
         seed: the seed of the first reset.
-        done_on_any: the episode ends with the first agent that ends, otherwise with the last. The default is the first where
-            all act at once, the last where they act in turns.
+        done_on_any: the episode ends with the first agent that ends, otherwise with the last of those that have come. The
+            default is the first where all act at once, the last where they act in turns.
         device: device of the env's TensorDicts.
 
     Raises:
@@ -102,6 +102,7 @@ class PettingZooWrapper(EnvBase):
         self.done_on_any = self.parallel if done_on_any is None else done_on_any
         self._calls, self._seed = calls, seed
         first = calls.reset(seed)
+        self._known = set(first.observations)
         self._groups = [
             make_group(name, members, env, first, has_mask=use_mask, categorical=categorical_actions)
             for name, members in self.group_map.items()
@@ -150,6 +151,7 @@ class PettingZooWrapper(EnvBase):
         """Start a new episode."""
         seed, self._seed = self._seed, None
         moment = self._calls.reset(seed)
+        self._known = set(moment.observations)
         for group in self._rows:
             group.begin(moment)
         if self.return_state:
@@ -164,7 +166,8 @@ class PettingZooWrapper(EnvBase):
             raise error.at(f"column {t}") from error.__cause__
 
     def _write(self, moment: Moment, t: int) -> Rows | None:
-        flags = [group.write(t, moment) for group in self._rows]
+        self._known.update(moment.observations)
+        flags = [group.write(t, moment, self._known) for group in self._rows]
         if self.return_state:
             self._slot_state[t] = self._state_fit.take(self.wrapped.state(), "env.state")
         done, terminated, truncated = (self._of_all([group[place] for group in flags]) for place in range(3))
@@ -216,7 +219,7 @@ class PettingZooEnv(PettingZooWrapper):
         use_mask: record which agents act next.
         categorical_actions: discrete actions are indices, otherwise one-hot.
         seed: the seed of the first reset.
-        done_on_any: the episode ends with the first agent that ends, otherwise with the last.
+        done_on_any: the episode ends with the first agent that ends, otherwise with the last of those that have come.
         device: device of the env's TensorDicts.
         kwargs: arguments of the task.
 

@@ -7,7 +7,7 @@ Rows of absent agents hold zeros.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,8 +223,17 @@ class GroupRows:
         parts = [leaf.one(array[t][row]) for leaf, array in zip(group.actions, self._actions, strict=True)]
         return assemble(group.action_space, parts)
 
-    def write(self, t: int, moment: Moment) -> tuple[Array, Array, Array]:
-        """Write the results of a step to column `t`; return the done, terminated and truncated flags `[n]`."""
+    def write(self, t: int, moment: Moment, known: Collection[str]) -> tuple[Array, Array, Array]:
+        """Write the results of a step to column `t`.
+
+        Args:
+            t: the column.
+            moment: the results.
+            known: the agents that have been there in this episode; an agent that comes later has not ended yet.
+
+        Returns:
+            The done, terminated and truncated flags of the agents that have been there, `[known of n]`.
+        """
         self._write([array[t] for array in self._next], moment, "step")
         done, terminated, truncated = (array[t][:, 0] for array in self._flags)
         reward = self._reward[t]
@@ -239,9 +248,10 @@ class GroupRows:
                 (truncated, moment.truncations, "truncation"),
             ):
                 value = given.get(agent, True) if is_gone else self._given(given, name, agent)
-                flags[row] = one_flag(value, f"{name} of {agent!r}")
+                flags[row] = agent in known and one_flag(value, f"{name} of {agent!r}")
         np.logical_or(terminated, truncated, out=done)
-        return done, terminated, truncated
+        counted = [agent in known for agent in self._group.agents]
+        return done[counted], terminated[counted], truncated[counted]
 
     def _given(self, values: Mapping[str, Any], name: str, agent: str) -> Any:
         """The value of an agent that has an observation."""
@@ -258,7 +268,7 @@ class GroupRows:
         if not group.has_mask and (gone := [agent for agent in group.agents if agent not in moment.observations]):
             raise SpecMismatch(
                 f"{self._env}.{call}: expected observations of all agents, found none of {gone}; where agents leave before the "
-                "episode ends, make the env with use_mask=True"
+                "episode ends, or come later, make the env with use_mask=True"
             )
         for row, agent in enumerate(group.agents):
             if agent in moment.observations:
