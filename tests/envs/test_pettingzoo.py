@@ -92,7 +92,14 @@ def test_agents_that_come_later_have_not_ended(cut: int) -> None:
     env = PettingZooWrapper(Walkers(length=4, births=(0, 2, 0)), use_mask=True)
     with SyncDataCollector(env, number_of_agent, frames_per_batch=cut) as collector:
         batch = torch.cat([collector.next() for _ in range(4)])[:6]
-    assert batch["red", "mask"].tolist() == [[True, False], [True, False], [True, True], [True, True], [True, False], [True, False]]
+    assert batch["red", "mask"].tolist() == [
+        [True, False],
+        [True, False],
+        [True, True],
+        [True, True],
+        [True, False],
+        [True, False],
+    ]
     assert batch["red", "observation"][:, 1].tolist() == [[0, 0], [0, 0], [1, 2], [1, 3], [0, 0], [0, 0]]
     following = batch["next"]
     for flag, last in (("done", True), ("terminated", False), ("truncated", True)):
@@ -112,9 +119,7 @@ def test_agents_that_come_later_have_not_ended(cut: int) -> None:
         ((3, 4, 0), (0, 0, 9), 3, 4),  # a group of its own that never comes
     ],
 )
-def test_an_episode_ends_with_agents_that_have_come(
-    done_on_any: bool, lives: Any, births: Any, first: int, last: int
-) -> None:
+def test_an_episode_ends_with_agents_that_have_come(done_on_any: bool, lives: Any, births: Any, first: int, last: int) -> None:
     env = PettingZooWrapper(Walkers(lives, births=births), use_mask=True, done_on_any=done_on_any)
     with SyncDataCollector(env, number_of_agent, frames_per_batch=12) as collector:
         done = collector.next()["next", "done"].flatten().tolist()

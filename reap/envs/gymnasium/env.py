@@ -18,6 +18,8 @@ from reap.envs.gymnasium.facts.infos import InfoKeys, info_specs
 from reap.envs.gymnasium.facts.names import GymFacts
 from reap.envs.gymnasium.facts.row_specs import action_specs, observation_specs, reward_specs, row_format
 from reap.envs.gymnasium.make import Wrapping, build
+from reap.envs.gymnasium.processes.deaths import naming_deaths
+from reap.envs.gymnasium.processes.ends import end_processes
 from reap.envs.gymnasium.resets import keep_notes, return_to
 from reap.envs.gymnasium.rows import GymRow, GymRows
 from reap.envs.gymnasium.state import env_state, load_env_state
@@ -229,14 +231,18 @@ class GymEnv(RowsEnv, GymFacts):
         if not self._is_vector:
             return self.wrapped.get_wrapper_attr(name)
         envs = layers(self.wrapped)[-1]
-        return list(envs.get_attr(name)) if hasattr(envs, "get_attr") else getattr(self.wrapped, name)
+        if not hasattr(envs, "get_attr"):
+            return getattr(self.wrapped, name)
+        return list(naming_deaths(envs.get_attr, envs, f"get_attr({name!r})")(name))
 
     def call(self, name: str, *args: Any) -> Any:
         """Call a method of the gymnasium env, searched through its wrappers; for a vector env, call each env's."""
         if not self._is_vector:
             return self.wrapped.get_wrapper_attr(name)(*args)
         envs = layers(self.wrapped)[-1]
-        return list(envs.call(name, *args)) if hasattr(envs, "get_attr") else getattr(self.wrapped, name)(*args)
+        if not hasattr(envs, "get_attr"):
+            return getattr(self.wrapped, name)(*args)
+        return list(naming_deaths(envs.call, envs, f"call({name!r})")(name, *args))
 
     def state_dict(self) -> dict[str, Any] | None:
         """The state of each env, if envs have `state_dict()` and `load_state_dict(state)`; else None."""
@@ -285,8 +291,13 @@ class GymEnv(RowsEnv, GymFacts):
         return row.calls if isinstance(row, GymRows) else [row.calls] if isinstance(row, GymRow) else ()
 
     def close(self, *, raise_if_closed: bool = False) -> None:
-        """Close the gymnasium env; a second call does nothing, or raises ClosedError with `raise_if_closed`."""
+        """Close the gymnasium env; a second call does nothing, or raises ClosedError with `raise_if_closed`.
+
+        Processes of an `AsyncVectorEnv` that have not ended 5 s later, because a step or the `close` of an env takes longer,
+        are killed.
+        """
         if not self.closed:
+            end_processes(self.wrapped)
             self.wrapped.close()
         super().close(raise_if_closed=raise_if_closed)
 

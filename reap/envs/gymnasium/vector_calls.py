@@ -11,6 +11,7 @@ from gymnasium.vector import AsyncVectorEnv
 from gymnasium.vector.utils import batch_space
 
 from reap.envs.gymnasium.first_check import RESET_VALUES, STEP_VALUES, check_observation, check_values
+from reap.envs.gymnasium.processes.deaths import naming_deaths
 from reap.envs.gymnasium.vector_kinds import VectorKind, count_rows, is_envpool, single_spaces
 from reap.envs.row_stepper import Rows
 from reap.errors import OptionError
@@ -51,6 +52,7 @@ class VectorCalls:
 
     def __init__(self, env: Any, kind: VectorKind) -> None:
         self.env, self.kind, self.count = env, kind, count_rows(env)
+        self._reset, self._step = naming_deaths(env.reset, env, "reset"), naming_deaths(env.step, env, "step")
         self.step: Callable[[Any], Result] = self._first_step
         self.send: Callable[[Any], Any] = self._keep
         self.receive: Callable[[], Result] = self._step_kept
@@ -80,9 +82,9 @@ class VectorCalls:
         """Reset all rows."""
         seeds, self._seeds = self._seeds, None
         if seeds is None:
-            result = self.env.reset()
+            result = self._reset()
         else:
-            result = self.env.reset(seed=seeds if self.kind.seeds_rows else seeds[0])
+            result = self._reset(seed=seeds if self.kind.seeds_rows else seeds[0])
         if not self._has_reset:
             self._check(result, "env.reset", RESET_VALUES)
             self._has_reset = True
@@ -106,13 +108,11 @@ class VectorCalls:
                 "to honour a reset mask"
             )
         if self.kind.takes_ids:
-            return rows, slice(len(rows)), self.env.reset(rows.astype(np.int32))
+            return rows, slice(len(rows)), self._reset(rows.astype(np.int32))
         mask = np.zeros(self.count, bool)
         mask[rows] = True
         options = ResetOptions(reset_mask=mask)
-        result = (
-            self.env.reset(options=options) if self._seeds is None else self.env.reset(seed=self._take(mask), options=options)
-        )
+        result = self._reset(options=options) if self._seeds is None else self._reset(seed=self._take(mask), options=options)
         return rows, slice(len(rows)) if self.kind.returns_chosen else rows, result
 
     def _take(self, mask: Any) -> list[int | None]:
@@ -125,16 +125,18 @@ class VectorCalls:
 
     def step_some(self, rows: Rows, actions: Any) -> Result:
         """Step some rows of an EnvPool, with their actions; the others wait."""
-        return self.env.step(actions, np.asarray(rows, np.int32))
+        return self._step(actions, np.asarray(rows, np.int32))
 
     def _first_step(self, actions: Any) -> Result:
-        result = self.env.step(actions)
+        result = self._step(actions)
         self._check(result, "env.step", STEP_VALUES)
-        self.step = self.env.step
+        self.step = self._step
         if is_envpool(self.env):
             self.send, self.receive = self.env.send, self.env.recv
         elif type(self.env) is AsyncVectorEnv:
-            self.send, self.receive = self.env.step_async, self.env.step_wait
+            self.send, self.receive = (
+                naming_deaths(one, self.env, "step") for one in (self.env.step_async, self.env.step_wait)
+            )
         return result
 
     def _keep(self, actions: Any) -> None:
