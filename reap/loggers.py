@@ -6,18 +6,21 @@ stats() of collectors, buffers, evaluations ---> scalars ---> writer
 
 from __future__ import annotations
 
+import codecs
 import csv
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from reap.collectors.base import DataCollectorBase
 from reap.collectors.stats import CollectorStats, Summary
 from reap.data import RayReplayBuffer, ReplayBuffer, ReplayBufferEnsemble
 from reap.errors import OptionError
 from reap.evaluation import Evaluation
+from reap.option_values import whole_number
 from reap.system.disk import replaced
 
 __all__ = ["log"]
@@ -60,7 +63,8 @@ def log(source: Any, writer: Any, *, step: int | None = None, prefix: str = "") 
         field in a CSV file, and goes to no other writer.
 
     Raises:
-        OptionError: the source or the writer is none of these, or there is no collector, no buffer and no `step`.
+        OptionError: the source or the writer is none of these, the path is a folder, the step is no integer, the prefix no
+            string, or there is no collector, no buffer and no `step`.
 
     Example:
         >>> from reap.collectors import SyncDataCollector
@@ -71,6 +75,7 @@ def log(source: Any, writer: Any, *, step: int | None = None, prefix: str = "") 
         100 100.0
     """
     sources = source if isinstance(source, Sequence) else [source]
+    _check_prefix(prefix)
     send = _sender(writer)
     scalars: dict[str, float] = {}
     for one in sources:
@@ -78,7 +83,7 @@ def log(source: Any, writer: Any, *, step: int | None = None, prefix: str = "") 
             if prefix + name in scalars:
                 raise OptionError(f"source: two of the {len(sources)} give {name!r}; log them with a prefix each")
             scalars[prefix + name] = float(value)
-    send(scalars, _step(sources) if step is None else step)
+    send(scalars, _step(sources) if step is None else _checked(step))
     return scalars
 
 
@@ -105,6 +110,18 @@ def _step(sources: Sequence[Any]) -> int:
     raise OptionError(
         "step: expected a number, since neither a collector nor a buffer is among the sources, whose frames would be the step"
     )
+
+
+def _check_prefix(prefix: Any) -> None:
+    if not isinstance(prefix, str):
+        raise OptionError(f"prefix: expected a string to put before each name, such as 'train/', got {prefix!r}")
+
+
+def _checked(step: Any) -> int:
+    number = whole_number(step)
+    if number is None:
+        raise OptionError(f"step: expected an integer, such as the number of frames so far, got {step!r}")
+    return number
 
 
 def _of_collector(stats: CollectorStats) -> Iterator[tuple[str, float]]:
@@ -164,6 +181,8 @@ def _sender(writer: Any) -> Send:
     }
     for method, sender in senders.items():
         if callable(getattr(writer, method, None)):
+            if isinstance(writer, type):
+                raise OptionError(f"writer: expected an instance of {writer.__name__}, got the class; make one")
             return sender(writer)
     if callable(writer):
         return writer
@@ -194,10 +213,15 @@ class CSVFile:
         path: the file; made if it is not there.
 
     Raises:
-        OptionError: its folder does not exist.
+        OptionError: its folder does not exist, or it is a folder.
     """
 
     def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            raise OptionError(
+                f"writer: expected the path of a CSV file, got the folder {path}; give a file in it, such as "
+                f"{path / 'log.csv'}, or for TensorBoard a SummaryWriter of the folder"
+            )
         if not path.absolute().parent.is_dir():
             raise OptionError(f"writer: expected a file in a folder that exists, got {path}")
         self._path = path
@@ -206,7 +230,7 @@ class CSVFile:
         """Add a line.
 
         Raises:
-            OptionError: the file has no column `step`: it is another kind of file.
+            OptionError: the file has no column `step`, or is no text in UTF-8: it is another kind of file.
         """
         line = {"step": str(step), **{name: repr(value) for name, value in _known(scalars).items()}}
         columns = self._columns()
@@ -214,24 +238,49 @@ class CSVFile:
         if missing:
             self._rewrite([*columns, *missing])
             columns += missing
+        end_of_torn_line = "\r\n" if self._is_torn() else ""
         with self._path.open("a", newline="", encoding="utf-8") as file:
+            file.write(end_of_torn_line)
             csv.DictWriter(file, columns).writerow(line)
 
     def _columns(self) -> list[str]:
         if not self._path.exists():
             return []
-        with self._path.open(newline="", encoding="utf-8") as file:
+        with self._reading() as file:
             columns = next(csv.reader(file), [])
         if columns and columns[0] != "step":
             raise OptionError(f"writer: {self._path}: expected a CSV file whose first column is 'step', found {columns[0]!r}")
         return columns
 
+    def _is_torn(self) -> bool:
+        """Whether the last line has no end: its writer was killed, or it is an editor's."""
+        with self._path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() != b"\n"
+
+    @contextmanager
+    def _reading(self) -> Generator[TextIO]:
+        try:
+            with self._path.open(
+                newline="", encoding="utf-8-sig"
+            ) as file:  # with the mark that spreadsheets begin with, or not
+                yield file
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise OptionError(
+                f"writer: {self._path}: expected a CSV file in UTF-8, found another kind of file: {error}"
+            ) from error
+
     def _rewrite(self, columns: list[str]) -> None:
         lines: list[dict[str, str]] = []
+        has_mark = False
         if self._path.exists():
-            with self._path.open(newline="", encoding="utf-8") as file:
+            with self._reading() as file:
                 lines = list(csv.DictReader(file))
-        with replaced(self._path) as path, path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, columns)
+            with self._path.open("rb") as file:
+                has_mark = file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+        encoding = "utf-8-sig" if has_mark else "utf-8"
+        with replaced(self._path) as path, path.open("w", newline="", encoding=encoding) as file:
+            # Two lines that became one have fields beyond the last column, which have no name.
+            writer = csv.DictWriter(file, columns, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(lines)

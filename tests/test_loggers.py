@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
@@ -216,6 +217,13 @@ def test_a_name_that_comes_later_gets_a_column(tmp_path: Path, collector: SyncDa
     assert os.listdir(tmp_path) == ["run.csv"]
 
 
+class Board:
+    """A writer of the kind of TensorBoard's."""
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        raise AssertionError
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -223,6 +231,17 @@ def test_a_name_that_comes_later_gets_a_column(tmp_path: Path, collector: SyncDa
         (lambda collector, path: log(collector, 3), "writer: expected a SummaryWriter"),
         (lambda collector, path: log(Evaluation(np.ones(1), np.ones(1)), path), "step: expected a number"),
         (lambda collector, path: log([collector, collector], path), "two of the 2 give 'episodes/return'"),
+        (lambda collector, path: log(collector, path, step="x"), "step: expected an integer, such as .*, got 'x'"),
+        (lambda collector, path: log(collector, path, step=math.nan), "step: expected an integer, such as .*, got nan"),
+        (lambda collector, path: log(collector, path, step=1.5), "step: expected an integer, such as .*, got 1.5"),
+        (lambda collector, path: log(collector, path, step=True), "step: expected an integer, such as .*, got True"),
+        (lambda collector, path: log(collector, Board(), step="x"), "step: expected an integer, such as .*, got 'x'"),
+        (lambda collector, path: log(collector, path, prefix=3), "prefix: expected a string .*, got 3"),
+        (lambda collector, path: log(collector, Board), "writer: expected an instance of Board, got the class"),
+        (
+            lambda collector, path: log(collector, path.parent),
+            "writer: expected the path of a CSV file, got the folder .*; give a file in it, such as .*log.csv, or for Tensor",
+        ),
     ],
 )
 def test_mistakes(
@@ -239,6 +258,64 @@ def test_another_kind_of_file_is_left_alone(collector: SyncDataCollector, tmp_pa
     with pytest.raises(OptionError, match="first column is 'step', found 'name'"):
         log(collector, path)
     assert path.read_text() == "name,value\na,1\n"
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfes\0t\0e\0p\0", b"step,a\n" + b"1," + b"a" * 200_000 + b"\n"], ids=["utf-16", "field"]
+)
+def test_a_file_that_cannot_be_read_is_left_alone(collector: SyncDataCollector, tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "data.csv"
+    path.write_bytes(data)
+    with pytest.raises(OptionError, match=f"writer: {path}: expected a CSV file in UTF-8, found another kind of file"):
+        log(collector, path)
+    assert path.read_bytes() == data
+    assert os.listdir(tmp_path) == ["data.csv"]
+
+
+EVALUATION = Evaluation(np.array([1.0]), np.array([4]))
+HEADER = "step,evaluation/return,evaluation/return_std,evaluation/length"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("1,2.0,0.0", "1,2.0,0.0\r\n"),  # the writer was killed
+        ("1,2.0,0.0,3.0\n", "1,2.0,0.0,3.0\n"),
+        ("1,2.0,0.0,3.0\r\n", "1,2.0,0.0,3.0\r\n"),
+    ],
+    ids=["torn", "whole", "windows"],
+)
+def test_a_line_without_an_end_is_ended(tmp_path: Path, before: str, after: str) -> None:
+    path = tmp_path / "run.csv"
+    path.write_text(f"{HEADER}\n{before}", newline="")
+    log(EVALUATION, path, step=np.int64(2))
+    assert path.read_bytes().decode() == f"{HEADER}\n{after}2,1.0,0.0,4.0\r\n"
+
+
+def test_a_header_without_an_end_is_ended(tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    path.write_text(HEADER)
+    log(EVALUATION, path, step=2)
+    assert path.read_bytes().decode() == f"{HEADER}\r\n2,1.0,0.0,4.0\r\n"
+
+
+def test_two_lines_that_became_one_leave_the_others_whole(tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    path.write_text("step,a\n1,22,3\n3,4\n")
+    log(EVALUATION, path, step=5)
+    columns = "evaluation/return,evaluation/return_std,evaluation/length"
+    assert path.read_bytes().decode().split("\r\n") == [f"step,a,{columns}", "1,22,,,", "3,4,,,", "5,,1.0,0.0,4.0", ""]
+
+
+@pytest.mark.parametrize("columns", [HEADER, "step,other"], ids=["appended", "rewritten"])
+def test_a_file_that_begins_with_a_mark(tmp_path: Path, columns: str) -> None:
+    path = tmp_path / "run.csv"
+    path.write_text(f"{columns}\n1,2.0\n", encoding="utf-8-sig")
+    log(EVALUATION, path, step=2)
+    assert path.read_bytes().startswith(codecs.BOM_UTF8 + b"step,")
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        first, second = csv.DictReader(file)
+    assert (first["step"], second["step"], second["evaluation/return"]) == ("1", "2", "1.0")
 
 
 def test_scalars_are_plain_numbers(collector: SyncDataCollector) -> None:
