@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from reap.envs.base import EnvBase
+from reap.envs.gymnasium.env import GymEnv
 from reap.errors import OptionError
 from reap.option_values import is_count
 from reap.specs import Bounded, Categorical, OneHot
+from reap.specs.tensor_spec import TensorSpec
 
 
 class MLP(nn.Module):
@@ -41,7 +43,15 @@ class MLP(nn.Module):
                 "hidden: expected an env with one observation and an action that is Bounded, OneHot or Categorical; found "
                 f"observations {observations} and the action {spec}; give a policy"
             )
-        self._dims = len(env.observation_spec["observation"].shape)
+        observed = env.observation_spec["observation"]
+        if not isinstance(observed, TensorSpec):
+            raise OptionError(
+                "hidden: expected an observation that is one tensor of numbers, found the observation 'observation' of "
+                f"{_space(env)}; give a policy"
+            )
+        self._dims = len(observed.shape)
+        if isinstance(given, Bounded) and not given.dtype.is_floating_point:
+            raise OptionError(f"hidden: expected a Bounded action of floats, found {spec}; give a policy")
         self._is_box, self._is_one_hot = isinstance(given, Bounded), isinstance(given, OneHot)
         if self._is_box:
             self.register_buffer("low", torch.as_tensor(spec.low).expand(spec.shape).clone())
@@ -49,7 +59,7 @@ class MLP(nn.Module):
             if not (self.low.isfinite() & self.high.isfinite()).all():
                 raise OptionError(f"hidden: expected an action with finite bounds, found {spec}; give a policy")
         outputs = spec.shape.numel() if self._is_box else int(spec.n)
-        inputs = env.observation_spec["observation"].shape.numel()
+        inputs = observed.shape.numel()
         layers: list[nn.Module] = []
         for before, after in pairwise((inputs, *hidden, outputs)):
             layers += nn.Linear(before, after), nn.Tanh()
@@ -64,3 +74,10 @@ class MLP(nn.Module):
             return middle + half * outputs.tanh().reshape((*rows, *self.low.shape))
         choice = outputs.argmax(-1)
         return nn.functional.one_hot(choice, outputs.shape[-1]) if self._is_one_hot else choice
+
+
+def _space(env: EnvBase) -> str:
+    """The observations of an env, as its own library describes them."""
+    if isinstance(env, GymEnv):
+        return f"the space {env.wrapped.observation_space}"
+    return f"the spec {env.observation_spec['observation']}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import time
 import warnings
@@ -12,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import DependencyNotInstalled
 from rich.console import Console
 
@@ -21,6 +25,7 @@ import reap
 from reap.cli.main import main
 from reap.cli.policies import load_policy
 from reap.errors import OptionError
+from reap.specs import Composite, OneHot, Unbounded
 from reap.testing import Count
 from reap.tuning import Kind, Setup, Trial, Tuning, tune
 from reap.tuning.mlp import MLP
@@ -265,6 +270,68 @@ def test_a_network_for_an_env(env_id: str, rows: int) -> None:
 def test_mistakes(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         call()
+
+
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+CHOICE = spaces.Discrete(2)
+
+
+class Spaces(gym.Env[Any, Any]):
+    def __init__(self, observation: spaces.Space[Any], action: spaces.Space[Any] = CHOICE) -> None:
+        self.observation_space, self.action_space = observation, action
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Text(5),
+        spaces.Tuple((BOX, BOX)),
+        spaces.Dict(observation=spaces.Dict(a=BOX)),
+        spaces.Dict(observation=spaces.Text(5)),
+        spaces.Sequence(BOX),
+        spaces.Graph(BOX, None),
+        spaces.OneOf((BOX, CHOICE)),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+def test_observations_without_one_shape_have_no_network(space: spaces.Space[Any]) -> None:
+    message = (
+        f"expected an observation that is one tensor of numbers, found the observation 'observation' of the space {space};"
+    )
+    with pytest.raises(OptionError, match=re.escape(message)):
+        tune(lambda: reap.GymEnv(Spaces(space)), hidden=[4])
+
+
+class Nested(reap.EnvBase):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = Composite(observation=Composite(a=Unbounded((2,))))
+        self.action_spec = OneHot(2)
+
+    def _reset(self, tensordict: Any = None, **keywords: Any) -> Any:
+        raise AssertionError
+
+    def _step(self, tensordict: Any) -> Any:
+        raise AssertionError
+
+
+def test_an_observation_of_an_own_env_without_one_shape_has_no_network() -> None:
+    with pytest.raises(OptionError, match=r"found the observation 'observation' of the spec Composite\("):
+        tune(Nested, hidden=[4])
+
+
+def test_actions_of_integers_have_no_network() -> None:
+    with pytest.raises(OptionError, match=r"hidden: expected a Bounded action of floats, found Bounded\(.*int64"):
+        tune(lambda: reap.GymEnv(Spaces(BOX, spaces.Box(0, 5, (2,), np.int64))), hidden=[4])
+
+
+def test_the_command_names_an_observation_without_one_shape(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(gym.registry, "Words-v0", EnvSpec("Words-v0", entry_point=partial(Spaces, spaces.Text(5))))
+    assert main(["tune", "Words-v0", "--hidden", "8"]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "hidden: expected an observation that is one tensor of numbers, found the observation 'observation' of" in error
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
