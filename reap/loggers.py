@@ -261,9 +261,8 @@ class CSVFile:
     @contextmanager
     def _reading(self) -> Generator[TextIO]:
         try:
-            with self._path.open(
-                newline="", encoding="utf-8-sig"
-            ) as file:  # with the mark that spreadsheets begin with, or not
+            # With or without the mark with which files of spreadsheets begin.
+            with self._path.open(newline="", encoding="utf-8-sig") as file:
                 yield file
         except (UnicodeDecodeError, csv.Error) as error:
             raise OptionError(
