@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from tensordict import MemoryMappedTensor, TensorDict, TensorDictBase, is_non_tensor
 
+from reap.cli.runs.claim import require_empty
 from reap.cli.runs.file_lengths import cut, relaid, with_columns, write_over
-from reap.data.datasets.run_folder import MANIFEST, META, WITHHELD, stored_files
+from reap.data.datasets.run_folder import META, WITHHELD, stored_files
 from reap.data.dtypes import dtype_named
 from reap.errors import OptionError, SpecMismatch, nearest
 from reap.keys import Key, NestedKey, nested
@@ -246,30 +247,6 @@ def _meant(name: str, fields: Mapping[Key, Field]) -> list[Key]:
         known = ["/".join(key) for key in fields]
         raise OptionError(f"--drop {name}: expected one of the keys {', '.join(known)}.{nearest(name, known)}")
     return meant
-
-
-def require_empty(path: Path, place: Path) -> None:
-    """Raise OptionError unless a folder is empty or does not exist.
-
-    Args:
-        path: the folder, as the user names it.
-        place: the folder itself, if that is a link.
-    """
-    if place.is_dir():
-        try:
-            found = sorted(child.name for child in place.iterdir())
-        except OSError as error:
-            raise OptionError(f"--out {path}: cannot be read: {error.strerror}") from error
-        if WITHHELD in found:
-            raise OptionError(
-                f"--out {path}: expected a new or empty folder, found {WITHHELD!r} in it: another run is writing there, or was "
-                "killed; continue it with --resume, name another folder, or remove that one"
-            )
-        if found:
-            way = "name another" + (", or continue that run with --resume if it was stopped" if MANIFEST in found else "")
-            raise OptionError(f"--out {path}: expected a new or empty folder, found {found[0]!r} in it; {way}")
-    elif os.path.lexists(place):
-        raise OptionError(f"--out {path}: expected a new or empty folder, found a file; name another")
 
 
 def _not_tensors(batch: TensorDictBase) -> list[NestedKey]:

@@ -178,7 +178,7 @@ def test_files_longer_than_a_limit_are_an_error(tmp_path: Path) -> None:
 
 def test_two_runs_in_one_folder(tmp_path: Path) -> None:
     first = DataFolder(tmp_path / "out", 2)
-    with pytest.raises(OptionError, match="found 'meta.json.unfinished' in it: another run is writing there, or was killed"):
+    with pytest.raises(OptionError, match="expected a new or empty folder, but another run is making one there; name another"):
         DataFolder(tmp_path / "out", 2)
     first.write(batch(2))
     assert first.finish() is not None

@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 from tensordict import TensorDictBase
 
-from reap.cli.folder import kept_fields, require_empty
+from reap.cli.folder import kept_fields
 from reap.cli.report import Stored
+from reap.cli.runs.claim import require_empty
 from reap.data.datasets.frames import TRAJECTORY
 from reap.data.datasets.record_file import Layout, RecordFile, observed, read_records
 from reap.data.datasets.run_folder import RECORDS

@@ -7,7 +7,6 @@ session 1    the seeds after those --resume   new episodes, with new ids
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -25,6 +24,7 @@ from tensordict import TensorDictBase
 from reap.cli.folder import DataFolder
 from reap.cli.options import Collect
 from reap.cli.report import Stored
+from reap.cli.runs.claim import claimed, is_unfinished_start, locked, remove_rests
 from reap.cli.runs.recording import Recording
 from reap.data.datasets.frames import TRAJECTORY
 from reap.data.datasets.minari_out import place_of, to_minari
@@ -77,32 +77,35 @@ class Run:
         self.path, self.columns = output.out, columns
         self._options, self._rows = options, amount.num_envs
         self._place = Path(os.path.realpath(output.out))
+        self._is_new = not output.resume or is_unfinished_start(self._place)
         self._is_made = not self._place.exists()
-        self._lock = -1
         self._changed: list[str] = []
         self._manifest: dict[str, Any] = {"kind": "reap collect", "options": _noted(options), "sessions": []}
-        self.seed, progress = amount.seed, Progress()
-        if output.resume:
-            progress = self._take_up()
-        self._next_id = self._first_id = progress.next_id
-        self._sink = self._make_sink(progress.columns)
-        if self._lock < 0:
-            self._lock = _locked(self._place, self.path)
+        self.seed = amount.seed
+        if not self._is_new:
+            _compare(self.path, read_run_manifest(self._place)["options"], self._manifest["options"])
+        self._lock = claimed(self.path, self._place) if self._is_new else locked(self.path, self._place)
+        try:
+            progress = Progress() if self._is_new else self._take_up()
+            self._next_id = self._first_id = progress.next_id
+            self._sink = self._make_sink(progress.columns)
+        except BaseException:
+            if self._is_new:
+                self._restore()
+            os.close(self._lock)
+            raise
 
     def _make_sink(self, written: int) -> DataFolder | Recording:
-        output = self._options.output
-        if output.format == "minari":
-            recording = Recording(self.path, self._rows, self.columns, is_new=not output.resume)
+        if self._options.output.format == "minari":
+            recording = Recording(self.path, self._rows, self.columns, is_new=self._is_new)
             recording.written = written
             return recording
-        return DataFolder.resumed(self.path, self.columns, written) if output.resume else DataFolder(self.path, self.columns)
+        return DataFolder(self.path, self.columns) if self._is_new else DataFolder.resumed(self.path, self.columns, written)
 
     def _take_up(self) -> Progress:
-        """Read and check the existing part of the run to resume."""
-        output = self._options.output
+        """Read the existing part of the run to resume."""
         manifest = read_run_manifest(self._place)
-        _compare(self.path, manifest["options"], self._manifest["options"])
-        self._lock = _locked(self._place, self.path)
+        remove_rests(self._place)
         current = versions()
         self._changed = [
             f"{name} {found} (then {then})"
@@ -112,7 +115,7 @@ class Run:
         self._manifest = manifest
         self.seed = manifest["sessions"][-1]["next_seed"]
         records = self._place / RECORDS
-        if output.format == "memmap":
+        if self._options.output.format == "memmap":
             return read_progress(self._place)
         return progress_of(read_records(records).frames) if records.exists() and records.stat().st_size else Progress()
 
@@ -160,7 +163,7 @@ class Run:
     @property
     def is_resumed(self) -> bool:
         """Whether a part of the run is from before."""
-        return self._options.output.resume and len(self._manifest["sessions"]) > 1
+        return not self._is_new and len(self._manifest["sessions"]) > 1
 
     @property
     def first_id(self) -> int:
@@ -194,17 +197,22 @@ class Run:
         """Make the data readable; if there are none, restore the folder and return None."""
         data = self._sink.finish()
         if data is None:
-            for name in (MANIFEST, PROGRESS):
-                (self._place / name).unlink(missing_ok=True)
-            if self._is_made:
-                with suppress(OSError):  # somebody put a file there
-                    self._place.rmdir()
+            self._restore()
         else:
             has_more = self._options.output.dataset is not None
             self._end(STOPPED if self.written < self.columns else COLLECTED if has_more else COMPLETE)
             (self._place / PROGRESS).unlink(missing_ok=True)
         os.close(self._lock)
         return data if data is None or isinstance(data, Stored) else _stored(data)
+
+    def _restore(self) -> None:
+        """Remove what this run has put into the folder, besides frames."""
+        os.ftruncate(self._lock, 0)  # whoever is killed from here on leaves an unfinished start
+        for name in (MANIFEST, PROGRESS):
+            (self._place / name).unlink(missing_ok=True)
+        if self._is_made:
+            with suppress(OSError):  # somebody put a file there
+                self._place.rmdir()
 
     def _end(self, state: str) -> None:
         known = self._sink.checksums if isinstance(self._sink, Recording) else {}
@@ -237,6 +245,8 @@ def is_complete(options: Collect) -> bool:
     Raises:
         OptionError: there is no run in the folder, or it has other options.
     """
+    if is_unfinished_start(Path(os.path.realpath(options.output.out))):
+        return False
     manifest = read_run_manifest(options.output.out)
     _compare(options.output.out, manifest["options"], _noted(options))
     return manifest["state"] == COMPLETE
@@ -277,19 +287,6 @@ def _compare(path: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> Non
             f"--resume: expected the options of the run in {path}; {'; '.join(told)}. A run has one set of options and one "
             "policy: begin another with --out"
         )
-
-
-def _locked(place: Path, path: Path) -> int:
-    """A descriptor of the progress file, locked by this process."""
-    fd = os.open(place / PROGRESS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(fd)
-        raise OptionError(f"--out {path}: another process is writing there; wait for it to end, or stop it") from error
-    except OSError:  # a file system without locks
-        pass
-    return fd
 
 
 def _spec(env_id: str) -> str | None:

@@ -168,11 +168,11 @@ def _verify(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _mapped(folder: Path, rows: int) -> TensorDictBase:
-    if (folder / META).exists():
-        return TensorDict.load_memmap(folder)
     columns = read_progress(folder).columns
     if not columns:
         raise OptionError(f"{folder}: no batch was complete")
+    if (folder / META).exists():
+        return TensorDict.load_memmap(folder)
     values = {key: _prefix(file, entry, rows, columns) for key, file, entry in stored_files(folder)}
     return make_tensordict(nested(values), torch.Size((rows, columns)))
 
