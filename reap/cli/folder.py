@@ -22,7 +22,7 @@ from tensordict import MemoryMappedTensor, TensorDict, TensorDictBase, is_non_te
 
 from reap.cli.runs.claim import require_empty
 from reap.cli.runs.file_lengths import cut, relaid, with_columns, write_over
-from reap.data.datasets.run_folder import META, WITHHELD, stored_files
+from reap.data.datasets.run_folder import META, WITHHELD, name_of, stored_files
 from reap.data.dtypes import dtype_named
 from reap.errors import OptionError, SpecMismatch, nearest
 from reap.keys import Key, NestedKey, nested
@@ -213,9 +213,13 @@ class DataFolder:
 
     def _remove_files(self) -> None:
         """Remove the files of the frames, but no other files."""
-        for name in self._names:
-            shutil.rmtree(self._place / name, ignore_errors=True)
-            (self._place / f"{name}.memmap").unlink(missing_ok=True)
+        for entry in self._place.iterdir():
+            if name_of(entry) not in self._names:
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.suffix == ".memmap":
+                entry.unlink()
         (self._place / META).unlink(missing_ok=True)
 
 
@@ -241,10 +245,9 @@ def _columns(data: Any, start: int, count: int) -> TensorDictBase:
 
 def _meant(name: str, fields: Mapping[Key, Field]) -> list[Key]:
     """The keys that `a`, `a/b` or `next/a` refers to."""
-    path = tuple(name.split("/"))
-    meant = [key for key in (path, ("next", *path)) if key in fields]
+    known = ["/".join(key) for key in fields]  # names may have slashes of their own
+    meant = [key for key, joined in zip(fields, known, strict=True) if joined in {name, f"next/{name}"}]
     if not meant:
-        known = ["/".join(key) for key in fields]
         raise OptionError(f"--drop {name}: expected one of the keys {', '.join(known)}.{nearest(name, known)}")
     return meant
 

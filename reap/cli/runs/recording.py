@@ -16,6 +16,7 @@ from reap.cli.runs.claim import require_empty
 from reap.data.datasets.frames import TRAJECTORY
 from reap.data.datasets.record_file import Layout, RecordFile, observed, read_records
 from reap.data.datasets.run_folder import RECORDS
+from reap.data.datasets.spaces import require_name
 from reap.envs import EnvBase
 from reap.errors import OptionError
 from reap.keys import Key, plain
@@ -72,12 +73,15 @@ class Recording:
 
         Raises:
             OptionError: as there, or a key is left out that tells episodes apart.
+            SpecMismatch: a name that a data set cannot hold.
             DiskFull: there is no room for the file.
         """
         kept = kept_fields(fields, drop)
         for key in NEEDED:
             if key not in kept:
                 raise OptionError(f"--drop: expected to keep {'/'.join(key)} with --format minari; it tells episodes apart")
+        for key in kept:
+            require_name(key)
         once = observed(kept, [key for key in kept if key[0] not in {"next", "collector", "done", "terminated", "truncated"}])
         nbytes = sum(field.nbytes for key, field in kept.items() if key not in once)
         needed = rows * (self.columns - self.written) * nbytes

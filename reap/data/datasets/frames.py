@@ -15,11 +15,11 @@ from functools import cached_property
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from reap.errors import SpecMismatch
-from reap.keys import Key, nested, plain
+from reap.keys import Key, NestedKey, nested, plain
 from reap.tensordicts import make_tensordict
 
 TRAJECTORY: Key = ("collector", "traj_ids")
@@ -34,11 +34,13 @@ class Frames:
         values: `[rows, columns, *item]`.
         ids: the trajectory of each frame, `[rows, columns]`.
         ends: values under `"next"` that are stored at the ends of trajectories only, `[ends, *item]`, in the order of the rows.
+        objects: keys of Python objects (text, for example), which are not among the values.
     """
 
     values: Mapping[Key, Tensor]
     ids: NDArray[np.int64]
     ends: Mapping[Key, Tensor] = field(default_factory=dict[Key, Tensor])
+    objects: frozenset[Key] = frozenset()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -110,4 +112,10 @@ def frames_of(data: TensorDictBase, name: str) -> Frames:
         ids = np.cumsum(before).reshape(done.shape) - 1
     else:
         raise SpecMismatch(f"{name}: expected {TRAJECTORY} or ('next', 'done'), by which episodes are told; found neither")
-    return Frames(values, np.asarray(ids, np.int64))
+    return Frames(values, np.asarray(ids, np.int64), objects=_objects(data))
+
+
+def _objects(data: TensorDictBase) -> frozenset[Key]:
+    entries = data.items(include_nested=True, leaves_only=True, is_leaf=lambda kind: not issubclass(kind, TensorDict))
+    names: list[NestedKey] = [key for key, value in entries if is_non_tensor(value)]
+    return frozenset((key,) if isinstance(key, str) else key for key in names)

@@ -16,12 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import Space
 
 from reap.data.datasets.episodes import REWARD, TERMINATED, TRUNCATED, Episode, episodes_of
-from reap.data.datasets.frames import NEXT
+from reap.data.datasets.frames import NEXT, Frames
 from reap.data.datasets.run_folder import file_sums, write_run_manifest
-from reap.data.datasets.sources import Source, Spaces, observed_keys, source_of, spaces_of
-from reap.data.datasets.spaces import ACTION, OBSERVATION, assembled, leaves, restricted, root_of
+from reap.data.datasets.sources import Source, Spaces, observed_keys, observed_objects, source_of, spaces_of
+from reap.data.datasets.spaces import (
+    ACTION,
+    OBSERVATION,
+    STORABLE,
+    assembled,
+    leaves,
+    require_name,
+    require_storable,
+    restricted,
+    root_of,
+)
 from reap.data.datasets.versions import versions
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, nested, plain
@@ -80,7 +91,8 @@ def to_minari(
     Raises:
         ImportError: Minari, or the package for the format, is not installed.
         OptionError: a data set of this id exists, or an argument is invalid; nothing is written.
-        SpecMismatch: the frames are not episodes of the env.
+        SpecMismatch: the frames are not episodes of the env; or an observation, an action or an info is a Python object (text,
+            for example), or has a name that HDF5 cannot hold (with a slash).
         OSError: for example, the disk is full; nothing is left behind.
 
     Example (writes to Minari's folder)::
@@ -220,6 +232,7 @@ class Form:
         observed = observed_keys(frames)
         single = ("pixels",) if OBSERVATION not in observed and ("pixels",) in observed else OBSERVATION
         self._root, self._action_space = root_of(space, single), spaces.action
+        _refuse_objects(frames, dict([*leaves(space, self._root), *leaves(spaces.action, ACTION)]))
         known = restricted(space, self._root, observed.__contains__)
         missing = [key for key, _ in leaves(spaces.action, ACTION) if key not in frames.values]
         if known is None or missing:
@@ -229,8 +242,12 @@ class Form:
             )
         self.observation_space = known
         """The env's, without what the frames lack."""
+        require_storable(known, self._root)
+        require_storable(spaces.action, ACTION)
         own = {key for key, _ in leaves(known, self._root)}
         self._infos = [key for key in observed if key not in own]
+        for key in self._infos:
+            require_name(key)
 
     def parts(self, episode: Episode) -> dict[str, Any]:
         """The data of an episode."""
@@ -245,6 +262,17 @@ class Form:
             "truncations": truncations,
             "infos": nested({key: episode.observed(key) for key in self._infos}) or None,
         }
+
+
+def _refuse_objects(frames: Frames, known: Mapping[Key, Space[Any]]) -> None:
+    """Raise SpecMismatch for observations, actions and infos that are Python objects, which would be missing otherwise."""
+    for key in dict.fromkeys([*(key for key in known if key in frames.objects), *observed_objects(frames)]):
+        wanted = f"{STORABLE}, got {known[key]}, whose values are" if key in known else "numbers, found"
+        there = ", ".join(repr(plain(one)) for one in (key, (NEXT, *key)) if one in frames.objects)
+        raise SpecMismatch(
+            f"{plain(key)!r}: expected {wanted} Python objects; to write the data set without them, give frames without them: "
+            f"frames.exclude({there})"
+        )
 
 
 def _flags(episode: Episode, key: Key) -> Array:

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 import torch
@@ -180,11 +181,16 @@ def _mapped(folder: Path, rows: int) -> TensorDictBase:
 def stored_files(folder: Path) -> Iterator[tuple[Key, Path, dict[str, Any]]]:
     """Key, file, and what is noted of it (shape and dtype), of each tensor in an unfinished folder."""
     for meta in (folder / WITHHELD, *folder.rglob(META)):
-        lead = meta.parent.relative_to(folder).parts
+        lead = tuple(unquote(part) for part in meta.parent.relative_to(folder).parts)
+        files = {name_of(file): file for file in meta.parent.glob("*.memmap")}
         for name, entry in json.loads(meta.read_text()).items():
-            file = meta.parent / f"{name}.memmap"
-            if isinstance(entry, dict) and "shape" in entry and "dtype" in entry and file.exists():
-                yield (*lead, name), file, entry
+            if isinstance(entry, dict) and "shape" in entry and "dtype" in entry and name in files:
+                yield (*lead, name), files[name], entry
+
+
+def name_of(file: Path) -> str:
+    """The name of the values in a file of tensordict, in whose own name a slash or a blank is `%2F` or `%20`."""
+    return unquote(file.name.removesuffix(".memmap"))
 
 
 def _prefix(file: Path, entry: Mapping[str, Any], rows: int, columns: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,7 +80,8 @@ def _of_folder(folder: Path) -> Source:
 
 def _one_row(frames: Frames) -> Frames:
     """Join rows that follow each other in time into one, since episodes may continue in a later one."""
-    return Frames({key: value.flatten(0, 1)[None] for key, value in frames.values.items()}, frames.ids.reshape(1, -1))
+    values = {key: value.flatten(0, 1)[None] for key, value in frames.values.items()}
+    return Frames(values, frames.ids.reshape(1, -1), objects=frames.objects)
 
 
 def _in_order(buffer: ReplayBuffer) -> TensorDictBase:
@@ -155,6 +156,14 @@ def _guessed(frames: Frames) -> Spaces:
 
 def observed_keys(frames: Frames) -> list[Key]:
     """Keys that are at the root and, but for flags and rewards, under `"next"` too."""
+    return _observed(frames.values, frames.values.keys() | frames.ends.keys())
+
+
+def observed_objects(frames: Frames) -> list[Key]:
+    """Keys of Python objects that are at the root and under `"next"` too."""
+    return _observed(sorted(frames.objects), frames.objects)
+
+
+def _observed(keys: Iterable[Key], later: Collection[Key]) -> list[Key]:
     flags = {"done", "terminated", "truncated", "reward", "collector"}
-    later = frames.values.keys() | frames.ends.keys()
-    return [key for key in frames.values if key[0] not in {NEXT, *flags} and (NEXT, *key) in later]
+    return [key for key in keys if key[0] not in {NEXT, *flags} and (NEXT, *key) in later]

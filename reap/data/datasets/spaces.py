@@ -20,6 +20,7 @@ from reap.keys import Key, plain
 from reap.recording.layout import Array
 
 OBSERVATION, ACTION = ("observation",), ("action",)
+STORABLE = "Box, Discrete, MultiDiscrete, MultiBinary, or Dicts and Tuples"
 
 
 def leaves(space: Space[Any], key: Key) -> Iterator[tuple[Key, Space[Any]]]:
@@ -70,35 +71,85 @@ def assembled(space: Space[Any], key: Key, read: Callable[[Key], Array]) -> Any:
     return _decoded(space, key, read(key))
 
 
-def _decoded(space: Space[Any], key: Key, values: Array) -> Array:
-    item = values.shape[1:]
-    if isinstance(space, spaces.Discrete):
-        if item not in ((int(space.n),), (1,), ()):
+def require_storable(space: Space[Any], key: Key) -> None:
+    """Raise SpecMismatch for a space whose values cannot be written, or that has an entry whose name a file cannot hold.
+
+    Args:
+        space: the space.
+        key: the prefix of its parts' keys.
+    """
+    for part, one in leaves(space, key):
+        require_name(part)
+        if not isinstance(one, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+            raise SpecMismatch(_expected(part, one))
+
+
+def require_name(key: Key) -> None:
+    """Raise SpecMismatch for a key that cannot be the name of values in a file of HDF5, where a slash makes a group."""
+    for name in key:
+        if name in {"", "."} or "/" in name or "\0" in name:
             raise SpecMismatch(
-                f"{plain(key)!r}: expected a choice of {space}, found values of shape {item}; is it another env?"
+                f"{plain(key)!r}: expected a name that HDF5 can hold (no slash, not empty, not '.'), found {name!r}; rename it "
+                "in a wrapper of the env, or leave it out"
             )
-        places = values.argmax(-1) if item == (int(space.n),) else values.reshape(len(values))
-        return places.astype(space.dtype) + space.start
+
+
+def _expected(key: Key, space: Space[Any]) -> str:
+    return f"{plain(key)!r}: expected {STORABLE}, got {space}"
+
+
+def _decoded(space: Space[Any], key: Key, values: Array) -> Array:
+    if isinstance(space, spaces.Discrete):
+        return (_places(space, key, values, np.asarray(space.n)) + space.start).astype(space.dtype)
     if isinstance(space, spaces.MultiDiscrete):
-        counts = np.asarray(space.nvec)
-        if item != counts.shape:
-            blocks = np.split(values, np.cumsum(counts.reshape(-1))[:-1], axis=-1)
-            values = np.stack([block.argmax(-1) for block in blocks], -1).reshape(len(values), *counts.shape)
-        return (values + np.asarray(space.start)).astype(space.dtype)
+        return (_places(space, key, values, np.asarray(space.nvec)) + np.asarray(space.start)).astype(space.dtype)
     if not isinstance(space, spaces.Box | spaces.MultiBinary):
-        raise SpecMismatch(
-            f"{plain(key)!r}: expected Box, Discrete, MultiDiscrete, MultiBinary, or Dicts and Tuples, got {space}"
-        )
-    if values.size != len(values) * math.prod(space.shape):
+        raise SpecMismatch(_expected(key, space))
+    item = values.shape[1:]
+    if item != (math.prod(space.shape),) and _without_ones(item) != _without_ones(space.shape):
         raise SpecMismatch(
             f"{plain(key)!r}: expected values of shape {space.shape}, as in {space}, found {item}; is it another env?"
         )
     cast = values.reshape(len(values), *space.shape).astype(space.dtype, copy=False)
-    if cast.dtype != values.dtype and not np.array_equal(cast.reshape(values.shape), values, equal_nan=cast.dtype.kind == "f"):
+    is_same = cast.dtype == values.dtype or np.array_equal(cast.reshape(values.shape), values, equal_nan=cast.dtype.kind == "f")
+    if not is_same or (isinstance(space, spaces.MultiBinary) and not np.isin(cast, (0, 1)).all()):
         raise SpecMismatch(
             f"{plain(key)!r}: expected values of {space}, which is {space.dtype}, found others in {values.dtype}"
         )
     return cast
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(length for length in shape if length != 1)
+
+
+def _places(space: Space[Any], key: Key, values: Array, counts: Array) -> Array:
+    """Choices as indices from 0, `[T, *counts.shape]`, from indices or one-hot.
+
+    The shape says which they are, unless each choice is the only one: then indices are zeros, and one-hot values are ones.
+    """
+    item = values.shape[1:]
+    are_one_hot = item == (int(counts.sum()),)
+    are_indices = item == counts.shape or (item == (1,) and not counts.shape)
+    flat = values.reshape(len(values), -1)
+    places: Any = np.zeros((len(values), counts.size), np.int64)
+    if are_one_hot and are_indices:
+        wrong = ~((flat == 0).all(-1) | (flat == 1).all(-1))
+    elif are_one_hot:
+        blocks = np.split(flat, np.cumsum(counts.reshape(-1))[:-1], axis=-1)
+        places = np.stack([block.argmax(-1) for block in blocks], -1)
+        wrong = np.any([((block != 0).sum(-1) != 1) | (block.max(-1) != 1) for block in blocks], 0)
+    elif are_indices:
+        places = flat.astype(np.int64)
+        wrong = ((places != flat) | (places < 0) | (places >= counts.reshape(-1))).any(-1)
+    else:
+        raise SpecMismatch(f"{plain(key)!r}: expected a choice of {space}, found values of shape {item}; is it another env?")
+    if wrong.any():
+        found = values[int(wrong.argmax())].tolist()
+        raise SpecMismatch(
+            f"{plain(key)!r}: expected a choice of {space}, as index or one-hot, found {found}; is it another env?"
+        )
+    return places.reshape(len(values), *counts.shape)
 
 
 def taken_apart(space: Space[Any], key: Key, values: Any, *, categorical: bool) -> Iterator[tuple[Key, Tensor]]:
@@ -130,7 +181,7 @@ def _encoded(space: Space[Any], key: Key, values: Array, *, categorical: bool) -
         return torch.cat([torch.nn.functional.one_hot(one, count) for one, count in zip(columns, counts, strict=True)], -1)
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return torch.from_numpy(np.array(values))
-    raise SpecMismatch(f"{plain(key)!r}: expected Box, Discrete, MultiDiscrete, MultiBinary, or Dicts and Tuples, got {space}")
+    raise SpecMismatch(_expected(key, space))
 
 
 def guessed(values: Mapping[Key, Tensor], key: Key) -> Space[Any]:
