@@ -24,7 +24,7 @@ from reap.collectors.stats import CollectorStats
 from reap.data import load_run
 from reap.display import progress
 from reap.envs import EnvBase, ExplorationType, SerialEnv
-from reap.errors import OptionError, notes_of
+from reap.errors import OptionError, notes_of, text_of
 from reap.evaluation import EpisodeLog
 from reap.replaying import EpisodeFolder
 
@@ -95,15 +95,15 @@ def run(options: Collect, console: Console) -> int:
     if outcome.error is not None and output.traceback:
         raise outcome.error
     _tell(outcome, run, stats, data, console)
-    _tell_dataset(run, output, console)
+    code = max(outcome.exit_code, _tell_dataset(run, output, console))
     if plot is not None and data is not None:
         try:
             plot.draw(f"{options.env_id}, {options.policy.policy}", load_run(output.out), outcome.episodes)
         except OSError as error:
             console.print(Text(f"error: --plot {plot.path}: {told(error)}", style="red"), soft_wrap=True)
-            return outcome.exit_code or FAILED
+            return code or FAILED
         console.print(Text(f"Plot: {plot.path}"), soft_wrap=True)
-    return outcome.exit_code
+    return code
 
 
 def _check(amount: Amount) -> None:
@@ -202,14 +202,22 @@ def _tell_resumed(run: Run, options: Collect, console: Console) -> None:
         console.print(Text(f"Versions that have changed: {', '.join(run.changed_versions)}", style="yellow"), soft_wrap=True)
 
 
-def _tell_dataset(run: Run, output: Results, console: Console) -> None:
+def _tell_dataset(run: Run, output: Results, console: Console) -> int:
+    """Make the data set, if one is requested; return the exit code."""
     if output.dataset is None:
-        return
-    made = run.make_dataset()
+        return COMPLETE
+    try:
+        made = run.make_dataset()
+    except OSError as error:
+        if output.traceback:
+            raise
+        text = f"error: {' '.join(text_of(error).split())}. The frames are kept; --resume makes the data set of them"
+        console.print(Text(text, style="red"), soft_wrap=True)
+        return FAILED
     if made is None:
         code = f'reap.data.to_minari("{run.path}", "{output.dataset}")'
         console.print(Text(f"No data set was made. --resume continues; of what is there: {code}", style="dim"), soft_wrap=True)
-        return
+        return COMPLETE
     dataset, seconds = made
     where = dataset.storage.data_path
     nbytes = sum(file.stat().st_size for file in where.rglob("*") if file.is_file())
@@ -218,6 +226,7 @@ def _tell_dataset(run: Run, output: Results, console: Console) -> None:
         soft_wrap=True,
     )
     console.print(Text(f'Load it: minari.load_dataset("{dataset.id}")', style="dim"), soft_wrap=True)
+    return COMPLETE
 
 
 def _tell(outcome: Outcome, folder: Run, stats: CollectorStats | None, data: Stored | None, console: Console) -> None:

@@ -17,6 +17,7 @@ import ctypes
 import errno
 import math
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Callable
@@ -114,6 +115,21 @@ def disk_full(error: OSError | None, path: Path, nbytes: int, what: str) -> Disk
         "Remove something there, or choose a folder on another disk",
         number,
     )
+
+
+def full_number(error: BaseException) -> int | None:
+    """The error number of a disk without room; None for other errors.
+
+    HDF5 has it in its texts, of errors of several types.
+    """
+    at: BaseException | None = error
+    while at is not None:
+        told = re.search(r"errno\W+(\d+)", str(at), re.IGNORECASE)
+        for number in (getattr(at, "errno", None), int(told[1]) if told else None):
+            if number in _FULL:
+                return number
+        at = at.__cause__ or at.__context__
+    return None
 
 
 @contextmanager

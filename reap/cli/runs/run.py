@@ -27,13 +27,14 @@ from reap.cli.report import Stored
 from reap.cli.runs.claim import claimed, is_unfinished_start, locked, remove_rests
 from reap.cli.runs.recording import Recording
 from reap.data.datasets.frames import TRAJECTORY
-from reap.data.datasets.minari_out import place_of, to_minari
+from reap.data.datasets.minari_out import dataset_path, place_of, to_minari
 from reap.data.datasets.record_file import read_records
 from reap.data.datasets.run_folder import (
     MANIFEST,
     PROGRESS,
     RECORDS,
     Progress,
+    about_run,
     file_sums,
     progress_of,
     read_progress,
@@ -41,7 +42,7 @@ from reap.data.datasets.run_folder import (
     write_run_manifest,
 )
 from reap.data.datasets.versions import versions
-from reap.errors import OptionError
+from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, plain
 from reap.optional import load
 from reap.recording.layout import Field
@@ -249,7 +250,16 @@ def is_complete(options: Collect) -> bool:
         return False
     manifest = read_run_manifest(options.output.out)
     _compare(options.output.out, manifest["options"], _noted(options))
-    return manifest["state"] == COMPLETE
+    return manifest["state"] == COMPLETE or (manifest["state"] == COLLECTED and _has_dataset(manifest, options.output.dataset))
+
+
+def _has_dataset(manifest: Mapping[str, Any], dataset_id: str | None) -> bool:
+    """Whether the data set of a collected run is there: the run was killed between making it and noting that."""
+    if dataset_id is None or not (folder := dataset_path(dataset_id)).exists():
+        return False
+    with suppress(OptionError, SpecMismatch):  # of a data set of others
+        return read_run_manifest(folder).get("source") == about_run(manifest)
+    return False
 
 
 def _check(options: Collect) -> None:

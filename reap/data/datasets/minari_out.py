@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,13 @@ from reap.data.datasets.spaces import (
     root_of,
 )
 from reap.data.datasets.versions import versions
-from reap.errors import OptionError, SpecMismatch
+from reap.errors import DiskFull, OptionError, SpecMismatch
 from reap.keys import Key, nested, plain
 from reap.option_values import switch
 from reap.optional import load
 from reap.recording.layout import Array
+from reap.system.disk import free_space, full_number
+from reap.system.memory import readable
 
 AT_ONCE, BYTES_AT_ONCE = 256, 1 << 26
 """Limits on the episodes passed to Minari at once: their number, and their bytes (which the last one may exceed)."""
@@ -93,7 +96,8 @@ def to_minari(
         OptionError: a data set of this id exists, or an argument is invalid; nothing is written.
         SpecMismatch: the frames are not episodes of the env; or an observation, an action or an info is a Python object (text,
             for example), or has a name that HDF5 cannot hold (with a slash).
-        OSError: for example, the disk is full; nothing is left behind.
+        DiskFull: there is no room for the data set; nothing is left behind.
+        OSError: the disk fails in another way; nothing is left behind.
 
     Example (writes to Minari's folder)::
 
@@ -116,16 +120,12 @@ def to_minari(
         "requirements": None if requirements is None else list(requirements),
     }
     metadata = {name: value for name, value in names.items() if value is not None}
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=_parent(dataset_id, target)))
-    try:
-        folder.chmod(0o755)
+    with _partial(dataset_id, target) as folder:
         metadata |= {"dataset_id": dataset_id, "minari_version": minari.__version__}
         count = _write(folder, found, spaces, data_format, metadata, complete_only=complete_only)
         about = {"kind": "minari", "versions": versions(), "episodes": count, "source": found.about}
         write_run_manifest(folder, {**about, "files": file_sums(folder)})
         _move(folder, target, dataset_id)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return minari.load_dataset(dataset_id)
 
 
@@ -135,6 +135,18 @@ def place_of(dataset_id: str) -> Path:
     Raises:
         OptionError: it already exists, or the id is malformed.
     """
+    path = dataset_path(dataset_id)
+    if os.path.lexists(path):
+        raise OptionError(f"dataset_id: {dataset_id!r} is there already, at {path}, and nothing is overwritten; name another")
+    return path
+
+
+def dataset_path(dataset_id: str) -> Path:
+    """The folder of a data set, whether it exists or not.
+
+    Raises:
+        OptionError: the id is malformed.
+    """
     minari_dataset, places = load("minari.dataset.minari_dataset", "to_minari"), load("minari.storage", "to_minari")
     try:
         minari_dataset.parse_dataset_id(dataset_id)
@@ -142,10 +154,7 @@ def place_of(dataset_id: str) -> Path:
         raise OptionError(
             f"dataset_id: expected 'namespace/name-v0', with a namespace of two letters or more, or none; got {dataset_id!r}"
         ) from error
-    path: Path = places.get_dataset_path(dataset_id)
-    if os.path.lexists(path):
-        raise OptionError(f"dataset_id: {dataset_id!r} is there already, at {path}, and nothing is overwritten; name another")
-    return path
+    return Path(places.get_dataset_path(dataset_id))
 
 
 def _parent(dataset_id: str, target: Path) -> Path:
@@ -156,6 +165,36 @@ def _parent(dataset_id: str, target: Path) -> Path:
         if namespace not in known.list_local_namespaces():
             known.create_namespace(namespace)
     return target.parent
+
+
+@contextmanager
+def _partial(dataset_id: str, target: Path) -> Generator[Path]:
+    """A folder beside the target. The `with` block moves it there, otherwise it is removed.
+
+    Raises:
+        DiskFull: there was no room in the block.
+    """
+    taken = 0
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=_parent(dataset_id, target)))
+        try:
+            folder.chmod(0o755)
+            yield folder
+        except BaseException:
+            taken = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+            raise
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except (OSError, RuntimeError) as error:  # h5py raises both
+        number = full_number(error)
+        if number is None:
+            raise
+        needed = f"more than {readable(taken)}" if taken else "more"  # HDF5 takes some kilobytes for each episode
+        raise DiskFull(
+            f"to_minari: expected room for {needed} at {target.parent}, found {readable(free_space(target.parent))} free: "
+            f"{os.strerror(number)}. Remove something there, or choose a folder on another disk with MINARI_DATASETS_PATH",
+            number,
+        ) from error
 
 
 def _move(folder: Path, target: Path, dataset_id: str) -> None:

@@ -27,7 +27,7 @@ from reap.data.saving.manifest import checksum, hexadecimal
 from reap.errors import OptionError, SpecMismatch
 from reap.keys import Key, nested
 from reap.option_values import switch
-from reap.system.disk import replaced
+from reap.system.disk import replaced, room
 from reap.tensordicts import make_tensordict
 
 MANIFEST, PROGRESS, RECORDS = "manifest.json", "progress", "frames.reap"
@@ -95,10 +95,20 @@ def read_run_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def about_run(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a run's manifest that a data set of its frames repeats."""
+    return {name: manifest[name] for name in manifest if name != "files"}
+
+
 def write_run_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Replace the manifest atomically."""
-    with replaced(folder / MANIFEST) as path:
-        path.write_text(json.dumps({"manifest_version": VERSION, **manifest}, indent=1) + "\n", encoding="utf-8")
+    """Replace the manifest atomically.
+
+    Raises:
+        DiskFull: there is no room for it; the old one is still there.
+    """
+    text = json.dumps({"manifest_version": VERSION, **manifest}, indent=1) + "\n"
+    with room(folder, len(text), MANIFEST), replaced(folder / MANIFEST) as path:
+        path.write_text(text, encoding="utf-8")
 
 
 def file_sums(folder: Path, known: Mapping[str, int] = NOTHING) -> dict[str, dict[str, Any]]:

@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 
 from reap.data.buffers.replay import ReplayBuffer
 from reap.data.datasets.frames import NEXT, Frames, frames_of
-from reap.data.datasets.run_folder import read_run_manifest, run_frames
+from reap.data.datasets.run_folder import about_run, read_run_manifest, run_frames
 from reap.data.datasets.spaces import ACTION, OBSERVATION, guessed
 from reap.errors import OptionError, SpecMismatch, text_of
 from reap.keys import Key
@@ -75,7 +75,7 @@ def _of_folder(folder: Path) -> Source:
     }
     spec = manifest["env"]["spec"]
     env = manifest["env"]["id"] if spec is None else EnvSpec.from_json(spec)
-    return Source(run_frames(folder), seeds, {name: manifest[name] for name in manifest if name != "files"}, env)
+    return Source(run_frames(folder), seeds, about_run(manifest), env)
 
 
 def _one_row(frames: Frames) -> Frames:
